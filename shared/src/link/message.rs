@@ -1,0 +1,64 @@
+//! What the two daemons say to each other.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::NamePattern;
+use crate::observation::Observation;
+use crate::revision::Sequence;
+
+/// The first message of either side.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Program and version, for logs.
+    pub program: String,
+}
+
+/// What dnsd tells the enforcer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToEnforcer {
+    /// Who is there.
+    Hello(Hello),
+    /// From here to `ResyncEnded` come all observations that are still live, with new numbers.
+    ResyncStarted,
+    /// All live observations were told; the enforcer may answer with what is realized.
+    ResyncEnded {
+        /// The number of the last one.
+        through: Sequence,
+    },
+    /// A client was or is about to be given this answer.
+    Observed {
+        /// The number that `Realized` will refer to.
+        sequence: Sequence,
+        /// The answer.
+        observation: Observation,
+    },
+}
+
+/// What the enforcer tells dnsd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToDnsd {
+    /// Who is there.
+    Hello(Hello),
+    /// Which names are worth waiting for; replaces what was said of this pod before.
+    Interest(Interest),
+    /// All interests in force have been told since the connection began; a pod that was not named has none.
+    InterestComplete,
+    /// The kernel holds what observations with these numbers call for.
+    Realized {
+        /// Every number up to this one, except those that failed, is realized.
+        through: Sequence,
+        /// Numbers up to `through` that could not be realized: waiting longer will not help.
+        failed: Vec<Sequence>,
+    },
+}
+
+/// The names that a pod's policies mention.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interest {
+    /// The pod, by one of its addresses.
+    pub pod: IpAddr,
+    /// The patterns; none when the pod has no interest any more.
+    pub patterns: Vec<NamePattern>,
+}

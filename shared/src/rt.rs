@@ -1,0 +1,9 @@
+//! The runtime pieces that both daemons share: the only place where a clock is read, a task is spawned,
+//! a signal is awaited.
+
+pub mod clock;
+pub mod config;
+pub mod shutdown;
+pub mod task;
+pub mod telemetry;
+pub mod admin;

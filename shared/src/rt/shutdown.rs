@@ -1,0 +1,43 @@
+//! Signals, as values.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a daemon is asked by a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// SIGTERM or SIGINT: finish what is under way and exit.
+    Stop,
+    /// SIGHUP: read the configuration again.
+    Reload,
+}
+
+/// The signals that a daemon listens to, from the moment this is made.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// When the kernel refuses a handler.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next request.
+    pub async fn next(&mut self) -> Request {
+        tokio::select! {
+            _ = self.terminate.recv() => Request::Stop,
+            _ = self.interrupt.recv() => Request::Stop,
+            _ = self.hangup.recv() => Request::Reload,
+        }
+    }
+}

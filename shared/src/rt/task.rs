@@ -1,0 +1,16 @@
+//! Tasks with names, which tell when they die. `tokio::spawn` is used nowhere else.
+
+use std::future::Future;
+
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+/// Spawns a task; its name is in the log lines that it writes.
+pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    #[allow(clippy::disallowed_methods, reason = "this is the place")]
+    tokio::spawn(future.instrument(tracing::info_span!("task", name)))
+}
