@@ -1,0 +1,220 @@
+//! All that a backend may see: per local pod and direction ordered rules over sets, and batches that
+//! change them in an order of which every prefix is safe.
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use egret_shared::net::{IpNet, PortRange, Transport};
+use egret_shared::pod::PodKey;
+use egret_shared::revision::Revision;
+use egret_shared::time::Timestamp;
+
+use crate::model::{Action, Direction, Tier};
+
+mod digest;
+
+pub use digest::Digest;
+
+/// What turns one state of the kernel into the next. A backend walks the fields from top to bottom and may
+/// stop after any step: rules never name a set that is not there, and a set holds what its content says
+/// whatever rules refer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The state that is reached when everything was applied.
+    pub revision: Revision,
+    /// New sets, empty.
+    pub sets_created: Vec<SetSpec>,
+    /// Members that come, go, or live longer.
+    pub members_changed: Vec<MembersChanged>,
+    /// Whole new rules of pods.
+    pub rules_replaced: Vec<PodRules>,
+    /// Pods that left the node: their rules go.
+    pub pods_removed: Vec<PodKey>,
+    /// Pods and directions whose open connections are to be asked again: something that was allowed may
+    /// not be any more. Never because a record expired.
+    pub reevaluate: Vec<(PodKey, Direction)>,
+    /// Sets that no rule names any more.
+    pub sets_destroyed: Vec<SetId>,
+}
+
+impl Batch {
+    /// A batch that changes nothing.
+    #[must_use]
+    pub const fn empty(revision: Revision) -> Self {
+        Self {
+            revision,
+            sets_created: Vec::new(),
+            members_changed: Vec::new(),
+            rules_replaced: Vec::new(),
+            pods_removed: Vec::new(),
+            reevaluate: Vec::new(),
+            sets_destroyed: Vec::new(),
+        }
+    }
+}
+
+/// A set by its content: equal contents have one set, so pods share it, and after a restart it has the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetId(Digest);
+
+impl SetId {
+    /// The set of a content, described by a text that two different contents never share.
+    #[must_use]
+    pub fn of_content(description: &str) -> Self {
+        Self(Digest::of(description))
+    }
+
+    /// The digest, for names in the kernel.
+    #[must_use]
+    pub const fn digest(self) -> Digest {
+        self.0
+    }
+}
+
+/// A set to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetSpec {
+    /// Its name.
+    pub id: SetId,
+    /// What it holds.
+    pub kind: SetKind,
+    /// What it stands for, for people: `pods default/app=web`, `names *.example.com of default/client`.
+    pub description: Arc<str>,
+}
+
+/// What a set holds. Every set holds both families; a backend may keep one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SetKind {
+    /// Single addresses of pods or nodes.
+    Addresses,
+    /// Networks of any length, 0 included.
+    Networks,
+    /// Addresses with protocol and port: pods at which a named port is served.
+    AddressPorts,
+    /// Addresses that a pod was told, each until its expiry. Members that the kernel holds when the
+    /// enforcer starts are adopted until they time out.
+    Records,
+}
+
+/// How the members of a set change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembersChanged {
+    /// Which set.
+    pub set: SetId,
+    /// What comes, or gets a new expiry (always a later one). Only members of `SetKind::Records` have one.
+    pub added: Vec<(Member, Option<Timestamp>)>,
+    /// What goes. A record that expires is not listed: it times out where it is.
+    pub removed: Vec<Member>,
+}
+
+/// A member of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Member {
+    /// Of `SetKind::Addresses` and `SetKind::Records`.
+    Address(IpAddr),
+    /// Of `SetKind::Networks`.
+    Network(IpNet),
+    /// Of `SetKind::AddressPorts`.
+    AddressPort(IpAddr, Transport, NonZeroU16),
+}
+
+/// The rules of a local pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRules {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID where it is known: the name of its cgroup.
+    pub uid: Option<Arc<str>>,
+    /// Its addresses, by which its interface is found; never those of a hostNetwork pod, never empty.
+    pub addresses: Vec<IpAddr>,
+    /// For connections that it opens.
+    pub egress: DirectionRules,
+    /// For connections to it.
+    pub ingress: DirectionRules,
+}
+
+impl PodRules {
+    /// The rules of a direction.
+    #[must_use]
+    pub const fn direction(&self, direction: Direction) -> &DirectionRules {
+        match direction {
+            Direction::Egress => &self.egress,
+            Direction::Ingress => &self.ingress,
+        }
+    }
+}
+
+/// Rules of a direction: tier by tier; behind the last one the connection is allowed (tier `default`).
+///
+/// Replies and related ICMP of allowed connections are not judged by rules, and neither is what the
+/// node itself sends to the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectionRules {
+    /// The tiers that say something, in order.
+    pub tiers: Vec<TierRules>,
+}
+
+/// The rules of one tier, in order: the first match decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierRules {
+    /// Which tier.
+    pub tier: Tier,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+    /// What happens without a match.
+    pub otherwise: Otherwise,
+}
+
+/// What happens when no rule of a tier matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Otherwise {
+    /// The next tier is asked.
+    NextTier,
+    /// Denied: the pod is isolated.
+    Deny,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What a match does; Pass goes on with the next tier.
+    pub action: Action,
+    /// The other end: the destination for egress, the source for ingress.
+    pub peer: PeerMatch,
+    /// The destination port, together with the peer.
+    pub port: PortMatch,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// The other end.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PeerMatch {
+    /// Everything.
+    Any,
+    /// The address, or with `SetKind::AddressPorts` address, protocol and destination port, is in the set.
+    In(SetId),
+    /// The destination is an address of this node (`addrtype LOCAL`), whatever hook sees the packet.
+    OwnNode,
+}
+
+/// The destination port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PortMatch {
+    /// Every protocol, with or without ports.
+    Any,
+    /// One protocol and a range of ports.
+    Range(Transport, PortRange),
+}
+
+/// The object and rule that a rule comes from; the label of counters and logs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// `Kind/namespace/name`, or `own-node` for the exemption of the pod's node.
+    pub policy: Arc<str>,
+    /// `0`-based index of the rule in the object's list.
+    pub rule: usize,
+    /// The rule's name, where it has one.
+    pub name: Option<Arc<str>>,
+}

@@ -1,0 +1,59 @@
+//! Short names that only equal contents share.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+
+/// The first 80 bits of a SHA-256, written in 16 letters and digits: short enough for a chain (28
+/// octets) or a set (31), long enough that nobody can write a policy whose set has another's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 16]);
+
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+impl Digest {
+    /// The digest of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        let hash = Sha256::digest(text.as_bytes());
+        let mut letters = [0; 16];
+        for (group, octets) in hash[..10].chunks_exact(5).enumerate() {
+            let bits = octets
+                .iter()
+                .fold(0u64, |bits, octet| bits << 8 | u64::from(*octet));
+            for (place, letter) in letters[group * 8..][..8].iter_mut().enumerate() {
+                *letter = ALPHABET[(bits >> (35 - 5 * place) & 31) as usize];
+            }
+        }
+        Self(letters)
+    }
+
+    /// The 16 letters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("the alphabet is ASCII")
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_letters_are_those_of_base32() {
+        // printf abc | sha256sum | xxd -r -p | head -c 10 | base32 | tr A-Z a-z
+        assert_eq!(Digest::of("abc").as_str(), "xj4bnp4pahh6uqkb");
+    }
+}
