@@ -1,0 +1,76 @@
+# Two commands for everybody: `make demo` shows what Egret does, `make test` proves it. Both install what they need.
+# For those who work on it: `make switches` (every scenario must fail without its mechanism), `make soak`, `make bench`, `make ci`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Debian package : a file or command that shows that it is there.
+DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip curl:curl procps:ps clang:clang libbpf-dev:/usr/include/bpf/bpf_helpers.h
+TEST_PACKAGES := $(DEMO_PACKAGES) prometheus:promtool dnsutils:dig
+
+# Namespaces, rules and eBPF programs need root.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
+CARGO ?= cargo
+
+.PHONY: help
+help: ## This list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+.PHONY: demo
+demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running).
+	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
+
+.PHONY: test
+test: packages-test build ## Every test, on real packets and real DNS.
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" $(CARGO) test --workspace --no-fail-fast
+
+.PHONY: build
+build: packages-demo
+	@$(CARGO) build --workspace --bins
+
+.PHONY: switches
+switches: packages-test ## Every scenario with its mechanism removed: fails if one still passes.
+	@$(CARGO) build -p egret-dnsd -p egret-enforcer --bins --features switches --target-dir target/switches
+	@$(CARGO) build -p egret-integration --bins --tests
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test -p egret-integration --test switches -- --ignored --nocapture
+
+.PHONY: soak
+soak: packages-test build ## Both daemons killed and stopped 200 times under load.
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" EGRET_RESTARTS=200 $(CARGO) test -p egret-integration --test restarts -- --nocapture
+
+.PHONY: bench
+bench: packages-demo ## The promises of SPECIFICATION.md, measured.
+	@$(AS_ROOT) $(CARGO) bench -p egret-benches
+
+.PHONY: lint
+lint: ## Format, clippy and docs, warnings denied.
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+.PHONY: ci
+ci: lint test switches ## What .ci/run runs.
+
+# === Packages ===
+
+.PHONY: packages-demo packages-test
+packages-demo:
+	@$(call install_missing,$(DEMO_PACKAGES))
+packages-test:
+	@$(call install_missing,$(TEST_PACKAGES))
+
+define install_missing
+missing=(); \
+for pair in $(1); do \
+  package="$${pair%%:*}"; proof="$${pair#*:}"; \
+  if [[ "$$proof" == /* ]]; then [[ -e "$$proof" ]] || missing+=("$$package"); \
+  else PATH="$$PATH:/usr/sbin:/sbin" command -v "$$proof" >/dev/null || missing+=("$$package"); fi; \
+done; \
+if (( $${#missing[@]} )); then \
+  command -v apt-get >/dev/null || { echo "please install: $${missing[*]} (only Debian's packages are installed for you)" >&2; exit 1; }; \
+  echo "installing $${missing[*]}"; \
+  $(AS_ROOT) apt-get update -qq; \
+  $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+fi
+endef
