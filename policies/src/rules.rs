@@ -10,7 +10,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
-use crate::model::{Action, Direction, Tier};
+pub use crate::model::{Action, Direction, Tier};
 
 mod digest;
 
