@@ -1,0 +1,338 @@
+//! Sets of addresses in the kernel, by hand-written nfnetlink: one element takes about 2 µs, where starting the
+//! `ipset` program takes a millisecond.
+//!
+//! What must not happen, and how the types see to it: a member's timeout of 0 means "for ever", so a lifetime is
+//! a `NonZeroU32` and the absence of one is said with `None`; `DESTROY` and `FLUSH` without a name act on *every*
+//! set of the namespace, so a name is checked before it is sent; a `hash:net` cannot hold `/0`, so it is written as
+//! its two halves and read back as one (see [`Member::Net`]).
+//!
+//! Requests and attributes are those of `linux/netfilter/ipset/ip_set.h`.
+
+mod member;
+mod listing;
+mod error;
+
+pub use error::{Command, Error, Reason};
+pub use listing::SetListing;
+pub use member::{Entry, MAX_TIMEOUT, Member};
+
+use crate::Family;
+use crate::netlink::{self, Request, Socket};
+use nix::sys::socket::SockProtocol;
+
+/// What kind of members a set has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `hash:ip`: single addresses.
+    HashIp,
+    /// `hash:net`: prefixes of any length.
+    HashNet,
+    /// `hash:ip,port`: an address with a protocol and a port.
+    HashIpPort,
+}
+
+impl Kind {
+    pub const ALL: [Self; 3] = [Self::HashIp, Self::HashNet, Self::HashIpPort];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HashIp => "hash:ip",
+            Self::HashNet => "hash:net",
+            Self::HashIpPort => "hash:ip,port",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The newest type revision whose attributes this module knows; newer kernels still speak it.
+    fn newest_known_revision(self) -> u8 {
+        match self {
+            Self::HashIp => 6,
+            Self::HashNet | Self::HashIpPort => 7,
+        }
+    }
+}
+
+/// What a set is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetSpec {
+    pub name: String,
+    pub kind: Kind,
+    pub family: Family,
+    /// `None`: members cannot have lifetimes. `Some(0)`: they can, and live for ever unless they say otherwise.
+    /// `Some(n)`: they live `n` seconds unless they say otherwise.
+    pub timeout: Option<u32>,
+    pub counters: bool,
+    pub comment: bool,
+    /// Buckets to start with. A set that outgrows them rehashes, which stalls the adder for tens of milliseconds.
+    pub hashsize: u32,
+    /// The most members it takes; beyond, adding fails with [`Reason::Full`].
+    pub maxelem: u32,
+}
+
+impl SetSpec {
+    /// A set with the kernel's own sizes, whose members live for ever and are not counted.
+    pub fn new(name: impl Into<String>, kind: Kind, family: Family) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            family,
+            timeout: None,
+            counters: false,
+            comment: false,
+            hashsize: 1024,
+            maxelem: 65536,
+        }
+    }
+}
+
+const SUBSYSTEM: u8 = 6;
+/// Members per message: 0.3 µs each instead of 2, and a message that stays well below 64 KiB.
+const BATCH: usize = 100;
+/// `IPSET_MAXNAMELEN` is 32 with the NUL.
+const MAX_NAME: usize = 31;
+
+const ATTRIBUTE_PROTOCOL: u16 = 1;
+const ATTRIBUTE_SETNAME: u16 = 2;
+const ATTRIBUTE_TYPENAME: u16 = 3;
+const ATTRIBUTE_SETNAME2: u16 = 3;
+const ATTRIBUTE_REVISION: u16 = 4;
+const ATTRIBUTE_FAMILY: u16 = 5;
+const ATTRIBUTE_FLAGS: u16 = 6;
+const ATTRIBUTE_DATA: u16 = 7;
+const ATTRIBUTE_ADT: u16 = 8;
+const ATTRIBUTE_LINENO: u16 = 9;
+const ATTRIBUTE_REVISION_MIN: u16 = 10;
+
+const CREATE_TIMEOUT: u16 = 6;
+const CREATE_FLAGS: u16 = 8;
+const CREATE_HASHSIZE: u16 = 18;
+const CREATE_MAXELEM: u16 = 19;
+const WITH_COUNTERS: u32 = 1 << 3;
+const WITH_COMMENT: u32 = 1 << 4;
+const LIST_SETNAME: u32 = 1 << 1;
+
+const NEWEST_PROTOCOL: u8 = 7;
+const OLDEST_PROTOCOL: u8 = 6;
+
+/// The sets of one network namespace.
+#[derive(Debug)]
+pub struct IpSets {
+    socket: Socket,
+    protocol: u8,
+}
+
+impl IpSets {
+    /// Opens the namespace of the calling thread and agrees on a protocol version with its kernel.
+    pub fn open() -> Result<Self, Error> {
+        let mut socket =
+            Socket::open(SockProtocol::NetlinkNetFilter).map_err(|e| Error::kernel(Command::Open, "", e))?;
+        let request = Request::netfilter("ipset protocol", SUBSYSTEM, Command::Open.number(), 0, 0)
+            .byte(ATTRIBUTE_PROTOCOL, NEWEST_PROTOCOL);
+        let newest = socket
+            .ask(&request, |answer| {
+                Ok(answer.split::<4>()?.1.byte(ATTRIBUTE_PROTOCOL))
+            })
+            .map_err(|e| Error::kernel(Command::Open, "", e))?;
+        match newest.first() {
+            Some(newest) if *newest >= OLDEST_PROTOCOL => Ok(Self {
+                socket,
+                protocol: NEWEST_PROTOCOL.min(*newest),
+            }),
+            other => Err(Error::Protocol {
+                newest: other.copied(),
+            }),
+        }
+    }
+
+    /// Creates an empty set; one of that name already there is an error ([`Reason::Exists`]) and stays as it is.
+    pub fn create(&mut self, spec: &SetSpec) -> Result<(), Error> {
+        let revision = self.revision(spec)?;
+        let request = self
+            .request(Command::Create, netlink::EXCLUSIVE | netlink::CREATE, &spec.name)?
+            .text(ATTRIBUTE_TYPENAME, spec.kind.name())
+            .byte(ATTRIBUTE_REVISION, revision)
+            .byte(ATTRIBUTE_FAMILY, spec.family.number())
+            .nest(ATTRIBUTE_DATA, |data| creation(data, spec));
+        self.tell(Command::Create, &spec.name, &request)
+    }
+
+    /// Removes a set; while a rule refers to it, it stays and the reason is [`Reason::InUse`].
+    pub fn destroy(&mut self, name: &str) -> Result<(), Error> {
+        self.simple(Command::Destroy, name)
+    }
+
+    /// Removes all members.
+    pub fn flush(&mut self, name: &str) -> Result<(), Error> {
+        self.simple(Command::Flush, name)
+    }
+
+    /// Exchanges the contents of two sets of the same kind and family; rules see the one or the other, never neither.
+    pub fn swap(&mut self, one: &str, other: &str) -> Result<(), Error> {
+        checked(other)?;
+        let request = self
+            .request(Command::Swap, 0, one)?
+            .text(ATTRIBUTE_SETNAME2, other);
+        self.tell(Command::Swap, one, &request)
+    }
+
+    /// Adds members, many to a message. A member already there takes the new lifetime, a shorter one too.
+    ///
+    /// On an error the members before the one it names are in the set and those behind it are not.
+    pub fn add(&mut self, name: &str, entries: &[Entry]) -> Result<(), Error> {
+        self.change(Command::Add, name, &member::halved(entries))
+    }
+
+    /// Deletes members, whatever their lifetimes; an absent one is not an error.
+    pub fn delete(&mut self, name: &str, entries: &[Entry]) -> Result<(), Error> {
+        self.change(Command::Delete, name, &member::halved(entries))
+    }
+
+    /// Whether a packet with these values would match: a `hash:net` also contains what its prefixes cover.
+    /// The kernel says no, not an error, to a member of the other family or kind.
+    pub fn test(&mut self, name: &str, member: Member) -> Result<bool, Error> {
+        let entry = Entry {
+            member,
+            timeout: None,
+        };
+        let request = self
+            .request(Command::Test, netlink::EXCLUSIVE, name)?
+            .nest(ATTRIBUTE_DATA, |data| member::encode(data, &entry));
+        match self.tell(Command::Test, name, &request) {
+            Ok(()) => Ok(true),
+            Err(error) if error.reason() == Some(Reason::Exists) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names of all sets of the namespace, other people's too.
+    pub fn names(&mut self) -> Result<Vec<String>, Error> {
+        let request = self
+            .nameless(Command::List, netlink::DUMP)
+            .be32(ATTRIBUTE_FLAGS, LIST_SETNAME);
+        let read = |answer: netlink::Answer<'_>| Ok(answer.split::<4>()?.1.text(ATTRIBUTE_SETNAME));
+        self.socket
+            .ask(&request, read)
+            .map_err(|e| Error::kernel(Command::List, "", e))
+    }
+
+    /// All sets whose names begin so, with their members, in the order of their names.
+    pub fn list(&mut self, prefix: &str) -> Result<Vec<SetListing>, Error> {
+        let mut names = self.names()?;
+        names.retain(|name| name.starts_with(prefix));
+        names.sort();
+        let listings = names
+            .iter()
+            .map(|name| self.list_one(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(listings.into_iter().flatten().collect())
+    }
+
+    /// One set with its members; `None` if there is none of that name.
+    pub fn list_one(&mut self, name: &str) -> Result<Option<SetListing>, Error> {
+        let request = self.request(Command::List, netlink::DUMP, name)?;
+        match self
+            .socket
+            .ask(&request, |answer| listing::part(answer).map(Some))
+        {
+            Ok(parts) => Ok(listing::join(name, parts)),
+            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(None),
+            Err(error) => Err(Error::kernel(Command::List, name, error)),
+        }
+    }
+
+    fn revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
+        let request = self
+            .nameless(Command::Type, 0)
+            .text(ATTRIBUTE_TYPENAME, spec.kind.name())
+            .byte(ATTRIBUTE_FAMILY, spec.family.number());
+        let read = |answer: netlink::Answer<'_>| {
+            let (_, attributes) = answer.split::<4>()?;
+            let newest = attributes.byte(ATTRIBUTE_REVISION);
+            Ok(newest.map(|newest| (attributes.byte(ATTRIBUTE_REVISION_MIN).unwrap_or(newest), newest)))
+        };
+        let ranges = self
+            .socket
+            .ask(&request, read)
+            .map_err(|e| Error::kernel(Command::Type, &spec.name, e))?;
+        let known = spec.kind.newest_known_revision();
+        match ranges.first() {
+            Some((oldest, newest)) if *oldest <= known => Ok(known.min(*newest)),
+            other => Err(Error::Revision {
+                kind: spec.kind,
+                known,
+                kernel: other.copied(),
+            }),
+        }
+    }
+
+    fn change(&mut self, command: Command, name: &str, entries: &[Entry]) -> Result<(), Error> {
+        for batch in entries.chunks(BATCH) {
+            let request = self.request(command, 0, name)?.be32(ATTRIBUTE_LINENO, 0);
+            let request = request.nest(ATTRIBUTE_ADT, |adt| (1..).zip(batch).fold(adt, numbered_member));
+            self.socket
+                .tell(&request)
+                .map_err(|error| Error::in_batch(command, name, error, batch))?;
+        }
+        Ok(())
+    }
+
+    fn simple(&mut self, command: Command, name: &str) -> Result<(), Error> {
+        let request = self.request(command, 0, name)?;
+        self.tell(command, name, &request)
+    }
+
+    fn tell(&mut self, command: Command, name: &str, request: &Request) -> Result<(), Error> {
+        self.socket
+            .tell(request)
+            .map_err(|error| Error::kernel(command, name, error))
+    }
+
+    fn request(&self, command: Command, flags: u16, name: &str) -> Result<Request, Error> {
+        checked(name)?;
+        Ok(self.nameless(command, flags).text(ATTRIBUTE_SETNAME, name))
+    }
+
+    fn nameless(&self, command: Command, flags: u16) -> Request {
+        Request::netfilter(
+            command.words(),
+            SUBSYSTEM,
+            command.number(),
+            flags,
+            Family::V4.number(),
+        )
+        .byte(ATTRIBUTE_PROTOCOL, self.protocol)
+    }
+}
+
+/// One member of a batch; the kernel echoes the number of the one that failed.
+fn numbered_member(adt: Request, (line, entry): (u32, &Entry)) -> Request {
+    adt.nest(ATTRIBUTE_DATA, |data| {
+        member::encode(data, entry).be32(ATTRIBUTE_LINENO, line)
+    })
+}
+
+fn creation(data: Request, spec: &SetSpec) -> Request {
+    let flag = |wanted, flag| if wanted { flag } else { 0 };
+    let flags = flag(spec.counters, WITH_COUNTERS) | flag(spec.comment, WITH_COMMENT);
+    let data = data
+        .be32(CREATE_HASHSIZE, spec.hashsize)
+        .be32(CREATE_MAXELEM, spec.maxelem)
+        .be32(CREATE_FLAGS, flags);
+    match spec.timeout {
+        Some(seconds) => data.be32(CREATE_TIMEOUT, seconds),
+        None => data,
+    }
+}
+
+fn checked(name: &str) -> Result<(), Error> {
+    let fits = (1..=MAX_NAME).contains(&name.len());
+    if fits && name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(Error::Name {
+        name: name.to_owned(),
+    })
+}

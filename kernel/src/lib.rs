@@ -1,0 +1,112 @@
+//! The one way into the kernel's packet filter: iptables, ipset, conntrack, links and addresses.
+//!
+//! This crate knows how to say and how to list; it knows no policy and no DNS, and decides nothing.
+//! Everything here acts in the network namespace of the thread that opens the handle (a netlink socket
+//! stays in the namespace it was born in; a child process inherits the namespace of the thread that starts it).
+
+/// Rules: which flavour of iptables this host uses, what it holds, and batches that change it.
+pub mod iptables;
+/// Sets of addresses that rules refer to, changed one element at a time in microseconds.
+pub mod ipset;
+/// Flows the kernel tracks: list them, mark them, forget them.
+pub mod conntrack;
+/// Interfaces, addresses, routes, and news of their changes.
+pub mod links;
+/// The wire under the last three.
+pub mod netlink;
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+
+/// The two address families; every table and every set belongs to exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// `AF_INET` or `AF_INET6` as the one byte that netlink headers carry.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::V4 => 2,
+            Self::V6 => 10,
+        }
+    }
+
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::BOTH.into_iter().find(|family| family.number() == number)
+    }
+}
+
+/// Protocols with ports: the ones a rule or a set member can name a port of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Transport {
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// The number of the IANA protocol registry.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|transport| transport.number() == number)
+    }
+
+    /// The name iptables takes and prints, with or without an `/etc/protocols`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+/// Some bits of a mark (of a packet or of a connection). Bits of the value outside the mask are dropped:
+/// the kernel would flip them when it sets a mark, and never match them when it compares one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mark {
+    value: u32,
+    mask: NonZeroU32,
+}
+
+impl Mark {
+    pub fn new(value: u32, mask: NonZeroU32) -> Self {
+        Self {
+            value: value & mask.get(),
+            mask,
+        }
+    }
+
+    pub fn value(self) -> u32 {
+        self.value
+    }
+
+    pub fn mask(self) -> NonZeroU32 {
+        self.mask
+    }
+
+    /// Whether a whole mark has these bits.
+    pub fn is_in(self, whole: u32) -> bool {
+        whole & self.mask.get() == self.value
+    }
+}
