@@ -1,0 +1,209 @@
+//! iptables through its own programs: `iptables-save` to list, `iptables-restore --noflush` to change.
+//!
+//! There is no library to link to, and both flavours keep their rules in a private form, so their programs are the
+//! interface. A restore is atomic per table and family: packets meet the old rules or the new ones. Both flavours print
+//! a rule in one canonical form; [`Rule`] renders exactly that form, so a listing is compared with what should be
+//! there as text. (Round trips through the real programs of both flavours and families are in the tests.)
+//!
+//! What does not hold: a rewritten chain starts counting at zero, and counters handed to a restore are lost in
+//! `ip6tables-nft` 1.8.9. Whoever wants totals adds up before rewriting.
+
+mod flavour;
+mod name;
+mod rule;
+mod batch;
+mod listing;
+
+pub use batch::Batch;
+pub use flavour::{Detection, Evidence, Flavour};
+pub use listing::{Chain, CountedRule, TableListing, parse};
+pub use name::{ChainName, Hook, InterfaceName, NameError, Place, SetName, Table};
+pub use rule::{ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Side, Sides, Target};
+
+use crate::Family;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+/// Why a table could not be listed or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot run {program}: {source}")]
+    Run {
+        program: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{program} cannot list the table {table}: {stderr}")]
+    Save {
+        program: String,
+        table: Table,
+        stderr: String,
+    },
+    #[error("{program} refused the batch{}: {stderr}", at(*line, text.as_deref()))]
+    Restore {
+        program: String,
+        line: Option<usize>,
+        text: Option<String>,
+        stderr: String,
+    },
+    #[error("{program} did not get the xtables lock within {LOCK_SECONDS} seconds: {stderr}")]
+    Locked { program: String, stderr: String },
+    #[error(
+        "neither iptables-nft-save nor iptables-legacy-save can be run: install one, or put it on the PATH"
+    )]
+    NoPrograms,
+}
+
+fn at(line: Option<usize>, text: Option<&str>) -> String {
+    match (line, text) {
+        (Some(line), Some(text)) => format!(" at line {line}, \"{text}\""),
+        (Some(line), None) => format!(" at line {line}"),
+        (None, _) => String::new(),
+    }
+}
+
+/// How long a restore waits for others that hold the lock of the legacy flavour.
+const LOCK_SECONDS: u32 = 5;
+
+/// The tables of one family, in one flavour, in the network namespace of the calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpTables {
+    flavour: Flavour,
+    family: Family,
+}
+
+impl IpTables {
+    pub fn new(flavour: Flavour, family: Family) -> Self {
+        Self { flavour, family }
+    }
+
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Lists a table with its counters. In the legacy flavour this creates the (empty) table if nobody did before.
+    pub fn save(&self, table: Table) -> Result<TableListing, Error> {
+        let program = self.flavour.program(self.family, "save");
+        let output = run(&program, &["-c", "-t", table.name()], "")?;
+        if !output.status.success() {
+            return Err(Error::Save {
+                program,
+                table,
+                stderr: words(&output),
+            });
+        }
+        let found = parse(&String::from_utf8_lossy(&output.stdout))
+            .into_iter()
+            .find(|found| found.name == table.name());
+        Ok(found.unwrap_or_else(|| TableListing::empty(table.name())))
+    }
+
+    /// Applies a batch as [`Batch`] renders it: all of each table in it, or nothing of that table. Chains and rules
+    /// that it does not name stay.
+    pub fn restore(&self, batch: &str) -> Result<(), Error> {
+        let program = self.flavour.program(self.family, "restore");
+        let wait = LOCK_SECONDS.to_string();
+        let output = run(&program, &["--noflush", "--counters", "-w", &wait], batch)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let stderr = words(&output);
+        if stderr.contains("xtables lock") && stderr.contains("Stopped waiting") {
+            return Err(Error::Locked { program, stderr });
+        }
+        let line = failed_line(&stderr);
+        let text = line
+            .and_then(|line| batch.lines().nth(line.checked_sub(1)?))
+            .map(str::to_owned);
+        Err(Error::Restore {
+            program,
+            line,
+            text,
+            stderr,
+        })
+    }
+}
+
+fn run(program: &str, arguments: &[&str], input: &str) -> Result<Output, Error> {
+    let failed = |source| Error::Run {
+        program: program.to_owned(),
+        source,
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut stdin = child
+        .stdin
+        .take()
+        .expect("the child was started with a pipe as its input");
+    // A child that stops reading early says why by its exit status and its errors, not by the broken pipe.
+    let written = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().map_err(failed)?;
+    match written {
+        Err(source) if output.status.success() => Err(failed(source)),
+        Err(_) | Ok(()) => Ok(output),
+    }
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr)
+        .lines()
+        .map(str::trim)
+        .filter(|line| is_told(line))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+fn is_told(line: &str) -> bool {
+    !line.is_empty() && !line.starts_with("Try `")
+}
+
+/// "line 6 failed", "Error occurred at line: 4". A batch that only the kernel refuses is reported at its `COMMIT`.
+fn failed_line(stderr: &str) -> Option<usize> {
+    let (_, behind) = stderr.split_once("line")?;
+    let digits: String = behind
+        .trim_start_matches([':', ' '])
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits.parse().ok().or_else(|| failed_line(behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failing_line_is_found_in_the_words_of_both_flavours() {
+        let cases = [
+            (
+                "iptables-nft-restore v1.8.9 (nf_tables): Chain 'NOPE' does not exist; Error occurred at line: 6",
+                Some(6),
+            ),
+            ("iptables-restore: line 2 failed", Some(2)),
+            (
+                "iptables-nft-restore: line 12 failed: No chain/target/match by that name.",
+                Some(12),
+            ),
+            (
+                "iptables-nft-restore v1.8.9 (nf_tables): ; line 6: CHAIN_DEL failed (Device or resource busy): chain C",
+                Some(6),
+            ),
+            ("iptables-restore: COMMIT expected at line 4", Some(4)),
+            ("a line without a number", None),
+            ("", None),
+        ];
+        for (stderr, line) in cases {
+            assert_eq!(failed_line(stderr), line, "{stderr}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Which of the two iptables this host uses. Rules of both are evaluated, but whoever reads one does not see the other:
+//! a node agent must write where the kubelet and kube-proxy do.
+
+use super::{Error, parse, run};
+use crate::Family;
+use std::str::FromStr;
+
+/// The two programs that bear the name iptables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// Rules kept in `nf_tables`.
+    Nft,
+    /// Rules kept in `x_tables`.
+    Legacy,
+}
+
+/// A flavour, and why that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detection {
+    pub flavour: Flavour,
+    pub evidence: Evidence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// It holds `KUBE-IPTABLES-HINT` or `KUBE-KUBELET-CANARY`.
+    KubernetesHint,
+    /// It holds more rules than the other.
+    MoreRules,
+    /// Neither says anything; it is what `iptables` runs here.
+    DefaultProgram,
+    /// Its programs are the only ones here.
+    OnlyOneInstalled,
+}
+
+/// Chains that the kubelet keeps in the mangle table, for others to find its flavour by (kubernetes KEP 3178).
+const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
+
+impl Flavour {
+    pub const BOTH: [Self; 2] = [Self::Nft, Self::Legacy];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nft => "nft",
+            Self::Legacy => "legacy",
+        }
+    }
+
+    /// Decides as the iptables wrappers of Kubernetes images do: by the kubelet's hint (nft asked first), else by
+    /// the number of rules, else by what `iptables` is. Creates no table in either flavour.
+    pub fn detect() -> Result<Detection, Error> {
+        let nft = Self::Nft.holdings()?;
+        let legacy = Self::Legacy.holdings()?;
+        let default = || {
+            if default_is_legacy() {
+                Self::Legacy
+            } else {
+                Self::Nft
+            }
+        };
+        decide(nft, legacy, default).ok_or(Error::NoPrograms)
+    }
+
+    pub(super) fn program(self, family: Family, verb: &str) -> String {
+        let tables = match family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        format!("{tables}-{}-{verb}", self.name())
+    }
+
+    /// What both families hold together; `None` if the program is not there.
+    ///
+    /// Without `-t` only tables that exist are listed; with it, the legacy program would create the table it is asked for.
+    fn holdings(self) -> Result<Option<Holdings>, Error> {
+        let mut sum = None;
+        for family in Family::BOTH {
+            match run(&self.program(family, "save"), &[], "") {
+                // A table that nft programs made unreadable is reported by a failure behind what is readable: still a count.
+                Ok(output) => {
+                    sum = Some(
+                        sum.unwrap_or_default() + Holdings::of(&String::from_utf8_lossy(&output.stdout)),
+                    );
+                }
+                Err(Error::Run { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sum)
+    }
+}
+
+impl FromStr for Flavour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::BOTH.into_iter().find(|flavour| flavour.name() == text);
+        found.ok_or_else(|| format!("\"{text}\" is not a flavour of iptables: nft or legacy is accepted"))
+    }
+}
+
+fn decide(
+    nft: Option<Holdings>,
+    legacy: Option<Holdings>,
+    default: impl FnOnce() -> Flavour,
+) -> Option<Detection> {
+    let (flavour, evidence) = match (nft, legacy) {
+        (None, None) => return None,
+        (Some(_), None) => (Flavour::Nft, Evidence::OnlyOneInstalled),
+        (None, Some(_)) => (Flavour::Legacy, Evidence::OnlyOneInstalled),
+        (Some(nft), Some(_)) if nft.has_hint => (Flavour::Nft, Evidence::KubernetesHint),
+        (Some(_), Some(legacy)) if legacy.has_hint => (Flavour::Legacy, Evidence::KubernetesHint),
+        (Some(nft), Some(legacy)) if nft.rules > legacy.rules => (Flavour::Nft, Evidence::MoreRules),
+        (Some(nft), Some(legacy)) if nft.rules < legacy.rules => (Flavour::Legacy, Evidence::MoreRules),
+        (Some(_), Some(_)) => (default(), Evidence::DefaultProgram),
+    };
+    Some(Detection { flavour, evidence })
+}
+
+fn default_is_legacy() -> bool {
+    run("iptables", &["--version"], "")
+        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("legacy"))
+}
+
+/// What a flavour holds, as far as the decision goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Holdings {
+    has_hint: bool,
+    rules: usize,
+}
+
+impl Holdings {
+    fn of(listing: &str) -> Self {
+        let tables = parse(listing);
+        let hint = |table: &super::TableListing| {
+            table.name == "mangle"
+                && table
+                    .chains
+                    .iter()
+                    .any(|chain| HINTS.contains(&chain.name.as_str()))
+        };
+        let rules = tables
+            .iter()
+            .flat_map(|table| &table.chains)
+            .map(|chain| chain.rules.len())
+            .sum();
+        Self {
+            has_hint: tables.iter().any(hint),
+            rules,
+        }
+    }
+}
+
+impl std::ops::Add for Holdings {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            has_hint: self.has_hint || other.has_hint,
+            rules: self.rules + other.rules,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flavour_with_the_hint_wins_then_the_one_with_more_rules_then_the_default() {
+        let holds = |has_hint, rules| Some(Holdings { has_hint, rules });
+        let cases = [
+            (
+                holds(true, 0),
+                holds(false, 100),
+                Flavour::Nft,
+                Evidence::KubernetesHint,
+            ),
+            (
+                holds(false, 100),
+                holds(true, 0),
+                Flavour::Legacy,
+                Evidence::KubernetesHint,
+            ),
+            (
+                holds(true, 0),
+                holds(true, 9),
+                Flavour::Nft,
+                Evidence::KubernetesHint,
+            ),
+            (
+                holds(false, 2),
+                holds(false, 1),
+                Flavour::Nft,
+                Evidence::MoreRules,
+            ),
+            (
+                holds(false, 1),
+                holds(false, 2),
+                Flavour::Legacy,
+                Evidence::MoreRules,
+            ),
+            (
+                holds(false, 1),
+                holds(false, 1),
+                Flavour::Legacy,
+                Evidence::DefaultProgram,
+            ),
+            (None, holds(false, 0), Flavour::Legacy, Evidence::OnlyOneInstalled),
+            (holds(false, 0), None, Flavour::Nft, Evidence::OnlyOneInstalled),
+        ];
+        for (nft, legacy, flavour, evidence) in cases {
+            assert_eq!(
+                decide(nft, legacy, || Flavour::Legacy),
+                Some(Detection { flavour, evidence }),
+                "{nft:?} {legacy:?}"
+            );
+        }
+        assert_eq!(decide(None, None, || Flavour::Nft), None);
+    }
+
+    #[test]
+    fn a_hint_counts_in_the_mangle_table_only() {
+        let hint = |table| format!("*{table}\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n");
+        assert!(Holdings::of(&hint("mangle")).has_hint);
+        assert!(!Holdings::of(&hint("filter")).has_hint);
+    }
+
+    #[test]
+    fn only_the_two_names_are_flavours() {
+        assert_eq!("nft".parse(), Ok(Flavour::Nft));
+        assert!("NFT".parse::<Flavour>().is_err() && "".parse::<Flavour>().is_err());
+    }
+}
