@@ -1,0 +1,232 @@
+//! Flows the kernel tracks, by ctnetlink: list those of a pod, mark one, forget one or all that carry a mark.
+//!
+//! Two things that bite: a `DELETE` without a tuple and without a mark empties the whole table, so a mask is never
+//! zero here; and deleting a flow does not stop it. With `net.netfilter.nf_conntrack_tcp_loose=1`, the default, the next
+//! packet of either side opens it again, maybe in the other direction. To stop flows, mark them and let a rule see the mark.
+//!
+//! Requests and attributes are those of `linux/netfilter/nfnetlink_conntrack.h`.
+
+mod tuple;
+
+pub use tuple::{Detail, Tuple};
+
+use crate::netlink::{Answer, DUMP, Error, Malformed, Request, Socket};
+use crate::{Family, Mark};
+use nix::sys::socket::SockProtocol;
+use std::net::IpAddr;
+
+/// One tracked flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// As the first packet had it, before any translation.
+    pub original: Tuple,
+    /// As answers are expected; where it is not the mirror of the original, the flow is translated.
+    pub reply: Tuple,
+    pub mark: u32,
+    pub status: Status,
+    /// Seconds until it is forgotten without further packets.
+    pub timeout: Option<u32>,
+    pub zone: u16,
+    /// Tells this flow from a later one with the same tuples.
+    id: Option<u32>,
+}
+
+/// The bits of `enum ip_conntrack_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+impl Status {
+    /// Packets were seen in both directions.
+    pub fn has_seen_reply(self) -> bool {
+        self.0 & 1 << 1 != 0
+    }
+
+    pub fn is_assured(self) -> bool {
+        self.0 & 1 << 2 != 0
+    }
+
+    /// A flow table forwards its packets, which therefore pass no rules.
+    pub fn is_offloaded(self) -> bool {
+        self.0 & (1 << 14 | 1 << 15) != 0
+    }
+}
+
+/// Which flows to list; a field that says nothing does not restrict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter {
+    pub family: Family,
+    /// Who began the flow.
+    pub original_source: Option<IpAddr>,
+    /// Who answers it, after translation: the pod behind a service address.
+    pub reply_source: Option<IpAddr>,
+    pub mark: Option<Mark>,
+}
+
+impl Filter {
+    pub fn family(family: Family) -> Self {
+        Self {
+            family,
+            original_source: None,
+            reply_source: None,
+            mark: None,
+        }
+    }
+
+    pub fn from_source(source: IpAddr) -> Self {
+        Self {
+            original_source: Some(source),
+            ..Self::family(Family::of(source))
+        }
+    }
+
+    pub fn answered_by(source: IpAddr) -> Self {
+        Self {
+            reply_source: Some(source),
+            ..Self::family(Family::of(source))
+        }
+    }
+
+    fn admits(&self, flow: &Flow) -> bool {
+        self.original_source
+            .is_none_or(|source| flow.original.source == source)
+            && self.reply_source.is_none_or(|source| flow.reply.source == source)
+            && self.mark.is_none_or(|mark| mark.is_in(flow.mark))
+    }
+}
+
+/// The flows of one network namespace: that of the thread which opened it.
+#[derive(Debug)]
+pub struct Conntrack {
+    socket: Socket,
+}
+
+impl Conntrack {
+    pub fn open() -> Result<Self, Error> {
+        Socket::open(SockProtocol::NetlinkNetFilter).map(|socket| Self { socket })
+    }
+
+    /// Lists flows. The kernel compares addresses itself where it can (Linux 5.8), which is five times as fast;
+    /// an older one sends all, and they are compared here.
+    pub fn dump(&mut self, filter: &Filter) -> Result<Vec<Flow>, Error> {
+        let request = request("list of flows", COMMAND_GET, DUMP, filter.family);
+        let request = filtered(request, filter);
+        self.socket.ask(&request, |answer| {
+            Ok(Some(read_flow(answer)?).filter(|flow| filter.admits(flow)))
+        })
+    }
+
+    /// Sets the bits under the mask and leaves the others; false if the flow is gone.
+    pub fn set_mark(&mut self, flow: &Flow, mark: Mark) -> Result<bool, Error> {
+        let request = with_mark(
+            flow.named_in(request("mark a flow", COMMAND_NEW, 0, flow.family())),
+            mark,
+        );
+        self.tell_of_one(&request)
+    }
+
+    /// Forgets a flow (this very one, not a later one of the same tuples); false if it is gone already.
+    pub fn delete(&mut self, flow: &Flow) -> Result<bool, Error> {
+        let request = flow.named_in(request("delete a flow", COMMAND_DELETE, 0, flow.family()));
+        let request = match flow.id {
+            Some(id) => request.plain_be32(ID, id),
+            None => request,
+        };
+        self.tell_of_one(&request)
+    }
+
+    /// Forgets all flows of both families whose bits under the mask are the mark's.
+    pub fn flush_mark(&mut self, mark: Mark) -> Result<(), Error> {
+        let request = Request::netfilter("delete flows by mark", SUBSYSTEM, COMMAND_DELETE, 0, UNSPECIFIED);
+        self.socket.tell(&with_mark(request, mark))
+    }
+
+    fn tell_of_one(&mut self, request: &Request) -> Result<bool, Error> {
+        match self.socket.tell(request) {
+            Ok(()) => Ok(true),
+            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Flow {
+    pub fn family(&self) -> Family {
+        Family::of(self.original.source)
+    }
+
+    fn named_in(&self, request: Request) -> Request {
+        let request = request.nest(TUPLE_ORIGINAL, |tuple| self.original.encode(tuple));
+        if self.zone == 0 {
+            request
+        } else {
+            request.bytes(ZONE, &self.zone.to_be_bytes())
+        }
+    }
+}
+
+const SUBSYSTEM: u8 = 1;
+const COMMAND_NEW: u8 = 0;
+const COMMAND_GET: u8 = 1;
+const COMMAND_DELETE: u8 = 2;
+const UNSPECIFIED: u8 = 0;
+
+const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const TIMEOUT: u16 = 7;
+const CTA_MARK: u16 = 8;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+const MARK_MASK: u16 = 21;
+const FILTER: u16 = 25;
+
+fn request(asked: &'static str, command: u8, flags: u16, family: Family) -> Request {
+    Request::netfilter(asked, SUBSYSTEM, command, flags, family.number())
+}
+
+fn with_mark(request: Request, mark: Mark) -> Request {
+    request
+        .plain_be32(CTA_MARK, mark.value())
+        .plain_be32(MARK_MASK, mark.mask().get())
+}
+
+/// `CTA_FILTER` says which parts of the tuples count: bit 0 of either is the source address (`nf_internals.h`).
+fn filtered(request: Request, filter: &Filter) -> Request {
+    const ORIGINAL_FLAGS: u16 = 1;
+    const REPLY_FLAGS: u16 = 2;
+    let flag = |source: Option<IpAddr>| u32::from(source.is_some()).to_ne_bytes();
+    let request = [
+        (TUPLE_ORIGINAL, filter.original_source),
+        (TUPLE_REPLY, filter.reply_source),
+    ]
+    .into_iter()
+    .filter_map(|(which, source)| Some((which, source?)))
+    .fold(request, |request, (which, source)| {
+        request.nest(which, |inner| tuple::encode_source(inner, source))
+    });
+    let request = match filter.original_source.or(filter.reply_source) {
+        Some(_) => request.nest(FILTER, |flags| {
+            let flags = flags.bytes(ORIGINAL_FLAGS, &flag(filter.original_source));
+            flags.bytes(REPLY_FLAGS, &flag(filter.reply_source))
+        }),
+        None => request,
+    };
+    match filter.mark {
+        Some(mark) => with_mark(request, mark),
+        None => request,
+    }
+}
+
+fn read_flow(answer: Answer<'_>) -> Result<Flow, Malformed> {
+    let (_, attributes) = answer.split::<4>()?;
+    let tuple = |which| Tuple::decode(&attributes.nest(which)?);
+    Ok(Flow {
+        original: tuple(TUPLE_ORIGINAL)?,
+        reply: tuple(TUPLE_REPLY)?,
+        mark: attributes.be32(CTA_MARK).unwrap_or(0),
+        status: Status(attributes.be32(STATUS).unwrap_or(0)),
+        timeout: attributes.be32(TIMEOUT),
+        zone: attributes.be16(ZONE).unwrap_or(0),
+        id: attributes.be32(ID),
+    })
+}
