@@ -1,0 +1,128 @@
+//! Programs run to their end, with their output and a deadline.
+
+use std::{
+    io::{Read, Write as _},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+
+use crate::{WorldError, netns::Netns};
+
+/// What a program said and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// The exit code; `None` when a signal ended it, as at the deadline.
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    /// It was killed because its time was over.
+    pub timed_out: bool,
+}
+
+impl Output {
+    pub fn success(&self) -> bool {
+        self.status == Some(0)
+    }
+}
+
+/// Runs `command` inside `netns`; at the deadline its process group is killed.
+pub(crate) fn run_within(
+    netns: &Netns,
+    mut command: Command,
+    deadline: Duration,
+) -> Result<Output, WorldError> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let argv = describe(&command);
+    let child = netns.spawn(command).map_err(|source| WorldError::Spawn {
+        argv: argv.clone(),
+        source,
+    })?;
+    finish(child, deadline).map_err(|source| WorldError::Spawn { argv, source })
+}
+
+/// Runs a program of the host with `input` on stdin; anything but success is an error.
+pub(crate) fn run_in_place(argv: &[&str], input: &str) -> Result<String, WorldError> {
+    let spoken = argv.join(" ");
+    let spawn = |source| WorldError::Spawn {
+        argv: spoken.clone(),
+        source,
+    };
+    let (program, arguments) = argv.split_first().expect("a command has a program");
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(spawn)?;
+    // A broken pipe means that it ended early: its own words on stderr say more.
+    let written = child
+        .stdin
+        .take()
+        .expect("stdin was piped")
+        .write_all(input.as_bytes());
+    let output = child.wait_with_output().map_err(spawn)?;
+    if output.status.success() && written.is_ok() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = format!(
+        "{}\ninput was:\n{input}",
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    );
+    Err(WorldError::Failed {
+        argv: spoken,
+        status: output.status.to_string(),
+        stderr,
+    })
+}
+
+fn finish(mut child: Child, deadline: Duration) -> std::io::Result<Output> {
+    let group = Pid::from_raw(child.id().cast_signed());
+    let (tell, ended) = mpsc::channel();
+    let stdout = collect(child.stdout.take().expect("stdout was piped"), tell.clone());
+    let stderr = collect(child.stderr.take().expect("stderr was piped"), tell);
+    // Both pipes closed means that the whole process group is done with them.
+    let timed_out = [(); 2].iter().any(|()| ended.recv_timeout(deadline).is_err());
+    if timed_out && let Err(errno) = killpg(group, Signal::SIGKILL) {
+        eprintln!("kill {group}: {errno}");
+    }
+    let status = child.wait()?.code();
+    let text = |reader: std::thread::JoinHandle<Vec<u8>>| {
+        String::from_utf8_lossy(&reader.join().expect("reading a pipe does not panic")).into_owned()
+    };
+    Ok(Output {
+        status,
+        stdout: text(stdout),
+        stderr: text(stderr),
+        timed_out,
+    })
+}
+
+fn collect(
+    mut pipe: impl Read + Send + 'static,
+    ended: mpsc::Sender<()>,
+) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Err(error) = pipe.read_to_end(&mut bytes) {
+            eprintln!("cannot read a child's pipe: {error}");
+        }
+        // Nobody listens any more when the deadline has passed.
+        ended.send(()).unwrap_or_default();
+        bytes
+    })
+}
+
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,314 @@
+//! dnsd and the enforcer as users run them: processes in the node, asked over their admin listeners.
+
+use std::{
+    env, fs,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use socket2::Type;
+
+use crate::{Metrics, WorldError, netns::Netns, sockets::SocketMaker};
+
+const READY_WITHIN: Duration = Duration::from_secs(10);
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Which binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Dnsd,
+    Enforcer,
+}
+
+impl Program {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dnsd => "dnsd",
+            Self::Enforcer => "enforcer",
+        }
+    }
+}
+
+/// How a daemon is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonSpec {
+    pub program: Program,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    /// Where `--admin` makes it listen; `--admin` itself is among the arguments.
+    pub admin: SocketAddr,
+    /// Where the binary is.
+    pub folder: PathBuf,
+}
+
+impl DaemonSpec {
+    /// A program with its admin listener on this port of the node's loopback.
+    pub fn new(program: Program, admin_port: u16) -> Self {
+        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, admin_port));
+        let arguments = vec!["--admin".into(), admin.to_string()];
+        Self {
+            program,
+            arguments,
+            environment: Vec::new(),
+            admin,
+            folder: binary_folder(),
+        }
+    }
+
+    #[must_use]
+    pub fn with<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Takes the binary from this folder, e.g. of another build.
+    #[must_use]
+    pub fn in_folder(self, folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            ..self
+        }
+    }
+
+    /// Sets a variable of its environment, e.g. `EGRET_SWITCH_OFF`.
+    #[must_use]
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A daemon of a world. Dropped, it is killed; when the test panics, its log is printed.
+#[derive(Debug)]
+pub struct Daemon {
+    spec: DaemonSpec,
+    binary: PathBuf,
+    log: PathBuf,
+    netns: Arc<Netns>,
+    child: Child,
+}
+
+impl Daemon {
+    pub(crate) fn start(spec: DaemonSpec, netns: Arc<Netns>, logs: &Path) -> Result<Self, WorldError> {
+        let binary = spec.folder.join(spec.program.name());
+        if !binary.exists() {
+            return Err(WorldError::NoBinary { path: binary });
+        }
+        let log = logs.join(format!("{}-{}.log", spec.program.name(), spec.admin.port()));
+        let child = spawn(&spec, &binary, &log, &netns)?;
+        Ok(Self {
+            spec,
+            binary,
+            log,
+            netns,
+            child,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn spec(&self) -> &DaemonSpec {
+        &self.spec
+    }
+
+    /// Waits until `/readyz` says 200.
+    pub fn wait_until_ready(&mut self) -> Result<Duration, WorldError> {
+        let started = Instant::now();
+        loop {
+            let state = match self.get("/readyz") {
+                Ok((200, _)) => return Ok(started.elapsed()),
+                Ok((code, body)) => format!("{code}: {}", body.trim_end()),
+                Err(error) => error.to_string(),
+            };
+            let ended = self.child.try_wait().ok().flatten();
+            if ended.is_some() || started.elapsed() > READY_WITHIN {
+                return Err(self.not_ready(
+                    started.elapsed(),
+                    ended.map_or(state, |status| status.to_string()),
+                ));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// SIGKILL, and its end is awaited.
+    pub fn kill(&mut self) -> io::Result<ExitStatus> {
+        self.child.kill()?;
+        self.child.wait()
+    }
+
+    /// SIGTERM, and its end is awaited; it is killed when that takes more than ten seconds.
+    pub fn terminate(&mut self) -> io::Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(POLL);
+        }
+        self.kill()
+    }
+
+    /// SIGSTOP: it hangs, with its sockets open.
+    pub fn stop(&self) -> io::Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn cont(&self) -> io::Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).map_err(io::Error::from)
+    }
+
+    /// Starts it again with the same arguments after its end; killed first if it still runs.
+    pub fn restart(&mut self) -> Result<(), WorldError> {
+        let argv = self.spec.program.name().to_owned();
+        if self.is_running() {
+            self.kill().map_err(|source| WorldError::Spawn { argv, source })?;
+        }
+        self.child = spawn(&self.spec, &self.binary, &self.log, &self.netns)?;
+        Ok(())
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Status and body of a GET on its admin listener.
+    pub fn get(&self, path: &str) -> Result<(u16, String), WorldError> {
+        get(
+            &SocketMaker::Thread(Arc::clone(&self.netns)),
+            self.spec.admin,
+            path,
+        )
+        .map_err(|source| WorldError::Admin {
+            admin: self.spec.admin,
+            path: path.into(),
+            source,
+        })
+    }
+
+    pub fn metrics(&self) -> Result<Metrics, WorldError> {
+        let (_, text) = self.get("/metrics")?;
+        Metrics::parse(&text).map_err(|error| WorldError::Admin {
+            admin: self.spec.admin,
+            path: "/metrics".into(),
+            source: io::Error::other(error),
+        })
+    }
+
+    /// Everything that it wrote to stdout and stderr, over all its starts.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_else(|error| format!("({}: {error})", self.log.display()))
+    }
+
+    fn not_ready(&self, waited: Duration, state: String) -> WorldError {
+        let log = self.log();
+        let tail = log.lines().rev().take(20).collect::<Vec<_>>();
+        WorldError::NotReady {
+            program: self.spec.program.name().into(),
+            waited_ms: waited.as_millis(),
+            state,
+            log: tail.into_iter().rev().collect::<Vec<_>>().join("\n"),
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // SIGKILL ends a stopped process too; an error means that it has been waited for already.
+        drop(self.kill());
+        if std::thread::panicking() {
+            eprintln!(
+                "--- {} (pid {}) said:\n{}---",
+                self.spec.program.name(),
+                self.pid(),
+                self.log()
+            );
+        }
+    }
+}
+
+/// Says how a process ended, for the table of a demo or the message of a test.
+pub fn describe_end(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+/// `EGRET_BIN_DIR`, or the folder of the profile that this program was built with: tests run in `<profile>/deps`.
+fn binary_folder() -> PathBuf {
+    if let Some(folder) = env::var_os("EGRET_BIN_DIR") {
+        return folder.into();
+    }
+    let beside = env::current_exe()
+        .ok()
+        .and_then(|own| own.parent().map(Path::to_owned));
+    let profile = beside.map(|folder| match folder.file_name() {
+        Some(name) if name == "deps" => folder.join(".."),
+        Some(_) | None => folder,
+    });
+    let here = |folder: &PathBuf| folder.join(Program::Dnsd.name()).exists();
+    profile
+        .filter(here)
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug"))
+}
+
+fn spawn(spec: &DaemonSpec, binary: &Path, log: &Path, netns: &Netns) -> Result<Child, WorldError> {
+    let file = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .map_err(WorldError::file(log))?;
+    let both = file.try_clone().map_err(WorldError::file(log))?;
+    let mut command = Command::new(binary);
+    command.args(&spec.arguments).stdout(file).stderr(both);
+    command.envs(spec.environment.iter().map(|(name, value)| (name, value)));
+    let argv = format!("{} {}", spec.program.name(), spec.arguments.join(" "));
+    netns
+        .spawn(command)
+        .map_err(|source| WorldError::Spawn { argv, source })
+}
+
+/// A GET without any client library: the admin listener is inside the node's namespace.
+fn get(sockets: &SocketMaker, admin: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    let socket = sockets.socket(admin.ip(), Type::STREAM)?;
+    socket.connect_timeout(&admin.into(), ANSWERS_WITHIN)?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    // HTTP/1.0: no chunks, and the end of the stream is the end of the body.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {admin}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+    let code = head
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .ok_or(io::ErrorKind::InvalidData)?;
+    Ok((code, body.to_owned()))
+}

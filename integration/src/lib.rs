@@ -1,0 +1,59 @@
+//! A small world in network namespaces, shared by the demo and the tests: one node with the daemons, pods behind
+//! routed veth pairs, and an internet with servers and an upstream DNS whose answers the test sets.
+//!
+//! The daemons run as the processes that users run; the kernel, `curl`, `getent`, `ipset` and `iptables-save` are
+//! the real ones. Everything carries the world's name (`eg-<pid>-<n>`), so that worlds run side by side, and is
+//! gone when the [`World`] is dropped.
+//!
+//! ```no_run
+//! # use egret_integration::{Records, World};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let world = World::new()?.with_pod("client")?.with_pod("other")?;
+//! world.upstream().set("api.example.test", Records::addresses(["203.0.113.7"]).ttl(30));
+//! let page = world.pod("client").run(&["curl", "-s", "http://203.0.113.7/"])?;
+//! assert_eq!(page.stdout, "203.0.113.7\n");
+//! # Ok(())
+//! # }
+//! ```
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the world is an edge: it measures how long real packets and processes take"
+)]
+
+pub mod world;
+pub mod node;
+pub mod pod;
+pub mod daemon;
+pub mod metrics;
+pub mod probe;
+pub mod lookup;
+pub mod load;
+pub mod internet;
+pub mod upstream;
+pub mod manifests;
+
+mod netns;
+mod command;
+mod sockets;
+mod cgroup;
+mod datagram;
+mod traces;
+mod error;
+
+pub use command::Output;
+pub use daemon::{Daemon, DaemonSpec, Program};
+pub use error::WorldError;
+pub use internet::Service;
+pub use load::{Load, LoadPlan, LoadReport};
+pub use lookup::{Heard, Lookup, LookupFailure, Reply, Transport};
+pub use metrics::Metrics;
+pub use node::{Family, Node};
+pub use pod::{Pod, PodSpec};
+pub use probe::{Connection, Outcome, UdpOutcome};
+pub use traces::of_world as traces_of;
+pub use upstream::{Asked, Records, Spoof, Upstream};
+pub use world::World;
+
+pub use hickory_proto::op::ResponseCode;
+pub use hickory_proto::rr::RecordType;

@@ -1,0 +1,325 @@
+//! A pod: a namespace of its own behind a routed veth pair, as the CNI plugins `ptp` and Calico make it: the host side
+//! has a /32 and a /128 route to the pod and answers ARP for the link-local gateway; there is no bridge.
+
+#![allow(
+    unsafe_code,
+    reason = "a pod's program gets its mounts and its cgroup between fork and exec"
+)]
+
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::{
+    fcntl::{OFlag, open},
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+    sys::stat::Mode,
+    unistd::write,
+};
+use socket2::Type;
+
+use crate::{
+    Output, Service, WorldError, cgroup::Cgroup, command, internet::Servers, netns::Netns, node,
+    sockets::SocketMaker,
+};
+
+/// The gateway that every pod has, as Calico's.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// The host side's hardware address, as Calico's, and the link-local address made of it.
+const HOST_MAC: &str = "ee:ee:ee:ee:ee:ee";
+const GATEWAY_V6: &str = "fe80::ecee:eeff:feee:eeee";
+const SYSCTLS: &[(&str, &str)] = &[
+    ("ipv6/conf/all/accept_dad", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+];
+const PROGRAM_TIME: Duration = Duration::from_secs(10);
+
+/// What a pod shall be; the rest is numbered by the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSpec {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) cgroup: bool,
+}
+
+impl PodSpec {
+    /// A pod in the namespace `default`, with the label `app: <name>`.
+    pub fn new(name: &str) -> Self {
+        let labels = vec![("app".to_owned(), name.to_owned())];
+        Self {
+            name: name.into(),
+            namespace: "default".into(),
+            labels,
+            cgroup: false,
+        }
+    }
+
+    #[must_use]
+    pub fn in_namespace(self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn labelled(mut self, key: &str, value: &str) -> Self {
+        self.labels.push((key.into(), value.into()));
+        self
+    }
+
+    /// Its programs and sockets belong to a cgroup of its own: what the eBPF backend judges by.
+    #[must_use]
+    pub fn in_a_cgroup(self) -> Self {
+        Self { cgroup: true, ..self }
+    }
+}
+
+/// A running pod.
+#[derive(Debug)]
+pub struct Pod {
+    spec: PodSpec,
+    uid: String,
+    addresses: [IpAddr; 2],
+    interface: String,
+    files: PathBuf,
+    sockets: SocketMaker,
+    cgroup: Option<Arc<Cgroup>>,
+    servers: Servers,
+    netns: Arc<Netns>,
+}
+
+impl Pod {
+    pub(crate) fn create(
+        world: &str,
+        number: u16,
+        spec: PodSpec,
+        node: &Netns,
+        files: &Path,
+        servers: Servers,
+    ) -> Result<Self, WorldError> {
+        let uid = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
+        let netns = Arc::new(Netns::create(world, &format!("pod-{}", spec.name), SYSCTLS)?);
+        let addresses = addresses_of(number);
+        let interface = format!("veth{number}");
+        lay_cable(node, &netns, &interface, addresses)?;
+        let cgroup = spec
+            .cgroup
+            .then(|| Cgroup::create(&cgroup_parent(world), &format!("pod{uid}"), &netns));
+        let cgroup = cgroup.transpose()?.map(Arc::new);
+        let sockets = match &cgroup {
+            Some(cgroup) => SocketMaker::Child(Arc::clone(cgroup)),
+            None => SocketMaker::Thread(Arc::clone(&netns)),
+        };
+        let files = files.join(&spec.name);
+        let pod = Self {
+            spec,
+            uid,
+            addresses,
+            interface,
+            files,
+            sockets,
+            cgroup,
+            servers,
+            netns,
+        };
+        pod.write_file("nsswitch.conf", "hosts: files dns\n")?;
+        pod.use_name_servers(&[node::DNS.into()])?;
+        Ok(pod)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    pub(crate) fn spec(&self) -> &PodSpec {
+        &self.spec
+    }
+
+    /// The name of its network namespace, for `ip netns exec`.
+    pub fn netns_name(&self) -> &str {
+        self.netns.name()
+    }
+
+    /// IPv4, then IPv6.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        self.addresses
+    }
+
+    pub fn address(&self) -> IpAddr {
+        self.addresses[0]
+    }
+
+    pub fn address_v6(&self) -> IpAddr {
+        self.addresses[1]
+    }
+
+    /// The host side of its veth pair, as the node sees it.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Its cgroup2 directory, if it was made with one.
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.cgroup.as_ref().map(|cgroup| cgroup.path())
+    }
+
+    /// A shell line that enters the pod as [`Pod::run`] does.
+    pub fn entrance(&self) -> String {
+        let files = self.files.display();
+        format!(
+            "nsenter --net={} unshare --mount sh -c 'mount --bind {files}/resolv.conf /etc/resolv.conf; \
+             mount --bind {files}/nsswitch.conf /etc/nsswitch.conf; exec sh'",
+            self.netns.path().display()
+        )
+    }
+
+    /// Names the servers in the pod's resolv.conf. At first it is dnsd alone.
+    pub fn use_name_servers(&self, servers: &[IpAddr]) -> Result<(), WorldError> {
+        let lines: String = servers
+            .iter()
+            .map(|server| format!("nameserver {server}\n"))
+            .collect();
+        self.write_file("resolv.conf", &format!("{lines}options timeout:2 attempts:2\n"))
+    }
+
+    /// Runs a stock program in the pod: its network, its resolv.conf, its cgroup; ten seconds at most.
+    pub fn run(&self, argv: &[&str]) -> Result<Output, WorldError> {
+        self.run_for(argv, PROGRAM_TIME)
+    }
+
+    pub fn run_for(&self, argv: &[&str], deadline: Duration) -> Result<Output, WorldError> {
+        let mut command = Command::new(argv.first().expect("a command has a program"));
+        command.args(&argv[1..]);
+        let rooms = Rooms {
+            resolv: path_of(&self.files.join("resolv.conf")),
+            nsswitch: path_of(&self.files.join("nsswitch.conf")),
+            cgroup_procs: self.cgroup().map(|cgroup| path_of(&cgroup.join("cgroup.procs"))),
+        };
+        // SAFETY: `enter` makes bare system calls on strings that were allocated before the fork.
+        unsafe {
+            command.pre_exec(move || rooms.enter());
+        }
+        command::run_within(&self.netns, command, deadline)
+    }
+
+    /// The pod itself serves on a port, on all its addresses, until the world ends.
+    pub fn serve(&self, port: u16, service: Service) -> Result<(), WorldError> {
+        let socket = self.sockets.listener(service.socket_type(), port);
+        self.servers.serve(
+            socket.map_err(|source| WorldError::Serve { port, source })?,
+            service,
+        );
+        Ok(())
+    }
+
+    pub(crate) fn socket(&self, towards: IpAddr, kind: Type) -> io::Result<socket2::Socket> {
+        self.sockets.socket(towards, kind)
+    }
+
+    fn write_file(&self, name: &str, text: &str) -> Result<(), WorldError> {
+        fs::create_dir_all(&self.files).map_err(WorldError::file(&self.files))?;
+        let path = self.files.join(name);
+        fs::write(&path, text).map_err(WorldError::file(&path))
+    }
+}
+
+/// The private mounts and the cgroup of a program: entered in the child, so that nothing has to be taken down again.
+/// `ip netns exec` would need files under /etc/netns, and hides /sys/fs/cgroup.
+#[derive(Debug)]
+struct Rooms {
+    resolv: CString,
+    nsswitch: CString,
+    cgroup_procs: Option<CString>,
+}
+
+impl Rooms {
+    fn enter(&self) -> io::Result<()> {
+        if let Some(procs) = &self.cgroup_procs {
+            let file = open(
+                procs.as_c_str(),
+                OFlag::O_WRONLY | OFlag::O_CLOEXEC,
+                Mode::empty(),
+            )?;
+            write(&file, b"0")?;
+        }
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        // Slave, not private: what is unmounted outside (a pinned namespace) must go from here too.
+        mount(
+            None::<&CStr>,
+            c"/",
+            None::<&CStr>,
+            MsFlags::MS_REC | MsFlags::MS_SLAVE,
+            None::<&CStr>,
+        )?;
+        bind(&self.resolv, c"/etc/resolv.conf")?;
+        bind(&self.nsswitch, c"/etc/nsswitch.conf")
+    }
+}
+
+fn bind(source: &CStr, target: &CStr) -> io::Result<()> {
+    mount(
+        Some(source),
+        target,
+        None::<&CStr>,
+        MsFlags::MS_BIND,
+        None::<&CStr>,
+    )
+    .map_err(io::Error::from)
+}
+
+fn path_of(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL")
+}
+
+/// The parent of the pods' cgroups: `eg-12-0` has `egret-test-12-0`.
+fn cgroup_parent(world: &str) -> String {
+    world.replacen("eg-", "egret-test-", 1)
+}
+
+fn addresses_of(number: u16) -> [IpAddr; 2] {
+    let [high, low] = number.to_be_bytes();
+    [
+        Ipv4Addr::new(10, 77, high, low).into(),
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number).into(),
+    ]
+}
+
+/// The veth pair, its addresses and its routes, on both sides.
+fn lay_cable(node: &Netns, pod: &Netns, interface: &str, [v4, v6]: [IpAddr; 2]) -> Result<(), WorldError> {
+    node.ip(&format!(
+        "link add {interface} address {HOST_MAC} type veth peer name eth0 netns {}\n\
+         link set {interface} addrgenmode none\n\
+         link set {interface} up\n\
+         address add {GATEWAY_V6}/64 dev {interface} nodad\n\
+         route add {v4}/32 dev {interface} scope link\n\
+         route add {v6}/128 dev {interface}\n",
+        pod.name()
+    ))?;
+    // The host answers ARP for the gateway; it would wait up to 0.8 s before doing so.
+    node.sysctl(&format!("ipv4/conf/{interface}/proxy_arp"), "1")?;
+    node.sysctl(&format!("ipv4/neigh/{interface}/proxy_delay"), "0")?;
+    pod.ip(&format!(
+        "link set lo up\n\
+         link set eth0 up\n\
+         address add {v4}/32 dev eth0\n\
+         address add {v6}/128 dev eth0 nodad\n\
+         route add {GATEWAY} dev eth0 scope link\n\
+         route add default via {GATEWAY} dev eth0\n\
+         route add default via {GATEWAY_V6} dev eth0\n"
+    ))
+}

@@ -1,0 +1,56 @@
+//! Who makes a pod's sockets. A socket keeps the namespace and the cgroup of the task that made it, whoever uses it
+//! later; so only the call `socket(2)` has to happen inside the pod, and every probe is ordinary code outside.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::{cgroup::Cgroup, netns::Netns};
+
+/// Makes sockets that belong to one pod or to the node.
+#[derive(Clone, Debug)]
+pub(crate) enum SocketMaker {
+    /// The namespace's own thread: quick, and in the test's cgroup.
+    Thread(Arc<Netns>),
+    /// A forked child that has joined the pod's cgroup (cgroup2 moves processes, not threads).
+    Child(Arc<Cgroup>),
+}
+
+impl SocketMaker {
+    pub(crate) fn socket(&self, towards: IpAddr, kind: Type) -> io::Result<Socket> {
+        let domain = match towards {
+            IpAddr::V4(_) => Domain::IPV4,
+            IpAddr::V6(_) => Domain::IPV6,
+        };
+        self.make(domain, kind)
+    }
+
+    /// A listener on every address of the namespace, IPv4 and IPv6.
+    pub(crate) fn listener(&self, kind: Type, port: u16) -> io::Result<Socket> {
+        let socket = self.make(Domain::IPV6, kind)?;
+        socket.set_only_v6(false)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::from(SocketAddr::from(([0u16; 8], port))))?;
+        if kind == Type::STREAM {
+            socket.listen(1024)?;
+        }
+        Ok(socket)
+    }
+
+    fn make(&self, domain: Domain, kind: Type) -> io::Result<Socket> {
+        let protocol = if kind == Type::STREAM {
+            Protocol::TCP
+        } else {
+            Protocol::UDP
+        };
+        match self {
+            Self::Thread(netns) => netns.within(move || Socket::new(domain, kind, Some(protocol))),
+            Self::Child(cgroup) => cgroup.socket(domain, kind, protocol),
+        }
+    }
+}

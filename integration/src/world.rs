@@ -1,0 +1,254 @@
+//! The whole: a node, its pods, an internet, the manifests and the daemons, under one name that nothing else has.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crate::{
+    Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Program, Service, Upstream, WorldError,
+    internet::{Internet, Servers},
+    manifests::Manifests,
+    netns, node,
+    traces::{self, Machine},
+    upstream,
+};
+
+/// Admin ports of the first daemon of each kind.
+pub const DNSD_ADMIN: u16 = 9253;
+pub const ENFORCER_ADMIN: u16 = 9254;
+
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+/// A node, its pods and an internet. Fields are dropped in this order: pods before the node whose cables they hold,
+/// files last.
+#[derive(Debug)]
+pub struct World {
+    pods: Vec<Arc<Pod>>,
+    upstream: Upstream,
+    internet: Internet,
+    node: Node,
+    manifests: Manifests,
+    servers: Servers,
+    name: String,
+    before: Machine,
+    files: Files,
+}
+
+impl World {
+    /// A node and an internet, and no pods yet.
+    pub fn new() -> Result<Self, WorldError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(WorldError::NotRoot);
+        }
+        let before = Machine::look();
+        netns::sweep_dead_worlds();
+        let name = format!(
+            "eg-{}-{}",
+            std::process::id(),
+            WORLDS.fetch_add(1, Ordering::Relaxed)
+        );
+        let files = Files::create(&name)?;
+        let manifests = Manifests::create(&files.0)?;
+        let servers = Servers::start()?;
+        let node = Node::create(&name)?;
+        let internet = Internet::create(&name, &node, servers.clone())?;
+        let upstream = Upstream::start(&internet, &servers)?;
+        let world = Self {
+            pods: Vec::new(),
+            upstream,
+            internet,
+            node,
+            manifests,
+            servers,
+            name,
+            before,
+            files,
+        };
+        world.manifests.describe([].into_iter())?;
+        Ok(world)
+    }
+
+    /// For tests that may be run without root: says loudly that the test was not run, unless `CI` is `true`.
+    ///
+    /// # Panics
+    /// When the world cannot be made for any other reason than missing root, or under `CI=true`.
+    pub fn or_skip() -> Option<Self> {
+        match Self::new() {
+            Ok(world) => Some(world),
+            Err(WorldError::NotRoot) if std::env::var("CI").as_deref() != Ok("true") => {
+                eprintln!("*** NOT TESTED: {} ***", WorldError::NotRoot);
+                None
+            }
+            Err(error) => panic!("no world: {error}"),
+        }
+    }
+
+    /// Adds a pod in the namespace `default`, labelled `app: <name>`.
+    pub fn with_pod(self, name: &str) -> Result<Self, WorldError> {
+        self.with(PodSpec::new(name))
+    }
+
+    pub fn with(mut self, spec: PodSpec) -> Result<Self, WorldError> {
+        self.add(spec)?;
+        Ok(self)
+    }
+
+    /// Adds a pod, its cable, and its manifest.
+    pub fn add(&mut self, spec: PodSpec) -> Result<&Pod, WorldError> {
+        let number = u16::try_from(self.pods.len() + 1).expect("a world has fewer than 65535 pods");
+        let pod = Pod::create(
+            &self.name,
+            number,
+            spec,
+            self.node.netns(),
+            &self.files.0,
+            self.servers.clone(),
+        )?;
+        self.pods.push(Arc::new(pod));
+        self.manifests.describe(self.pods.iter().map(Arc::as_ref))?;
+        Ok(self.pods.last().expect("one was just pushed"))
+    }
+
+    /// # Panics
+    /// When no pod has this name.
+    #[track_caller]
+    pub fn pod(&self, name: &str) -> &Pod {
+        self.find(name)
+    }
+
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.iter().map(Arc::as_ref)
+    }
+
+    /// Lets a pod look up and connect in the background, until the load is stopped.
+    ///
+    /// # Panics
+    /// When no pod has this name.
+    #[track_caller]
+    pub fn load(&self, pod: &str, plan: LoadPlan) -> Load {
+        Load::start(Arc::clone(self.find(pod)), plan)
+    }
+
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    pub fn manifests(&self) -> &Manifests {
+        &self.manifests
+    }
+
+    /// Unique to this world, and part of the name of everything in it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A folder that goes with the world.
+    pub fn files(&self) -> &Path {
+        &self.files.0
+    }
+
+    /// Serves another port on every address of the internet.
+    pub fn serve(&self, port: u16, service: Service) -> Result<(), WorldError> {
+        self.internet.serve(port, service)
+    }
+
+    /// The internet's namespace, for `ip netns exec`.
+    pub fn internet_namespace(&self) -> &str {
+        self.internet.netns().name()
+    }
+
+    /// dnsd on the node's DNS addresses, forwarding to the upstream, joined to the enforcer.
+    pub fn dnsd(&self) -> DaemonSpec {
+        DaemonSpec::new(Program::Dnsd, DNSD_ADMIN)
+            .with(["--listen".into(), format!("{}:53", node::DNS)])
+            .with(["--listen".into(), format!("[{}]:53", node::DNS_V6)])
+            .with([
+                "--upstream".into(),
+                format!("{}:{}", upstream::ADDRESS, upstream::PORT),
+            ])
+            .with(["--link".into(), self.link().display().to_string()])
+    }
+
+    /// The enforcer on this world's manifests, with a backend: `netfilter`, `ebpf`, `memory` or `none`.
+    pub fn enforcer(&self, backend: &str) -> DaemonSpec {
+        DaemonSpec::new(Program::Enforcer, ENFORCER_ADMIN)
+            .with([
+                "--source".into(),
+                format!("dir:{}", self.manifests.folder().display()),
+            ])
+            .with(["--node", node::NAME, "--backend", backend])
+            .with(["--link".into(), self.link().display().to_string()])
+    }
+
+    /// The socket that joins the two daemons.
+    pub fn link(&self) -> PathBuf {
+        self.files.0.join("link.sock")
+    }
+
+    /// Starts a daemon in the node, without waiting for it.
+    pub fn launch(&self, spec: DaemonSpec) -> Result<Daemon, WorldError> {
+        Daemon::start(spec, self.node.netns().clone(), &self.files.0)
+    }
+
+    /// Starts a daemon in the node and waits until it is ready.
+    pub fn start(&self, spec: DaemonSpec) -> Result<Daemon, WorldError> {
+        let mut daemon = self.launch(spec)?;
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    /// Takes the world down, after its daemons and loads were dropped, and looks whether it left anything, here or in the machine's own namespace.
+    ///
+    /// # Panics
+    /// When it did.
+    #[track_caller]
+    pub fn assert_nothing_left(self) {
+        let (name, before, files) = (self.name.clone(), self.before.clone(), self.files.0.clone());
+        drop(self);
+        let mut left = traces::of_world(&name);
+        left.extend(files.exists().then(|| format!("folder {}", files.display())));
+        left.extend(before.differences(&Machine::look()));
+        assert!(left.is_empty(), "{name} left behind:\n{}", left.join("\n"));
+    }
+}
+
+impl World {
+    #[track_caller]
+    fn find(&self, pod: &str) -> &Arc<Pod> {
+        self.pods
+            .iter()
+            .find(|known| known.name() == pod)
+            .unwrap_or_else(|| panic!("this world has no pod {pod}"))
+    }
+}
+
+/// The temporary folder of a world.
+#[derive(Debug)]
+struct Files(PathBuf);
+
+impl Files {
+    fn create(world: &str) -> Result<Self, WorldError> {
+        let folder = std::env::temp_dir().join(world);
+        // A folder of this name can only be of a dead process that had our pid.
+        drop(fs::remove_dir_all(&folder));
+        fs::create_dir_all(&folder).map_err(WorldError::file(&folder))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
