@@ -15,4 +15,10 @@
 #![warn(missing_docs)]
 
 pub mod model;
+mod index;
+pub mod records;
+mod compile;
+mod sequence;
+pub mod compiler;
 pub mod rules;
+pub mod memory;

@@ -1,0 +1,200 @@
+//! What a set stands for. Its name is made of this and not of its members, so it stays when pods come
+//! and go, is shared by all rules that mean the same, and is the same after a restart.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use egret_shared::name::NamePattern;
+use egret_shared::net::{IpNet, Transport};
+use egret_shared::pod::PodKey;
+
+use crate::index::LivePod;
+use crate::model::cluster::Node;
+use crate::model::{NamespaceSelector, Requirement, Selector};
+use crate::rules::{Member, SetId, SetKind, SetSpec};
+
+/// A set with its name.
+#[derive(Debug)]
+pub(crate) struct NamedSet {
+    pub(crate) id: SetId,
+    pub(crate) content: SetContent,
+}
+
+/// What a set stands for.
+#[derive(Debug)]
+pub(crate) enum SetContent {
+    /// Addresses of pods by selectors.
+    Pods {
+        namespaces: NamespaceSelector,
+        pods: Selector,
+    },
+    /// The ports of this name at pods by selectors.
+    PodPorts {
+        namespaces: NamespaceSelector,
+        pods: Selector,
+        name: Arc<str>,
+        transport: Option<Transport>,
+    },
+    /// Fixed networks.
+    Networks(BTreeSet<IpNet>),
+    /// Addresses of nodes by selector.
+    Nodes(Selector),
+    /// What a pod was told for names.
+    Records {
+        pod: PodKey,
+        patterns: Arc<BTreeSet<NamePattern>>,
+    },
+}
+
+impl NamedSet {
+    /// Names a content.
+    pub(crate) fn new(content: SetContent) -> Arc<Self> {
+        let id = SetId::of_content(&content.to_string());
+        Arc::new(Self { id, content })
+    }
+
+    /// What a backend needs to make it.
+    pub(crate) fn spec(&self) -> SetSpec {
+        SetSpec {
+            id: self.id,
+            kind: match &self.content {
+                SetContent::Pods { .. } | SetContent::Nodes(_) => SetKind::Addresses,
+                SetContent::PodPorts { .. } => SetKind::AddressPorts,
+                SetContent::Networks(_) => SetKind::Networks,
+                SetContent::Records { .. } => SetKind::Records,
+            },
+            description: self.content.to_string().into(),
+        }
+    }
+}
+
+impl SetContent {
+    /// What a pod has in the set.
+    pub(crate) fn members_of_pod(&self, pod: &LivePod<'_>) -> BTreeSet<Member> {
+        match self {
+            Self::Pods { namespaces, pods } if pod.is_selected(namespaces, pods) => {
+                pod.addresses.iter().copied().map(Member::Address).collect()
+            }
+            Self::PodPorts {
+                namespaces,
+                pods,
+                name,
+                transport,
+            } if pod.is_selected(namespaces, pods) => port_members(pod, name, *transport),
+            Self::Pods { .. }
+            | Self::PodPorts { .. }
+            | Self::Networks(_)
+            | Self::Nodes(_)
+            | Self::Records { .. } => BTreeSet::new(),
+        }
+    }
+
+    /// What a node has in the set.
+    pub(crate) fn members_of_node(&self, node: &Node) -> BTreeSet<Member> {
+        match self {
+            Self::Nodes(selector) if selector.matches(&node.labels) => node
+                .addresses
+                .iter()
+                .map(|address| Member::Address(address.to_canonical()))
+                .collect(),
+            Self::Nodes(_)
+            | Self::Pods { .. }
+            | Self::PodPorts { .. }
+            | Self::Networks(_)
+            | Self::Records { .. } => BTreeSet::new(),
+        }
+    }
+
+    /// The one namespace that it can be about, where there is only one.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Pods { namespaces, .. } | Self::PodPorts { namespaces, .. } => match namespaces {
+                NamespaceSelector::Named(name) => Some(name),
+                NamespaceSelector::Matching(_) => None,
+            },
+            Self::Networks(_) | Self::Nodes(_) | Self::Records { .. } => None,
+        }
+    }
+}
+
+fn port_members(pod: &LivePod<'_>, name: &str, transport: Option<Transport>) -> BTreeSet<Member> {
+    let ports: Vec<_> = pod
+        .pod
+        .ports
+        .iter()
+        .filter(|port| port.name.as_ref() == name && transport.is_none_or(|asked| asked == port.transport))
+        .collect();
+    pod.addresses
+        .iter()
+        .flat_map(|address| {
+            ports
+                .iter()
+                .map(|port| Member::AddressPort(*address, port.transport, port.number))
+        })
+        .collect()
+}
+
+/// The text that makes the name and that people read. What users wrote in it stands in quotes with
+/// escapes, so no two contents have one text.
+impl fmt::Display for SetContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pods { namespaces, pods } => write!(f, "pods {}", Selected(namespaces, pods)),
+            Self::PodPorts {
+                namespaces,
+                pods,
+                name,
+                transport,
+            } => {
+                let protocol = transport.map_or_else(|| "any".to_owned(), |transport| transport.to_string());
+                write!(
+                    f,
+                    "port {name:?}/{protocol} of pods {}",
+                    Selected(namespaces, pods)
+                )
+            }
+            Self::Networks(networks) => {
+                f.write_str("networks")?;
+                networks.iter().try_for_each(|network| write!(f, " {network}"))
+            }
+            Self::Nodes(selector) => write!(f, "nodes {}", Requirements(selector)),
+            Self::Records { pod, patterns } => {
+                f.write_str("names")?;
+                patterns.iter().try_for_each(|pattern| write!(f, " {pattern}"))?;
+                write!(f, " of {pod}")
+            }
+        }
+    }
+}
+
+struct Selected<'a>(&'a NamespaceSelector, &'a Selector);
+
+impl fmt::Display for Selected<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            NamespaceSelector::Named(name) => write!(f, "namespace {name:?}")?,
+            NamespaceSelector::Matching(selector) => write!(f, "namespaces {}", Requirements(selector))?,
+        }
+        write!(f, " pods {}", Requirements(self.1))
+    }
+}
+
+struct Requirements<'a>(&'a Selector);
+
+impl fmt::Display for Requirements<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('{')?;
+        for (place, requirement) in self.0.requirements().enumerate() {
+            f.write_str(if place == 0 { "" } else { ", " })?;
+            match requirement {
+                Requirement::In(key, values) => write!(f, "{key:?} in {values:?}")?,
+                Requirement::NotIn(key, values) => write!(f, "{key:?} not in {values:?}")?,
+                Requirement::Exists(key) => write!(f, "{key:?}")?,
+                Requirement::DoesNotExist(key) => write!(f, "not {key:?}")?,
+            }
+        }
+        f.write_char('}')
+    }
+}

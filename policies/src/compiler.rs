@@ -1,0 +1,130 @@
+//! The compiler: events go in, batches come out. Between two batches everything is coalesced; one batch
+//! leads from the state that the last one reached to the state that all events so far call for.
+
+use std::marker::PhantomData;
+
+use egret_shared::link::Interest;
+use egret_shared::observation::Observation;
+use egret_shared::revision::Revision;
+use egret_shared::time::Timestamp;
+
+use crate::model::cluster::{Entity, EntityKey};
+use crate::records::{Record, RecordStats};
+use crate::rules::Batch;
+
+mod settings;
+mod engine;
+mod locals;
+mod interests;
+
+pub use settings::{NodeScope, PodToOwnNode, Settings};
+
+use engine::Engine;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An object is now like this.
+    Apply(Entity),
+    /// An object is gone.
+    Delete(EntityKey),
+    /// A client was told addresses.
+    Observed(Observation),
+}
+
+/// Not everything is known yet: rules made now would be weaker or harder than what the cluster says.
+#[derive(Debug)]
+pub struct Syncing(());
+
+/// Everything was told once.
+#[derive(Debug)]
+pub struct InSync(());
+
+/// Turns events into batches. Only `Compiler<InSync>` gives any.
+#[derive(Debug)]
+pub struct Compiler<State> {
+    engine: Engine,
+    state: PhantomData<State>,
+}
+
+impl Compiler<Syncing> {
+    /// A compiler that knows nothing.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            engine: Engine::new(settings),
+            state: PhantomData,
+        }
+    }
+
+    /// All objects that there are have been told: from now on there are batches, and the first one comes
+    /// whether or not there is anything in it.
+    #[must_use]
+    pub fn in_sync(mut self) -> Compiler<InSync> {
+        self.engine.mark();
+        Compiler {
+            engine: self.engine,
+            state: PhantomData,
+        }
+    }
+}
+
+impl<State> Compiler<State> {
+    /// Takes in an event. The state that the returned revision stands for includes it.
+    pub fn handle(&mut self, event: Event, now: Timestamp) -> Revision {
+        self.engine.expire(now);
+        match event {
+            Event::Apply(entity) => self.engine.apply(entity, now),
+            Event::Delete(key) => self.engine.delete(&key, now),
+            Event::Observed(observation) => self.engine.observe(observation, now),
+        }
+        self.engine.pending_revision()
+    }
+
+    /// When `handle_timeout` is to be called, if nothing happens before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        self.engine.records.next_expiry()
+    }
+
+    /// Lets records end whose time is over. Members of sets time out where they are: no batch says so.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.engine.expire(now);
+    }
+
+    /// Live records, in the order in which they end.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        self.engine.records.iter()
+    }
+
+    /// Counts and limits of records.
+    #[must_use]
+    pub fn record_stats(&self) -> RecordStats {
+        self.engine.records.stats()
+    }
+}
+
+impl Compiler<InSync> {
+    /// What leads from the last batch to now; none if nothing happened. It may be empty: then nothing
+    /// changed, but there is a revision that somebody may wait for.
+    pub fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
+        self.engine.poll_batch(now)
+    }
+
+    /// The interests that changed since the last call, as of the last batch; one without patterns is over.
+    pub fn poll_interests(&mut self) -> Vec<Interest> {
+        self.engine.poll_interests()
+    }
+
+    /// All interests, as of the last batch.
+    #[must_use]
+    pub fn interests(&self) -> Vec<Interest> {
+        self.engine.interests()
+    }
+
+    /// The revision of the last batch.
+    #[must_use]
+    pub const fn revision(&self) -> Revision {
+        self.engine.revision()
+    }
+}

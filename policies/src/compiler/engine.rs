@@ -1,0 +1,258 @@
+//! What the compiler remembers, and how a batch is made of what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_shared::pod::PodKey;
+use egret_shared::revision::Revision;
+use egret_shared::time::Timestamp;
+
+use crate::compile::{Compiled, Template, Templates, compile};
+use crate::index::{Index, LivePod};
+use crate::model::cluster::{Entity, EntityKey};
+use crate::model::{Direction, Policy, PolicyId};
+use crate::records::Records;
+use crate::rules::Batch;
+use crate::sequence::Sets;
+
+use super::interests::Interests;
+use super::locals::Locals;
+use super::settings::{NodeScope, Settings};
+
+/// All that the compiler knows.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) settings: Settings,
+    pub(super) index: Index,
+    policies: BTreeMap<PolicyId, Policy>,
+    templates: Templates,
+    pub(super) records: Records,
+    pub(super) locals: Locals,
+    pub(super) sets: Sets,
+    pub(super) compiled: BTreeMap<PodKey, Compiled>,
+    pub(super) interests: Interests,
+    pub(super) dirty: Dirty,
+    last: Revision,
+}
+
+/// What is to be looked at again.
+#[derive(Debug, Default)]
+pub(super) struct Dirty {
+    /// Whether a batch is due.
+    is_due: bool,
+    pods: BTreeSet<PodKey>,
+    nodes: BTreeSet<Arc<str>>,
+    subjects: BTreeSet<PodKey>,
+}
+
+impl Engine {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            index: Index::default(),
+            policies: BTreeMap::new(),
+            templates: Templates::new(),
+            records: Records::new(settings.records.clone()),
+            locals: Locals::default(),
+            sets: Sets::default(),
+            compiled: BTreeMap::new(),
+            interests: Interests::default(),
+            dirty: Dirty::default(),
+            last: Revision::ZERO,
+            settings,
+        }
+    }
+
+    pub(super) fn apply(&mut self, entity: Entity, now: Timestamp) {
+        match entity {
+            Entity::Pod(pod) if self.index.pod(&pod.key) == Some(&pod) => {}
+            Entity::Pod(pod) => {
+                let key = pod.key.clone();
+                let touched = self.index.set_pod(&key, Some(pod));
+                self.touch_pods(touched, now);
+            }
+            Entity::Namespace(namespace) => {
+                let name = Arc::clone(&namespace.name);
+                let touched = self.index.set_namespace(&name, Some(namespace));
+                self.touch_pods(touched, now);
+            }
+            Entity::Node(node) if self.index.node(&node.name) == Some(&node) => {}
+            Entity::Node(node) => {
+                let name = Arc::clone(&node.name);
+                let touched = self.index.set_node(&name, Some(node));
+                self.touch_node(name, touched, now);
+            }
+            Entity::Policy(policy) => {
+                let id = policy.id.clone();
+                self.set_policy(&id, Some(policy));
+            }
+            // Policies see pods behind a Service, never the Service.
+            Entity::Service(_) | Entity::EndpointSlice(_) => {}
+        }
+    }
+
+    pub(super) fn delete(&mut self, key: &EntityKey, now: Timestamp) {
+        match key {
+            EntityKey::Pod(key) if self.index.pod(key).is_none() => {}
+            EntityKey::Pod(key) => {
+                let touched = self.index.set_pod(key, None);
+                self.touch_pods(touched, now);
+            }
+            EntityKey::Namespace(name) => {
+                let touched = self.index.set_namespace(name, None);
+                self.touch_pods(touched, now);
+            }
+            EntityKey::Node(name) if self.index.node(name).is_none() => {}
+            EntityKey::Node(name) => {
+                let touched = self.index.set_node(name, None);
+                self.touch_node(Arc::clone(name), touched, now);
+            }
+            EntityKey::Policy(id) => self.set_policy(id, None),
+            EntityKey::Service(_) | EntityKey::EndpointSlice(_) => {}
+        }
+    }
+
+    /// The revision that includes all events so far.
+    pub(super) const fn pending_revision(&self) -> Revision {
+        if self.dirty.is_due {
+            self.last.next()
+        } else {
+            self.last
+        }
+    }
+
+    pub(super) const fn revision(&self) -> Revision {
+        self.last
+    }
+
+    /// Makes a batch due.
+    pub(super) const fn mark(&mut self) {
+        self.dirty.is_due = true;
+    }
+
+    pub(super) fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
+        self.expire(now);
+        if !self.dirty.is_due {
+            return None;
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        self.last = self.last.next();
+        let mut batch = Batch::empty(self.last);
+        for name in &dirty.nodes {
+            self.sets.refresh_node(name, &self.index);
+        }
+        for key in &dirty.pods {
+            self.sets.refresh_pod(key, &self.index);
+        }
+        let mut new = BTreeSet::new();
+        for key in dirty.pods.union(&dirty.subjects) {
+            if self.recompile(key, &mut batch) {
+                new.insert(key.clone());
+            }
+        }
+        self.sets
+            .sequence(&mut batch, &self.records, now, |pod| !new.contains(pod));
+        Some(batch)
+    }
+
+    /// Whether the pod is one of those that get rules.
+    pub(super) fn is_local(&self, pod: &LivePod<'_>) -> bool {
+        match &self.settings.node {
+            NodeScope::One(name) => pod.pod.node.as_ref() == Some(name),
+            NodeScope::All => true,
+        }
+    }
+
+    fn touch_pods(&mut self, touched: BTreeSet<PodKey>, now: Timestamp) {
+        if touched.is_empty() {
+            return;
+        }
+        self.refresh_locals(&touched, now);
+        self.dirty.pods.extend(touched);
+        self.mark();
+    }
+
+    fn touch_node(&mut self, name: Arc<str>, touched: BTreeSet<PodKey>, now: Timestamp) {
+        self.dirty.nodes.insert(name);
+        self.touch_pods(touched, now);
+        self.mark();
+    }
+
+    fn set_policy(&mut self, id: &PolicyId, policy: Option<Policy>) {
+        if self.policies.get(id) == policy.as_ref() {
+            return;
+        }
+        let before = self.policies.remove(id);
+        if let Some(before) = &before {
+            self.templates.remove(&(before.rank, id.clone()));
+        }
+        for policy in before.iter().chain(&policy) {
+            self.touch_subjects(policy);
+        }
+        if let Some(policy) = policy {
+            self.templates
+                .insert((policy.rank, id.clone()), Template::new(&policy));
+            self.policies.insert(id.clone(), policy);
+        }
+        self.mark();
+    }
+
+    /// Pods that have no rules yet are touched already, so those that have are enough.
+    fn touch_subjects(&mut self, policy: &Policy) {
+        let subject = &policy.subject;
+        for key in self.compiled.keys() {
+            let is_selected = self
+                .index
+                .live(key)
+                .is_some_and(|pod| pod.is_selected(&subject.namespaces, &subject.pods));
+            if is_selected {
+                self.dirty.subjects.insert(key.clone());
+            }
+        }
+    }
+
+    /// Makes a pod's rules anew; returns whether it had none before.
+    fn recompile(&mut self, key: &PodKey, batch: &mut Batch) -> bool {
+        let live = self.index.live(key).filter(|pod| self.is_local(pod));
+        let after = live.map(|pod| compile(&pod, &self.templates, self.settings.pod_to_own_node));
+        let before = self.compiled.remove(key);
+        let Some(after) = after else {
+            if let Some(before) = before {
+                self.sets.replace_uses(
+                    key,
+                    Some(&before.uses),
+                    &BTreeMap::new(),
+                    &self.index,
+                    &self.records,
+                );
+                self.interests.replace(Some(&before), None);
+                batch.pods_removed.push(key.clone());
+            }
+            return false;
+        };
+        let is_new = before.is_none();
+        if before.as_ref().is_none_or(|before| before.rules != after.rules) {
+            let uses = before.as_ref().map(|before| &before.uses);
+            self.sets
+                .replace_uses(key, uses, &after.uses, &self.index, &self.records);
+            batch
+                .reevaluate
+                .extend(replaced_directions(before.as_ref(), &after));
+            batch.rules_replaced.push(after.rules.clone());
+        }
+        self.interests.replace(before.as_ref(), Some(&after));
+        self.compiled.insert(key.clone(), after);
+        is_new
+    }
+}
+
+/// The directions of a pod whose rules are others than before; none for a pod that had no rules.
+fn replaced_directions(before: Option<&Compiled>, after: &Compiled) -> Vec<(PodKey, Direction)> {
+    Direction::ALL
+        .into_iter()
+        .filter(|direction| {
+            before
+                .is_some_and(|before| before.rules.direction(*direction) != after.rules.direction(*direction))
+        })
+        .map(|direction| (after.rules.pod.clone(), direction))
+        .collect()
+}

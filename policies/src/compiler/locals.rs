@@ -1,0 +1,126 @@
+//! Which local pod an answer belongs to: the one that has the client's address when the answer comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_shared::observation::Observation;
+use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::time::Timestamp;
+
+use crate::records::{Told, Waiting};
+
+use super::engine::Engine;
+
+/// Local pods as records know them, and answers whose pod is not known yet.
+#[derive(Debug, Default)]
+pub(super) struct Locals {
+    pods: BTreeMap<PodKey, Local>,
+    waiting: Waiting,
+}
+
+/// One run of a pod: another run under the same name was told nothing yet.
+#[derive(Clone, Debug)]
+struct Local {
+    uid: Option<Arc<str>>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Engine {
+    /// Takes in an answer.
+    pub(super) fn observe(&mut self, observation: Observation, now: Timestamp) {
+        match self.index.owner(observation.client.to_canonical()).cloned() {
+            Some(pod) if self.locals.pods.contains_key(&pod) => self.record(&pod, &observation, now),
+            Some(_) => self.records.stats.unattributed += 1,
+            None => self.records.stats.unattributed += self.locals.waiting.keep(observation, now),
+        }
+    }
+
+    /// Lets records end whose time is over.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        for told in self.records.expire(now) {
+            if self.sets.expire_record(&told, &self.records, now) {
+                self.mark();
+            }
+        }
+    }
+
+    /// Some pods may have won or lost addresses, or be others than before.
+    pub(super) fn refresh_locals(&mut self, touched: &BTreeSet<PodKey>, now: Timestamp) {
+        let mut won = Vec::new();
+        for key in touched {
+            let before = self.locals.pods.remove(key);
+            let after = self.local(key);
+            if let Some(before) = &before {
+                self.leave(key, before, after.as_ref(), now);
+            }
+            if let Some(after) = after {
+                let had = before.map(|before| before.addresses).unwrap_or_default();
+                won.extend(
+                    after
+                        .addresses
+                        .difference(&had)
+                        .map(|address| (key.clone(), *address)),
+                );
+                self.locals.pods.insert(key.clone(), after);
+            }
+        }
+        for (key, address) in won {
+            for observation in self.locals.waiting.take(address, now) {
+                self.record(&key, &observation, now);
+            }
+        }
+    }
+
+    fn local(&self, key: &PodKey) -> Option<Local> {
+        self.index
+            .live(key)
+            .filter(|pod| self.is_local(pod))
+            .map(|pod| Local {
+                uid: pod.pod.uid.clone(),
+                addresses: pod.addresses.into_iter().collect(),
+            })
+    }
+
+    /// A pod that lost an address, or is another run under the same name, was told nothing.
+    fn leave(&mut self, key: &PodKey, before: &Local, after: Option<&Local>, now: Timestamp) {
+        let lost: Vec<IpAddr> = before
+            .addresses
+            .iter()
+            .filter(|address| after.is_none_or(|after| !after.addresses.contains(address)))
+            .copied()
+            .collect();
+        let is_same_run = after.is_some_and(|after| after.uid == before.uid);
+        if is_same_run && lost.is_empty() {
+            return;
+        }
+        for address in lost {
+            self.locals.waiting.give_up(address, now);
+        }
+        let gone = self.records.forget_pod(key);
+        self.refresh_records(&gone);
+    }
+
+    fn record(&mut self, pod: &PodKey, observation: &Observation, now: Timestamp) {
+        let admitted: Vec<PodKey> = if is_off(Switch::PerPodRecords) {
+            self.locals.pods.keys().cloned().collect()
+        } else {
+            vec![pod.clone()]
+        };
+        for pod in admitted {
+            let changed = self
+                .records
+                .observe(&pod, &observation.question, &observation.addresses, now);
+            self.refresh_records(&changed);
+        }
+    }
+
+    fn refresh_records(&mut self, changed: &[Told]) {
+        for told in changed {
+            if self.sets.refresh_record(told) {
+                self.mark();
+            }
+        }
+    }
+}

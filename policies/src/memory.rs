@@ -1,0 +1,230 @@
+//! A kernel made of maps: it applies batches and decides packets from the rules, as the real one would.
+
+use std::collections::BTreeMap;
+
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use crate::rules::{Batch, Member, PeerMatch, PodRules, SetId, SetKind, SetSpec};
+
+mod connection;
+mod decide;
+
+pub use connection::{Connection, ConnectionDecision, Decision, End, Protocol, Verdict, Who};
+
+/// Sets and rules, as a backend holds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    sets: BTreeMap<SetId, Set>,
+    pods: BTreeMap<PodKey, PodRules>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Set {
+    spec: SetSpec,
+    members: BTreeMap<Member, Option<Timestamp>>,
+}
+
+/// A batch that no kernel could apply: a mistake of whoever made it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BrokenBatch {
+    /// A set is made a second time.
+    #[error("the set {0:?} is there already")]
+    SetExists(SetId),
+    /// Something is said of a set that is not there.
+    #[error("there is no set {0:?}")]
+    NoSet(SetId),
+    /// A set is taken away that a rule names.
+    #[error("the set {set:?} is still named by a rule of {pod}")]
+    SetInUse {
+        /// The set.
+        set: SetId,
+        /// A pod whose rules name it.
+        pod: PodKey,
+    },
+    /// A rule names a set that is not there.
+    #[error("a rule of {pod} names the set {set:?}, which is not there")]
+    RuleWithoutSet {
+        /// The pod.
+        pod: PodKey,
+        /// The set.
+        set: SetId,
+    },
+    /// A member that is not what the set holds, or has an expiry where there is none.
+    #[error("{member:?} does not belong in the set {set:?}")]
+    WrongMember {
+        /// The set.
+        set: SetId,
+        /// The member.
+        member: Member,
+    },
+    /// A member is taken out that was not in.
+    #[error("{member:?} is not in the set {set:?}")]
+    NoMember {
+        /// The set.
+        set: SetId,
+        /// The member.
+        member: Member,
+    },
+    /// The expiry of a record was moved to an earlier time.
+    #[error("{member:?} of the set {set:?} would live shorter than before")]
+    Shortened {
+        /// The set.
+        set: SetId,
+        /// The member.
+        member: Member,
+    },
+    /// A pod's rules have no address to be found by.
+    #[error("the rules of {0} have no address")]
+    NoAddress(PodKey),
+    /// A pod is taken away that was not there.
+    #[error("there are no rules of {0}")]
+    NoPod(PodKey),
+}
+
+impl Memory {
+    /// A kernel without any of our rules.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies a batch from top to bottom.
+    ///
+    /// # Errors
+    /// When a step would leave the kernel in a state that no prefix of a batch may have.
+    pub fn apply(&mut self, batch: &Batch, now: Timestamp) -> Result<(), BrokenBatch> {
+        self.expire(now);
+        for spec in &batch.sets_created {
+            self.create(spec)?;
+        }
+        for changed in &batch.members_changed {
+            for member in &changed.removed {
+                self.remove(changed.set, *member)?;
+            }
+            for (member, until) in &changed.added {
+                self.add(changed.set, *member, *until)?;
+            }
+        }
+        for rules in &batch.rules_replaced {
+            self.replace(rules)?;
+        }
+        for pod in &batch.pods_removed {
+            if self.pods.remove(pod).is_none() {
+                return Err(BrokenBatch::NoPod(pod.clone()));
+            }
+        }
+        for id in &batch.sets_destroyed {
+            self.destroy(*id)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the records whose time is over, as the kernel does on its own.
+    pub fn expire(&mut self, now: Timestamp) {
+        for set in self.sets.values_mut() {
+            if set.spec.kind == SetKind::Records {
+                set.members
+                    .retain(|_, until| until.is_none_or(|until| until > now));
+            }
+        }
+    }
+
+    /// The rules of a pod.
+    #[must_use]
+    pub fn pod(&self, pod: &PodKey) -> Option<&PodRules> {
+        self.pods.get(pod)
+    }
+
+    /// The rules of all pods.
+    pub fn pods(&self) -> impl Iterator<Item = &PodRules> {
+        self.pods.values()
+    }
+
+    /// All sets.
+    pub fn sets(&self) -> impl Iterator<Item = &SetSpec> {
+        self.sets.values().map(|set| &set.spec)
+    }
+
+    /// The members of a set; none where there is no such set.
+    pub fn members(&self, id: SetId) -> impl Iterator<Item = (Member, Option<Timestamp>)> {
+        self.sets
+            .get(&id)
+            .into_iter()
+            .flat_map(|set| set.members.iter().map(|(member, until)| (*member, *until)))
+    }
+
+    fn create(&mut self, spec: &SetSpec) -> Result<(), BrokenBatch> {
+        let set = Set {
+            spec: spec.clone(),
+            members: BTreeMap::new(),
+        };
+        match self.sets.insert(spec.id, set) {
+            None => Ok(()),
+            Some(_) => Err(BrokenBatch::SetExists(spec.id)),
+        }
+    }
+
+    fn add(&mut self, id: SetId, member: Member, until: Option<Timestamp>) -> Result<(), BrokenBatch> {
+        let set = self.sets.get_mut(&id).ok_or(BrokenBatch::NoSet(id))?;
+        if !fits(set.spec.kind, member, until) {
+            return Err(BrokenBatch::WrongMember { set: id, member });
+        }
+        let before = set.members.insert(member, until);
+        if before.is_some_and(|before| until < before) {
+            return Err(BrokenBatch::Shortened { set: id, member });
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: SetId, member: Member) -> Result<(), BrokenBatch> {
+        let set = self.sets.get_mut(&id).ok_or(BrokenBatch::NoSet(id))?;
+        let gone = set.members.remove(&member);
+        gone.map(|_| ()).ok_or(BrokenBatch::NoMember { set: id, member })
+    }
+
+    fn replace(&mut self, rules: &PodRules) -> Result<(), BrokenBatch> {
+        if rules.addresses.is_empty() {
+            return Err(BrokenBatch::NoAddress(rules.pod.clone()));
+        }
+        if let Some(set) = named_sets(rules).find(|set| !self.sets.contains_key(set)) {
+            let pod = rules.pod.clone();
+            return Err(BrokenBatch::RuleWithoutSet { pod, set });
+        }
+        self.pods.insert(rules.pod.clone(), rules.clone());
+        Ok(())
+    }
+
+    fn destroy(&mut self, id: SetId) -> Result<(), BrokenBatch> {
+        if let Some(rules) = self
+            .pods
+            .values()
+            .find(|rules| named_sets(rules).any(|set| set == id))
+        {
+            let pod = rules.pod.clone();
+            return Err(BrokenBatch::SetInUse { set: id, pod });
+        }
+        self.sets.remove(&id).map(|_| ()).ok_or(BrokenBatch::NoSet(id))
+    }
+}
+
+fn named_sets(rules: &PodRules) -> impl Iterator<Item = SetId> {
+    [&rules.egress, &rules.ingress]
+        .into_iter()
+        .flat_map(|direction| &direction.tiers)
+        .flat_map(|tier| &tier.rules)
+        .filter_map(|rule| match rule.peer {
+            PeerMatch::In(set) => Some(set),
+            PeerMatch::Any | PeerMatch::OwnNode => None,
+        })
+}
+
+const fn fits(kind: SetKind, member: Member, until: Option<Timestamp>) -> bool {
+    matches!(
+        (kind, member, until),
+        (SetKind::Addresses, Member::Address(_), None)
+            | (SetKind::Records, Member::Address(_), Some(_))
+            | (SetKind::Networks, Member::Network(_), None)
+            | (SetKind::AddressPorts, Member::AddressPort(..), None)
+    )
+}

@@ -1,0 +1,143 @@
+//! Deciding from rules.
+
+use std::net::IpAddr;
+
+use egret_shared::time::Timestamp;
+
+use crate::model::{Action, Direction};
+use crate::rules::{Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
+
+use super::connection::{Connection, ConnectionDecision, Decision, End, Protocol, Verdict, Who};
+use super::{Memory, Set};
+
+impl Memory {
+    /// What a pod's rules say of a connection.
+    #[must_use]
+    pub fn decide(&self, connection: &Connection, now: Timestamp) -> Decision {
+        let Some(rules) = self.pod(&connection.pod) else {
+            return Decision::allow("none");
+        };
+        if connection.direction == Direction::Ingress && connection.peer_is_own_node {
+            return Decision::allow("exempt");
+        }
+        rules
+            .direction(connection.direction)
+            .tiers
+            .iter()
+            .find_map(|tier| self.decide_tier(tier, connection, now))
+            .unwrap_or_else(|| Decision::allow("default"))
+    }
+
+    /// What both ends of a connection say. What a pod sends to itself is never judged.
+    #[must_use]
+    pub fn decide_connection(
+        &self,
+        from: &End,
+        to: &End,
+        protocol: Protocol,
+        now: Timestamp,
+    ) -> ConnectionDecision {
+        if matches!((&from.who, &to.who), (Who::Pod(from), Who::Pod(to)) if from == to) {
+            let (egress, ingress) = (Decision::allow("exempt"), Decision::allow("exempt"));
+            return ConnectionDecision { egress, ingress };
+        }
+        ConnectionDecision {
+            egress: self.decide_end(Direction::Egress, from, to, protocol, now),
+            ingress: self.decide_end(Direction::Ingress, to, from, protocol, now),
+        }
+    }
+
+    fn decide_end(
+        &self,
+        direction: Direction,
+        subject: &End,
+        peer: &End,
+        protocol: Protocol,
+        now: Timestamp,
+    ) -> Decision {
+        let pod = match &subject.who {
+            Who::Pod(pod) => pod.clone(),
+            Who::OwnNodeOfOther | Who::Other => return Decision::allow("none"),
+        };
+        let connection = Connection {
+            pod,
+            direction,
+            peer: peer.address,
+            peer_is_own_node: peer.who == Who::OwnNodeOfOther,
+            protocol,
+        };
+        self.decide(&connection, now)
+    }
+
+    fn decide_tier(&self, tier: &TierRules, connection: &Connection, now: Timestamp) -> Option<Decision> {
+        let word = tier.tier.word();
+        let matching = tier.rules.iter().find(|rule| self.matches(rule, connection, now));
+        let decision = |verdict, rule: Option<&Rule>| {
+            Some(Decision {
+                verdict,
+                tier: word,
+                origin: rule.map(|rule| rule.origin.clone()),
+            })
+        };
+        match (matching.map(|rule| rule.action), tier.otherwise) {
+            (Some(Action::Allow), _) => decision(Verdict::Allow, matching),
+            (Some(Action::Deny), _) => decision(Verdict::Deny, matching),
+            (None, Otherwise::Deny) => decision(Verdict::Deny, None),
+            (Some(Action::Pass), _) | (None, Otherwise::NextTier) => None,
+        }
+    }
+
+    fn matches(&self, rule: &Rule, connection: &Connection, now: Timestamp) -> bool {
+        port_matches(rule.port, connection.protocol)
+            && match rule.peer {
+                PeerMatch::Any => true,
+                PeerMatch::OwnNode => connection.peer_is_own_node,
+                PeerMatch::In(id) => self.holds(id, connection, now),
+            }
+    }
+
+    /// A set that is not there holds nothing; `apply` sees to it that there is none such.
+    fn holds(&self, id: SetId, connection: &Connection, now: Timestamp) -> bool {
+        let peer = connection.peer.to_canonical();
+        self.sets.get(&id).is_some_and(|set| {
+            set.has(Member::Address(peer), now)
+                || set.has_network_of(peer)
+                || address_port(peer, connection.protocol).is_some_and(|member| set.has(member, now))
+        })
+    }
+}
+
+impl Set {
+    fn has(&self, member: Member, now: Timestamp) -> bool {
+        self.members
+            .get(&member)
+            .is_some_and(|until| until.is_none_or(|until| until > now))
+    }
+
+    fn has_network_of(&self, address: IpAddr) -> bool {
+        self.spec.kind == SetKind::Networks
+            && self.members.keys().any(|member| match member {
+                Member::Network(network) => network.contains(&address),
+                Member::Address(_) | Member::AddressPort(..) => false,
+            })
+    }
+}
+
+fn port_matches(port: PortMatch, protocol: Protocol) -> bool {
+    match (port, protocol) {
+        (PortMatch::Any, _) => true,
+        (PortMatch::Range(transport, range), Protocol::Port(asked, number)) => {
+            transport == asked && range.contains(number)
+        }
+        (PortMatch::Range(..), Protocol::Icmp | Protocol::Other) => false,
+    }
+}
+
+fn address_port(address: IpAddr, protocol: Protocol) -> Option<Member> {
+    match protocol {
+        Protocol::Port(transport, port) => {
+            Some(Member::AddressPort(address, transport, port.try_into().ok()?))
+        }
+        Protocol::Icmp | Protocol::Other => None,
+    }
+}

@@ -1,0 +1,295 @@
+//! Who was told what, until when. A record admits only the pod that asked, and only while it is live;
+//! every answer is kept, whether or not a policy asks for its name now, so that a policy that comes
+//! later works from history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_shared::name::{DnsName, NamePattern};
+use egret_shared::observation::ObservedAddress;
+use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::time::Timestamp;
+
+mod settings;
+mod pod;
+mod waiting;
+
+pub use settings::{RecordLimits, RecordSettings};
+
+pub(crate) use waiting::Waiting;
+
+use pod::PodRecords;
+
+/// A name and an address that a pod was told or does not have any more.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Told {
+    pub(crate) pod: PodKey,
+    pub(crate) name: Arc<DnsName>,
+    pub(crate) address: IpAddr,
+}
+
+/// A live record, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The pod that asked.
+    pub pod: &'a PodKey,
+    /// The name as it asked.
+    pub name: &'a DnsName,
+    /// An address that it was told.
+    pub address: IpAddr,
+    /// Until when new connections may use it, grace included.
+    pub expires: Timestamp,
+}
+
+/// How many there are, how many there may be, and what was turned away; counters never fall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordStats {
+    /// Live records.
+    pub records: usize,
+    /// The most that there may be.
+    pub records_limit: usize,
+    /// Names of the pod that has most.
+    pub names_of_largest_pod: usize,
+    /// The most that a pod may have.
+    pub names_per_pod_limit: usize,
+    /// Addresses of the name that has most.
+    pub addresses_of_largest_name: usize,
+    /// The most that a name may have for one pod.
+    pub addresses_per_name_limit: usize,
+    /// Records that went because a pod had too many names.
+    pub evicted_names_per_pod: u64,
+    /// Records that went because a name had too many addresses.
+    pub evicted_addresses_per_name: u64,
+    /// Records that went because there were too many in all.
+    pub evicted_total: u64,
+    /// Records that ended with their time to live.
+    pub expired: u64,
+    /// Addresses that no name may open.
+    pub protected: u64,
+    /// Observations of an address that is no local pod's, and did not become one in time.
+    pub unattributed: u64,
+}
+
+/// All records of local pods.
+#[derive(Debug)]
+pub(crate) struct Records {
+    settings: RecordSettings,
+    pods: BTreeMap<PodKey, PodRecords>,
+    by_expiry: BTreeSet<(Timestamp, Told)>,
+    /// Answers are numbered, so that the oldest can be found whatever the clock says.
+    answers: u64,
+    pub(crate) stats: RecordStats,
+}
+
+impl Records {
+    pub(crate) fn new(settings: RecordSettings) -> Self {
+        let stats = RecordStats {
+            records_limit: settings.limits.total,
+            names_per_pod_limit: settings.limits.names_per_pod,
+            addresses_per_name_limit: settings.limits.addresses_per_name(),
+            ..RecordStats::default()
+        };
+        Self {
+            settings,
+            pods: BTreeMap::new(),
+            by_expiry: BTreeSet::new(),
+            answers: 0,
+            stats,
+        }
+    }
+
+    /// Takes in what a pod was told; returns all records that came, changed or had to go.
+    pub(crate) fn observe(
+        &mut self,
+        pod: &PodKey,
+        question: &DnsName,
+        addresses: &[ObservedAddress],
+        now: Timestamp,
+    ) -> Vec<Told> {
+        let name = self.pods.entry(pod.clone()).or_default().shared_name(question);
+        let mut changed = Vec::new();
+        if is_off(Switch::AccumulateAddresses) {
+            changed.extend(self.forget_name(pod, &name));
+        }
+        self.answers += 1;
+        for observed in addresses {
+            let address = observed.address.to_canonical();
+            if self.settings.is_protected(address) {
+                self.stats.protected += 1;
+                continue;
+            }
+            let Some(until) = self.settings.lifetime(observed.expires, now) else {
+                continue;
+            };
+            let told = Told {
+                pod: pod.clone(),
+                name: Arc::clone(&name),
+                address,
+            };
+            self.tell(&told, until);
+            changed.push(told);
+        }
+        changed.extend(self.keep_limits(pod, &name));
+        self.forget_empty_pod(pod);
+        changed
+    }
+
+    /// Ends what has lived its time; returns it.
+    pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Told> {
+        let mut expired = Vec::new();
+        while let Some((until, told)) = self.by_expiry.first().cloned() {
+            if until > now {
+                break;
+            }
+            self.remove(&told);
+            self.forget_empty_pod(&told.pod);
+            expired.push(told);
+        }
+        self.stats.expired += expired.len() as u64;
+        expired
+    }
+
+    /// When the next record ends.
+    pub(crate) fn next_expiry(&self) -> Option<Timestamp> {
+        self.by_expiry.first().map(|(until, _)| *until)
+    }
+
+    /// Forgets all that a pod was told; returns it.
+    pub(crate) fn forget_pod(&mut self, pod: &PodKey) -> Vec<Told> {
+        let told: Vec<Told> = self
+            .pods
+            .get(pod)
+            .map(|records| records.told(pod).collect())
+            .unwrap_or_default();
+        for record in &told {
+            self.remove(record);
+        }
+        self.pods.remove(pod);
+        told
+    }
+
+    /// Until when a pod may use an address for one of these names.
+    pub(crate) fn expiry(
+        &self,
+        pod: &PodKey,
+        patterns: &BTreeSet<NamePattern>,
+        address: IpAddr,
+    ) -> Option<Timestamp> {
+        self.pods.get(pod)?.expiry(patterns, address)
+    }
+
+    /// The addresses that a pod may use for one of these names.
+    pub(crate) fn addresses(&self, pod: &PodKey, patterns: &BTreeSet<NamePattern>) -> BTreeSet<IpAddr> {
+        self.pods
+            .get(pod)
+            .map(|records| records.addresses(patterns))
+            .unwrap_or_default()
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Record<'_>> {
+        self.by_expiry.iter().map(|(expires, told)| Record {
+            pod: &told.pod,
+            name: &told.name,
+            address: told.address,
+            expires: *expires,
+        })
+    }
+
+    /// Counts and limits.
+    pub(crate) fn stats(&self) -> RecordStats {
+        RecordStats {
+            records: self.by_expiry.len(),
+            names_of_largest_pod: self.pods.values().map(PodRecords::names).max().unwrap_or(0),
+            addresses_of_largest_name: self
+                .pods
+                .values()
+                .map(PodRecords::largest_name)
+                .max()
+                .unwrap_or(0),
+            ..self.stats
+        }
+    }
+
+    /// A newer answer extends what was told, and never shortens it.
+    fn tell(&mut self, told: &Told, until: Timestamp) {
+        let Some(records) = self.pods.get_mut(&told.pod) else {
+            return;
+        };
+        let before = records.tell(&told.name, told.address, until, self.answers);
+        if let Some(before) = before.filter(|before| *before < until) {
+            self.by_expiry.remove(&(before, told.clone()));
+        }
+        if before.is_none_or(|before| before < until) {
+            self.by_expiry.insert((until, told.clone()));
+        }
+    }
+
+    fn remove(&mut self, told: &Told) {
+        let until = self
+            .pods
+            .get_mut(&told.pod)
+            .and_then(|records| records.remove(&told.name, told.address));
+        if let Some(until) = until {
+            self.by_expiry.remove(&(until, told.clone()));
+        }
+    }
+
+    fn forget_name(&mut self, pod: &PodKey, name: &Arc<DnsName>) -> Vec<Told> {
+        let told: Vec<Told> = self
+            .pods
+            .get(pod)
+            .map(|records| records.told(pod).filter(|told| told.name == *name).collect())
+            .unwrap_or_default();
+        told.iter().for_each(|told| self.remove(told));
+        told
+    }
+
+    fn forget_empty_pod(&mut self, pod: &PodKey) {
+        if self.pods.get(pod).is_some_and(PodRecords::is_empty) {
+            self.pods.remove(pod);
+        }
+    }
+
+    /// Takes the oldest away until every limit holds again; the expired went before.
+    fn keep_limits(&mut self, pod: &PodKey, name: &DnsName) -> Vec<Told> {
+        let limits = self.settings.limits;
+        let mut evicted = Vec::new();
+        while let Some(oldest) = self
+            .pods
+            .get(pod)
+            .and_then(|records| records.oldest_address_over(pod, name, limits.addresses_per_name()))
+        {
+            self.stats.evicted_addresses_per_name += 1;
+            self.remove(&oldest);
+            evicted.push(oldest);
+        }
+        while let Some(oldest) = self
+            .pods
+            .get(pod)
+            .filter(|records| records.names() > limits.names_per_pod)
+            .and_then(PodRecords::oldest_name)
+        {
+            let gone = self.forget_name(pod, &oldest);
+            self.stats.evicted_names_per_pod += gone.len() as u64;
+            evicted.extend(gone);
+        }
+        while self.by_expiry.len() > limits.total {
+            let Some(oldest) = self.oldest_of_largest_pod() else {
+                break;
+            };
+            self.stats.evicted_total += 1;
+            self.remove(&oldest);
+            evicted.push(oldest);
+        }
+        evicted
+    }
+
+    /// The pod that has most gives way, so that no pod can make another forget.
+    fn oldest_of_largest_pod(&self) -> Option<Told> {
+        let (pod, records) = self.pods.iter().max_by_key(|(_, records)| records.len())?;
+        records.oldest(pod)
+    }
+}

@@ -1,0 +1,141 @@
+//! What one pod was told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_shared::name::{DnsName, NamePattern};
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use super::Told;
+
+/// The records of a pod, by name and by address.
+#[derive(Debug, Default)]
+pub(super) struct PodRecords {
+    names: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Life>>,
+    by_address: BTreeMap<IpAddr, BTreeSet<Arc<DnsName>>>,
+    by_age: BTreeSet<(u64, Arc<DnsName>, IpAddr)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    until: Timestamp,
+    /// The number of the answer that told it last.
+    answer: u64,
+}
+
+impl PodRecords {
+    /// The name as it is kept, so that it is kept once.
+    pub(super) fn shared_name(&self, name: &DnsName) -> Arc<DnsName> {
+        self.names
+            .get_key_value(name)
+            .map_or_else(|| Arc::new(name.clone()), |(kept, _)| Arc::clone(kept))
+    }
+
+    /// Puts a record in or extends it; returns until when it lived before.
+    pub(super) fn tell(
+        &mut self,
+        name: &Arc<DnsName>,
+        address: IpAddr,
+        until: Timestamp,
+        answer: u64,
+    ) -> Option<Timestamp> {
+        let lives = self.names.entry(Arc::clone(name)).or_default();
+        let before = lives.get(&address).copied();
+        let until = before.map_or(until, |before| before.until.max(until));
+        lives.insert(address, Life { until, answer });
+        self.by_address
+            .entry(address)
+            .or_default()
+            .insert(Arc::clone(name));
+        if let Some(before) = before {
+            self.by_age.remove(&(before.answer, Arc::clone(name), address));
+        }
+        self.by_age.insert((answer, Arc::clone(name), address));
+        before.map(|before| before.until)
+    }
+
+    /// Takes a record out; returns until when it would have lived.
+    pub(super) fn remove(&mut self, name: &Arc<DnsName>, address: IpAddr) -> Option<Timestamp> {
+        let lives = self.names.get_mut(name)?;
+        let life = lives.remove(&address)?;
+        if lives.is_empty() {
+            self.names.remove(name);
+        }
+        if let Some(names) = self.by_address.get_mut(&address) {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_address.remove(&address);
+            }
+        }
+        self.by_age.remove(&(life.answer, Arc::clone(name), address));
+        Some(life.until)
+    }
+
+    pub(super) fn expiry(&self, patterns: &BTreeSet<NamePattern>, address: IpAddr) -> Option<Timestamp> {
+        self.by_address
+            .get(&address)?
+            .iter()
+            .filter(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+            .filter_map(|name| Some(self.names.get(name)?.get(&address)?.until))
+            .max()
+    }
+
+    pub(super) fn addresses(&self, patterns: &BTreeSet<NamePattern>) -> BTreeSet<IpAddr> {
+        self.names
+            .iter()
+            .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)))
+            .flat_map(|(_, lives)| lives.keys().copied())
+            .collect()
+    }
+
+    pub(super) fn told(&self, pod: &PodKey) -> impl Iterator<Item = Told> {
+        self.by_age.iter().map(|(_, name, address)| Told {
+            pod: pod.clone(),
+            name: Arc::clone(name),
+            address: *address,
+        })
+    }
+
+    /// The address of a name that was told longest ago, when the name has more than `limit`.
+    pub(super) fn oldest_address_over(&self, pod: &PodKey, name: &DnsName, limit: usize) -> Option<Told> {
+        let (name, lives) = self.names.get_key_value(name)?;
+        let oldest = lives.iter().min_by_key(|(address, life)| (life.answer, *address));
+        let (address, _) = oldest.filter(|_| lives.len() > limit)?;
+        Some(Told {
+            pod: pod.clone(),
+            name: Arc::clone(name),
+            address: *address,
+        })
+    }
+
+    /// The name whose last answer is longest ago.
+    pub(super) fn oldest_name(&self) -> Option<Arc<DnsName>> {
+        let last_answer = |lives: &BTreeMap<IpAddr, Life>| lives.values().map(|life| life.answer).max();
+        self.names
+            .iter()
+            .min_by_key(|(_, lives)| last_answer(lives))
+            .map(|(name, _)| Arc::clone(name))
+    }
+
+    pub(super) fn oldest(&self, pod: &PodKey) -> Option<Told> {
+        self.told(pod).next()
+    }
+
+    pub(super) fn names(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn largest_name(&self) -> usize {
+        self.names.values().map(BTreeMap::len).max().unwrap_or(0)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_age.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_age.is_empty()
+    }
+}

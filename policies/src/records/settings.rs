@@ -1,0 +1,92 @@
+//! How long records live and how many there may be.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_shared::net::IpNet;
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::time::Timestamp;
+
+/// The fewest addresses that a name must be able to have (NPEP-133: at least 100 for each name, also for
+/// each name under a wildcard).
+const LEAST_ADDRESSES_PER_NAME: usize = 100;
+
+/// The shortest life of a record: what a kernel set can be given as a timeout.
+const LEAST_LIFE: Duration = Duration::from_secs(1);
+
+/// How records are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordSettings {
+    /// A time to live below this counts as this.
+    pub min_ttl: Duration,
+    /// A time to live above this counts as this.
+    pub max_ttl: Duration,
+    /// What every record lives longer than its time to live: programs cache longer (a JVM 30 s).
+    pub grace: Duration,
+    /// Addresses that a name never opens.
+    pub protected: Vec<IpNet>,
+    /// How many there may be.
+    pub limits: RecordLimits,
+}
+
+impl Default for RecordSettings {
+    fn default() -> Self {
+        Self {
+            min_ttl: Duration::ZERO,
+            max_ttl: Duration::from_secs(24 * 60 * 60),
+            grace: Duration::from_secs(30),
+            protected: Vec::new(),
+            limits: RecordLimits::default(),
+        }
+    }
+}
+
+/// How many records there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordLimits {
+    /// Names that one pod asked for.
+    pub names_per_pod: usize,
+    /// Addresses of one name for one pod; less than 100 counts as 100.
+    pub addresses_per_name: usize,
+    /// Records of all pods together.
+    pub total: usize,
+}
+
+impl Default for RecordLimits {
+    fn default() -> Self {
+        Self {
+            names_per_pod: 1000,
+            addresses_per_name: 1000,
+            total: 200_000,
+        }
+    }
+}
+
+impl RecordLimits {
+    pub(super) fn addresses_per_name(&self) -> usize {
+        self.addresses_per_name.max(LEAST_ADDRESSES_PER_NAME)
+    }
+}
+
+impl RecordSettings {
+    pub(super) fn is_protected(&self, address: IpAddr) -> bool {
+        self.protected.iter().any(|network| network.contains(&address))
+    }
+
+    /// Until when a record lives whose time to live ends at `expires`; none when that is over already.
+    ///
+    /// What dnsd tells a second time may be past its time to live and still within the grace: it then
+    /// ends when it would have ended, so telling again never makes it live longer.
+    pub(super) fn lifetime(&self, expires: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        if is_off(Switch::ExpireRecords) {
+            return Some(Timestamp::from_millis(u64::MAX));
+        }
+        let end = if expires > now {
+            expires.max(now.after(self.min_ttl)).min(now.after(self.max_ttl))
+        } else {
+            expires.after(self.min_ttl.min(self.max_ttl))
+        };
+        let until = end.after(self.grace).max(expires.min(now).after(LEAST_LIFE));
+        (until > now).then_some(until)
+    }
+}

@@ -1,0 +1,181 @@
+//! One set: desired members by who puts them there, and the members that a backend was told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_shared::name::DnsName;
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use crate::compile::{NamedSet, SetContent, Use};
+use crate::model::Direction;
+use crate::records::Records;
+use crate::rules::{Member, MembersChanged, SetId};
+
+use super::Changed;
+
+/// Who puts members into a set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Contributor {
+    Pod(PodKey),
+    Node(Arc<str>),
+    Policy,
+}
+
+/// A set that rules name.
+#[derive(Debug)]
+pub(super) struct LiveSet {
+    pub(super) named: Arc<NamedSet>,
+    pub(super) users: BTreeMap<PodKey, Use>,
+    /// Whether a backend was told to make it.
+    pub(super) is_programmed: bool,
+    contributions: BTreeMap<Contributor, BTreeSet<Member>>,
+    /// How many contributors a member has: two nodes may share an address.
+    desired: BTreeMap<Member, usize>,
+    programmed: BTreeMap<Member, Option<Timestamp>>,
+    touched: BTreeSet<Member>,
+}
+
+impl LiveSet {
+    pub(super) const fn new(named: Arc<NamedSet>) -> Self {
+        Self {
+            named,
+            users: BTreeMap::new(),
+            is_programmed: false,
+            contributions: BTreeMap::new(),
+            desired: BTreeMap::new(),
+            programmed: BTreeMap::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+
+    /// Replaces what one contributor puts in; returns whether that is another thing than before.
+    pub(super) fn contribute(&mut self, who: Contributor, members: BTreeSet<Member>) -> bool {
+        let before = if members.is_empty() {
+            self.contributions.remove(&who)
+        } else {
+            self.contributions.insert(who, members.clone())
+        }
+        .unwrap_or_default();
+        for gone in before.difference(&members) {
+            self.withdraw(*gone);
+        }
+        for come in members.difference(&before) {
+            *self.desired.entry(*come).or_default() += 1;
+            self.touched.insert(*come);
+        }
+        before != members
+    }
+
+    fn withdraw(&mut self, member: Member) {
+        if let Some(count) = self.desired.get_mut(&member) {
+            *count -= 1;
+            if *count == 0 {
+                self.desired.remove(&member);
+            }
+        }
+        self.touched.insert(member);
+    }
+
+    /// Marks a member that may have changed.
+    pub(super) fn touch(&mut self, member: Member) {
+        self.touched.insert(member);
+    }
+
+    /// Whether the set is made of records, and this name is one of them.
+    pub(super) fn is_about(&self, name: &DnsName) -> bool {
+        match &self.named.content {
+            SetContent::Records { patterns, .. } => patterns.iter().any(|pattern| pattern.matches(name)),
+            SetContent::Pods { .. }
+            | SetContent::PodPorts { .. }
+            | SetContent::Networks(_)
+            | SetContent::Nodes(_) => false,
+        }
+    }
+
+    /// Until when an address is in a set that is made of records.
+    pub(super) fn record_expiry(&self, address: IpAddr, records: &Records) -> Option<Timestamp> {
+        match &self.named.content {
+            SetContent::Records { pod, patterns } => records.expiry(pod, patterns, address),
+            SetContent::Pods { .. }
+            | SetContent::PodPorts { .. }
+            | SetContent::Networks(_)
+            | SetContent::Nodes(_) => None,
+        }
+    }
+
+    /// Forgets a member that has timed out wherever it is; returns whether it is gone.
+    pub(super) fn drop_expired(&mut self, member: Member, now: Timestamp) -> bool {
+        match self.programmed.get(&member) {
+            Some(Some(until)) if *until <= now => {
+                self.programmed.remove(&member);
+                true
+            }
+            Some(Some(_) | None) => false,
+            None => true,
+        }
+    }
+
+    /// What a backend is to be told, which counts as told from here on.
+    pub(super) fn changes(&mut self, id: SetId, records: &Records, now: Timestamp) -> Option<Changed> {
+        let (mut added, mut removed, mut has_new) = (Vec::new(), Vec::new(), false);
+        for member in std::mem::take(&mut self.touched) {
+            self.drop_expired(member, now);
+            let told = self.programmed.get(&member).copied();
+            match (told, self.wanted(member, records)) {
+                (None, Some(until)) => {
+                    has_new = true;
+                    added.push((member, until));
+                    self.programmed.insert(member, until);
+                }
+                (Some(before), Some(until)) if before < until => {
+                    added.push((member, until));
+                    self.programmed.insert(member, until);
+                }
+                (Some(_), None) => {
+                    removed.push(member);
+                    self.programmed.remove(&member);
+                }
+                (Some(_), Some(_)) | (None, None) => {}
+            }
+        }
+        (!added.is_empty() || !removed.is_empty()).then_some(Changed {
+            members: MembersChanged {
+                set: id,
+                added,
+                removed,
+            },
+            has_new,
+        })
+    }
+
+    /// Whether a member should be there, and if it is a record until when.
+    fn wanted(&self, member: Member, records: &Records) -> Option<Option<Timestamp>> {
+        match (&self.named.content, member) {
+            (SetContent::Records { .. }, Member::Address(address)) => {
+                self.record_expiry(address, records).map(Some)
+            }
+            (SetContent::Records { .. }, Member::Network(_) | Member::AddressPort(..)) => None,
+            (
+                SetContent::Pods { .. }
+                | SetContent::PodPorts { .. }
+                | SetContent::Networks(_)
+                | SetContent::Nodes(_),
+                _,
+            ) => self.desired.contains_key(&member).then_some(None),
+        }
+    }
+
+    /// The pods and directions for which something that was allowed may not be any more.
+    pub(super) fn suspects(&self, changed: &Changed) -> Vec<(PodKey, Direction)> {
+        let has_gone = !changed.members.removed.is_empty();
+        let mut suspects = Vec::new();
+        for (pod, used) in &self.users {
+            let opens = used.opens.iter().filter(|_| has_gone);
+            let closes = used.closes.iter().filter(|_| changed.has_new);
+            suspects.extend(opens.chain(closes).map(|direction| (pod.clone(), *direction)));
+        }
+        suspects
+    }
+}
