@@ -280,7 +280,8 @@ impl IpSets {
     }
 
     fn simple(&mut self, command: Command, name: &str) -> Result<(), Error> {
-        let request = self.request(command, 0, name)?;
+        // Without the flag some kernels (6.18 for one) take the destruction of an absent set for done.
+        let request = self.request(command, netlink::EXCLUSIVE, name)?;
         self.tell(command, name, &request)
     }
 

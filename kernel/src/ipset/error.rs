@@ -143,7 +143,7 @@ pub enum Reason {
     TooManySets,
     TypeUnsupported,
     TypeMismatch,
-    FamilyMismatch,
+    MemberMismatch,
     TimeoutsUnsupported,
     PrefixLength,
     NullMember,
@@ -162,6 +162,8 @@ impl Reason {
             nix::libc::ENOENT => Self::NoSuchSet,
             nix::libc::EEXIST | 4103 => Self::Exists,
             nix::libc::EPERM => Self::NotPermitted,
+            // A member without what the set's type needs: an address of its family, a port.
+            4097 if command == Command::Add || command == Command::Delete => Self::MemberMismatch,
             4097 => Self::Malformed,
             4098 => Self::TypeUnsupported,
             4099 => Self::TooManySets,
@@ -170,7 +172,7 @@ impl Reason {
             4101 if command == Command::Swap => Self::NoSuchSet,
             4102 => Self::TypeMismatch,
             4104 | 4105 => Self::PrefixLength,
-            4106 | 4109 | 4110 => Self::FamilyMismatch,
+            4106 | 4109 | 4110 => Self::MemberMismatch,
             4107 => Self::TimeoutsUnsupported,
             4352 => Self::Full,
             4353 => Self::NullMember,
@@ -191,7 +193,7 @@ impl fmt::Display for Reason {
             Self::TooManySets => "the kernel holds as many sets as it can",
             Self::TypeUnsupported => "this kernel does not support the set's type or revision",
             Self::TypeMismatch => "the two sets are of different types or families",
-            Self::FamilyMismatch => "the member's address family is not the set's",
+            Self::MemberMismatch => "the member's kind or address family is not the set's",
             Self::TimeoutsUnsupported => {
                 "the set was created without timeouts, so members cannot have lifetimes"
             }

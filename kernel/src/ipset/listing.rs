@@ -5,7 +5,7 @@ use super::{
     CREATE_HASHSIZE, CREATE_MAXELEM, CREATE_TIMEOUT, Entry, Kind, WITH_COUNTERS, member,
 };
 use crate::Family;
-use crate::netlink::{Answer, Malformed};
+use crate::netlink::{Answer, Attributes, Malformed};
 
 /// A set as the kernel holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +31,31 @@ pub struct SetListing {
 
 const DATA_REFERENCES: u16 = 25;
 
-/// One message of a listing, by itself.
-pub(super) fn part(answer: Answer<'_>) -> Result<SetListing, Malformed> {
+/// One message of a listing: the header, if it is the first, and members; one that cannot be read is `None`.
+pub(super) struct Part {
+    header: Option<SetListing>,
+    members: Vec<Option<Entry>>,
+}
+
+pub(super) fn part(answer: Answer<'_>) -> Result<Part, Malformed> {
     let (_, attributes) = answer.split::<4>()?;
-    let type_name = attributes
+    let header = attributes
         .text(ATTRIBUTE_TYPENAME)
-        .ok_or(Malformed("a set without a type"))?;
+        .map(|type_name| header(type_name, &attributes))
+        .transpose()?;
+    let members = attributes.nest(ATTRIBUTE_ADT)?;
+    let members = members
+        .iter()
+        .map(|(_, data)| Ok(member::decode(&Attributes::parse(data)?)));
+    Ok(Part {
+        header,
+        members: members.collect::<Result<_, _>>()?,
+    })
+}
+
+fn header(type_name: String, attributes: &Attributes<'_>) -> Result<SetListing, Malformed> {
     let header = attributes.nest(ATTRIBUTE_DATA)?;
-    let mut listing = SetListing {
+    Ok(SetListing {
         name: String::new(),
         kind: Kind::from_name(&type_name),
         type_name,
@@ -53,26 +70,21 @@ pub(super) fn part(answer: Answer<'_>) -> Result<SetListing, Malformed> {
         references: header.be32(DATA_REFERENCES).unwrap_or(0),
         entries: Vec::new(),
         unreadable: 0,
-    };
-    for (_, data) in attributes.nest(ATTRIBUTE_ADT)?.iter() {
-        let data = crate::netlink::Attributes::parse(data)?;
-        match listing.kind.and_then(|kind| member::decode(kind, &data)) {
-            Some(entry) => listing.entries.push(entry),
-            None => listing.unreadable += 1,
-        }
-    }
-    Ok(listing)
+    })
 }
 
-/// The parts of one set as one; `None` when there are none.
-pub(super) fn join(name: &str, parts: Vec<SetListing>) -> Option<SetListing> {
-    let mut parts = parts.into_iter();
-    let mut whole = parts.next()?;
-    whole.name = name.to_owned();
-    for part in parts {
-        whole.entries.extend(part.entries);
-        whole.unreadable += part.unreadable;
-    }
-    whole.entries = member::folded(whole.entries);
-    Some(whole)
+/// The parts of one set as one; `None` when none of them says what the set is.
+pub(super) fn join(name: &str, mut parts: Vec<Part>) -> Option<SetListing> {
+    let whole = parts.iter_mut().find_map(|part| part.header.take())?;
+    let members: Vec<_> = parts.into_iter().flat_map(|part| part.members).collect();
+    let count = members.len();
+    let fits = |entry: &Entry| Some(entry.member.kind()) == whole.kind;
+    let entries: Vec<_> = members.into_iter().flatten().filter(fits).collect();
+    let unreadable = count - entries.len();
+    Some(SetListing {
+        name: name.to_owned(),
+        unreadable,
+        entries: member::folded(entries),
+        ..whole
+    })
 }

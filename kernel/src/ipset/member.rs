@@ -54,6 +54,15 @@ pub enum Member {
 }
 
 impl Member {
+    /// The kind of set that lists it so.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Address(_) => Kind::HashIp,
+            Self::Net(_) => Kind::HashNet,
+            Self::AddressPort { .. } => Kind::HashIpPort,
+        }
+    }
+
     pub fn family(&self) -> Family {
         match self {
             Self::Address(address) | Self::AddressPort { address, .. } => Family::of(*address),
@@ -126,22 +135,22 @@ fn encode_address(data: Request, address: IpAddr) -> Request {
     })
 }
 
-/// `None` for a member that this module could not have written: an exception (`nomatch`), a protocol without ports.
-pub(super) fn decode(kind: Kind, data: &Attributes<'_>) -> Option<Entry> {
+/// Reads a member by its shape. `None` for one that this module could not have written: an exception (`nomatch`),
+/// a protocol without ports, a type of set that is not ours.
+pub(super) fn decode(data: &Attributes<'_>) -> Option<Entry> {
     if data.be32(FLAGS).is_some_and(|flags| flags & FLAG_NOMATCH != 0) {
         return None;
     }
     let address = decode_address(&data.nest(IP).ok()?)?;
-    let member = match kind {
-        Kind::HashIp => Member::Address(address),
-        Kind::HashNet => {
-            Member::Net(IpNet::new(address, data.byte(CIDR).unwrap_or_else(|| full_length(address))).ok()?)
-        }
-        Kind::HashIpPort => Member::AddressPort {
+    let member = match (data.byte(CIDR), data.byte(PROTO)) {
+        (None, None) => Member::Address(address),
+        (Some(length), None) => Member::Net(IpNet::new(address, length).ok()?),
+        (None, Some(protocol)) => Member::AddressPort {
             address,
-            protocol: Transport::from_number(data.byte(PROTO)?)?,
+            protocol: Transport::from_number(protocol)?,
             port: data.be16(PORT)?,
         },
+        (Some(_), Some(_)) => return None,
     };
     Some(Entry {
         member,
@@ -155,10 +164,6 @@ fn decode_address(ip: &Attributes<'_>) -> Option<IpAddr> {
         (None, Some(octets)) => Some(IpAddr::from(<[u8; 16]>::try_from(octets).ok()?)),
         _ => None,
     }
-}
-
-fn full_length(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// The same members with every `/0` replaced by its two halves.
@@ -215,6 +220,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn full_length(address: IpAddr) -> u8 {
+        if address.is_ipv4() { 32 } else { 128 }
+    }
+
     fn address() -> impl Strategy<Value = IpAddr> {
         prop_oneof![
             any::<[u8; 4]>().prop_map(IpAddr::from),
@@ -222,24 +231,21 @@ mod tests {
         ]
     }
 
-    fn member() -> impl Strategy<Value = (Kind, Member)> {
+    fn member() -> impl Strategy<Value = Member> {
         let net = (address(), 0u8..=128).prop_map(|(address, length)| {
             Member::Net(IpNet::new(address, length.min(full_length(address))).unwrap())
         });
         let transport = prop::sample::select(Transport::ALL.to_vec());
         let with_port = (address(), transport, any::<u16>());
         prop_oneof![
-            address().prop_map(|address| (Kind::HashIp, Member::Address(address))),
-            net.prop_map(|net| (Kind::HashNet, net)),
+            address().prop_map(Member::Address),
+            net,
             with_port.prop_map(|(address, protocol, port)| {
-                (
-                    Kind::HashIpPort,
-                    Member::AddressPort {
-                        address,
-                        protocol,
-                        port,
-                    },
-                )
+                Member::AddressPort {
+                    address,
+                    protocol,
+                    port,
+                }
             }),
         ]
     }
@@ -251,7 +257,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_lifetime_is_never_encoded_as_zero_and_its_absence_never_as_a_number(
-            (_, member) in member(), seconds in prop::option::of(1..=u32::MAX),
+            member in member(), seconds in prop::option::of(1..=u32::MAX),
         ) {
             let timeout = seconds.and_then(NonZeroU32::new);
             let request = encoded(&Entry { member, timeout });
@@ -262,12 +268,12 @@ mod tests {
 
         #[test]
         fn what_is_encoded_is_decoded_as_the_same(
-            (kind, member) in member(), seconds in prop::option::of(1..=MAX_TIMEOUT),
+            member in member(), seconds in prop::option::of(1..=MAX_TIMEOUT),
         ) {
             let entry = Entry { member, timeout: seconds.and_then(NonZeroU32::new) };
             let request = encoded(&entry);
             let expected = Entry { member: member.canonical(), ..entry };
-            prop_assert_eq!(decode(kind, &request.attributes::<4>()), Some(expected));
+            prop_assert_eq!(decode(&request.attributes::<4>()), Some(expected));
         }
 
         #[test]
@@ -299,6 +305,6 @@ mod tests {
     fn an_exception_is_not_read_as_a_member() {
         let entry = Entry::lasting(Member::Net("10.0.0.0/8".parse().unwrap()));
         let request = encoded(&entry).be32(FLAGS, FLAG_NOMATCH);
-        assert_eq!(decode(Kind::HashNet, &request.attributes::<4>()), None);
+        assert_eq!(decode(&request.attributes::<4>()), None);
     }
 }

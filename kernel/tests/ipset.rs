@@ -1,0 +1,340 @@
+//! Sets, against the kernel itself, with the `ipset` program as the second opinion.
+
+mod common;
+
+use common::{in_fresh_namespace, run};
+use egret_kernel::ipset::{Entry, IpSets, Kind, Member, Reason, SetSpec};
+use egret_kernel::{Family, Transport};
+use std::num::NonZeroU32;
+
+fn address(text: &str) -> Member {
+    Member::Address(text.parse().unwrap())
+}
+
+fn net(text: &str) -> Member {
+    Member::Net(text.parse().unwrap())
+}
+
+fn port(text: &str, protocol: Transport, port: u16) -> Member {
+    Member::AddressPort {
+        address: text.parse().unwrap(),
+        protocol,
+        port,
+    }
+}
+
+fn living(member: Member, seconds: u32) -> Entry {
+    Entry::living(member, NonZeroU32::new(seconds).unwrap())
+}
+
+/// A set of the wanted kind whose members can have lifetimes.
+fn spec(name: &str, kind: Kind, family: Family) -> SetSpec {
+    SetSpec {
+        timeout: Some(0),
+        ..SetSpec::new(name, kind, family)
+    }
+}
+
+#[test]
+fn members_of_every_kind_and_family_are_written_and_read_back() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        let cases = [
+            (
+                Kind::HashIp,
+                Family::V4,
+                vec![address("10.0.0.1"), address("255.255.255.255")],
+            ),
+            (Kind::HashIp, Family::V6, vec![address("::1"), address("fd00::1")]),
+            (
+                Kind::HashNet,
+                Family::V4,
+                vec![net("10.0.0.0/8"), net("10.1.0.0/16"), net("10.1.2.3/32")],
+            ),
+            (
+                Kind::HashNet,
+                Family::V6,
+                vec![net("fd00::/8"), net("fd00::1/128")],
+            ),
+            (
+                Kind::HashIpPort,
+                Family::V4,
+                Transport::ALL.map(|t| port("10.0.0.1", t, 443)).to_vec(),
+            ),
+            (
+                Kind::HashIpPort,
+                Family::V6,
+                Transport::ALL.map(|t| port("fd00::1", t, 65535)).to_vec(),
+            ),
+        ];
+        for (number, (kind, family, members)) in cases.into_iter().enumerate() {
+            let name = format!("eg-{number}");
+            sets.create(&SetSpec {
+                counters: true,
+                comment: true,
+                ..spec(&name, kind, family)
+            })
+            .unwrap();
+            let entries: Vec<_> = members.into_iter().map(|member| living(member, 500)).collect();
+            sets.add(&name, &entries).unwrap();
+            let listing = sets.list_one(&name).unwrap().unwrap();
+            assert_eq!(
+                (listing.kind, listing.family, listing.timeout),
+                (Some(kind), Some(family), Some(0))
+            );
+            assert!(listing.counters && listing.unreadable == 0);
+            let listed: Vec<_> = listing.entries.iter().map(|entry| entry.member).collect();
+            assert_eq!(
+                listed,
+                entries.iter().map(|entry| entry.member).collect::<Vec<_>>()
+            );
+            let remaining = |entry: &Entry| {
+                entry
+                    .timeout
+                    .is_some_and(|left| (400..=500).contains(&left.get()))
+            };
+            assert!(listing.entries.iter().all(remaining), "{listing:?}");
+            assert!(
+                entries
+                    .iter()
+                    .all(|entry| sets.test(&name, entry.member).unwrap())
+            );
+            sets.delete(&name, &entries).unwrap();
+            assert!(sets.list_one(&name).unwrap().unwrap().entries.is_empty());
+        }
+    });
+}
+
+#[test]
+fn the_ipset_program_reads_what_was_written() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(&spec("eg-a", Kind::HashIpPort, Family::V4)).unwrap();
+        sets.add(
+            "eg-a",
+            &[
+                Entry::lasting(port("10.0.0.1", Transport::Tcp, 80)),
+                living(port("10.0.0.2", Transport::Udp, 53), 1000),
+            ],
+        )
+        .unwrap();
+        let saved = run("ipset", &["save", "eg-a"]);
+        assert!(saved.contains("add eg-a 10.0.0.1,tcp:80 timeout 0\n"), "{saved}");
+        assert!(
+            saved.contains("add eg-a 10.0.0.2,udp:53 timeout 1000\n")
+                || saved.contains("udp:53 timeout 999\n"),
+            "{saved}"
+        );
+    });
+}
+
+#[test]
+fn a_prefix_of_length_zero_is_held_as_its_halves_and_listed_whole() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        for (name, family, whole, half) in [
+            ("eg-4", Family::V4, net("0.0.0.0/0"), "128.0.0.0/1"),
+            ("eg-6", Family::V6, net("::/0"), "8000::/1"),
+        ] {
+            sets.create(&spec(name, Kind::HashNet, family)).unwrap();
+            sets.add(name, &[living(whole, 100)]).unwrap();
+            assert!(run("ipset", &["save", name]).contains(half));
+            let listed = sets.list_one(name).unwrap().unwrap().entries;
+            assert_eq!(
+                listed.iter().map(|entry| entry.member).collect::<Vec<_>>(),
+                [whole]
+            );
+            assert!(listed[0].timeout.is_some());
+            sets.delete(name, &[Entry::lasting(whole)]).unwrap();
+            assert_eq!(sets.list_one(name).unwrap().unwrap().entries, []);
+        }
+    });
+}
+
+#[test]
+fn adding_again_takes_the_new_lifetime_and_deleting_an_absent_member_is_fine() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(&spec("eg-a", Kind::HashIp, Family::V4)).unwrap();
+        let member = address("10.0.0.1");
+        let lifetime = |sets: &mut IpSets| {
+            sets.list_one("eg-a").unwrap().unwrap().entries[0]
+                .timeout
+                .map(NonZeroU32::get)
+        };
+        sets.add("eg-a", &[living(member, 1000)]).unwrap();
+        sets.add("eg-a", &[living(member, 10)]).unwrap();
+        assert!(lifetime(&mut sets).is_some_and(|left| left <= 10));
+        sets.add("eg-a", &[Entry::lasting(member)]).unwrap();
+        assert_eq!(lifetime(&mut sets), None);
+        sets.add("eg-a", &[living(member, u32::MAX)]).unwrap();
+        assert!(lifetime(&mut sets).is_some_and(|left| left > 2_000_000));
+        sets.delete(
+            "eg-a",
+            &[Entry::lasting(member), Entry::lasting(address("10.9.9.9"))],
+        )
+        .unwrap();
+        assert!(!sets.test("eg-a", member).unwrap());
+    });
+}
+
+#[test]
+fn thousands_of_members_are_added_in_batches_and_listed_in_parts() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(&SetSpec {
+            hashsize: 8192,
+            ..spec("eg-a", Kind::HashIp, Family::V4)
+        })
+        .unwrap();
+        let entries: Vec<_> = (1..=20_000u32)
+            .map(|n| living(Member::Address(std::net::Ipv4Addr::from(n).into()), 600))
+            .collect();
+        sets.add("eg-a", &entries).unwrap();
+        let listed = sets.list_one("eg-a").unwrap().unwrap().entries;
+        assert!(
+            listed
+                .iter()
+                .map(|entry| entry.member)
+                .eq(entries.iter().map(|entry| entry.member))
+        );
+    });
+}
+
+#[test]
+fn a_refusal_says_which_set_which_member_and_why() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(&SetSpec {
+            maxelem: 2,
+            hashsize: 64,
+            ..SetSpec::new("eg-a", Kind::HashIp, Family::V4)
+        })
+        .unwrap();
+        sets.create(&SetSpec::new("eg-n", Kind::HashNet, Family::V4))
+            .unwrap();
+        let three = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+            .map(address)
+            .map(Entry::lasting);
+        let errors = [
+            (
+                sets.create(&SetSpec::new("eg-a", Kind::HashIp, Family::V4)),
+                Reason::Exists,
+                "eg-a",
+            ),
+            (sets.add("eg-a", &three), Reason::Full, "10.0.0.3"),
+            (
+                sets.add("eg-a", &[Entry::lasting(address("fd00::1"))]),
+                Reason::MemberMismatch,
+                "fd00::1",
+            ),
+            (
+                sets.add("eg-a", &[living(address("10.0.0.1"), 5)]),
+                Reason::TimeoutsUnsupported,
+                "without timeouts",
+            ),
+            (
+                sets.add("eg-a", &[Entry::lasting(address("0.0.0.0"))]),
+                Reason::NullMember,
+                "0.0.0.0",
+            ),
+            (sets.add("eg-none", &three), Reason::NoSuchSet, "eg-none"),
+            (sets.destroy("eg-none"), Reason::NoSuchSet, "eg-none"),
+            (sets.flush("eg-none"), Reason::NoSuchSet, "eg-none"),
+            (sets.swap("eg-a", "eg-n"), Reason::TypeMismatch, "eg-a"),
+            (sets.swap("eg-a", "eg-none"), Reason::NoSuchSet, "eg-a"),
+        ];
+        for (outcome, reason, word) in errors {
+            let error = outcome.expect_err(word);
+            assert_eq!(error.reason(), Some(reason), "{error}");
+            assert!(error.to_string().contains(word), "{error} does not say {word}");
+        }
+        // What came before the member that failed is in the set.
+        assert_eq!(sets.list_one("eg-a").unwrap().unwrap().entries.len(), 2);
+    });
+}
+
+#[test]
+fn a_command_without_a_name_never_reaches_the_kernel() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(&SetSpec::new("eg-a", Kind::HashIp, Family::V4))
+            .unwrap();
+        for name in ["", "a b", "a\0", &"x".repeat(32)] {
+            assert!(
+                sets.destroy(name).is_err() && sets.flush(name).is_err() && sets.swap("eg-a", name).is_err(),
+                "{name:?}"
+            );
+        }
+        assert_eq!(sets.names().unwrap(), ["eg-a"]);
+    });
+}
+
+#[test]
+fn a_set_that_a_rule_uses_cannot_be_destroyed_but_swapped() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        for name in ["eg-a", "eg-b"] {
+            sets.create(&spec(name, Kind::HashIp, Family::V4)).unwrap();
+        }
+        sets.add("eg-b", &[Entry::lasting(address("10.0.0.1"))]).unwrap();
+        run(
+            "iptables-legacy",
+            &[
+                "-A",
+                "FORWARD",
+                "-m",
+                "set",
+                "--match-set",
+                "eg-a",
+                "dst",
+                "-j",
+                "DROP",
+            ],
+        );
+        assert_eq!(sets.destroy("eg-a").unwrap_err().reason(), Some(Reason::InUse));
+        assert_eq!(sets.list_one("eg-a").unwrap().unwrap().references, 1);
+        sets.swap("eg-a", "eg-b").unwrap();
+        assert!(sets.test("eg-a", address("10.0.0.1")).unwrap());
+        assert!(!sets.test("eg-b", address("10.0.0.1")).unwrap());
+        sets.destroy("eg-b").unwrap();
+        assert_eq!(sets.names().unwrap(), ["eg-a"]);
+    });
+}
+
+#[test]
+fn listing_by_prefix_leaves_other_sets_alone_and_owns_up_to_what_it_cannot_read() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        run("ipset", &["create", "other", "hash:ip"]);
+        run("ipset", &["create", "eg-list", "list:set"]);
+        run("ipset", &["create", "eg-net", "hash:net"]);
+        run("ipset", &["add", "eg-net", "10.0.0.0/8"]);
+        run("ipset", &["add", "eg-net", "10.1.0.0/16", "nomatch"]);
+        let listed = sets.list("eg-").unwrap();
+        assert_eq!(
+            listed.iter().map(|set| set.name.as_str()).collect::<Vec<_>>(),
+            ["eg-list", "eg-net"]
+        );
+        assert_eq!((listed[0].kind, listed[0].type_name.as_str()), (None, "list:set"));
+        assert_eq!(listed[1].entries, [Entry::lasting(net("10.0.0.0/8"))]);
+        assert_eq!((listed[1].unreadable, listed[1].timeout), (1, None));
+        assert_eq!(sets.list_one("eg-none").unwrap(), None);
+    });
+}
+
+#[test]
+fn a_prefix_contains_what_it_covers_and_the_other_family_is_never_in() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(&spec("eg-a", Kind::HashNet, Family::V4)).unwrap();
+        sets.add("eg-a", &[Entry::lasting(net("10.0.0.0/8"))]).unwrap();
+        assert!(sets.test("eg-a", address("10.1.2.3")).unwrap());
+        assert!(!sets.test("eg-a", address("11.1.2.3")).unwrap());
+        assert!(!sets.test("eg-a", address("fd00::1")).unwrap());
+        assert_eq!(
+            sets.test("eg-none", address("10.0.0.1")).unwrap_err().reason(),
+            Some(Reason::NoSuchSet)
+        );
+    });
+}
