@@ -24,46 +24,48 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Which binary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    Dnsd,
-    Enforcer,
-}
-
-impl Program {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dnsd => "dnsd",
-            Self::Enforcer => "enforcer",
-        }
-    }
-}
-
 /// How a daemon is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSpec {
-    pub program: Program,
+    pub name: String,
+    pub binary: PathBuf,
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
-    /// Where `--admin` makes it listen; `--admin` itself is among the arguments.
+    /// Where it answers HTTP inside the node.
     pub admin: SocketAddr,
-    /// Where the binary is.
-    pub folder: PathBuf,
+    /// What answers 200 once it is ready.
+    pub ready: String,
 }
 
 impl DaemonSpec {
-    /// A program with its admin listener on this port of the node's loopback.
-    pub fn new(program: Program, admin_port: u16) -> Self {
-        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, admin_port));
-        let arguments = vec!["--admin".into(), admin.to_string()];
+    /// `dnsd` of this build, with its admin listener on this port of the node's loopback.
+    pub fn dnsd(admin_port: u16) -> Self {
+        Self::ours("dnsd", admin_port)
+    }
+
+    pub fn enforcer(admin_port: u16) -> Self {
+        Self::ours("enforcer", admin_port)
+    }
+
+    /// A program of the host that answers HTTP on `port`, and 200 on the path `ready` once it is ready.
+    pub fn stock(name: &str, port: u16, ready: &str) -> Self {
         Self {
-            program,
-            arguments,
+            name: name.into(),
+            binary: name.into(),
+            arguments: Vec::new(),
             environment: Vec::new(),
-            admin,
-            folder: binary_folder(),
+            admin: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            ready: ready.into(),
         }
+    }
+
+    fn ours(name: &str, port: u16) -> Self {
+        let spec = Self {
+            binary: binary_folder().join(name),
+            ..Self::stock(name, port, "/readyz")
+        };
+        let admin = spec.admin.to_string();
+        spec.with(["--admin".into(), admin])
     }
 
     #[must_use]
@@ -74,9 +76,9 @@ impl DaemonSpec {
 
     /// Takes the binary from this folder, e.g. of another build.
     #[must_use]
-    pub fn in_folder(self, folder: impl Into<PathBuf>) -> Self {
+    pub fn in_folder(self, folder: impl AsRef<Path>) -> Self {
         Self {
-            folder: folder.into(),
+            binary: folder.as_ref().join(&self.name),
             ..self
         }
     }
@@ -93,7 +95,6 @@ impl DaemonSpec {
 #[derive(Debug)]
 pub struct Daemon {
     spec: DaemonSpec,
-    binary: PathBuf,
     log: PathBuf,
     netns: Arc<Netns>,
     child: Child,
@@ -101,15 +102,14 @@ pub struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(spec: DaemonSpec, netns: Arc<Netns>, logs: &Path) -> Result<Self, WorldError> {
-        let binary = spec.folder.join(spec.program.name());
-        if !binary.exists() {
-            return Err(WorldError::NoBinary { path: binary });
+        // A bare name is looked for on the PATH.
+        if spec.binary.components().count() > 1 && !spec.binary.exists() {
+            return Err(WorldError::NoBinary { path: spec.binary });
         }
-        let log = logs.join(format!("{}-{}.log", spec.program.name(), spec.admin.port()));
-        let child = spawn(&spec, &binary, &log, &netns)?;
+        let log = logs.join(format!("{}-{}.log", spec.name, spec.admin.port()));
+        let child = spawn(&spec, &log, &netns)?;
         Ok(Self {
             spec,
-            binary,
             log,
             netns,
             child,
@@ -124,11 +124,11 @@ impl Daemon {
         &self.spec
     }
 
-    /// Waits until `/readyz` says 200.
+    /// Waits until it says that it is ready.
     pub fn wait_until_ready(&mut self) -> Result<Duration, WorldError> {
         let started = Instant::now();
         loop {
-            let state = match self.get("/readyz") {
+            let state = match self.get(&self.spec.ready) {
                 Ok((200, _)) => return Ok(started.elapsed()),
                 Ok((code, body)) => format!("{code}: {}", body.trim_end()),
                 Err(error) => error.to_string(),
@@ -179,11 +179,11 @@ impl Daemon {
 
     /// Starts it again with the same arguments after its end; killed first if it still runs.
     pub fn restart(&mut self) -> Result<(), WorldError> {
-        let argv = self.spec.program.name().to_owned();
+        let argv = self.spec.name.clone();
         if self.is_running() {
             self.kill().map_err(|source| WorldError::Spawn { argv, source })?;
         }
-        self.child = spawn(&self.spec, &self.binary, &self.log, &self.netns)?;
+        self.child = spawn(&self.spec, &self.log, &self.netns)?;
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl Daemon {
         let log = self.log();
         let tail = log.lines().rev().take(20).collect::<Vec<_>>();
         WorldError::NotReady {
-            program: self.spec.program.name().into(),
+            program: self.spec.name.clone(),
             waited_ms: waited.as_millis(),
             state,
             log: tail.into_iter().rev().collect::<Vec<_>>().join("\n"),
@@ -243,7 +243,7 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             eprintln!(
                 "--- {} (pid {}) said:\n{}---",
-                self.spec.program.name(),
+                self.spec.name,
                 self.pid(),
                 self.log()
             );
@@ -272,23 +272,23 @@ fn binary_folder() -> PathBuf {
         Some(name) if name == "deps" => folder.join(".."),
         Some(_) | None => folder,
     });
-    let here = |folder: &PathBuf| folder.join(Program::Dnsd.name()).exists();
+    let here = |folder: &PathBuf| folder.join("dnsd").exists();
     profile
         .filter(here)
         .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug"))
 }
 
-fn spawn(spec: &DaemonSpec, binary: &Path, log: &Path, netns: &Netns) -> Result<Child, WorldError> {
+fn spawn(spec: &DaemonSpec, log: &Path, netns: &Netns) -> Result<Child, WorldError> {
     let file = fs::File::options()
         .create(true)
         .append(true)
         .open(log)
         .map_err(WorldError::file(log))?;
     let both = file.try_clone().map_err(WorldError::file(log))?;
-    let mut command = Command::new(binary);
+    let mut command = Command::new(&spec.binary);
     command.args(&spec.arguments).stdout(file).stderr(both);
     command.envs(spec.environment.iter().map(|(name, value)| (name, value)));
-    let argv = format!("{} {}", spec.program.name(), spec.arguments.join(" "));
+    let argv = format!("{} {}", spec.name, spec.arguments.join(" "));
     netns
         .spawn(command)
         .map_err(|source| WorldError::Spawn { argv, source })

@@ -42,7 +42,7 @@ mod traces;
 mod error;
 
 pub use command::Output;
-pub use daemon::{Daemon, DaemonSpec, Program};
+pub use daemon::{Daemon, DaemonSpec};
 pub use error::WorldError;
 pub use internet::Service;
 pub use load::{Load, LoadPlan, LoadReport};

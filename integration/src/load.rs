@@ -12,10 +12,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -24,17 +21,20 @@ use hickory_proto::rr::RecordType;
 
 use crate::{Connection, Lookup, Outcome, Pod, node};
 
+/// Longer than a TCP retransmission or two: an open connection may be slow, it must not die.
+const ECHO_PATIENCE: Duration = Duration::from_secs(3);
+
 /// What the load consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPlan {
-    /// Names that are looked up and then connected to; `{}` becomes a number that was not used before, for names that
-    /// only a wildcard covers.
+    /// Names that are looked up and then connected to; `{}` becomes the number of the round, for names that only a
+    /// wildcard covers.
     pub allowed: Vec<String>,
     /// Where those names' servers listen (an echo service).
     pub port: u16,
     /// Addresses that must never be reached.
     pub forbidden: Vec<SocketAddr>,
-    /// Connections to the first of the allowed names that stay open and are asked again and again.
+    /// Connections to allowed addresses that stay open and are asked again and again.
     pub long_lived: usize,
     /// Time between two rounds of each kind.
     pub pace: Duration,
@@ -110,7 +110,8 @@ struct Shared {
     pod: Arc<Pod>,
     plan: LoadPlan,
     started: Instant,
-    fresh: AtomicUsize,
+    /// What was reached, and until when its record lives.
+    told: Mutex<HashMap<IpAddr, Instant>>,
     report: Mutex<LoadReport>,
     reported: Condvar,
     stopped: Mutex<bool>,
@@ -123,13 +124,13 @@ impl Load {
             pod,
             plan,
             started: Instant::now(),
-            fresh: AtomicUsize::new(0),
+            told: Mutex::default(),
             report: Mutex::default(),
             reported: Condvar::new(),
             stopped: Mutex::default(),
             stop: Condvar::new(),
         });
-        let jobs: [fn(&Shared); 3] = [look_up_and_connect, hold_connections, knock];
+        let jobs: [fn(&Shared); 4] = [look_up_and_reach, reach_again, hold_connections, knock];
         let threads = jobs.map(|job| {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || job(&shared))
@@ -183,6 +184,24 @@ impl Shared {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn told(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn knows(&self, address: IpAddr) -> bool {
+        self.told()
+            .get(&address)
+            .is_some_and(|until| *until > Instant::now())
+    }
+
+    /// What can be reached for one more attempt: what runs out while it is being tried proves nothing.
+    fn known(&self) -> Vec<IpAddr> {
+        let mut told = self.told();
+        let after = Instant::now() + self.plan.attempt;
+        told.retain(|_, until| *until > after);
+        told.keys().copied().collect()
+    }
+
     fn end(&self) {
         *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.notify_all();
@@ -214,27 +233,30 @@ impl Shared {
     }
 }
 
-/// New look-ups, and connections to what was told now or before.
-fn look_up_and_connect(shared: &Shared) {
-    let mut told: HashMap<IpAddr, Instant> = HashMap::new();
+/// New look-ups, and the first connections to what they tell.
+fn look_up_and_reach(shared: &Shared) {
     for round in 0.. {
         if !shared.goes_on() || shared.plan.allowed.is_empty() {
             return;
         }
         let name = &shared.plan.allowed[round % shared.plan.allowed.len()];
-        let name = name.replace("{}", &shared.fresh.fetch_add(1, Ordering::Relaxed).to_string());
+        let name = name.replace("{}", &round.to_string());
         for (address, until) in look_up(shared, &name) {
-            if told.get(&address).is_some_and(|told| *told > Instant::now()) || reach(shared, &name, address)
-            {
+            if shared.knows(address) || reach(shared, &name, address) {
+                let mut told = shared.told();
                 let known = told.entry(address).or_insert(until);
                 *known = until.max(*known);
             }
         }
-        // What runs out while it is being tried proves nothing.
-        told.retain(|_, until| *until > Instant::now() + shared.plan.attempt);
-        for address in told.keys() {
+    }
+}
+
+/// New connections to what was reached before: they go on while nobody answers look-ups.
+fn reach_again(shared: &Shared) {
+    while shared.goes_on() {
+        for address in shared.known() {
             shared.report().connections += 1;
-            if let Some(failure) = failure_of(&shared.connect(*address)) {
+            if let Some(failure) = failure_of(&shared.connect(address)) {
                 shared.count_lost(format!("{address}, reached before: {failure}"));
             }
         }
@@ -293,32 +315,36 @@ fn reach(shared: &Shared, name: &str, address: IpAddr) -> bool {
 /// Connections that are opened once; each that dies is lost.
 fn hold_connections(shared: &Shared) {
     let mut open: Vec<Connection> = Vec::new();
+    let mut opened = 0;
     while shared.goes_on() {
-        if open.len() < shared.plan.long_lived && shared.report().lost == 0 {
-            open.extend(open_one(shared));
+        if opened < shared.plan.long_lived
+            && let Some(connection) = open_one(shared, opened)
+        {
+            open.push(connection);
+            opened += 1;
         }
-        open.retain_mut(
-            |connection| match connection.echo_within(Duration::from_secs(3)) {
-                Ok(_) => {
-                    shared.report().echoes += 1;
-                    true
-                }
-                Err(error) => {
-                    shared.count_lost(format!("an open connection to {:?}: {error}", connection.peer()));
-                    false
-                }
-            },
-        );
+        open.retain_mut(|connection| is_held(shared, connection));
     }
 }
 
-fn open_one(shared: &Shared) -> Option<Connection> {
-    let name = shared.plan.allowed.iter().find(|name| !name.contains("{}"))?;
-    let (address, _) = look_up(shared, name).into_iter().next()?;
-    match shared.connect(address) {
+fn open_one(shared: &Shared, number: usize) -> Option<Connection> {
+    let known = shared.known();
+    let address = known.get(number % known.len().max(1))?;
+    match shared.connect(*address) {
         Outcome::Connected(connection) => Some(connection),
         _ => None,
     }
+}
+
+fn is_held(shared: &Shared, connection: &mut Connection) -> bool {
+    match connection.echo_within(ECHO_PATIENCE) {
+        Ok(_) => shared.report().echoes += 1,
+        Err(error) => {
+            shared.count_lost(format!("an open connection to {:?}: {error}", connection.peer()));
+            return false;
+        }
+    }
+    true
 }
 
 /// Attempts that must fail.

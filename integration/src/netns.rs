@@ -26,7 +26,7 @@ use nix::{
 
 use crate::{WorldError, command};
 
-const PINS: &str = "/run/netns";
+pub(crate) const PINS: &str = "/run/netns";
 /// In the environment of every process of a world: traces are looked for by it.
 pub(crate) const WORLD_VARIABLE: &str = "EGRET_WORLD";
 
@@ -148,33 +148,6 @@ impl Drop for Netns {
     }
 }
 
-/// Unpins what a killed test process left: its pins say its pid.
-pub(crate) fn sweep_dead_worlds() {
-    let Ok(pins) = fs::read_dir(PINS) else { return };
-    for pin in pins.flatten() {
-        if pin.file_name().to_str().is_some_and(is_of_a_dead_process)
-            && let Err(error) = unpin(&pin.path())
-        {
-            eprintln!("{}: {error}", pin.path().display());
-        }
-    }
-}
-
-/// `eg-<pid>-<n>-<role>` of a process that is gone.
-fn is_of_a_dead_process(name: &str) -> bool {
-    let mut parts = name.splitn(4, '-');
-    let (Some("eg"), Some(pid), Some(number), Some(role)) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return false;
-    };
-    let ours = role == "node" || role == "internet" || role.starts_with("pod-");
-    let (Ok(pid), Ok(_)) = (pid.parse::<u32>(), number.parse::<u32>()) else {
-        return false;
-    };
-    ours && !Path::new("/proc").join(pid.to_string()).exists()
-}
-
 fn pin_of(name: &str) -> PathBuf {
     Path::new(PINS).join(name)
 }
@@ -196,31 +169,11 @@ fn unshare_and_pin(pin: &Path, sysctls: &[(&str, &str)]) -> Result<(), (&'static
     .map_err(|errno| ("mount its pin", errno.into()))
 }
 
-fn unpin(pin: &Path) -> io::Result<()> {
+pub(crate) fn unpin(pin: &Path) -> io::Result<()> {
     match umount2(pin, MntFlags::MNT_DETACH) {
         // EINVAL: it was never mounted; the file still has to go.
         Ok(()) | Err(nix::errno::Errno::EINVAL) => fs::remove_file(pin),
         Err(nix::errno::Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_of_a_dead_process;
-
-    #[test]
-    fn only_pins_of_dead_worlds_are_swept() {
-        let own = std::process::id();
-        for (name, swept) in [
-            ("eg-4294967295-0-node", true),
-            ("eg-4294967295-3-pod-client", true),
-            (&*format!("eg-{own}-0-node"), false),
-            ("eg-4294967295-x-node", false),
-            ("eg-4294967295-0-mine", false),
-            ("production", false),
-        ] {
-            assert_eq!(is_of_a_dead_process(name), swept, "{name}");
-        }
     }
 }

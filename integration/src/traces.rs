@@ -1,8 +1,14 @@
 //! What a world could leave behind, and what it could change in the machine's own namespace.
+//!
+//! A test process that is killed leaves its pins, folders and cgroups; the next world sweeps them, by the pid in their
+//! names. Its processes have died with it.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::{collections::BTreeSet, env, fs, io, path::Path, process::Command};
 
-use crate::{cgroup::cgroup2_root, netns::WORLD_VARIABLE};
+use crate::{
+    cgroup::cgroup2_root,
+    netns::{PINS, WORLD_VARIABLE, unpin},
+};
 
 /// The machine's own namespace, as far as a test could spoil it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +47,7 @@ impl Machine {
 /// The namespaces, mounts, processes and cgroups that still carry the name of a world.
 pub fn of_world(world: &str) -> Vec<String> {
     let prefix = format!("{world}-");
-    let pins = entries("/run/netns")
-        .into_iter()
-        .filter(|name| name.starts_with(&prefix));
+    let pins = entries(PINS).into_iter().filter(|name| name.starts_with(&prefix));
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mounts = mounts
         .lines()
@@ -63,6 +67,51 @@ pub fn of_world(world: &str) -> Vec<String> {
         .collect()
 }
 
+/// Removes what killed test processes left.
+pub(crate) fn sweep_dead_worlds() {
+    sweep(PINS, "eg", unpin);
+    sweep(env::temp_dir(), "eg", |folder| fs::remove_dir_all(folder));
+    if let Ok(root) = cgroup2_root() {
+        sweep(root, "egret-test", remove_cgroup);
+    }
+}
+
+fn sweep(folder: impl AsRef<Path>, prefix: &str, remove: impl Fn(&Path) -> io::Result<()>) {
+    let left = entries(&folder)
+        .into_iter()
+        .filter(|name| is_of_a_dead_process(name, prefix));
+    for path in left.map(|name| folder.as_ref().join(name)) {
+        if let Err(error) = remove(&path) {
+            eprintln!("{}: {error}", path.display());
+        }
+    }
+}
+
+/// `<prefix>-<pid>-<n>`, with the role of a namespace after it or not, of a process that is gone.
+fn is_of_a_dead_process(name: &str, prefix: &str) -> bool {
+    let rest = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
+    let mut parts = rest.unwrap_or_default().splitn(3, '-');
+    let pid = parts.next().and_then(|pid| pid.parse::<u32>().ok());
+    let number = parts.next().and_then(|number| number.parse::<u32>().ok());
+    let ours = parts
+        .next()
+        .is_none_or(|role| role == "node" || role == "internet" || role.starts_with("pod-"));
+    match (pid, number) {
+        (Some(pid), Some(_)) => ours && !Path::new("/proc").join(pid.to_string()).exists(),
+        (None, _) | (_, None) => false,
+    }
+}
+
+/// A cgroup goes by `rmdir`, its children first; its files go with it.
+fn remove_cgroup(group: &Path) -> io::Result<()> {
+    for child in fs::read_dir(group)?.flatten() {
+        if child.file_type()?.is_dir() {
+            fs::remove_dir(child.path())?;
+        }
+    }
+    fs::remove_dir(group)
+}
+
 /// Whether the process was started by this world, directly or not: it has inherited the world's name.
 fn belongs_to(pid: &str, world: &str) -> bool {
     let wanted = format!("{WORLD_VARIABLE}={world}");
@@ -72,7 +121,7 @@ fn belongs_to(pid: &str, world: &str) -> bool {
         .any(|variable| variable == wanted.as_bytes())
 }
 
-fn entries(folder: &str) -> BTreeSet<String> {
+fn entries(folder: impl AsRef<Path>) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -93,4 +142,28 @@ fn nftables() -> String {
     listed
         .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_a_dead_process;
+
+    #[test]
+    fn only_what_dead_worlds_left_is_swept() {
+        let own = std::process::id();
+        for (name, prefix, swept) in [
+            ("eg-4294967295-0-node", "eg", true),
+            ("eg-4294967295-3-pod-client", "eg", true),
+            ("eg-4294967295-0", "eg", true),
+            ("egret-test-4294967295-0", "egret-test", true),
+            ("egret-test-4294967295-0", "eg", false),
+            (&*format!("eg-{own}-0-node"), "eg", false),
+            ("eg-4294967295-x-node", "eg", false),
+            ("eg-4294967295-0-mine", "eg", false),
+            ("eg-4294967295", "eg", false),
+            ("production", "eg", false),
+        ] {
+            assert_eq!(is_of_a_dead_process(name, prefix), swept, "{name}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use std::{
 };
 
 use hickory_proto::rr::RecordType;
+use tokio::sync::Notify;
 
 pub use records::{Records, Spoof};
 
@@ -56,6 +57,7 @@ pub struct Upstream {
 pub(crate) struct Zone {
     state: Mutex<State>,
     asked: Condvar,
+    released: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +85,14 @@ impl Upstream {
             "{name} may belong to someone (RFC 2606)"
         );
         self.zone.lock().records.insert(name, records);
+    }
+
+    /// Lets the held answers of `name` go, and all later ones.
+    pub fn release(&self, name: &str) {
+        if let Some(records) = self.zone.lock().records.get_mut(&key(name)) {
+            records.held = false;
+        }
+        self.zone.released.notify_waiters();
     }
 
     pub fn remove(&self, name: &str) {
@@ -134,6 +144,19 @@ impl Zone {
     pub(crate) fn note(&self, asked: Asked) {
         self.lock().log.push(asked);
         self.asked.notify_all();
+    }
+
+    /// The records of a name, once its answer may go.
+    pub(crate) async fn find_when_due(&self, name: &str) -> Option<Records> {
+        loop {
+            let released = self.released.notified();
+            let records = self.find(name)?;
+            if !records.held {
+                tokio::time::sleep(records.delay).await;
+                return Some(records);
+            }
+            released.await;
+        }
     }
 
     /// The records of a name, or of the nearest `*.` above it; `None` means that it does not exist.

@@ -10,10 +10,10 @@ use std::{
 };
 
 use crate::{
-    Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Program, Service, Upstream, WorldError,
+    Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Service, Upstream, WorldError,
     internet::{Internet, Servers},
     manifests::Manifests,
-    netns, node,
+    node,
     traces::{self, Machine},
     upstream,
 };
@@ -46,7 +46,7 @@ impl World {
             return Err(WorldError::NotRoot);
         }
         let before = Machine::look();
-        netns::sweep_dead_worlds();
+        traces::sweep_dead_worlds();
         let name = format!(
             "eg-{}-{}",
             std::process::id(),
@@ -168,7 +168,7 @@ impl World {
 
     /// dnsd on the node's DNS addresses, forwarding to the upstream, joined to the enforcer.
     pub fn dnsd(&self) -> DaemonSpec {
-        DaemonSpec::new(Program::Dnsd, DNSD_ADMIN)
+        DaemonSpec::dnsd(DNSD_ADMIN)
             .with(["--listen".into(), format!("{}:53", node::DNS)])
             .with(["--listen".into(), format!("[{}]:53", node::DNS_V6)])
             .with([
@@ -180,7 +180,7 @@ impl World {
 
     /// The enforcer on this world's manifests, with a backend: `netfilter`, `ebpf`, `memory` or `none`.
     pub fn enforcer(&self, backend: &str) -> DaemonSpec {
-        DaemonSpec::new(Program::Enforcer, ENFORCER_ADMIN)
+        DaemonSpec::enforcer(ENFORCER_ADMIN)
             .with([
                 "--source".into(),
                 format!("dir:{}", self.manifests.folder().display()),

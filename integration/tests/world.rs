@@ -13,8 +13,8 @@ use std::{
 };
 
 use egret_integration::{
-    DaemonSpec, Family, LoadPlan, Lookup, Outcome, PodSpec, Program, RecordType, Records, ResponseCode,
-    Service, Spoof, Transport, UdpOutcome, World, upstream,
+    DaemonSpec, Family, LoadPlan, Lookup, Outcome, PodSpec, RecordType, Records, ResponseCode, Service,
+    Spoof, Transport, UdpOutcome, World, upstream,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -161,6 +161,26 @@ fn pods_reach_each_other_through_the_node() -> TestResult {
         .node()
         .run(&["ip", "route", "get", &server.address().to_string()])?;
     assert!(route.stdout.contains(server.interface()), "{route:?}");
+    Ok(())
+}
+
+#[test]
+fn a_held_answer_waits_for_its_release() -> TestResult {
+    let Some(world) = world_without_daemons(&["client"]) else {
+        return Ok(());
+    };
+    let (client, upstream) = (world.pod("client"), world.upstream());
+    upstream.set("held.example.test", Records::addresses(["203.0.113.1"]).held());
+    let lookup = Lookup::of("held.example.test", RecordType::A).at(upstream::ADDRESS);
+    assert!(client.look_up(&lookup.clone().patience(QUICK)).is_err());
+    std::thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(|| client.look_up(&lookup)));
+        assert!(upstream.wait_until_asked("held.example.test", 3, PATIENCE));
+        upstream.release("held.example.test");
+        for reply in both {
+            assert_eq!(reply.join().unwrap().unwrap().addresses().len(), 1);
+        }
+    });
     Ok(())
 }
 
@@ -488,12 +508,75 @@ fn a_daemon_that_is_not_built_is_named() -> TestResult {
         return Ok(());
     };
     let error = world
-        .launch(DaemonSpec::new(Program::Dnsd, 9000).in_folder("/nowhere"))
+        .launch(DaemonSpec::dnsd(9000).in_folder("/nowhere"))
         .unwrap_err();
     assert!(
         error.to_string().starts_with("/nowhere/dnsd does not exist"),
         "{error}"
     );
+    Ok(())
+}
+
+/// A stand-in that says when it starts and ends, and never answers.
+#[test]
+fn a_daemon_that_never_gets_ready_shows_its_log_and_its_end() -> TestResult {
+    let Some(world) = World::or_skip() else {
+        return Ok(());
+    };
+    let script = world.files().join("dnsd");
+    std::fs::write(
+        &script,
+        "#!/bin/sh\necho started $*\necho no such upstream >&2\nexit 3\n",
+    )?;
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let error = world
+        .start(world.dnsd().in_folder(world.files()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("dnsd is not ready") && error.contains("exit status: 3"),
+        "{error}"
+    );
+    assert!(
+        error.contains("started --admin 127.0.0.1:9253 --listen 169.254.20.10:53"),
+        "{error}"
+    );
+    assert!(error.contains("no such upstream"), "{error}");
+    world.assert_nothing_left();
+    Ok(())
+}
+
+#[test]
+fn a_daemon_can_be_hung_killed_restarted_and_asked_for_its_metrics() -> TestResult {
+    let Some(world) = World::or_skip() else {
+        return Ok(());
+    };
+    std::fs::write(world.files().join("prometheus.yml"), "global: {}\n")?;
+    let spec = DaemonSpec::stock("prometheus", 9090, "/-/ready").with([
+        "--web.listen-address=127.0.0.1:9090".to_owned(),
+        format!("--config.file={}/prometheus.yml", world.files().display()),
+        format!("--storage.tsdb.path={}/prometheus", world.files().display()),
+    ]);
+    let mut prometheus = world.start(spec)?;
+    let build = prometheus.metrics()?;
+    assert!(build.has("prometheus_build_info", &[]) && build.sum("prometheus_ready", &[]) == 1.0);
+    prometheus.stop()?;
+    assert!(prometheus.get("/-/ready").is_err(), "it hangs");
+    prometheus.cont()?;
+    prometheus.wait_until_ready()?;
+    let first = prometheus.pid();
+    assert!(!prometheus.kill()?.success() && !prometheus.is_running());
+    prometheus.restart()?;
+    prometheus.wait_until_ready()?;
+    assert_ne!(prometheus.pid(), first);
+    assert!(prometheus.terminate()?.success());
+    assert!(
+        prometheus.log().matches("Server is ready").count() >= 2,
+        "{}",
+        prometheus.log()
+    );
+    drop(prometheus);
+    world.assert_nothing_left();
     Ok(())
 }
 

@@ -23,14 +23,14 @@ const PLAIN_UDP: usize = 512;
 /// What goes into one datagram of this server, whatever the client offers (DNS flag day 2020).
 const LARGEST_UDP: usize = 1232;
 
-/// The right answer to `query`, ready for the wire.
+/// The right answer to `query`, whose name has the records `first`, ready for the wire.
 pub(super) fn answer(
     zone: &Zone,
     query: &Message,
     question: &Query,
+    first: Option<Records>,
     transport: Transport,
 ) -> Option<Vec<u8>> {
-    let first = zone.find(&question.name.to_ascii());
     let mut message = response_to(query, question);
     match gather(zone, question, first.clone()) {
         Gathered::Silence => return None,

@@ -10,6 +10,7 @@ pub struct Records {
     pub(super) content: Content,
     pub(super) ttl: u32,
     pub(super) delay: Duration,
+    pub(super) held: bool,
     pub(super) truncated_over_udp: bool,
     pub(super) spelling: Option<String>,
     pub(super) spoofs: Vec<Spoof>,
@@ -81,6 +82,13 @@ impl Records {
         Self { delay, ..self }
     }
 
+    /// Answers only after [`Upstream::release`](super::Upstream::release): a test waits for the question, does what it
+    /// has to do meanwhile, and lets go.
+    #[must_use]
+    pub fn held(self) -> Self {
+        Self { held: true, ..self }
+    }
+
     /// Over UDP: TC=1 and no records; over TCP: all. (Answers too long for UDP are truncated without being told.)
     #[must_use]
     pub fn truncated_over_udp(self) -> Self {
@@ -113,6 +121,7 @@ impl Records {
             content,
             ttl: 30,
             delay: Duration::ZERO,
+            held: false,
             truncated_over_udp: false,
             spelling: None,
             spoofs: Vec::new(),

@@ -191,10 +191,8 @@ async fn answer_in_time(
     question: &Query,
     transport: Transport,
 ) -> Option<Vec<u8>> {
-    if let Some(records) = zone.find(&question.name.to_ascii()) {
-        tokio::time::sleep(records.delay).await;
-    }
-    answer::answer(zone, query, question, transport)
+    let records = zone.find_when_due(&question.name.to_ascii()).await;
+    answer::answer(zone, query, question, records, transport)
 }
 
 fn note(
