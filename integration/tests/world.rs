@@ -8,7 +8,9 @@
 
 use std::{
     collections::BTreeSet,
+    io::Write as _,
     net::{IpAddr, SocketAddr},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -631,6 +633,60 @@ fn a_world_is_up_and_down_quickly_and_a_panic_takes_it_down_too() -> TestResult 
         "up in {up:?}, down in {down:?}"
     );
     assert_eq!(egret_integration::traces_of(&name), Vec::<String>::new());
+    Ok(())
+}
+
+/// The search for leftovers must be able to find something.
+#[test]
+fn what_a_world_has_is_found_while_it_lives() -> TestResult {
+    let Some(mut world) = World::or_skip() else {
+        return Ok(());
+    };
+    world.add(PodSpec::new("client").in_a_cgroup())?;
+    let sleeper = world.launch(DaemonSpec::stock("sleep", 1, "/").with(["60"]))?;
+    let found = egret_integration::traces_of(world.name());
+    for trace in [
+        format!("namespace {}", world.node().namespace()),
+        format!("namespace {}", world.internet_namespace()),
+        format!("namespace {}", world.pod("client").netns_name()),
+        format!("process {}", sleeper.pid()),
+    ] {
+        assert!(found.contains(&trace), "{trace} in {found:#?}");
+    }
+    for kind in ["mount", "cgroup"] {
+        assert!(
+            found.iter().any(|trace| trace.starts_with(kind)),
+            "{kind} in {found:#?}"
+        );
+    }
+    drop(sleeper);
+    world.assert_nothing_left();
+    Ok(())
+}
+
+#[test]
+fn the_entrance_that_people_are_shown_leads_into_the_pod() -> TestResult {
+    let Some(world) = world_without_daemons(&["client"]) else {
+        return Ok(());
+    };
+    world
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    let mut shell = Command::new("sh")
+        .args(["-c", &world.pod("client").entrance()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    shell
+        .stdin
+        .take()
+        .expect("it is piped")
+        .write_all(b"curl -sS http://api.example.test/; ip -brief address")?;
+    let said = String::from_utf8(shell.wait_with_output()?.stdout)?;
+    assert!(
+        said.starts_with("203.0.113.7\n") && said.contains("10.77.0.1/32 fd77::1/128"),
+        "{said}"
+    );
     Ok(())
 }
 
