@@ -4,15 +4,15 @@
 //! Everything here acts in the network namespace of the thread that opens the handle (a netlink socket
 //! stays in the namespace it was born in; a child process inherits the namespace of the thread that starts it).
 
-/// Rules: which flavour of iptables this host uses, what it holds, and batches that change it.
+// Rules: which flavour of iptables this host uses, what it holds, and batches that change it.
 pub mod iptables;
-/// Sets of addresses that rules refer to, changed one element at a time in microseconds.
+// Sets of addresses that rules refer to, changed one element at a time in microseconds.
 pub mod ipset;
-/// Flows the kernel tracks: list them, mark them, forget them.
+// Flows the kernel tracks: list them, mark them, forget them.
 pub mod conntrack;
-/// Interfaces, addresses, routes, and news of their changes.
+// Interfaces, addresses, routes, and news of their changes.
 pub mod links;
-/// The wire under the last three.
+// The wire under the last three.
 pub mod netlink;
 
 use std::net::IpAddr;

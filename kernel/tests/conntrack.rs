@@ -1,5 +1,7 @@
 //! Tracked flows, against the kernel itself. Flows are made by packets over `lo`, under a rule that turns tracking on.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod common;
 
 use common::{in_fresh_namespace, run};

@@ -1,5 +1,7 @@
 //! Sets, against the kernel itself, with the `ipset` program as the second opinion.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod common;
 
 use common::{in_fresh_namespace, run};

@@ -1,5 +1,7 @@
 //! Rules, through the real programs of both flavours and both families.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod common;
 
 use common::{in_fresh_namespace, run};

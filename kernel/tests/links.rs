@@ -1,5 +1,7 @@
 //! Interfaces, addresses, routes and news of them, against the kernel itself.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod common;
 
 use common::{in_fresh_namespace, run};
@@ -149,11 +151,11 @@ fn the_monitor_is_silent_until_something_changes_and_then_says_what() {
 fn news(monitor: &mut Monitor) -> Changes {
     let mut polled = [PollFd::new(monitor.as_fd(), PollFlags::POLLIN)];
     assert_eq!(
-        poll(&mut polled, PollTimeout::from(5000u16)).unwrap(),
+        poll(&mut polled, PollTimeout::from(5000u16)).expect("the descriptor is open"),
         1,
         "no news within five seconds"
     );
-    monitor.drain().unwrap()
+    monitor.drain().expect("the monitor is open")
 }
 
 #[test]
