@@ -1,0 +1,220 @@
+//! The arrows of ARCHITECTURE.md, held: which crate may depend on what, which module may use what, how long
+//! a file may be.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+
+/// Crate, the workspace crates that it may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("egret-shared", &[]),
+    ("egret-policies", &["egret-shared"]),
+    ("egret-kernel", &[]),
+    (
+        "egret-enforcer",
+        &["egret-shared", "egret-policies", "egret-kernel"],
+    ),
+    ("egret-dnsd", &["egret-shared", "egret-kernel"]),
+    ("egret-cli", &["egret-shared", "egret-policies"]),
+];
+
+/// Crate, packages that it may never use: each would let it cheat.
+const FORBIDDEN: &[(&str, &[&str])] = &[
+    (
+        "egret-policies",
+        &[
+            "tokio", "kube", "aya", "nix", "libc", "socket2", "rand", "tracing", "metrics",
+        ],
+    ),
+    (
+        "egret-kernel",
+        &["tokio", "kube", "aya", "serde", "hickory-proto"],
+    ),
+    ("egret-dnsd", &["kube", "aya", "hickory-server"]),
+    ("egret-cli", &["kube", "aya", "nix", "tokio"]),
+];
+
+/// Folder or file, words that may not stand in it, why.
+const WORDS: &[(&str, &[&str], &str)] = &[
+    (
+        "policies/src",
+        &[
+            "std::fs",
+            "std::env",
+            "std::process",
+            "std::thread",
+            "Instant::now",
+            "SystemTime",
+            "TcpStream",
+            "UdpSocket",
+        ],
+        "policies is a function with memory: no IO, no clock",
+    ),
+    (
+        "enforcer/src/backend",
+        &[
+            "policies::api",
+            "policies::lower",
+            "policies::model",
+            "policies::compiler",
+            "crate::watch",
+            "crate::link",
+        ],
+        "a backend sees policies::rules and nothing else",
+    ),
+    (
+        "enforcer/src/watch",
+        &["crate::backend"],
+        "the source of objects knows no backend",
+    ),
+    (
+        "dnsd/src",
+        &["iptables", "NetworkPolicy"],
+        "dnsd knows names and who asked, not policies",
+    ),
+];
+
+/// The most lines of a source file, unless it says why it is longer.
+const MAX_LINES: usize = 800;
+
+fn workspace() -> Metadata {
+    MetadataCommand::new()
+        .no_deps()
+        .exec()
+        .expect("cargo metadata runs in a checkout")
+}
+
+fn package<'a>(metadata: &'a Metadata, name: &str) -> &'a Package {
+    metadata
+        .packages
+        .iter()
+        .find(|package| package.name.as_str() == name)
+        .unwrap_or_else(|| panic!("no crate {name}"))
+}
+
+fn dependencies(package: &Package) -> BTreeSet<String> {
+    let normal = package
+        .dependencies
+        .iter()
+        .filter(|dependency| dependency.kind == DependencyKind::Normal);
+    normal.map(|dependency| dependency.name.clone()).collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the workspace")
+        .to_owned()
+}
+
+fn source_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in
+            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                _ if path.is_dir() && !path.ends_with("target") => folders.push(path),
+                Some(extension) if extension == "rs" => found.push(path),
+                Some(_) | None => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    let metadata = workspace();
+    for (name, allowed) in ARROWS {
+        let used = dependencies(package(&metadata, name));
+        let crossed: Vec<_> = used
+            .iter()
+            .filter(|used| used.starts_with("egret-") && !allowed.contains(&used.as_str()))
+            .collect();
+        assert!(
+            crossed.is_empty(),
+            "{name} depends on {crossed:?}; it may use {allowed:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_depends_on_the_tests_and_benches() {
+    for package in workspace().packages {
+        let used = dependencies(&package);
+        for leaf in ["egret-integration", "egret-benches"] {
+            assert!(!used.contains(leaf), "{} depends on {leaf}", package.name);
+        }
+    }
+}
+
+#[test]
+fn no_crate_has_a_dependency_that_lets_it_cheat() {
+    let metadata = workspace();
+    for (name, forbidden) in FORBIDDEN {
+        let used = dependencies(package(&metadata, name));
+        let cheats: Vec<_> = forbidden
+            .iter()
+            .filter(|forbidden| used.contains(**forbidden))
+            .collect();
+        assert!(cheats.is_empty(), "{name} depends on {cheats:?}");
+    }
+}
+
+#[test]
+fn the_pure_crates_use_shared_without_its_runtime() {
+    let metadata = workspace();
+    for name in ["egret-policies", "egret-cli"] {
+        let shared = package(&metadata, name)
+            .dependencies
+            .iter()
+            .find(|used| used.name == "egret-shared")
+            .unwrap();
+        assert!(
+            !shared.features.contains(&"rt".to_owned()),
+            "{name} uses egret-shared with the feature rt"
+        );
+    }
+}
+
+#[test]
+fn modules_keep_to_their_rows() {
+    for (place, words, why) in WORDS {
+        for file in source_files(&root().join(place)) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            for (number, line) in code.enumerate() {
+                let word = words.iter().find(|word| line.contains(**word));
+                assert!(
+                    word.is_none(),
+                    "{}: {:?} in code line {number}: {why}",
+                    file.display(),
+                    word
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_over_800_lines_says_why() {
+    for file in source_files(&root()) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let reasoned = text
+            .lines()
+            .take(30)
+            .any(|line| line.contains("longer than 800 lines because"));
+        assert!(
+            text.lines().count() <= MAX_LINES || reasoned,
+            "{} has {} lines; split it by what changes together, or say at its top that it is \"longer than 800 lines because …\"",
+            file.display(),
+            text.lines().count()
+        );
+    }
+}
