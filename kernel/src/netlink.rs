@@ -273,7 +273,6 @@ fn verdict(asked: &'static str, message: &Message<'_>) -> Result<(), Error> {
     };
     match i32::from_ne_bytes(*code) {
         0 => Ok(()),
-        // An echo that goes on behind a DONE is the next listing's business.
         code if code < 0 => Err(Error::Refused {
             asked,
             refusal: Refusal {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 /// What a packet must be like, and what then happens to it. Every part that is said must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     source: Option<(bool, IpNet)>,
     destination: Option<(bool, IpNet)>,
@@ -31,7 +31,15 @@ impl Rule {
 
     /// A rule that does nothing but count.
     pub fn count() -> Self {
-        Self::default()
+        Self {
+            source: None,
+            destination: None,
+            input: None,
+            output: None,
+            protocol: None,
+            clauses: Vec::new(),
+            target: None,
+        }
     }
 
     #[must_use]
