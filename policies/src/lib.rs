@@ -22,3 +22,4 @@ mod sequence;
 pub mod compiler;
 pub mod rules;
 pub mod memory;
+pub mod oracle;

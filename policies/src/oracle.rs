@@ -1,0 +1,210 @@
+//! Decides a connection straight from the objects: slowly, obviously, and with nothing in common with
+//! the compiler but the words of the model. What it says is what policies mean; the tests hold the
+//! compiler to it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use egret_shared::observation::Observation;
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use crate::compiler::{PodToOwnNode, Settings};
+use crate::memory::{Connection, Protocol, Verdict};
+use crate::model::cluster::{Entity, EntityKey, Pod};
+use crate::model::{Action, Direction, Effect, Policy, Rule, Tier};
+
+mod cluster;
+mod matching;
+mod told;
+
+use told::{Run, Told};
+
+/// All that there is, as plain lists.
+#[derive(Clone, Debug)]
+pub struct World {
+    settings: Settings,
+    entities: BTreeMap<EntityKey, Entity>,
+    told: Vec<Told>,
+    runs: Vec<Run>,
+}
+
+impl World {
+    /// An empty world.
+    #[must_use]
+    pub const fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            entities: BTreeMap::new(),
+            told: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// An object is now like this.
+    pub fn apply(&mut self, entity: Entity) {
+        self.entities.insert(entity.key(), entity);
+        self.forget_lost_runs();
+    }
+
+    /// An object is gone.
+    pub fn delete(&mut self, key: &EntityKey) {
+        self.entities.remove(key);
+        self.forget_lost_runs();
+    }
+
+    /// A client was told addresses; nothing comes of it when the client is no local pod.
+    pub fn observe(&mut self, observation: &Observation, now: Timestamp) {
+        self.remember(observation, now);
+    }
+
+    /// The pod that has an address for its own.
+    #[must_use]
+    pub fn owner(&self, address: IpAddr) -> Option<&PodKey> {
+        self.pod_at(address.to_canonical()).map(|pod| &pod.key)
+    }
+
+    /// The pods that are to have rules.
+    pub fn local_pods(&self) -> impl Iterator<Item = PodKey> {
+        self.pods()
+            .filter(|pod| self.is_local(pod) && !self.own_addresses(pod).is_empty())
+            .map(|pod| pod.key.clone())
+    }
+
+    /// What becomes of a connection in one direction.
+    #[must_use]
+    pub fn decide(&self, connection: &Connection, now: Timestamp) -> Verdict {
+        let question = Question {
+            world: self,
+            connection,
+            now,
+        };
+        match self.pod_with_own_address(&connection.pod) {
+            None => Verdict::Allow,
+            Some(_) if connection.direction == Direction::Ingress && connection.peer_is_own_node => {
+                Verdict::Allow
+            }
+            Some(subject) => question.decide(subject),
+        }
+    }
+}
+
+/// What one tier says.
+enum Answer {
+    Allow,
+    Deny,
+    AskNext,
+}
+
+struct Question<'a> {
+    world: &'a World,
+    connection: &'a Connection,
+    now: Timestamp,
+}
+
+impl Question<'_> {
+    fn decide(&self, subject: &Pod) -> Verdict {
+        let tiers = [
+            self.ordered(subject, Tier::ClusterEgressFirewall),
+            self.ordered(subject, Tier::Admin),
+            self.network_policies(subject),
+            self.ordered(subject, Tier::Baseline),
+        ];
+        for answer in tiers {
+            match answer {
+                Answer::Allow => return Verdict::Allow,
+                Answer::Deny => return Verdict::Deny,
+                Answer::AskNext => {}
+            }
+        }
+        Verdict::Allow
+    }
+
+    /// Policies by priority, their rules in order: the first match decides. A ClusterEgressFirewall's
+    /// Allow is no grant: it only ends its tier.
+    fn ordered(&self, subject: &Pod, tier: Tier) -> Answer {
+        let mut policies = self.policies_on(subject, tier);
+        policies.sort_by(|one, other| (one.rank.priority, &one.id).cmp(&(other.rank.priority, &other.id)));
+        for policy in policies {
+            for rule in self.rules_of(policy).unwrap_or_default() {
+                if self.matches(subject, rule) {
+                    return match (rule.action, tier) {
+                        (Action::Deny, _) => Answer::Deny,
+                        (Action::Allow, Tier::Admin | Tier::Baseline) => Answer::Allow,
+                        (Action::Allow, Tier::ClusterEgressFirewall | Tier::NetworkPolicy)
+                        | (Action::Pass, _) => Answer::AskNext,
+                    };
+                }
+            }
+        }
+        Answer::AskNext
+    }
+
+    /// A pod is isolated when one NetworkPolicy speaks of the direction; then what no rule of any of
+    /// them allows is denied.
+    fn network_policies(&self, subject: &Pod) -> Answer {
+        let speaking: Vec<&[Rule]> = self
+            .policies_on(subject, Tier::NetworkPolicy)
+            .into_iter()
+            .filter_map(|policy| self.rules_of(policy))
+            .collect();
+        if speaking.is_empty() {
+            return Answer::AskNext;
+        }
+        let mut rules = speaking.into_iter().flatten();
+        if rules.any(|rule| rule.action == Action::Allow && self.matches(subject, rule)) || self.is_own_node()
+        {
+            Answer::Allow
+        } else {
+            Answer::Deny
+        }
+    }
+
+    /// A pod that is isolated for egress still reaches its own node, as far as the setting says.
+    fn is_own_node(&self) -> bool {
+        let is_asked = self.connection.direction == Direction::Egress && self.connection.peer_is_own_node;
+        is_asked
+            && match self.world.settings.pod_to_own_node {
+                PodToOwnNode::Allow => true,
+                PodToOwnNode::Dns => matches!(
+                    self.connection.protocol,
+                    Protocol::Port(
+                        egret_shared::net::Transport::Udp | egret_shared::net::Transport::Tcp,
+                        53
+                    )
+                ),
+                PodToOwnNode::Enforce => false,
+            }
+    }
+
+    fn policies_on(&self, subject: &Pod, tier: Tier) -> Vec<&Policy> {
+        self.world
+            .entities
+            .values()
+            .filter_map(|entity| match entity {
+                Entity::Policy(policy) => Some(policy),
+                Entity::Namespace(_)
+                | Entity::Pod(_)
+                | Entity::Node(_)
+                | Entity::Service(_)
+                | Entity::EndpointSlice(_) => None,
+            })
+            .filter(|policy| policy.rank.tier == tier)
+            .filter(|policy| {
+                self.world
+                    .selects(&policy.subject.namespaces, &policy.subject.pods, subject)
+            })
+            .collect()
+    }
+
+    fn rules_of<'p>(&self, policy: &'p Policy) -> Option<&'p [Rule]> {
+        let effect = match self.connection.direction {
+            Direction::Egress => &policy.egress,
+            Direction::Ingress => &policy.ingress,
+        };
+        match effect {
+            Effect::None => None,
+            Effect::Rules(rules) => Some(rules),
+        }
+    }
+}
