@@ -1,1 +1,27 @@
-//! Under construction.
+//! dnsd: answers the pods' DNS queries, notes who was told what, and holds an answer until the kernel is ready.
+//!
+//! ```text
+//!  listen ──▶ message ──▶ client ──▶ cache ──▶ forward ──▶ exchange ──▶ observe ──▶ ledger ──▶ hold ──▶ release ──▶ listen
+//!                                                                                    │          ▲
+//!                                                                                    └── link ──┘
+//! ```
+//!
+//! `resolve` is the way of one query through all of it. `message`, `answer`, `exchange`, `observe`, `cache`,
+//! `ledger` and `hold` do no IO and read no clock.
+
+pub mod config;
+pub mod message;
+pub mod listen;
+pub mod client;
+pub mod resolve;
+pub mod answer;
+pub mod cache;
+pub mod forward;
+pub mod exchange;
+pub mod observe;
+pub mod ledger;
+pub mod hold;
+pub mod release;
+pub mod link;
+pub mod metrics;
+pub mod admin;

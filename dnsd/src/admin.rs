@@ -1,0 +1,126 @@
+//! What operators are answered. It runs on a thread of its own: the heart that `/healthz` looks at is that of the
+//! thread which serves.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use egret_shared::rt::admin::Admin;
+use egret_shared::rt::{clock, telemetry};
+use egret_shared::time::Timestamp;
+
+use crate::listen::Service;
+use crate::metrics::Metrics;
+use crate::release::Holder;
+
+/// How often the heart beats.
+const BEAT: Duration = Duration::from_millis(100);
+/// How old a beat may be.
+const DEAD: Duration = Duration::from_secs(2);
+
+/// Beats while the serving thread has turns to give.
+#[derive(Debug, Default)]
+pub struct Heart(AtomicU64);
+
+impl Heart {
+    /// Beats until the runtime ends.
+    pub async fn beat(self: Arc<Self>) {
+        loop {
+            self.0.store(clock::now().as_millis(), Ordering::Relaxed);
+            tokio::time::sleep(BEAT).await;
+        }
+    }
+
+    fn silence(&self, now: Timestamp) -> Duration {
+        now.since(Timestamp::from_millis(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// The operators' view.
+#[derive(Debug)]
+pub struct Operators {
+    /// Whether the serving thread lives.
+    pub heart: Arc<Heart>,
+    /// Who serves.
+    pub service: Service,
+    /// What is held.
+    pub holder: Arc<Holder>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// How it is rendered.
+    pub recorder: telemetry::Metrics,
+    /// What was counted of the ledger's evictions so far; `Hold` has no handles.
+    pub seen_evictions: Mutex<u64>,
+}
+
+impl Admin for Operators {
+    fn health(&self) -> Result<(), String> {
+        let silence = self.heart.silence(clock::now());
+        if silence > DEAD {
+            return Err(format!(
+                "the serving thread has not had a turn for {} ms",
+                silence.as_millis()
+            ));
+        }
+        Ok(())
+    }
+
+    fn readiness(&self) -> Result<String, String> {
+        self.health()?;
+        if self.service.stop.is_cancelled() {
+            return Err("stopping".to_owned());
+        }
+        if self.holder.waits_for_interest() {
+            return Err(
+                "waiting for the enforcer's first interest: each answer is held up to the deadline"
+                    .to_owned(),
+            );
+        }
+        let figures = self.holder.figures();
+        Ok(match (figures.is_connected, figures.is_interest_known) {
+            (true, true) => format!(
+                "ready; {} pod addresses have interest in names",
+                figures.clients_with_interest
+            ),
+            (true, false) => "ready; the enforcer has not told its interest yet: nothing is held".to_owned(),
+            (false, true) => {
+                "ready; the enforcer is away: interesting answers are held up to the deadline".to_owned()
+            }
+            (false, false) => "ready; no enforcer was ever there: nothing is held".to_owned(),
+        })
+    }
+
+    fn metrics(&self) -> String {
+        self.refresh();
+        self.recorder.render()
+    }
+
+    fn page(&self, _path: &str) -> Option<String> {
+        None
+    }
+}
+
+impl Operators {
+    fn refresh(&self) {
+        let (resolver, metrics) = (&self.service.resolver, &self.metrics);
+        let (config, held) = (resolver.config(), self.holder.figures());
+        let (entries, octets, _evictions) = resolver.cache_figures();
+        for (gauge, value) in [
+            (&metrics.cache_entries, entries),
+            (&metrics.cache_bytes, octets),
+            (&metrics.cache_limit_bytes, config.fixed.cache_size),
+            (&metrics.held_answers, held.held),
+            (&metrics.held_limit, config.hold.total),
+            (&metrics.ledger_entries, held.told),
+            (&metrics.ledger_limit_entries, config.hold.ledger.total),
+            (&metrics.link_connected, usize::from(held.is_connected)),
+            (&metrics.interested_clients, held.clients_with_interest),
+            (&metrics.tcp_connections, self.service.connections.count()),
+        ] {
+            gauge.set(u32::try_from(value).map_or(f64::MAX, f64::from));
+        }
+        let mut seen = self.seen_evictions.lock().unwrap_or_else(PoisonError::into_inner);
+        metrics.ledger_evictions.increment(held.evictions - *seen);
+        *seen = held.evictions;
+    }
+}

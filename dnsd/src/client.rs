@@ -1,0 +1,198 @@
+//! Who asks. A query is a pod's if the way back to its source address leaves by the interface that it came in by:
+//! a pod that writes another's address as its source gains nothing, it is answered at that address and its query is
+//! not recorded.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use egret_kernel::links::Links;
+use egret_shared::switch::{self, Switch};
+use egret_shared::time::Timestamp;
+
+/// How long a look-up of a route is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Addresses whose routes are remembered; with more, all are looked up anew.
+const MAX_REMEMBERED: usize = 16_384;
+
+/// The client of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A pod (or something else behind an interface of its own), by its address.
+    Attributed(IpAddr),
+    /// Nobody to whom a record could be kept.
+    Unattributed(Unattributed),
+}
+
+/// Why a query belongs to nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unattributed {
+    /// It comes from this host.
+    Local,
+    /// It came in by another interface than the way back leaves by.
+    Interface,
+    /// There is no way back.
+    NoRoute,
+    /// The kernel did not say.
+    Unknown,
+}
+
+impl Unattributed {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Interface, Self::NoRoute, Self::Unknown];
+
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Interface => "interface",
+            Self::NoRoute => "no_route",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is this host's own.
+    Local,
+    /// It leaves by the interface with this index.
+    Leaves(u32),
+    /// There is none.
+    None,
+}
+
+/// What knows the ways: the kernel's routing table, or a test's.
+pub trait Routes: Send {
+    /// The way to an address.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    fn way_to(&mut self, address: IpAddr) -> io::Result<Way>;
+}
+
+impl Routes for Links {
+    fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
+        let route = self.route_to(address).map_err(io::Error::other)?;
+        Ok(match route {
+            Some(route) if route.is_local => Way::Local,
+            Some(route) => Way::Leaves(route.interface),
+            None => Way::None,
+        })
+    }
+}
+
+/// Attributes queries; look-ups are remembered for a second.
+pub struct Attribution(Mutex<Known>);
+
+struct Known {
+    routes: Box<dyn Routes>,
+    ways: HashMap<IpAddr, (Way, Timestamp)>,
+}
+
+impl std::fmt::Debug for Attribution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attribution").finish_non_exhaustive()
+    }
+}
+
+impl Attribution {
+    /// Attributes by these routes.
+    #[must_use]
+    pub fn new(routes: Box<dyn Routes>) -> Self {
+        Self(Mutex::new(Known {
+            routes,
+            ways: HashMap::new(),
+        }))
+    }
+
+    /// The client of a query from `source` that came in by `interface`.
+    pub fn client(&self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> Client {
+        if source.is_loopback() {
+            return Client::Unattributed(Unattributed::Local);
+        }
+        // One task serves; the lock is there for the type alone, and a panic inside leaves a map that is still true.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.way(source, interface, now) {
+            Err(error) => {
+                tracing::debug!(%source, %error, "the route of a client cannot be looked up");
+                Client::Unattributed(Unattributed::Unknown)
+            }
+            Ok(Way::Local) => Client::Unattributed(Unattributed::Local),
+            Ok(Way::None) => Client::Unattributed(Unattributed::NoRoute),
+            Ok(Way::Leaves(_)) if switch::is_off(Switch::AttributeByInterface) => Client::Attributed(source),
+            Ok(Way::Leaves(way)) if Some(way) == interface => Client::Attributed(source),
+            Ok(Way::Leaves(_)) => Client::Unattributed(Unattributed::Interface),
+        }
+    }
+}
+
+impl Known {
+    /// The way to the source. One that does not fit is looked up again: a pod may have come just now.
+    fn way(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<Way> {
+        if let Some((way @ Way::Leaves(index), until)) = self.ways.get(&source)
+            && now < *until
+            && Some(*index) == interface
+        {
+            return Ok(*way);
+        }
+        let way = self.routes.way_to(source)?;
+        if self.ways.len() >= MAX_REMEMBERED {
+            self.ways.clear();
+        }
+        self.ways.insert(source, (way, now.after(BELIEVED)));
+        Ok(way)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000);
+
+    #[derive(Default)]
+    struct Table(HashMap<IpAddr, Way>);
+
+    impl Routes for Table {
+        fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
+            Ok(self.0.get(&address).copied().unwrap_or(Way::None))
+        }
+    }
+
+    fn attribution() -> Attribution {
+        Attribution::new(Box::new(Table(HashMap::from([
+            ([10, 0, 0, 1].into(), Way::Leaves(7)),
+            ([10, 0, 0, 2].into(), Way::Leaves(8)),
+            ([10, 0, 0, 9].into(), Way::Local),
+        ]))))
+    }
+
+    #[test]
+    fn a_query_is_a_pods_only_by_the_pods_own_interface() {
+        let attribution = attribution();
+        for (source, interface, client) in [
+            ([10, 0, 0, 1], 7, Client::Attributed([10, 0, 0, 1].into())),
+            ([10, 0, 0, 2], 7, Client::Unattributed(Unattributed::Interface)),
+            ([10, 0, 0, 9], 1, Client::Unattributed(Unattributed::Local)),
+            ([127, 0, 0, 1], 1, Client::Unattributed(Unattributed::Local)),
+            ([192, 0, 2, 1], 7, Client::Unattributed(Unattributed::NoRoute)),
+        ] {
+            for _ in 0..2 {
+                assert_eq!(
+                    attribution.client(source.into(), Some(interface), NOW),
+                    client,
+                    "{source:?}"
+                );
+            }
+        }
+        assert_eq!(
+            attribution.client([10, 0, 0, 1].into(), None, NOW),
+            Client::Unattributed(Unattributed::Interface)
+        );
+    }
+}

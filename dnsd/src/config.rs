@@ -1,0 +1,288 @@
+//! What dnsd is told to do: `Written` is what people write, on the command line and in the file; `Config` is
+//! what is meant, whole and within its ranges.
+
+mod value;
+mod written;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use egret_shared::net::IpNet;
+use egret_shared::rt::config::{ConfigError, load};
+
+use crate::answer::TtlLimits;
+use crate::hold::HoldLimits;
+use crate::ledger::LedgerLimits;
+
+pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
+pub use written::{Args, Written};
+
+/// The configuration as it is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What needs a restart to change.
+    pub fixed: Fixed,
+    /// The upstreams, in order of preference; at least one.
+    pub upstreams: Vec<Upstream>,
+    /// Whether all are asked over TCP.
+    pub force_tcp: bool,
+    /// How long one upstream is waited for.
+    pub try_timeout: Duration,
+    /// How long all of them are waited for.
+    pub total_timeout: Duration,
+    /// Questions under way at once.
+    pub max_exchanges: usize,
+    /// The largest datagram, to clients and from upstreams.
+    pub max_udp_size: u16,
+    /// What becomes of an answer that cannot be held any longer.
+    pub on_stall: OnStall,
+    /// What may be held, and how long.
+    pub hold: HoldLimits,
+    /// Between what TTLs are brought.
+    pub ttl: TtlLimits,
+    /// How long a negative answer is kept at most.
+    pub max_negative_ttl: Duration,
+    /// Limits of TCP.
+    pub tcp: TcpLimits,
+    /// Addresses that no name opens.
+    pub protected: Vec<IpNet>,
+}
+
+/// The part of the configuration that needs a restart to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Where clients ask, over UDP and TCP; at least one.
+    pub listen: Vec<SocketAddr>,
+    /// The enforcer's socket.
+    pub link: PathBuf,
+    /// Where operators ask.
+    pub admin: SocketAddr,
+    /// Octets of the cache.
+    pub cache_size: usize,
+}
+
+/// Limits of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpLimits {
+    /// Connections of all clients.
+    pub connections: usize,
+    /// Connections of one client.
+    pub connections_per_client: usize,
+    /// How long a connection may be idle.
+    pub idle: Duration,
+}
+
+/// Why a configuration cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] ConfigError),
+    /// A field that must be there.
+    #[error("{field} is missing: {wanted}")]
+    Missing {
+        /// The field.
+        field: &'static str,
+        /// What would be accepted.
+        wanted: &'static str,
+    },
+    /// A value outside of its range.
+    #[error("{field}: {value} is not accepted; {range} is")]
+    Range {
+        /// The field.
+        field: &'static str,
+        /// What was written.
+        value: String,
+        /// What would be accepted.
+        range: String,
+    },
+    /// Two fields that do not fit.
+    #[error("{0}")]
+    Contradiction(&'static str),
+}
+
+impl Config {
+    /// Takes the command line, and the file that it names if it does.
+    ///
+    /// # Errors
+    /// With the field, or the file, line and column.
+    pub fn load(args: &Args) -> Result<Self, Invalid> {
+        let file = match &args.config {
+            Some(path) => load::<Written>(path)?,
+            None => Written::default(),
+        };
+        args.written.clone().over(file).mean()
+    }
+
+    /// The fields by which `other` differs that need a restart.
+    #[must_use]
+    pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
+        let (mine, theirs) = (&self.fixed, &other.fixed);
+        [
+            ("listen", mine.listen != theirs.listen),
+            ("link", mine.link != theirs.link),
+            ("admin", mine.admin != theirs.admin),
+            ("cacheSize", mine.cache_size != theirs.cache_size),
+        ]
+        .into_iter()
+        .filter_map(|(field, differs)| differs.then_some(field))
+        .collect()
+    }
+}
+
+impl Written {
+    /// What is meant, with defaults where nothing was written.
+    ///
+    /// # Errors
+    /// With the field.
+    pub fn mean(self) -> Result<Config, Invalid> {
+        let ttl = self.ttl_limits()?;
+        let ledger = LedgerLimits {
+            per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
+            total: count("recordsTotal", self.records_total, 200_000)?,
+            grace: span("recordGrace", self.record_grace, 30_000, 0, 86_400_000)?,
+        };
+        let hold = HoldLimits {
+            deadline: span("stallDeadline", self.stall_deadline, 200, 1, 4_000)?,
+            per_client: count("heldPerClient", self.held_per_client, 200)?,
+            total: within("heldTotal", self.held_total, 2_000, 1, 8_000)?,
+            ledger,
+        };
+        let config = Config {
+            fixed: Fixed {
+                listen: some("listen", self.listen, "one or more ADDRESS:PORT")?,
+                link: self.link.unwrap_or_else(|| PathBuf::from("/run/egret/link.sock")),
+                admin: self
+                    .admin
+                    .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9253))),
+                cache_size: size("cacheSize", self.cache_size)?,
+            },
+            upstreams: some("upstreams", self.upstreams, "one or more [tcp://]ADDRESS:PORT")?,
+            force_tcp: self.force_tcp.unwrap_or(false),
+            try_timeout: span("tryTimeout", self.try_timeout, 2_000, 50, 30_000)?,
+            total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
+            max_exchanges: count("maxExchanges", self.max_exchanges, 4_096)?,
+            max_udp_size: within("maxUdpSize", self.max_udp_size, 1_232, 512, 4_096)?,
+            on_stall: self.on_stall.unwrap_or(OnStall::Release),
+            hold,
+            ttl,
+            max_negative_ttl: span("maxNegativeTtl", self.max_negative_ttl, 3_600_000, 0, 86_400_000)?,
+            tcp: TcpLimits {
+                connections: count("tcpConnections", self.tcp_connections, 1_000)?,
+                connections_per_client: count(
+                    "tcpConnectionsPerClient",
+                    self.tcp_connections_per_client,
+                    100,
+                )?,
+                idle: span("tcpIdle", self.tcp_idle, 10_000, 100, 600_000)?,
+            },
+            protected: self.protected.unwrap_or_else(default_protected),
+        };
+        config.check()
+    }
+
+    fn ttl_limits(&self) -> Result<TtlLimits, Invalid> {
+        let seconds = |field, value, default: u64| {
+            span(field, value, default * 1000, 0, 604_800_000)
+                .map(|span| u32::try_from(span.as_secs()).expect("a week has fewer than 2^32 seconds"))
+        };
+        Ok(TtlLimits {
+            at_least: seconds("minTtl", self.min_ttl, 0)?,
+            at_most: seconds("maxTtl", self.max_ttl, 86_400)?,
+        })
+    }
+}
+
+impl Config {
+    fn check(self) -> Result<Self, Invalid> {
+        if self.ttl.at_least > self.ttl.at_most {
+            return Err(Invalid::Contradiction("minTtl is above maxTtl"));
+        }
+        if self.try_timeout > self.total_timeout {
+            return Err(Invalid::Contradiction("tryTimeout is above totalTimeout"));
+        }
+        Ok(self)
+    }
+}
+
+/// Loopback and link-local: the host itself, and the cloud's metadata service.
+fn default_protected() -> Vec<IpNet> {
+    ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"]
+        .map(|text| text.parse().expect("these are networks"))
+        .to_vec()
+}
+
+fn some<T>(field: &'static str, value: Option<Vec<T>>, wanted: &'static str) -> Result<Vec<T>, Invalid> {
+    value
+        .filter(|list| !list.is_empty())
+        .ok_or(Invalid::Missing { field, wanted })
+}
+
+fn count(field: &'static str, value: Option<usize>, default: usize) -> Result<usize, Invalid> {
+    within(field, value, default, 1, 10_000_000)
+}
+
+fn within<T: PartialOrd + std::fmt::Display>(
+    field: &'static str,
+    value: Option<T>,
+    default: T,
+    least: T,
+    most: T,
+) -> Result<T, Invalid> {
+    let value = value.unwrap_or(default);
+    if (&least..=&most).contains(&&value) {
+        return Ok(value);
+    }
+    Err(Invalid::Range {
+        field,
+        value: value.to_string(),
+        range: format!("{least} to {most}"),
+    })
+}
+
+fn span(
+    field: &'static str,
+    value: Option<Span>,
+    default: u64,
+    least: u64,
+    most: u64,
+) -> Result<Duration, Invalid> {
+    let [default, least, most] = [default, least, most].map(Span::from_millis);
+    within(field, value, default, least, most).map(Span::as_duration)
+}
+
+fn size(field: &'static str, value: Option<Size>) -> Result<usize, Invalid> {
+    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(Size::from_octets);
+    within(field, value, default, least, most).map(Size::as_octets)
+}
+
+/// The configuration in force; a reload replaces it for what comes.
+#[derive(Debug)]
+pub struct Live(RwLock<Arc<Config>>);
+
+impl Live {
+    /// Begins with this.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self(RwLock::new(Arc::new(config)))
+    }
+
+    /// What is in force now.
+    #[must_use]
+    pub fn get(&self) -> Arc<Config> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts this in force.
+    pub fn set(&self, config: Config) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+}
+
+/// The path of the file, for logs.
+#[must_use]
+pub fn file_name(args: &Args) -> &Path {
+    args.config.as_deref().unwrap_or_else(|| Path::new("(no file)"))
+}

@@ -1,0 +1,139 @@
+//! The configuration as it is written: each option of the command line is a field of the file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use egret_shared::net::IpNet;
+use serde::Deserialize;
+
+use super::value::{OnStall, Size, Span, Upstream};
+
+/// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
+/// kernel lets the pod connect.
+///
+/// Every option but --config is also a field of the YAML file, in camelCase (--stall-deadline is stallDeadline,
+/// --upstream is upstreams); the command line goes before the file. SIGHUP reads the file again; listen, link,
+/// admin and cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
+/// signal, 64 wrong usage or configuration, 1 anything else.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "dnsd", version, verbatim_doc_comment)]
+pub struct Args {
+    /// The configuration file (YAML).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub written: Written,
+}
+
+/// The fields, none of which need be written.
+#[derive(Clone, Debug, Default, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Written {
+    /// Where clients ask, over UDP and TCP; an IPv4 or IPv6 address, 0.0.0.0 and [::] for all [required]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 1..)]
+    pub listen: Option<Vec<SocketAddr>>,
+    /// The servers that are asked, in order of preference [required]
+    #[arg(long = "upstream", value_name = "[tcp://]ADDR:PORT", num_args = 1..)]
+    pub upstreams: Option<Vec<Upstream>>,
+    /// The enforcer's Unix socket [default: /run/egret/link.sock]
+    #[arg(long, value_name = "PATH")]
+    pub link: Option<PathBuf>,
+    /// Where /healthz, /readyz and /metrics are answered [default: 127.0.0.1:9253]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// What becomes of an answer that cannot be held any longer [default: release]
+    #[arg(long, value_name = "ACTION")]
+    pub on_stall: Option<OnStall>,
+    /// How long an answer is held at most: 1ms to 4s [default: 200ms]
+    #[arg(long, value_name = "SPAN")]
+    pub stall_deadline: Option<Span>,
+    /// Answers held for one client: 1 to 10000000 [default: 200]
+    #[arg(long, value_name = "COUNT")]
+    pub held_per_client: Option<usize>,
+    /// Answers held for all clients: 1 to 8000 [default: 2000]
+    #[arg(long, value_name = "COUNT")]
+    pub held_total: Option<usize>,
+    /// Addresses remembered for one client: 1 to 10000000 [default: 10000]
+    #[arg(long, value_name = "COUNT")]
+    pub records_per_client: Option<usize>,
+    /// Addresses remembered for all clients: 1 to 10000000 [default: 200000]
+    #[arg(long, value_name = "COUNT")]
+    pub records_total: Option<usize>,
+    /// How long after its TTL an address is still told to an enforcer that comes back: 0s to 24h [default: 30s]
+    #[arg(long, value_name = "SPAN")]
+    pub record_grace: Option<Span>,
+    /// Ask all upstreams over TCP [default: false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub force_tcp: Option<bool>,
+    /// How long one upstream is waited for: 50ms to 30s [default: 2s]
+    #[arg(long, value_name = "SPAN")]
+    pub try_timeout: Option<Span>,
+    /// How long all upstreams are waited for before SERVFAIL: 50ms to 60s [default: 4500ms]
+    #[arg(long, value_name = "SPAN")]
+    pub total_timeout: Option<Span>,
+    /// Questions to upstreams under way at once: 1 to 10000000 [default: 4096]
+    #[arg(long, value_name = "COUNT")]
+    pub max_exchanges: Option<usize>,
+    /// The largest datagram, to clients and from upstreams, in octets: 512 to 4096 [default: 1232]
+    #[arg(long, value_name = "OCTETS")]
+    pub max_udp_size: Option<u16>,
+    /// Memory of the cache: 1MiB to 16GiB [default: 32MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub cache_size: Option<Size>,
+    /// TTLs below this are raised to it: 0s to 168h [default: 0s]
+    #[arg(long, value_name = "SPAN")]
+    pub min_ttl: Option<Span>,
+    /// TTLs above this are lowered to it: 0s to 168h [default: 24h]
+    #[arg(long, value_name = "SPAN")]
+    pub max_ttl: Option<Span>,
+    /// How long a negative answer is kept at most: 0s to 24h [default: 1h]
+    #[arg(long, value_name = "SPAN")]
+    pub max_negative_ttl: Option<Span>,
+    /// TCP connections of all clients: 1 to 10000000 [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    pub tcp_connections: Option<usize>,
+    /// TCP connections of one client: 1 to 10000000 [default: 100]
+    #[arg(long, value_name = "COUNT")]
+    pub tcp_connections_per_client: Option<usize>,
+    /// How long a TCP connection may be idle: 100ms to 10m [default: 10s]
+    #[arg(long, value_name = "SPAN")]
+    pub tcp_idle: Option<Span>,
+    /// Networks whose addresses no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
+    #[arg(long, value_name = "CIDR", num_args = 1..)]
+    pub protected: Option<Vec<IpNet>>,
+}
+
+impl Written {
+    /// These fields, and `below` where nothing was written.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        Self {
+            listen: self.listen.or(below.listen),
+            upstreams: self.upstreams.or(below.upstreams),
+            link: self.link.or(below.link),
+            admin: self.admin.or(below.admin),
+            on_stall: self.on_stall.or(below.on_stall),
+            stall_deadline: self.stall_deadline.or(below.stall_deadline),
+            held_per_client: self.held_per_client.or(below.held_per_client),
+            held_total: self.held_total.or(below.held_total),
+            records_per_client: self.records_per_client.or(below.records_per_client),
+            records_total: self.records_total.or(below.records_total),
+            record_grace: self.record_grace.or(below.record_grace),
+            force_tcp: self.force_tcp.or(below.force_tcp),
+            try_timeout: self.try_timeout.or(below.try_timeout),
+            total_timeout: self.total_timeout.or(below.total_timeout),
+            max_exchanges: self.max_exchanges.or(below.max_exchanges),
+            max_udp_size: self.max_udp_size.or(below.max_udp_size),
+            cache_size: self.cache_size.or(below.cache_size),
+            min_ttl: self.min_ttl.or(below.min_ttl),
+            max_ttl: self.max_ttl.or(below.max_ttl),
+            max_negative_ttl: self.max_negative_ttl.or(below.max_negative_ttl),
+            tcp_connections: self.tcp_connections.or(below.tcp_connections),
+            tcp_connections_per_client: self
+                .tcp_connections_per_client
+                .or(below.tcp_connections_per_client),
+            tcp_idle: self.tcp_idle.or(below.tcp_idle),
+            protected: self.protected.or(below.protected),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The parts, put together and kept running.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use anyhow::Context;
+use egret_kernel::links::Links;
+use egret_shared::revision::Instance;
+use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::rt::{admin, clock, task, telemetry};
+use tokio::task::JoinSet;
+
+use egret_dnsd::admin::{Heart, Operators};
+use egret_dnsd::client::Attribution;
+use egret_dnsd::config::{Args, Config, file_name};
+use egret_dnsd::link;
+use egret_dnsd::listen::{Listeners, Service};
+use egret_dnsd::metrics::{BUCKETS, Metrics};
+use egret_dnsd::release::Holder;
+use egret_dnsd::resolve::Resolver;
+
+/// How long what is under way may take when dnsd is asked to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A dnsd that has bound its sockets.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    args: Args,
+    service: Service,
+    listeners: JoinSet<()>,
+}
+
+impl Daemon {
+    /// Binds the sockets and starts the tasks.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on, or the kernel refuses a socket.
+    pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+        let recorder = telemetry::Metrics::install(&BUCKETS)?;
+        let metrics = Arc::new(Metrics::register());
+        let listeners = Listeners::bind(&config.fixed.listen)?;
+        let links = Links::open().context("the kernel's routing table cannot be asked")?;
+        let holder = Arc::new(Holder::new(config.hold, clock::now(), Arc::clone(&metrics)));
+        let resolver = Arc::new(Resolver::new(
+            config.clone(),
+            Attribution::new(Box::new(links)),
+            Arc::clone(&holder),
+            Arc::clone(&metrics),
+        ));
+        let service = Service::new(resolver);
+        let heart = Arc::new(Heart::default());
+        let operators = Arc::new(Operators {
+            heart: Arc::clone(&heart),
+            service: service.clone(),
+            holder: Arc::clone(&holder),
+            metrics: Arc::clone(&metrics),
+            recorder: recorder.clone(),
+            seen_evictions: Mutex::new(0),
+        });
+        let addresses = listeners.addresses()?;
+        drop(task::spawn("heart", heart.beat()));
+        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        let instance = Instance::from_random(rand::random());
+        let path = config.fixed.link.as_path().into();
+        drop(task::spawn("link", link::keep(path, instance, holder, metrics)));
+        serve_operators(config.fixed.admin, operators, recorder)?;
+        let listeners = listeners.serve(&service);
+        tracing::info!(?addresses, admin = %config.fixed.admin, %instance, "ready");
+        Ok(Self {
+            args,
+            service,
+            listeners,
+        })
+    }
+
+    /// Serves until a signal asks to stop; then answers what is under way.
+    ///
+    /// # Errors
+    /// When a listener dies.
+    pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                request = signals.next() => match request {
+                    Request::Stop => break,
+                    Request::Reload => self.reload(),
+                },
+                _ended = self.listeners.join_next() => anyhow::bail!("a listener ended"),
+            }
+        }
+        self.drain().await;
+        Ok(())
+    }
+
+    /// Takes the file again; what cannot be taken changes nothing.
+    fn reload(&self) {
+        let file = file_name(&self.args).display();
+        let current = self.service.resolver.config();
+        match Config::load(&self.args) {
+            Err(error) => tracing::error!(%file, %error, "the configuration stays as it is"),
+            Ok(mut wanted) => {
+                let fields = current.needs_restart(&wanted);
+                if !fields.is_empty() {
+                    tracing::warn!(%file, ?fields, "these fields need a restart and stay as they are");
+                    wanted.fixed = current.fixed.clone();
+                }
+                self.service.resolver.reconfigure(wanted);
+                tracing::info!(%file, "the configuration was read again");
+            }
+        }
+    }
+
+    async fn drain(mut self) {
+        tracing::info!("stopping; what is under way is answered");
+        self.service.stop.cancel();
+        self.service.under_way.close();
+        let drained = tokio::time::timeout(DRAIN, async {
+            while self.listeners.join_next().await.is_some() {}
+            self.service.under_way.wait().await;
+        });
+        match drained.await {
+            Ok(()) => tracing::info!("stopped"),
+            Err(_elapsed) => tracing::warn!(
+                left = self.service.under_way.len(),
+                "stopped before all was answered"
+            ),
+        }
+    }
+}
+
+/// Answers operators from a thread of its own, so that a serving thread that hangs is told of.
+fn serve_operators(
+    address: SocketAddr,
+    operators: Arc<Operators>,
+    recorder: telemetry::Metrics,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (sender, bound) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || {
+            runtime.block_on(async move {
+                match admin::bind(address).await {
+                    Err(error) => drop(sender.send(Err(error))),
+                    Ok(listener) => {
+                        drop(sender.send(Ok(())));
+                        drop(task::spawn("upkeep", recorder.keep_up()));
+                        admin::serve(listener, operators).await;
+                    }
+                }
+            });
+        })?;
+    bound.recv().context("the admin thread died")??;
+    Ok(())
+}

@@ -1,0 +1,459 @@
+//! Which answers wait, for what, and until when: a function with memory. It has no clock, no socket, no task.
+//!
+//! ```text
+//!   answer ──▶ note in the ledger ──▶ interesting, and something of it not yet realized?
+//!                                        │ no: released            │ yes: held
+//!                                        ▼                         ▼
+//!                                      client ◀── Realized{through ≥ number} · failed · deadline
+//! ```
+//!
+//! An answer waits for the numbers under which its addresses were told, never for "a change": the second of two
+//! equal questions changes nothing, and would overtake the change that the first one caused.
+//!
+//! ```text
+//!   first query            second query
+//!   told as 7, held
+//!                          nothing new: waits for 7 as well
+//!   Realized{7}: released  Realized{7}: released
+//! ```
+
+mod interest;
+mod outgoing;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_shared::link::{ToDnsd, ToEnforcer};
+use egret_shared::observation::Observation;
+use egret_shared::revision::Sequence;
+use egret_shared::switch::{self, Switch};
+use egret_shared::time::Timestamp;
+
+use crate::ledger::{Ledger, LedgerLimits};
+use interest::Interests;
+use outgoing::Outgoing;
+
+/// How long a dnsd that never heard of any interest waits with every answer.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+/// How long a resync waits for the enforcer to have named its interests.
+const INTEREST_WAIT: Duration = Duration::from_millis(100);
+/// Numbers that could not be realized, remembered until they are told again.
+const MAX_FAILED: usize = 4096;
+
+/// What may be held, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldLimits {
+    /// How long an answer waits.
+    pub deadline: Duration,
+    /// Answers held for one client.
+    pub per_client: usize,
+    /// Answers held for all.
+    pub total: usize,
+    /// What the ledger holds.
+    pub ledger: LedgerLimits,
+}
+
+/// A held answer, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An upstream, just now.
+    Upstream,
+    /// The cache.
+    Cache,
+}
+
+/// What becomes of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may go to its client.
+    Release,
+    /// It may not be held for want of room.
+    OverLimit,
+    /// It waits.
+    Hold(Ticket),
+}
+
+/// How the wait of a held answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The kernel holds what it tells.
+    Realized,
+    /// It turned out that nobody waits for it.
+    NotInteresting,
+    /// It cannot or will not be waited for any longer.
+    Stalled(Stall),
+}
+
+/// Why an answer is not waited for any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// The enforcer was slow.
+    Deadline,
+    /// No enforcer is connected.
+    LinkDown,
+    /// No enforcer has ever told what is interesting.
+    NoInterest,
+    /// The enforcer could not realize it.
+    Failed,
+    /// Too many answers are held already.
+    OverLimit,
+}
+
+impl Stall {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Deadline,
+        Self::LinkDown,
+        Self::NoInterest,
+        Self::Failed,
+        Self::OverLimit,
+    ];
+
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::LinkDown => "link_down",
+            Self::NoInterest => "no_interest",
+            Self::Failed => "failed",
+            Self::OverLimit => "over_limit",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    observation: Observation,
+    /// The numbers it waits for; the last is the highest.
+    sequences: Vec<Sequence>,
+    deadline: Timestamp,
+}
+
+impl Held {
+    fn target(&self) -> Sequence {
+        self.sequences.last().copied().unwrap_or(Sequence::ZERO)
+    }
+}
+
+/// The answers that wait, and all that decides about them.
+#[derive(Debug)]
+pub struct Hold {
+    started: Timestamp,
+    limits: HoldLimits,
+    interests: Interests,
+    ledger: Ledger,
+    outgoing: Outgoing,
+    connected: bool,
+    /// What was told up to this number was told on an earlier connection.
+    connection_floor: Sequence,
+    realized: Sequence,
+    failed: BTreeSet<Sequence>,
+    held: HashMap<Ticket, Held>,
+    held_by_client: HashMap<IpAddr, usize>,
+    by_target: BTreeSet<(Sequence, Ticket)>,
+    by_deadline: BTreeSet<(Timestamp, Ticket)>,
+    ended: VecDeque<(Ticket, Outcome)>,
+    next_ticket: u64,
+}
+
+impl Hold {
+    /// Nothing is held, nobody is connected.
+    #[must_use]
+    pub fn new(limits: HoldLimits, now: Timestamp) -> Self {
+        Self {
+            started: now,
+            limits,
+            interests: Interests::default(),
+            ledger: Ledger::new(limits.ledger),
+            outgoing: Outgoing::default(),
+            connected: false,
+            connection_floor: Sequence::ZERO,
+            realized: Sequence::ZERO,
+            failed: BTreeSet::new(),
+            held: HashMap::new(),
+            held_by_client: HashMap::new(),
+            by_target: BTreeSet::new(),
+            by_deadline: BTreeSet::new(),
+            ended: VecDeque::new(),
+            next_ticket: 0,
+        }
+    }
+
+    /// An answer is about to go to its client.
+    pub fn answer(&mut self, observation: Observation, origin: Origin, now: Timestamp) -> Verdict {
+        let (sequences, is_new) = self.tell(&observation, now);
+        let waits = self.is_waited_for(&observation, now) && !self.are_realized(&sequences);
+        if !waits || is_switched_off(origin, is_new) {
+            return Verdict::Release;
+        }
+        if self.is_full(observation.client) {
+            return Verdict::OverLimit;
+        }
+        Verdict::Hold(self.hold(observation, sequences, now))
+    }
+
+    /// The enforcer is there; all that was told before counts no longer.
+    pub fn connected(&mut self, now: Timestamp) {
+        self.connected = true;
+        self.interests.begin();
+        self.tell_all_again(now);
+        self.outgoing.wait_for_interest(now.after(INTEREST_WAIT));
+    }
+
+    /// The enforcer is gone. What it had realized stays realized: the kernel keeps it.
+    pub fn disconnected(&mut self) {
+        self.connected = false;
+        self.outgoing.clear();
+    }
+
+    /// The enforcer says something.
+    pub fn receive(&mut self, message: ToDnsd, now: Timestamp) {
+        match message {
+            ToDnsd::Hello(_) => {}
+            ToDnsd::Interest(interest) => self.interests.set(interest, self.ledger.latest()),
+            ToDnsd::InterestComplete => {
+                self.interests.complete();
+                self.reconsider(now);
+                self.outgoing.stop_waiting(&self.ledger);
+            }
+            ToDnsd::Realized { through, failed } => self.note_realized(through, failed),
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        if self
+            .outgoing
+            .interest_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            self.outgoing.stop_waiting(&self.ledger);
+        }
+        if switch::is_off(Switch::StallDeadline) {
+            return;
+        }
+        while let Some((deadline, ticket)) = self.by_deadline.first().copied() {
+            if deadline > now {
+                break;
+            }
+            self.end(ticket, Outcome::Stalled(self.stall()));
+        }
+    }
+
+    /// When `handle_timeout` is to be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let held = self
+            .by_deadline
+            .first()
+            .map(|(deadline, _)| *deadline)
+            .filter(|_| !switch::is_off(Switch::StallDeadline));
+        [held, self.outgoing.interest_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The next answer whose wait has ended.
+    pub fn poll_ended(&mut self) -> Option<(Ticket, Outcome)> {
+        self.ended.pop_front()
+    }
+
+    /// The next message for the enforcer.
+    pub fn poll_transmit(&mut self, now: Timestamp) -> Option<ToEnforcer> {
+        if self.outgoing.has_overflowed() {
+            self.tell_all_again(now);
+            self.outgoing.stop_waiting(&self.ledger);
+        }
+        self.outgoing.next(&mut self.ledger, now)
+    }
+
+    /// Forgets what is dead.
+    pub fn sweep(&mut self, now: Timestamp) {
+        self.ledger.sweep(now);
+    }
+
+    /// Changes the limits for what comes.
+    pub const fn set_limits(&mut self, limits: HoldLimits) {
+        self.limits = limits;
+        self.ledger.set_limits(limits.ledger);
+    }
+
+    /// The state in figures.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        Figures {
+            held: self.held.len(),
+            told: self.ledger.len(),
+            evictions: self.ledger.evictions(),
+            clients_with_interest: self.interests.len(),
+            is_connected: self.connected,
+            is_interest_known: self.interests.are_known(),
+        }
+    }
+
+    /// Whether every answer waits, since no enforcer has told its interest yet.
+    #[must_use]
+    pub fn waits_for_interest(&self, now: Timestamp) -> bool {
+        !self.interests.are_known() && now < self.started.after(FIRST_WAIT)
+    }
+
+    /// Notes an observation; gives the numbers it waits for, and whether it tells something new.
+    fn tell(&mut self, observation: &Observation, now: Timestamp) -> (Vec<Sequence>, bool) {
+        let floor = self
+            .connection_floor
+            .max(self.interests.floor(observation.client));
+        let failed = &self.failed;
+        let noted = self.ledger.note(
+            observation,
+            |sequence| sequence <= floor || failed.contains(&sequence),
+            now,
+        );
+        if let Some(sequence) = noted.new.filter(|_| self.connected) {
+            self.outgoing.push(sequence, observation.clone());
+        }
+        (noted.sequences, noted.new.is_some())
+    }
+
+    fn is_waited_for(&self, observation: &Observation, now: Timestamp) -> bool {
+        self.waits_for_interest(now) || self.interests.matches(observation.client, &observation.question)
+    }
+
+    fn are_realized(&self, sequences: &[Sequence]) -> bool {
+        sequences
+            .iter()
+            .all(|sequence| *sequence <= self.realized && !self.failed.contains(sequence))
+    }
+
+    fn is_full(&self, client: IpAddr) -> bool {
+        let of_client = self.held_by_client.get(&client).copied().unwrap_or(0);
+        self.held.len() >= self.limits.total || of_client >= self.limits.per_client
+    }
+
+    fn hold(&mut self, observation: Observation, sequences: Vec<Sequence>, now: Timestamp) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let held = Held {
+            observation,
+            sequences,
+            deadline: now.after(self.limits.deadline),
+        };
+        self.by_target.insert((held.target(), ticket));
+        self.by_deadline.insert((held.deadline, ticket));
+        *self.held_by_client.entry(held.observation.client).or_default() += 1;
+        self.held.insert(ticket, held);
+        ticket
+    }
+
+    fn end(&mut self, ticket: Ticket, outcome: Outcome) {
+        let held = self
+            .held
+            .remove(&ticket)
+            .expect("the orders by target and by deadline name held answers only");
+        self.by_target.remove(&(held.target(), ticket));
+        self.by_deadline.remove(&(held.deadline, ticket));
+        let client = held.observation.client;
+        let left = self.held_by_client.get(&client).map_or(0, |count| count - 1);
+        if left == 0 {
+            self.held_by_client.remove(&client);
+        } else {
+            self.held_by_client.insert(client, left);
+        }
+        self.ended.push_back((ticket, outcome));
+    }
+
+    fn stall(&self) -> Stall {
+        match (self.interests.are_known(), self.connected) {
+            (true, true) => Stall::Deadline,
+            (true, false) => Stall::LinkDown,
+            (false, _) => Stall::NoInterest,
+        }
+    }
+
+    fn note_realized(&mut self, through: Sequence, failed: Vec<Sequence>) {
+        self.failed.extend(failed);
+        self.realized = self.realized.max(through);
+        while self.failed.len() > MAX_FAILED {
+            let oldest = self.failed.pop_first();
+            self.connection_floor =
+                oldest.map_or(self.connection_floor, |oldest| self.connection_floor.max(oldest));
+        }
+        while let Some((target, ticket)) = self.by_target.first().copied() {
+            if target > self.realized {
+                break;
+            }
+            let outcome = self.outcome(ticket);
+            self.end(ticket, outcome);
+        }
+    }
+
+    fn outcome(&self, ticket: Ticket) -> Outcome {
+        let held = self.held.get(&ticket);
+        if held.is_some_and(|held| self.are_realized(&held.sequences)) {
+            Outcome::Realized
+        } else {
+            Outcome::Stalled(Stall::Failed)
+        }
+    }
+
+    /// A connection begins, or could not keep up: everything is told again, what is waited for first.
+    fn tell_all_again(&mut self, now: Timestamp) {
+        self.outgoing.clear();
+        self.connection_floor = self.ledger.latest();
+        self.realized = self.connection_floor;
+        self.failed.clear();
+        self.reconsider(now);
+        self.outgoing.begin_resync();
+    }
+
+    /// Tells anew what held answers tell, and lets those go that nobody waits for.
+    fn reconsider(&mut self, now: Timestamp) {
+        let tickets: Vec<Ticket> = self.held.keys().copied().collect();
+        for ticket in tickets {
+            let observation = self.held[&ticket].observation.clone();
+            if self.is_waited_for(&observation, now) {
+                let (sequences, _) = self.tell(&observation, now);
+                self.wait_for(ticket, sequences);
+            } else {
+                self.end(ticket, Outcome::NotInteresting);
+            }
+        }
+    }
+
+    fn wait_for(&mut self, ticket: Ticket, sequences: Vec<Sequence>) {
+        if let Some(held) = self.held.get_mut(&ticket) {
+            self.by_target.remove(&(held.target(), ticket));
+            held.sequences = sequences;
+            self.by_target.insert((held.target(), ticket));
+        }
+    }
+}
+
+/// The state of a `Hold` in figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Answers that wait.
+    pub held: usize,
+    /// Addresses told and live.
+    pub told: usize,
+    /// Addresses that had to leave the ledger while they lived.
+    pub evictions: u64,
+    /// Clients that wait for some names.
+    pub clients_with_interest: usize,
+    /// Whether an enforcer is connected.
+    pub is_connected: bool,
+    /// Whether an enforcer has ever told its interest.
+    pub is_interest_known: bool,
+}
+
+fn is_switched_off(origin: Origin, is_new: bool) -> bool {
+    switch::is_off(Switch::Hold)
+        || origin == Origin::Cache && switch::is_off(Switch::HoldCached)
+        || !is_new && switch::is_off(Switch::HoldSecond)
+}

@@ -1,0 +1,123 @@
+//! The connection to the enforcer: kept up, begun anew when it ends, quick to find an enforcer that comes back.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::link::{CodecError, Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::Instance;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::metrics::Metrics;
+use crate::release::Holder;
+
+/// How often an enforcer is looked for: a few microseconds each time, and what was told while it was away is
+/// realized that much sooner.
+const RETRY: Duration = Duration::from_millis(20);
+/// Messages that are written at once.
+const BATCH: usize = 256;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum LinkEnd {
+    #[error("the enforcer closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+}
+
+/// Keeps the link up until the runtime ends.
+pub async fn keep(path: Arc<Path>, instance: Instance, holder: Arc<Holder>, metrics: Arc<Metrics>) {
+    let mut is_known_absent = false;
+    loop {
+        match UnixStream::connect(&path).await {
+            Ok(stream) => {
+                is_known_absent = false;
+                metrics.link_connections.increment(1);
+                tracing::info!(path = %path.display(), "connected to the enforcer");
+                let Err(end) = converse(stream, instance, &holder, &metrics).await;
+                holder.disconnected();
+                tracing::warn!(%end, "the link is down; interesting answers are held up to the deadline");
+            }
+            Err(error) if !is_known_absent => {
+                is_known_absent = true;
+                tracing::warn!(path = %path.display(), %error, "no enforcer yet");
+            }
+            Err(_still_absent) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn converse(
+    stream: UnixStream,
+    instance: Instance,
+    holder: &Holder,
+    metrics: &Metrics,
+) -> Result<std::convert::Infallible, LinkEnd> {
+    let (reader, writer) = stream.into_split();
+    holder.connected();
+    tokio::select! {
+        end = read(reader, holder) => end,
+        end = write(writer, instance, holder, metrics) => end,
+    }
+}
+
+async fn read(mut reader: OwnedReadHalf, holder: &Holder) -> Result<std::convert::Infallible, LinkEnd> {
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = reader.read(&mut buffer).await?;
+        if length == 0 {
+            return Err(LinkEnd::Closed);
+        }
+        decoder.push(&buffer[..length]);
+        while let Some(frame) = decoder.next_frame::<ToDnsd>()? {
+            match frame {
+                Frame::Message(_, ToDnsd::Hello(hello)) => {
+                    tracing::info!(program = hello.program, "the enforcer says hello")
+                }
+                Frame::Message(_, message) => holder.receive(message),
+                Frame::Unknown(kind) => tracing::debug!(kind, "a frame of an unknown kind was skipped"),
+            }
+        }
+    }
+}
+
+async fn write(
+    mut writer: OwnedWriteHalf,
+    instance: Instance,
+    holder: &Holder,
+    metrics: &Metrics,
+) -> Result<std::convert::Infallible, LinkEnd> {
+    let hello = ToEnforcer::Hello(Hello {
+        program: concat!("dnsd ", env!("CARGO_PKG_VERSION")).to_owned(),
+    });
+    let mut frames = Vec::new();
+    encode(instance, &hello, &mut frames);
+    loop {
+        writer.write_all(&frames).await?;
+        frames.clear();
+        let messages = holder.outgoing(BATCH);
+        if messages.is_empty() {
+            holder.has_outgoing().await;
+        }
+        for message in &messages {
+            count(message, metrics);
+            encode(instance, message, &mut frames);
+        }
+    }
+}
+
+fn count(message: &ToEnforcer, metrics: &Metrics) {
+    match message {
+        ToEnforcer::Observed { .. } => metrics.link_observations_sent.increment(1),
+        ToEnforcer::ResyncStarted => metrics.link_resyncs.increment(1),
+        ToEnforcer::Hello(_) | ToEnforcer::ResyncEnded { .. } => {}
+    }
+}

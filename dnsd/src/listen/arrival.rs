@@ -1,0 +1,66 @@
+//! The interface by which a connection came in: the kernel noted it when the handshake ended.
+#![allow(
+    unsafe_code,
+    reason = "no crate of ours knows IP_PKTOPTIONS and IPV6_2292PKTOPTIONS"
+)]
+
+use std::os::fd::AsRawFd;
+
+use tokio::net::TcpStream;
+
+/// The index of the interface; nothing where the kernel does not tell.
+///
+/// `ip(7)` has no word on `IP_PKTOPTIONS` for connections: `do_ip_getsockopt` answers with `inet->mc_index`, and
+/// `do_ipv6_getsockopt` with `np->mcast_oif`; both were set to the arrival interface in `tcp_v[46]_syn_recv_sock`.
+pub(super) fn interface(stream: &TcpStream) -> Option<u32> {
+    let is_ipv4 = stream.local_addr().ok()?.is_ipv4();
+    let (level, option) = if is_ipv4 {
+        (libc::IPPROTO_IP, libc::IP_PKTOPTIONS)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS)
+    };
+    let mut buffer = ControlBuffer([0; 256]);
+    let mut length = libc::socklen_t::try_from(buffer.0.len()).ok()?;
+    // SAFETY: the pointer and the length describe `buffer`, which outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            level,
+            option,
+            buffer.0.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    let filled = usize::try_from(length).ok()?;
+    (result == 0).then(|| find_index(buffer.0.get(..filled)?, is_ipv4))?
+}
+
+/// Room for control messages, aligned as they are.
+#[repr(align(8))]
+struct ControlBuffer([u8; 256]);
+
+/// Goes through control messages (`struct cmsghdr`: length, level, type; then the data, aligned to words).
+fn find_index(mut messages: &[u8], is_ipv4: bool) -> Option<u32> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    // `struct in_pktinfo` begins with the index; `struct in6_pktinfo` has it behind 16 octets of address.
+    let (level, kinds, offset) = if is_ipv4 {
+        (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_PKTINFO], 0)
+    } else {
+        (
+            libc::IPPROTO_IPV6,
+            [libc::IPV6_PKTINFO, libc::IPV6_2292PKTINFO],
+            16,
+        )
+    };
+    while messages.len() >= HEADER {
+        let length = usize::from_ne_bytes(*messages.first_chunk()?);
+        let this_level = i32::from_ne_bytes(*messages.get(8..)?.first_chunk()?);
+        let this_kind = i32::from_ne_bytes(*messages.get(12..)?.first_chunk()?);
+        if this_level == level && kinds.contains(&this_kind) {
+            let index = u32::from_ne_bytes(*messages.get(HEADER + offset..)?.first_chunk()?);
+            return (index > 0).then_some(index);
+        }
+        messages = messages.get(length.max(HEADER).next_multiple_of(8)..)?;
+    }
+    None
+}

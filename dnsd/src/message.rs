@@ -1,0 +1,76 @@
+//! DNS messages as they are on the wire (RFC 1035 §4): read in place, without allocating, and patched in place.
+//!
+//! Nothing here decodes a whole message. What dnsd relays are the octets that it got, so all it needs are
+//! the places where an id, a TTL or the question stand, and the names and addresses of an answer. Whatever
+//! the octets are, reading ends: names point strictly backwards and take at most 255 octets, records are
+//! counted by the header and bounded by the message.
+
+mod name;
+mod read;
+mod query;
+mod compose;
+
+pub use compose::{
+    QueryParts, bad_version_reply, error_reply, header_reply, mix_case, query, truncated_reply,
+};
+pub use name::WireName;
+pub use query::{Edns, Query, Refusal};
+pub use read::{Malformed, Message, Question, Record, Section};
+
+/// Octets of the header.
+pub const HEADER: usize = 12;
+
+/// Record types (IANA, "Resource Record (RR) TYPEs").
+pub mod kind {
+    /// An IPv4 address.
+    pub const A: u16 = 1;
+    /// The canonical name for an alias.
+    pub const CNAME: u16 = 5;
+    /// The start of a zone of authority.
+    pub const SOA: u16 = 6;
+    /// An IPv6 address (RFC 3596).
+    pub const AAAA: u16 = 28;
+    /// The pseudo-record of EDNS (RFC 6891).
+    pub const OPT: u16 = 41;
+    /// A service binding (RFC 9460).
+    pub const SVCB: u16 = 64;
+    /// The service binding of HTTP (RFC 9460).
+    pub const HTTPS: u16 = 65;
+    /// Any type at all, in questions.
+    pub const ANY: u16 = 255;
+}
+
+/// The class of the internet.
+pub const CLASS_IN: u16 = 1;
+
+/// Response codes that dnsd itself writes or decides by (IANA, "DNS RCODEs").
+pub mod rcode {
+    /// No error.
+    pub const NOERROR: u8 = 0;
+    /// The query cannot be read.
+    pub const FORMERR: u8 = 1;
+    /// The server failed.
+    pub const SERVFAIL: u8 = 2;
+    /// The name does not exist.
+    pub const NXDOMAIN: u8 = 3;
+    /// The opcode is not implemented.
+    pub const NOTIMP: u8 = 4;
+    /// The server refuses.
+    pub const REFUSED: u8 = 5;
+}
+
+/// Bits of the flags (octets 2 and 3 of the header).
+pub mod flag {
+    /// This is a response.
+    pub const QR: u16 = 1 << 15;
+    /// The answer was cut.
+    pub const TC: u16 = 1 << 9;
+    /// Recursion is desired.
+    pub const RD: u16 = 1 << 8;
+    /// Recursion is available.
+    pub const RA: u16 = 1 << 7;
+    /// The data is authentic; in a query: the client would like to know (RFC 6840 §5.7).
+    pub const AD: u16 = 1 << 5;
+    /// Checking is disabled.
+    pub const CD: u16 = 1 << 4;
+}

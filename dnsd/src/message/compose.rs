@@ -1,0 +1,115 @@
+//! The few messages that dnsd writes itself: questions to upstreams, and replies without records.
+
+use super::query::{Edns, Query};
+use super::{HEADER, flag, kind, rcode};
+
+/// What a question to an upstream is made of.
+#[derive(Clone, Debug)]
+pub struct QueryParts<'a> {
+    /// Its id.
+    pub id: u16,
+    /// The client's flags, of which RD, AD and CD go on.
+    pub flags: u16,
+    /// Name in the case to ask with, type, class.
+    pub raw_question: &'a [u8],
+    /// What the client said by EDNS.
+    pub edns: Option<&'a Edns>,
+    /// The largest datagram that dnsd takes.
+    pub udp_size: u16,
+}
+
+/// Writes a question for an upstream. It has an OPT exactly when the client's had one.
+#[must_use]
+pub fn query(parts: &QueryParts<'_>) -> Vec<u8> {
+    let flags = parts.flags & (flag::RD | flag::AD | flag::CD);
+    let mut octets = header(parts.id, flags, 1, u16::from(parts.edns.is_some()));
+    octets.extend_from_slice(parts.raw_question);
+    if let Some(edns) = parts.edns {
+        push_opt(&mut octets, parts.udp_size, 0, edns.dnssec, &edns.options);
+    }
+    octets
+}
+
+/// Changes the case of the letters of a name by random bits (draft-vixie-dnsext-dns0x20): an answer that
+/// repeats them was made by who saw the question.
+pub fn mix_case(raw_question: &mut [u8], mut random: impl FnMut() -> bool) {
+    let mut at = 0;
+    while let Some(length) = raw_question
+        .get(at)
+        .copied()
+        .map(usize::from)
+        .filter(|length| *length > 0)
+    {
+        for octet in raw_question.iter_mut().skip(at + 1).take(length) {
+            if octet.is_ascii_alphabetic() && random() {
+                *octet ^= 0x20;
+            }
+        }
+        at += 1 + length;
+    }
+}
+
+/// A reply with a code and no records to a query that was read.
+#[must_use]
+pub fn error_reply(query: &Query, code: u8, udp_size: u16) -> Vec<u8> {
+    bare_reply(query, u16::from(code), udp_size)
+}
+
+/// A reply that says: ask again over TCP.
+#[must_use]
+pub fn truncated_reply(query: &Query, code: u8, udp_size: u16) -> Vec<u8> {
+    bare_reply(query, flag::TC | u16::from(code), udp_size)
+}
+
+fn bare_reply(query: &Query, flags: u16, udp_size: u16) -> Vec<u8> {
+    let flags = flag::QR | flag::RA | flags | query.flags & (flag::RD | flag::CD);
+    let mut octets = header(query.id, flags, 1, u16::from(query.edns.is_some()));
+    octets.extend_from_slice(&query.raw_question);
+    if let Some(edns) = &query.edns {
+        push_opt(&mut octets, udp_size, 0, edns.dnssec, &[]);
+    }
+    octets
+}
+
+/// The reply to octets of which no more than the header could be read.
+#[must_use]
+pub fn header_reply(octets: &[u8], code: u8) -> Vec<u8> {
+    let (id, flags) = client_header(octets);
+    let kept = flags & (flag::RD | flag::CD | 0xf << 11);
+    header(id, flag::QR | kept | u16::from(code), 0, 0)
+}
+
+/// The reply to an EDNS version that nobody has defined yet: BADVERS is 16, its upper bits stand in the OPT.
+#[must_use]
+pub fn bad_version_reply(octets: &[u8], udp_size: u16) -> Vec<u8> {
+    let (id, flags) = client_header(octets);
+    let kept = flags & (flag::RD | flag::CD);
+    let mut reply = header(id, flag::QR | kept | u16::from(rcode::NOERROR), 0, 1);
+    push_opt(&mut reply, udp_size, 1, false, &[]);
+    reply
+}
+
+fn client_header(octets: &[u8]) -> (u16, u16) {
+    (
+        u16::from_be_bytes([octets[0], octets[1]]),
+        u16::from_be_bytes([octets[2], octets[3]]),
+    )
+}
+
+fn header(id: u16, flags: u16, questions: u16, additional: u16) -> Vec<u8> {
+    let mut octets = Vec::with_capacity(HEADER + 64);
+    for field in [id, flags, questions, 0, 0, additional] {
+        octets.extend_from_slice(&field.to_be_bytes());
+    }
+    octets
+}
+
+fn push_opt(octets: &mut Vec<u8>, udp_size: u16, extended_rcode: u8, dnssec: bool, options: &[u8]) {
+    let length = u16::try_from(options.len()).expect("the options came in one message");
+    octets.push(0);
+    octets.extend_from_slice(&kind::OPT.to_be_bytes());
+    octets.extend_from_slice(&udp_size.to_be_bytes());
+    octets.extend_from_slice(&[extended_rcode, 0, if dnssec { 0x80 } else { 0 }, 0]);
+    octets.extend_from_slice(&length.to_be_bytes());
+    octets.extend_from_slice(options);
+}

@@ -1,0 +1,248 @@
+//! Header, question and records of a message, in place.
+
+use std::ops::Range;
+
+use egret_shared::time::Ttl;
+
+use super::name::{self, WireName};
+use super::{HEADER, flag};
+
+/// Why octets are no DNS message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The message ends inside something.
+    #[error("the message ends inside what begins at octet {0}")]
+    Cut(usize),
+    /// dnsd asks and answers one question at a time, as everybody does (RFC 9619).
+    #[error("{0} questions; 1 is accepted")]
+    Questions(u16),
+    /// A name points forward or to itself.
+    #[error("the pointer at octet {0} does not point backwards")]
+    Pointer(usize),
+    /// A label of a kind that nobody writes (RFC 6891 §5).
+    #[error("the label at octet {0} is of an unknown kind")]
+    LabelKind(usize),
+    /// RFC 1035 §3.1.
+    #[error("a name is longer than 255 octets")]
+    NameTooLong,
+}
+
+/// The question of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The name, in lower case.
+    pub name: WireName,
+    /// The type asked for.
+    pub kind: u16,
+    /// The class asked for.
+    pub class: u16,
+    /// Where the records begin.
+    pub end: usize,
+}
+
+/// A message with one question.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    octets: &'a [u8],
+    question: Question,
+}
+
+impl<'a> Message<'a> {
+    /// Reads header and question; the records are read when they are asked for.
+    ///
+    /// # Errors
+    /// When there is no whole header, or not one question.
+    pub fn read(octets: &'a [u8]) -> Result<Self, Malformed> {
+        let count = u16_at(octets, 4)?;
+        if octets.len() < HEADER {
+            return Err(Malformed::Cut(0));
+        }
+        if count != 1 {
+            return Err(Malformed::Questions(count));
+        }
+        let (name, end) = WireName::read(octets, HEADER)?;
+        let question = Question {
+            name,
+            kind: u16_at(octets, end)?,
+            class: u16_at(octets, end + 2)?,
+            end: end + 4,
+        };
+        Ok(Self { octets, question })
+    }
+
+    /// The octets.
+    #[must_use]
+    pub const fn octets(&self) -> &'a [u8] {
+        self.octets
+    }
+
+    /// The id.
+    #[must_use]
+    pub fn id(&self) -> u16 {
+        self.header_field(0)
+    }
+
+    /// The flags, opcode and response code.
+    #[must_use]
+    pub fn flags(&self) -> u16 {
+        self.header_field(2)
+    }
+
+    /// Whether this is a response.
+    #[must_use]
+    pub fn is_response(&self) -> bool {
+        self.flags() & flag::QR != 0
+    }
+
+    /// Whether the answer was cut.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.flags() & flag::TC != 0
+    }
+
+    /// The kind of query.
+    #[must_use]
+    pub fn opcode(&self) -> u8 {
+        (self.flags() >> 8) as u8 >> 3 & 0xf
+    }
+
+    /// The response code of the header, without the upper bits of EDNS.
+    #[must_use]
+    pub fn rcode(&self) -> u8 {
+        (self.flags() & 0xf) as u8
+    }
+
+    /// The question.
+    #[must_use]
+    pub const fn question(&self) -> &Question {
+        &self.question
+    }
+
+    /// The question as it is written: name in its own case, type, class.
+    #[must_use]
+    pub fn raw_question(&self) -> &'a [u8] {
+        &self.octets[HEADER..self.question.end]
+    }
+
+    /// The records of all sections, in order; ends after the first that cannot be read.
+    #[must_use]
+    pub fn records(&self) -> Records<'a> {
+        Records {
+            octets: self.octets,
+            at: self.question.end,
+            left: [self.header_field(6), self.header_field(8), self.header_field(10)],
+        }
+    }
+
+    fn header_field(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.octets[at], self.octets[at + 1]])
+    }
+}
+
+/// The part of a message that a record stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// What was asked for.
+    Answer,
+    /// Who is responsible; the SOA of a negative answer.
+    Authority,
+    /// What helps; the OPT of EDNS.
+    Additional,
+}
+
+/// A record, by the places where its parts stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its section.
+    pub section: Section,
+    /// Where its owner stands.
+    pub owner_at: usize,
+    /// Its type.
+    pub kind: u16,
+    /// Its class; of an OPT the size of datagrams that its writer takes.
+    pub class: u16,
+    /// Where its TTL stands.
+    pub ttl_at: usize,
+    /// Where its data stands.
+    pub data: Range<usize>,
+}
+
+impl Record {
+    /// The owner's name.
+    ///
+    /// # Errors
+    /// When its compression cannot be followed.
+    pub fn owner(&self, message: &[u8]) -> Result<WireName, Malformed> {
+        WireName::read(message, self.owner_at).map(|(name, _)| name)
+    }
+
+    /// The TTL.
+    #[must_use]
+    pub fn ttl(&self, message: &[u8]) -> Ttl {
+        Ttl::from_wire(u32_at(message, self.ttl_at).unwrap_or(0))
+    }
+}
+
+/// The records of a message.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    octets: &'a [u8],
+    at: usize,
+    left: [u16; 3],
+}
+
+impl Records<'_> {
+    fn next_section(&mut self) -> Option<Section> {
+        let index = self.left.iter().position(|left| *left > 0)?;
+        self.left[index] -= 1;
+        Some([Section::Answer, Section::Authority, Section::Additional][index])
+    }
+
+    fn read(&mut self, section: Section) -> Result<Record, Malformed> {
+        let fixed = name::skip(self.octets, self.at)?;
+        let data = fixed + 10;
+        let length = usize::from(u16_at(self.octets, fixed + 8)?);
+        if data + length > self.octets.len() {
+            return Err(Malformed::Cut(self.at));
+        }
+        let record = Record {
+            section,
+            owner_at: self.at,
+            kind: u16_at(self.octets, fixed)?,
+            class: u16_at(self.octets, fixed + 2)?,
+            ttl_at: fixed + 4,
+            data: data..data + length,
+        };
+        self.at = data + length;
+        Ok(record)
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let section = self.next_section()?;
+        let record = self.read(section);
+        if record.is_err() {
+            self.left = [0; 3];
+        }
+        Some(record)
+    }
+}
+
+fn u16_at(octets: &[u8], at: usize) -> Result<u16, Malformed> {
+    octets
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<2>())
+        .map(|pair| u16::from_be_bytes(*pair))
+        .ok_or(Malformed::Cut(at))
+}
+
+fn u32_at(octets: &[u8], at: usize) -> Result<u32, Malformed> {
+    octets
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<4>())
+        .map(|four| u32::from_be_bytes(*four))
+        .ok_or(Malformed::Cut(at))
+}

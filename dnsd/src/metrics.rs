@@ -1,0 +1,375 @@
+//! The metrics, as handles that are held: a look-up by name costs more than the rest of a cached answer.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
+
+use crate::client::Unattributed;
+use crate::config::OnStall;
+use crate::exchange::Mismatch;
+use crate::hold::Stall;
+
+/// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the end of patience.
+pub const BUCKETS: [f64; 14] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0,
+];
+
+/// How a query came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// In a datagram.
+    Udp,
+    /// On a connection.
+    Tcp,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// The label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// Why an upstream had to be asked again, or another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Its answer was cut: over TCP.
+    Truncated,
+    /// It does not keep the case of the question: over TCP.
+    Case,
+    /// It has no TCP either: in lower case.
+    Plain,
+    /// It failed, or refused: the next one.
+    Failed,
+}
+
+impl Retry {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Truncated, Self::Case, Self::Plain, Self::Failed];
+
+    /// The label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::Case => "case",
+            Self::Plain => "plain",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Why an upstream gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamError {
+    /// It said nothing in time.
+    Timeout,
+    /// It cannot be reached.
+    Unreachable,
+    /// This host has no socket, port or memory left.
+    Local,
+    /// More questions are under way than are allowed.
+    OverLimit,
+}
+
+impl UpstreamError {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Timeout, Self::Unreachable, Self::Local, Self::OverLimit];
+
+    /// The label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unreachable => "unreachable",
+            Self::Local => "local",
+            Self::OverLimit => "over_limit",
+        }
+    }
+}
+
+const RCODES: [&str; 7] = [
+    "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "OTHER",
+];
+
+/// All metrics of dnsd.
+pub struct Metrics {
+    queries: [[Counter; 2]; 2],
+    responses: [Counter; 7],
+    unattributed: [Counter; 4],
+    mismatches: [Counter; 4],
+    retries: [Counter; 4],
+    upstream_errors: [Counter; 4],
+    stalls: [[Counter; 5]; 3],
+    /// Queries that no reply was given to, since they were none.
+    pub ignored: Counter,
+    /// Answers from the cache.
+    pub cache_hits: Counter,
+    /// Answers that were not in the cache.
+    pub cache_misses: Counter,
+    /// Live answers that had to leave the cache.
+    pub cache_evictions: Counter,
+    /// Answers in the cache.
+    pub cache_entries: Gauge,
+    /// Octets of the cache.
+    pub cache_bytes: Gauge,
+    /// Octets that the cache may take.
+    pub cache_limit_bytes: Gauge,
+    /// How long upstreams took.
+    pub upstream_seconds: Histogram,
+    /// Answers with addresses given to attributed clients.
+    pub observations: Counter,
+    /// Addresses that were not learned, since they are protected.
+    pub protected: Counter,
+    /// Answers that cannot be read beyond the question: relayed, not learned.
+    pub unreadable_answers: Counter,
+    /// Answers held now.
+    pub held_answers: Gauge,
+    /// How many may be.
+    pub held_limit: Gauge,
+    /// How long answers were held.
+    pub held_seconds: Histogram,
+    /// Addresses told and live.
+    pub ledger_entries: Gauge,
+    /// How many may be.
+    pub ledger_limit_entries: Gauge,
+    /// Live addresses that had to leave the ledger.
+    pub ledger_evictions: Counter,
+    /// Whether an enforcer is connected.
+    pub link_connected: Gauge,
+    /// Connections to an enforcer.
+    pub link_connections: Counter,
+    /// Observations sent, those of a resync included.
+    pub link_observations_sent: Counter,
+    /// Resyncs begun.
+    pub link_resyncs: Counter,
+    /// Pods that wait for some names.
+    pub interested_clients: Gauge,
+    /// TCP connections of clients.
+    pub tcp_connections: Gauge,
+    /// TCP connections that were closed at once.
+    pub tcp_refused: Counter,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    /// Registers every metric, so that all are there from the start, at zero.
+    #[must_use]
+    pub fn register() -> Self {
+        describe();
+        Self {
+            queries: Transport::ALL.map(|transport| {
+                ["IPv4", "IPv6"].map(|family| {
+                    counter!("egret_dnsd_queries_total", "transport" => transport.label(), "family" => family)
+                })
+            }),
+            responses: RCODES.map(|rcode| counter!("egret_dnsd_responses_total", "rcode" => rcode)),
+            unattributed: Unattributed::ALL
+                .map(|reason| counter!("egret_dnsd_unattributed_total", "reason" => reason.label())),
+            mismatches: Mismatch::ALL
+                .map(|reason| counter!("egret_dnsd_upstream_mismatches_total", "reason" => reason.label())),
+            retries: Retry::ALL
+                .map(|reason| counter!("egret_dnsd_upstream_retries_total", "reason" => reason.label())),
+            upstream_errors: UpstreamError::ALL
+                .map(|reason| counter!("egret_dnsd_upstream_errors_total", "reason" => reason.label())),
+            stalls: OnStall::ALL.map(|action| {
+                Stall::ALL.map(|reason| {
+                    counter!("egret_dnsd_stalls_total", "action" => action.label(), "reason" => reason.label())
+                })
+            }),
+            ignored: counter!("egret_dnsd_ignored_total"),
+            cache_hits: counter!("egret_dnsd_cache_hits_total"),
+            cache_misses: counter!("egret_dnsd_cache_misses_total"),
+            cache_evictions: counter!("egret_dnsd_cache_evictions_total"),
+            cache_entries: gauge!("egret_dnsd_cache_entries"),
+            cache_bytes: gauge!("egret_dnsd_cache_bytes"),
+            cache_limit_bytes: gauge!("egret_dnsd_cache_limit_bytes"),
+            upstream_seconds: histogram!("egret_dnsd_upstream_seconds"),
+            observations: counter!("egret_dnsd_observations_total"),
+            protected: counter!("egret_dnsd_protected_total"),
+            unreadable_answers: counter!("egret_dnsd_unreadable_answers_total"),
+            held_answers: gauge!("egret_dnsd_held_answers"),
+            held_limit: gauge!("egret_dnsd_held_answers_limit"),
+            held_seconds: histogram!("egret_dnsd_held_seconds"),
+            ledger_entries: gauge!("egret_dnsd_ledger_entries"),
+            ledger_limit_entries: gauge!("egret_dnsd_ledger_entries_limit"),
+            ledger_evictions: counter!("egret_dnsd_ledger_evictions_total"),
+            link_connected: gauge!("egret_dnsd_link_connected"),
+            link_connections: counter!("egret_dnsd_link_connections_total"),
+            link_observations_sent: counter!("egret_dnsd_link_observations_sent_total"),
+            link_resyncs: counter!("egret_dnsd_link_resyncs_total"),
+            interested_clients: gauge!("egret_dnsd_interested_clients"),
+            tcp_connections: gauge!("egret_dnsd_tcp_connections"),
+            tcp_refused: counter!("egret_dnsd_tcp_refused_total"),
+        }
+    }
+
+    /// A query came in.
+    pub fn query(&self, transport: Transport, is_ipv6: bool) {
+        self.queries[transport as usize][usize::from(is_ipv6)].increment(1);
+    }
+
+    /// A reply went out.
+    pub fn response(&self, rcode: u8) {
+        self.responses[usize::from(rcode).min(RCODES.len() - 1)].increment(1);
+    }
+
+    /// A query belongs to nobody.
+    pub fn unattributed(&self, reason: Unattributed) {
+        self.unattributed[reason as usize].increment(1);
+    }
+
+    /// A message came where an answer is expected, and was not it.
+    pub fn mismatch(&self, reason: Mismatch) {
+        self.mismatches[reason as usize].increment(1);
+    }
+
+    /// An upstream is asked again.
+    pub fn retry(&self, reason: Retry) {
+        self.retries[reason as usize].increment(1);
+    }
+
+    /// An upstream gave no answer.
+    pub fn upstream_error(&self, reason: UpstreamError) {
+        self.upstream_errors[reason as usize].increment(1);
+    }
+
+    /// An answer was not waited for any longer.
+    pub fn stall(&self, action: OnStall, reason: Stall) {
+        self.stalls[action as usize][reason as usize].increment(1);
+    }
+
+    /// An answer is not held any longer.
+    pub fn held_for(&self, span: Duration) {
+        self.held_seconds.record(span.as_secs_f64());
+    }
+}
+
+fn describe() {
+    use metrics::{describe_counter as total, describe_gauge as now, describe_histogram as spans};
+    total!(
+        "egret_dnsd_queries_total",
+        "Queries received, by transport and address family."
+    );
+    total!("egret_dnsd_responses_total", "Replies sent, by response code.");
+    total!(
+        "egret_dnsd_ignored_total",
+        "Messages received that are no queries: not answered."
+    );
+    total!(
+        "egret_dnsd_unattributed_total",
+        "Queries that belong to no pod: answered, not recorded; by reason."
+    );
+    total!("egret_dnsd_cache_hits_total", "Queries answered from the cache.");
+    total!(
+        "egret_dnsd_cache_misses_total",
+        "Queries that were not in the cache."
+    );
+    total!(
+        "egret_dnsd_cache_evictions_total",
+        "Live answers removed from the cache to make room."
+    );
+    now!("egret_dnsd_cache_entries", "Answers in the cache.");
+    now!(
+        "egret_dnsd_cache_bytes",
+        Unit::Bytes,
+        "Memory that the cache takes."
+    );
+    now!(
+        "egret_dnsd_cache_limit_bytes",
+        Unit::Bytes,
+        "Memory that the cache may take."
+    );
+    spans!(
+        "egret_dnsd_upstream_seconds",
+        Unit::Seconds,
+        "Time from a question to an upstream to its answer."
+    );
+    total!(
+        "egret_dnsd_upstream_errors_total",
+        "Questions to an upstream without an answer, by reason."
+    );
+    total!(
+        "egret_dnsd_upstream_retries_total",
+        "Questions asked again, of the same or another upstream, by reason."
+    );
+    total!(
+        "egret_dnsd_upstream_mismatches_total",
+        "Messages that came where an answer was expected and did not match, by reason."
+    );
+    total!(
+        "egret_dnsd_unreadable_answers_total",
+        "Answers whose records cannot be read: relayed, not learned."
+    );
+    total!(
+        "egret_dnsd_observations_total",
+        "Answers with addresses given to pods."
+    );
+    total!(
+        "egret_dnsd_protected_total",
+        "Addresses in answers that were not learned, being protected."
+    );
+    now!(
+        "egret_dnsd_held_answers",
+        "Answers held until the enforcer has realized them."
+    );
+    now!("egret_dnsd_held_answers_limit", "Answers that may be held.");
+    spans!(
+        "egret_dnsd_held_seconds",
+        Unit::Seconds,
+        "Time that answers were held."
+    );
+    total!(
+        "egret_dnsd_stalls_total",
+        "Answers not held any longer though not realized, by what became of them and why."
+    );
+    now!(
+        "egret_dnsd_ledger_entries",
+        "Addresses told to pods and still live."
+    );
+    now!(
+        "egret_dnsd_ledger_entries_limit",
+        "Addresses told to pods that may be remembered."
+    );
+    total!(
+        "egret_dnsd_ledger_evictions_total",
+        "Live addresses forgotten to make room."
+    );
+    now!(
+        "egret_dnsd_link_connected",
+        "1 while an enforcer is connected, else 0."
+    );
+    total!(
+        "egret_dnsd_link_connections_total",
+        "Connections made to an enforcer."
+    );
+    total!(
+        "egret_dnsd_link_observations_sent_total",
+        "Observations sent to the enforcer, those of resyncs included."
+    );
+    total!(
+        "egret_dnsd_link_resyncs_total",
+        "Times that everything live was told again."
+    );
+    now!(
+        "egret_dnsd_interested_clients",
+        "Pod addresses whose policies mention names."
+    );
+    now!("egret_dnsd_tcp_connections", "TCP connections of clients.");
+    total!(
+        "egret_dnsd_tcp_refused_total",
+        "TCP connections closed at once, being over a limit."
+    );
+}

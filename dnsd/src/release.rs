@@ -1,0 +1,195 @@
+//! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use egret_shared::link::{ToDnsd, ToEnforcer};
+use egret_shared::observation::Observation;
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
+use tokio::sync::{Notify, oneshot};
+
+use crate::hold::{Figures, Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
+use crate::metrics::Metrics;
+
+/// How often the dead are forgotten.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// The answers that wait, shared by those who bring them, the link and the timer.
+#[derive(Debug)]
+pub struct Holder {
+    /// Held for a few map operations at a time, never across an await.
+    state: Mutex<State>,
+    timer: Notify,
+    outgoing: Notify,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct State {
+    hold: Hold,
+    waiting: HashMap<Ticket, oneshot::Sender<Outcome>>,
+}
+
+/// Whether an answer may go now.
+#[derive(Debug)]
+pub enum Admission {
+    /// It may.
+    Now,
+    /// It may, since there is no room to hold it.
+    OverLimit,
+    /// It waits.
+    Held(Held),
+}
+
+/// The wait of an answer.
+#[derive(Debug)]
+pub struct Held {
+    ended: oneshot::Receiver<Outcome>,
+    since: Timestamp,
+}
+
+impl Held {
+    /// Waits until it is known what becomes of the answer.
+    pub async fn end(self, metrics: &Metrics) -> Outcome {
+        let outcome = self.ended.await.unwrap_or(Outcome::Stalled(Stall::Deadline));
+        metrics.held_for(clock::now().since(self.since));
+        outcome
+    }
+}
+
+impl Holder {
+    /// Holds nothing yet.
+    #[must_use]
+    pub fn new(limits: HoldLimits, now: Timestamp, metrics: Arc<Metrics>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                hold: Hold::new(limits, now),
+                waiting: HashMap::new(),
+            }),
+            timer: Notify::new(),
+            outgoing: Notify::new(),
+            metrics,
+        }
+    }
+
+    /// An answer is about to go to its client.
+    pub fn admit(&self, observation: Observation, origin: Origin, now: Timestamp) -> Admission {
+        self.metrics.observations.increment(1);
+        let verdict = self.change(|state| {
+            let verdict = state.hold.answer(observation, origin, now);
+            match verdict {
+                Verdict::Release => Admission::Now,
+                Verdict::OverLimit => Admission::OverLimit,
+                Verdict::Hold(ticket) => {
+                    let (sender, ended) = oneshot::channel();
+                    state.waiting.insert(ticket, sender);
+                    Admission::Held(Held { ended, since: now })
+                }
+            }
+        });
+        self.outgoing.notify_one();
+        verdict
+    }
+
+    /// The link is up.
+    pub fn connected(&self) {
+        self.change(|state| state.hold.connected(clock::now()));
+        self.outgoing.notify_one();
+    }
+
+    /// The link is down.
+    pub fn disconnected(&self) {
+        self.change(|state| state.hold.disconnected());
+    }
+
+    /// The enforcer says something.
+    pub fn receive(&self, message: ToDnsd) {
+        self.change(|state| state.hold.receive(message, clock::now()));
+        self.outgoing.notify_one();
+    }
+
+    /// Waits until there may be something for the enforcer.
+    pub async fn has_outgoing(&self) {
+        self.outgoing.notified().await;
+    }
+
+    /// At most `limit` messages for the enforcer.
+    #[must_use]
+    pub fn outgoing(&self, limit: usize) -> Vec<ToEnforcer> {
+        let now = clock::now();
+        self.change(|state| {
+            std::iter::from_fn(|| state.hold.poll_transmit(now))
+                .take(limit)
+                .collect()
+        })
+    }
+
+    /// Changes the limits for what comes.
+    pub fn set_limits(&self, limits: HoldLimits) {
+        self.change(|state| state.hold.set_limits(limits));
+    }
+
+    /// The state in figures.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.lock().hold.figures()
+    }
+
+    /// Whether every answer waits for the first interest.
+    #[must_use]
+    pub fn waits_for_interest(&self) -> bool {
+        self.lock().hold.waits_for_interest(clock::now())
+    }
+
+    /// Ends waits by their deadlines, until the runtime ends.
+    pub async fn keep_time(self: Arc<Self>) {
+        let mut sweep = clock::now().after(SWEEP);
+        loop {
+            let now = clock::now();
+            if sweep <= now {
+                self.change(|state| state.hold.sweep(now));
+                sweep = now.after(SWEEP);
+            }
+            let next = self.lock().hold.poll_timeout().unwrap_or(sweep).min(sweep);
+            tokio::select! {
+                () = tokio::time::sleep(next.since(now)) => {
+                    self.change(|state| state.hold.handle_timeout(clock::now()));
+                    self.outgoing.notify_one();
+                }
+                () = self.timer.notified() => {}
+            }
+        }
+    }
+
+    /// Does something to the state, wakes those whose wait it ended, and the timer if its next moment changed.
+    fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let before = state.hold.poll_timeout();
+        let result = act(&mut state);
+        while let Some((ticket, outcome)) = state.hold.poll_ended() {
+            let waiting = state.waiting.remove(&ticket);
+            if waiting.is_some_and(|sender| sender.send(outcome).is_err()) {
+                tracing::trace!(?outcome, "the client of a held answer has gone");
+            }
+        }
+        if state.hold.poll_timeout() != before {
+            self.timer.notify_one();
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What becomes of an answer whose wait ended so; nothing where it goes out as it is.
+#[must_use]
+pub const fn stalled(outcome: Outcome) -> Option<Stall> {
+    match outcome {
+        Outcome::Realized | Outcome::NotInteresting => None,
+        Outcome::Stalled(reason) => Some(reason),
+    }
+}
