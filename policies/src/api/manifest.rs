@@ -1,0 +1,327 @@
+//! Files of manifests: several documents, Lists, and kinds that are none of ours.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use super::Reading;
+use super::field::{Field, Note, Notes, Refused};
+use super::node::{Mapping, Node, Value};
+use super::object::{Class, Kind, Object, classify, metadata};
+use super::yaml;
+use crate::diagnostic::{Code, Position, Severity};
+
+/// What a file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its objects, in their order; items of Lists are objects of their own.
+    pub documents: Vec<Document>,
+    /// What is wrong with it. With an error among them the file is not whole: nobody should act on a part.
+    pub problems: Vec<Problem>,
+    /// Kinds that policy does not depend on (`apiVersion Kind`), and how many objects of each were skipped.
+    pub skipped: BTreeMap<String, usize>,
+}
+
+impl Manifest {
+    /// Whether every object could be read.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.problems
+            .iter()
+            .all(|problem| problem.severity != Severity::Error)
+    }
+}
+
+/// An object and its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Where it begins.
+    pub position: Position,
+    /// The object.
+    pub object: Object,
+}
+
+/// Something wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub file: Arc<str>,
+    /// Where.
+    pub position: Position,
+    /// What kind of thing it is.
+    pub code: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The field, such as `items[2].metadata.name`; empty for the document as a whole.
+    pub field: String,
+    /// What is there.
+    pub found: String,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { line, column } = self.position;
+        write!(
+            f,
+            "{}:{line}:{column}: {} {}: ",
+            self.file, self.severity, self.code
+        )?;
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        write!(f, "found {}; accepted: {}", self.found, self.accepted)
+    }
+}
+
+/// Reads a text of YAML or JSON documents; the file's name is for messages.
+#[must_use]
+pub fn read(text: &str, file: &str) -> Manifest {
+    let mut reader = Reader {
+        file: file.into(),
+        manifest: Manifest::default(),
+        seen: HashMap::new(),
+    };
+    for document in yaml::documents(text) {
+        match document {
+            yaml::Document::Tree(tree, repeated) => {
+                for (field, position) in repeated {
+                    reader.repeated_field(field, position);
+                }
+                reader.tree(tree, "", None);
+            }
+            yaml::Document::Broken(position, sentence) => {
+                reader.problem(Code::Syntax, position, "", sentence, "a YAML or JSON document");
+            }
+            yaml::Document::TooLarge(position, sentence) => {
+                reader.problem(Code::TooLarge, position, "", sentence, "less");
+            }
+        }
+    }
+    reader.manifest
+}
+
+struct Reader {
+    file: Arc<str>,
+    manifest: Manifest,
+    seen: HashMap<(Kind, Option<Arc<str>>, Arc<str>), Position>,
+}
+
+/// What the items of a typed list are, where they do not say it themselves.
+struct ItemType<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+}
+
+impl Reader {
+    fn tree(&mut self, tree: Node, path: &str, item: Option<&ItemType<'_>>) {
+        match &tree.value {
+            Value::Null => return,
+            Value::Mapping(_) => {}
+            Value::Scalar(_) | Value::Sequence(_) => {
+                let found = Field::root(&tree).describe();
+                let accepted = "a mapping with apiVersion, kind and metadata";
+                return self.problem(Code::NotAnObject, tree.position, path, found, accepted);
+            }
+        }
+        let Some((api_version, kind)) = self.type_of(&tree, path, item) else {
+            return;
+        };
+        match item_kind(&kind, &tree) {
+            Some(item_kind) => self.list(tree, path, &api_version, &kind, &item_kind),
+            None => self.object(tree, path, &api_version, &kind),
+        }
+    }
+
+    fn type_of(&mut self, tree: &Node, path: &str, item: Option<&ItemType<'_>>) -> Option<(String, String)> {
+        let mut notes = Notes::new(Reading::AsWritten);
+        let root = Field::root(tree);
+        let mut read = |key: &str, inherited: Option<&str>| match (root.get(key), inherited) {
+            (Some(field), _) => field.text(&mut notes).map(str::to_owned),
+            (None, Some(inherited)) => Ok(inherited.to_owned()),
+            (None, None) => Err(root.refuse(
+                Code::NotAnObject,
+                "an object with apiVersion and kind",
+                &mut notes,
+            )),
+        };
+        let api_version = read("apiVersion", item.map(|item| item.api_version));
+        let kind = match &api_version {
+            Ok(_) => read("kind", item.map(|item| item.kind)),
+            Err(refused) => Err(*refused),
+        };
+        self.take(notes, path);
+        match (api_version, kind) {
+            (Ok(api_version), Ok(kind)) => Some((api_version, kind)),
+            (Err(Refused), _) | (_, Err(Refused)) => None,
+        }
+    }
+
+    fn list(&mut self, tree: Node, path: &str, api_version: &str, kind: &str, item_kind: &str) {
+        let position = tree.position;
+        let items = match take_field(tree, "items") {
+            None => return,
+            Some(Value::Sequence(items)) => items,
+            Some(Value::Null) => return,
+            Some(Value::Scalar(_) | Value::Mapping(_)) => {
+                let field = format!("{path}items");
+                return self.problem(Code::WrongType, position, &field, "no list".to_owned(), "a list");
+            }
+        };
+        let inherited = ItemType {
+            api_version,
+            kind: item_kind,
+        };
+        // A plain List says nothing of its items.
+        let inherited = (kind != "List").then_some(&inherited);
+        for (index, item) in items.into_iter().enumerate() {
+            self.tree(item, &format!("{path}items[{index}]."), inherited);
+        }
+    }
+
+    fn object(&mut self, tree: Node, path: &str, api_version: &str, kind: &str) {
+        match classify(api_version, kind) {
+            Class::Known(known) => self.known(tree, path, known, api_version, kind),
+            Class::UnknownPolicy => self.problem(
+                Code::UnknownPolicyKind,
+                tree.position,
+                &format!("{path}kind"),
+                format!("{kind:?} of {api_version:?}"),
+                "AdminNetworkPolicy, BaselineAdminNetworkPolicy (v1alpha1), ClusterNetworkPolicy (v1alpha2)",
+            ),
+            Class::ForeignPolicy => {
+                self.skip(api_version, kind);
+                self.problem(
+                    Code::ForeignPolicy,
+                    tree.position,
+                    &format!("{path}kind"),
+                    format!("{kind:?} of {api_version:?}"),
+                    "NetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy",
+                );
+            }
+            Class::Irrelevant => self.skip(api_version, kind),
+        }
+    }
+
+    fn known(&mut self, tree: Node, path: &str, kind: Kind, api_version: &str, kind_name: &str) {
+        let mut notes = Notes::new(Reading::AsWritten);
+        let mark = notes.mark();
+        let metadata = metadata(&Field::root(&tree), kind, &mut notes);
+        if metadata.is_err() {
+            blame_metadata(&mut notes.list[mark..]);
+        }
+        self.take(notes, path);
+        let Ok(metadata) = metadata else {
+            return;
+        };
+        let position = tree.position;
+        let object = Object {
+            kind,
+            api_version: api_version.into(),
+            kind_name: kind_name.into(),
+            metadata,
+            body: tree,
+        };
+        self.note_duplicate(&object, path);
+        self.manifest.documents.push(Document { position, object });
+    }
+
+    fn note_duplicate(&mut self, object: &Object, path: &str) {
+        let key = (
+            object.kind,
+            object.metadata.namespace.clone(),
+            Arc::clone(&object.metadata.name),
+        );
+        if let Some(first) = self.seen.insert(key, object.position()) {
+            self.problem(
+                Code::DuplicateObject,
+                object.position(),
+                &format!("{path}metadata.name"),
+                format!("{} again, first at {first}", object.reference()),
+                "each object once",
+            );
+        }
+    }
+
+    fn skip(&mut self, api_version: &str, kind: &str) {
+        *self
+            .manifest
+            .skipped
+            .entry(format!("{api_version} {kind}"))
+            .or_default() += 1;
+    }
+
+    fn repeated_field(&mut self, field: String, position: Position) {
+        let found = "the field again".to_owned();
+        self.problem(
+            Code::DuplicateField,
+            position,
+            &field,
+            found,
+            "the field once; the last one counts",
+        );
+    }
+
+    fn take(&mut self, notes: Notes, path: &str) {
+        for note in notes.list {
+            let Note {
+                code,
+                severity,
+                position,
+                field,
+                found,
+                accepted,
+                enforced: _,
+            } = note;
+            self.manifest.problems.push(Problem {
+                file: Arc::clone(&self.file),
+                position,
+                code,
+                severity,
+                field: format!("{path}{field}").trim_end_matches('.').to_owned(),
+                found,
+                accepted,
+            });
+        }
+    }
+
+    fn problem(&mut self, code: Code, position: Position, field: &str, found: String, accepted: &str) {
+        self.manifest.problems.push(Problem {
+            file: Arc::clone(&self.file),
+            position,
+            code,
+            severity: code.severity(),
+            field: field.trim_end_matches('.').to_owned(),
+            found,
+            accepted: accepted.to_owned(),
+        });
+    }
+}
+
+/// Errors about metadata have their own code: the object is not there, no rule of it is.
+fn blame_metadata(notes: &mut [Note]) {
+    for note in notes {
+        if note.code == Code::WrongType {
+            note.code = Code::Metadata;
+        }
+    }
+}
+
+/// The kind of the items, if this is a list: `List`, or a typed list as the API answers it.
+fn item_kind(kind: &str, tree: &Node) -> Option<String> {
+    let item = kind.strip_suffix("List")?;
+    let has_items = Field::root(tree).get("items").is_some();
+    (item.is_empty() || has_items).then(|| item.to_owned())
+}
+
+fn take_field(tree: Node, key: &str) -> Option<Value> {
+    let Value::Mapping(Mapping { entries }) = tree.value else {
+        return None;
+    };
+    entries
+        .into_iter()
+        .rev()
+        .find(|entry| &*entry.key == key)
+        .map(|entry| entry.value.value)
+}

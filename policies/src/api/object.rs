@@ -1,0 +1,266 @@
+//! An API object: what it is, who it is, and the tree of its fields.
+
+use std::sync::Arc;
+
+use super::field::{Field, Notes, Refused};
+use super::node::Node;
+use crate::diagnostic::{Code, ObjectRef, Position};
+use crate::model::{self, Labels};
+
+/// An object of a kind that policy depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// What it is.
+    pub kind: Kind,
+    /// Its `apiVersion`, as written.
+    pub api_version: Arc<str>,
+    /// Its `kind`, as written.
+    pub kind_name: Arc<str>,
+    /// Who it is.
+    pub metadata: Metadata,
+    /// All its fields.
+    pub body: Node,
+}
+
+impl Object {
+    /// The object for messages.
+    #[must_use]
+    pub fn reference(&self) -> ObjectRef {
+        ObjectRef {
+            kind: Arc::clone(&self.kind_name),
+            namespace: self.metadata.namespace.clone(),
+            name: Arc::clone(&self.metadata.name),
+        }
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub const fn position(&self) -> Position {
+        self.body.position
+    }
+}
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// v1 Namespace.
+    Namespace,
+    /// v1 Pod.
+    Pod,
+    /// v1 Node.
+    Node,
+    /// v1 Service.
+    Service,
+    /// `discovery.k8s.io` EndpointSlice.
+    EndpointSlice,
+    /// A workload with `spec.template`: Deployment, StatefulSet, DaemonSet, ReplicaSet, Job,
+    /// ReplicationController.
+    Workload,
+    /// A workload of workloads: CronJob.
+    CronJob,
+    /// A policy.
+    Policy(PolicyForm),
+}
+
+/// A form in which policies are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PolicyForm {
+    /// `networking.k8s.io/v1` NetworkPolicy.
+    NetworkPolicy,
+    /// `extensions/v1beta1` NetworkPolicy.
+    LegacyNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1` AdminNetworkPolicy.
+    AdminNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1` BaselineAdminNetworkPolicy.
+    BaselineAdminNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha2` ClusterNetworkPolicy.
+    ClusterNetworkPolicy,
+    /// `policy.egret.dev` ClusterEgressFirewall.
+    ClusterEgressFirewall,
+    /// Another version of a kind that is known.
+    OtherVersion(model::Kind),
+}
+
+impl PolicyForm {
+    /// The kind of policy.
+    #[must_use]
+    pub const fn kind(self) -> model::Kind {
+        match self {
+            Self::NetworkPolicy => model::Kind::NetworkPolicy,
+            Self::LegacyNetworkPolicy => model::Kind::LegacyNetworkPolicy,
+            Self::AdminNetworkPolicy => model::Kind::AdminNetworkPolicy,
+            Self::BaselineAdminNetworkPolicy => model::Kind::BaselineAdminNetworkPolicy,
+            Self::ClusterNetworkPolicy => model::Kind::ClusterNetworkPolicy,
+            Self::ClusterEgressFirewall => model::Kind::ClusterEgressFirewall,
+            Self::OtherVersion(kind) => kind,
+        }
+    }
+}
+
+impl Kind {
+    /// Whether objects of the kind belong to a namespace.
+    #[must_use]
+    pub const fn is_namespaced(self) -> bool {
+        match self {
+            Self::Namespace | Self::Node => false,
+            Self::Pod | Self::Service | Self::EndpointSlice | Self::Workload | Self::CronJob => true,
+            Self::Policy(form) => matches!(
+                form.kind(),
+                model::Kind::NetworkPolicy | model::Kind::LegacyNetworkPolicy
+            ),
+        }
+    }
+}
+
+/// What `apiVersion` and `kind` say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// A kind that policy depends on.
+    Known(Kind),
+    /// A kind that is not known, in an API group whose policies are enforced.
+    UnknownPolicy,
+    /// A policy of another product.
+    ForeignPolicy,
+    /// Anything else.
+    Irrelevant,
+}
+
+pub(super) fn classify(api_version: &str, kind: &str) -> Class {
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    match group {
+        "" => core(kind),
+        "discovery.k8s.io" if kind == "EndpointSlice" => Class::Known(Kind::EndpointSlice),
+        "apps" | "extensions" | "batch" if workload(kind).is_some() => {
+            workload(kind).map_or(Class::Irrelevant, Class::Known)
+        }
+        "networking.k8s.io" | "extensions" if kind == "NetworkPolicy" => policy(match (group, version) {
+            ("networking.k8s.io", "v1") => PolicyForm::NetworkPolicy,
+            ("extensions", "v1beta1") => PolicyForm::LegacyNetworkPolicy,
+            _ => PolicyForm::OtherVersion(model::Kind::NetworkPolicy),
+        }),
+        "policy.networking.k8s.io" => cluster_policy(version, kind),
+        "policy.egret.dev" if kind == "ClusterEgressFirewall" => policy(PolicyForm::ClusterEgressFirewall),
+        "policy.egret.dev" => Class::UnknownPolicy,
+        _ if is_policy_by_name(kind) => Class::ForeignPolicy,
+        _ => Class::Irrelevant,
+    }
+}
+
+fn core(kind: &str) -> Class {
+    match kind {
+        "Namespace" => Class::Known(Kind::Namespace),
+        "Pod" => Class::Known(Kind::Pod),
+        "Node" => Class::Known(Kind::Node),
+        "Service" => Class::Known(Kind::Service),
+        "ReplicationController" => Class::Known(Kind::Workload),
+        _ => Class::Irrelevant,
+    }
+}
+
+fn workload(kind: &str) -> Option<Kind> {
+    match kind {
+        "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job" => Some(Kind::Workload),
+        "CronJob" => Some(Kind::CronJob),
+        _ => None,
+    }
+}
+
+fn cluster_policy(version: &str, kind: &str) -> Class {
+    match (version, kind) {
+        ("v1alpha1", "AdminNetworkPolicy") => policy(PolicyForm::AdminNetworkPolicy),
+        ("v1alpha1", "BaselineAdminNetworkPolicy") => policy(PolicyForm::BaselineAdminNetworkPolicy),
+        ("v1alpha2", "ClusterNetworkPolicy") => policy(PolicyForm::ClusterNetworkPolicy),
+        (_, "AdminNetworkPolicy") => policy(PolicyForm::OtherVersion(model::Kind::AdminNetworkPolicy)),
+        (_, "BaselineAdminNetworkPolicy") => {
+            policy(PolicyForm::OtherVersion(model::Kind::BaselineAdminNetworkPolicy))
+        }
+        (_, "ClusterNetworkPolicy") => policy(PolicyForm::OtherVersion(model::Kind::ClusterNetworkPolicy)),
+        _ => Class::UnknownPolicy,
+    }
+}
+
+const fn policy(form: PolicyForm) -> Class {
+    Class::Known(Kind::Policy(form))
+}
+
+fn is_policy_by_name(kind: &str) -> bool {
+    kind.ends_with("NetworkPolicy") || kind.ends_with("EgressFirewall") || kind.ends_with("EgressPolicy")
+}
+
+/// Who an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace, `default` where none is written; none for cluster-scoped kinds.
+    pub namespace: Option<Arc<str>>,
+    /// Its labels.
+    pub labels: Labels,
+    /// `uid`.
+    pub uid: Option<Arc<str>>,
+    /// `creationTimestamp`.
+    pub created: Option<Arc<str>>,
+}
+
+/// Reads `metadata`; there is no object without a name or with labels that cannot be read.
+pub(super) fn metadata(object: &Field<'_>, kind: Kind, notes: &mut Notes) -> Result<Metadata, Refused> {
+    let accepted = "metadata with a name";
+    let metadata = object
+        .require("metadata", accepted, notes)
+        .map_err(|refused| renamed(refused, notes))?;
+    let name = metadata
+        .get("name")
+        .or_else(|| metadata.get("generateName"))
+        .ok_or_else(|| metadata.refuse(Code::NameMissing, accepted, notes))?;
+    let name_text = name.text(notes)?.trim_end_matches('-');
+    if name_text.is_empty() {
+        return Err(name.refuse(Code::NameMissing, accepted, notes));
+    }
+    Ok(Metadata {
+        name: name_text.into(),
+        namespace: namespace(&metadata, kind, notes)?,
+        labels: labels(metadata.get("labels").as_ref(), notes)?,
+        uid: optional_text(&metadata, "uid", notes)?,
+        created: optional_text(&metadata, "creationTimestamp", notes)?,
+    })
+}
+
+fn renamed(refused: Refused, notes: &mut Notes) -> Refused {
+    if let Some(note) = notes.list.last_mut() {
+        note.code = Code::NameMissing;
+    }
+    refused
+}
+
+fn namespace(metadata: &Field<'_>, kind: Kind, notes: &mut Notes) -> Result<Option<Arc<str>>, Refused> {
+    if !kind.is_namespaced() {
+        return Ok(None);
+    }
+    let written = optional_text(metadata, "namespace", notes)?;
+    Ok(Some(
+        written
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "default".into()),
+    ))
+}
+
+fn optional_text(object: &Field<'_>, key: &str, notes: &mut Notes) -> Result<Option<Arc<str>>, Refused> {
+    object
+        .get(key)
+        .map(|field| field.text(notes).map(Arc::from))
+        .transpose()
+}
+
+/// Reads labels. One whose value is null is not there.
+pub(crate) fn labels(field: Option<&Field<'_>>, notes: &mut Notes) -> Result<Labels, Refused> {
+    let mut labels = Labels::default();
+    let Some(field) = field else {
+        return Ok(labels);
+    };
+    for (key, value) in field.entries(notes)? {
+        if !value.is_null() {
+            labels.set(key, value.text(notes)?);
+        }
+    }
+    Ok(labels)
+}

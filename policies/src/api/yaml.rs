@@ -1,0 +1,333 @@
+//! From text to trees. JSON is read as the YAML that it is.
+//!
+//! Everything is bounded: the text, the number of values, the values that aliases repeat (an "alias bomb"
+//! of a few lines stands for billions), and the depth, which the parser bounds itself.
+
+use std::collections::HashMap;
+
+use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag, options};
+
+use super::node::{Entry, Mapping, Node, Scalar, Value};
+use crate::diagnostic::Position;
+
+/// The longest text that is read. A List of 10,000 pods as `kubectl get -o yaml` prints it fits.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+/// The values in a file.
+const MAX_NODES: usize = 8_000_000;
+/// The values that aliases and merge keys of a file repeat: no manifest written by hand comes near.
+const MAX_REPEATED: usize = 100_000;
+/// The syntax errors of a file after which the rest is not read.
+const MAX_ERRORS: usize = 20;
+
+/// A document, or why there is none.
+pub(super) enum Document {
+    /// A tree, and the fields in it that are there twice (path and place).
+    Tree(Node, Vec<(String, Position)>),
+    /// A syntax error: where and what.
+    Broken(Position, String),
+    /// A limit: where and which. Nothing is read behind it.
+    TooLarge(Position, String),
+}
+
+/// Reads all documents; what follows a syntax error is read from the next `---` on.
+pub(super) fn documents(text: &str) -> Vec<Document> {
+    if text.len() > MAX_BYTES {
+        let sentence = format!("{} bytes where at most {MAX_BYTES} are read", text.len());
+        return vec![Document::TooLarge(Position { line: 1, column: 1 }, sentence)];
+    }
+    let mut options = options! { simple_key_max_lookahead: 4096 };
+    options.set_emit_comments(false);
+    let mut reader = Reader {
+        parser: Parser::new_from_str_with_options(text.trim_start_matches('\u{feff}'), options),
+        builder: Builder::default(),
+        documents: Vec::new(),
+        errors: 0,
+    };
+    while reader.step() {}
+    reader.documents
+}
+
+struct Reader<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    builder: Builder,
+    documents: Vec<Document>,
+    errors: usize,
+}
+
+impl Reader<'_> {
+    /// Takes one event; whether there may be more.
+    fn step(&mut self) -> bool {
+        match self.parser.next_event() {
+            None => false,
+            Some(Ok((event, span))) => match self.builder.take(event, position(&span.start)) {
+                Ok(None) => true,
+                Ok(Some(document)) => {
+                    self.documents.push(document);
+                    true
+                }
+                Err(Stop::Syntax(place, sentence)) => {
+                    self.documents.push(Document::Broken(place, sentence));
+                    self.recover()
+                }
+                Err(Stop::Limit(place, sentence)) => {
+                    self.documents.push(Document::TooLarge(place, sentence));
+                    false
+                }
+            },
+            Some(Err(error)) => {
+                self.documents
+                    .push(Document::Broken(position(error.marker()), sentence(&error)));
+                self.recover()
+            }
+        }
+    }
+
+    fn recover(&mut self) -> bool {
+        self.builder.forget_document();
+        self.errors += 1;
+        // A source that cannot even be searched for the next document has none.
+        self.errors < MAX_ERRORS && matches!(self.parser.proceed_next_document(), Ok(true))
+    }
+}
+
+fn sentence(error: &ScanError) -> String {
+    error.kind().to_string().replace('\n', " ")
+}
+
+fn position(marker: &Marker) -> Position {
+    Position {
+        line: marker.line().max(1),
+        column: marker.col() + 1,
+    }
+}
+
+enum Stop {
+    Syntax(Position, String),
+    Limit(Position, String),
+}
+
+/// Collections that are not complete yet, innermost last.
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    root: Option<Node>,
+    repeated_fields: Vec<(String, Position)>,
+    /// Complete anchored values and how many values each is.
+    anchors: HashMap<usize, (Node, usize)>,
+    nodes: usize,
+    repeated_nodes: usize,
+}
+
+struct Open {
+    position: Position,
+    anchor: usize,
+    /// How many values had been read when it began.
+    nodes_before: usize,
+    content: Content,
+}
+
+enum Content {
+    Sequence(Vec<Node>),
+    Mapping {
+        entries: Vec<Entry>,
+        /// The name whose value comes next.
+        key: Option<(Box<str>, Position)>,
+    },
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, at: Position) -> Result<Option<Document>, Stop> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let node = scalar(&text, style, tag.as_deref(), at);
+                self.count(at, 1)?;
+                self.remember(anchor, &node, 1, at)?;
+                self.place(node)?;
+            }
+            Event::SequenceStart(_, anchor, _) => self.begin(at, anchor, Content::Sequence(Vec::new()))?,
+            Event::MappingStart(_, anchor, _) => {
+                let entries = Vec::new();
+                self.begin(at, anchor, Content::Mapping { entries, key: None })?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end()?,
+            Event::Alias(anchor) => self.repeat(anchor, at)?,
+            Event::UnresolvedAlias(name) => {
+                return Err(Stop::Syntax(at, format!("the alias *{name} has no anchor")));
+            }
+            Event::DocumentEnd => return Ok(self.finish_document()),
+            _ => {} // starts, the end of the stream, comments: nothing to keep
+        }
+        Ok(None)
+    }
+
+    fn begin(&mut self, position: Position, anchor: usize, content: Content) -> Result<(), Stop> {
+        let nodes_before = self.nodes;
+        self.count(position, 1)?;
+        self.open.push(Open {
+            position,
+            anchor,
+            nodes_before,
+            content,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Stop> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let value = match open.content {
+            Content::Sequence(items) => Value::Sequence(items),
+            Content::Mapping { entries, key: _ } => {
+                let mapping = self.merge(Mapping { entries })?;
+                for entry in mapping.repeated() {
+                    let path = self.path_of(&entry.key);
+                    self.repeated_fields.push((path, entry.position));
+                }
+                Value::Mapping(mapping)
+            }
+        };
+        let node = Node {
+            position: open.position,
+            value,
+        };
+        let size = self.nodes - open.nodes_before;
+        self.remember(open.anchor, &node, size, open.position)?;
+        self.place(node)
+    }
+
+    /// Resolves `<<` (YAML 1.1 merge keys): fields of the merged mappings that are not written here.
+    fn merge(&mut self, mapping: Mapping) -> Result<Mapping, Stop> {
+        if !mapping.entries.iter().any(|entry| &*entry.key == "<<") {
+            return Ok(mapping);
+        }
+        let (merged, mut entries): (Vec<_>, Vec<_>) =
+            mapping.entries.into_iter().partition(|entry| &*entry.key == "<<");
+        for source in merged {
+            let Entry { position, value, .. } = source;
+            let sources = match value.value {
+                Value::Sequence(items) => items,
+                Value::Null | Value::Scalar(_) | Value::Mapping(_) => vec![value],
+            };
+            for source in sources {
+                let Value::Mapping(source) = source.value else {
+                    return Err(Stop::Syntax(position, "<< merges mappings only".to_owned()));
+                };
+                for entry in source.entries {
+                    if !entries.iter().any(|own: &Entry| own.key == entry.key) {
+                        self.count_repeated(position, 1)?;
+                        entries.push(entry);
+                    }
+                }
+            }
+        }
+        Ok(Mapping { entries })
+    }
+
+    fn remember(&mut self, anchor: usize, node: &Node, size: usize, at: Position) -> Result<(), Stop> {
+        // The parser numbers anchors from 1; 0 is no anchor.
+        if anchor != 0 {
+            self.count_repeated(at, size)?;
+            self.anchors.insert(anchor, (node.clone(), size));
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, anchor: usize, at: Position) -> Result<(), Stop> {
+        let Some(size) = self.anchors.get(&anchor).map(|(_, size)| *size) else {
+            return Err(Stop::Syntax(
+                at,
+                "an alias inside the value that it repeats".to_owned(),
+            ));
+        };
+        self.count(at, size)?;
+        self.count_repeated(at, size)?;
+        let node = self.anchors.get(&anchor).map(|(node, _)| node.clone());
+        node.map_or(Ok(()), |node| self.place(node))
+    }
+
+    fn count(&mut self, at: Position, more: usize) -> Result<(), Stop> {
+        self.nodes += more;
+        if self.nodes > MAX_NODES {
+            return Err(Stop::Limit(at, format!("more than {MAX_NODES} values")));
+        }
+        Ok(())
+    }
+
+    fn count_repeated(&mut self, at: Position, more: usize) -> Result<(), Stop> {
+        self.repeated_nodes += more;
+        if self.repeated_nodes > MAX_REPEATED {
+            let sentence = format!("anchors and aliases that stand for more than {MAX_REPEATED} values");
+            return Err(Stop::Limit(at, sentence));
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, node: Node) -> Result<(), Stop> {
+        match self.open.last_mut().map(|open| &mut open.content) {
+            None => self.root = Some(node),
+            Some(Content::Sequence(items)) => items.push(node),
+            Some(Content::Mapping { entries, key }) => match key.take() {
+                Some((name, position)) => entries.push(Entry {
+                    key: name,
+                    position,
+                    value: node,
+                }),
+                None => *key = Some(name_of_field(node)?),
+            },
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        let mut path = String::new();
+        for open in &self.open {
+            match &open.content {
+                Content::Sequence(items) => path.push_str(&format!("[{}]", items.len())),
+                Content::Mapping {
+                    key: Some((name, _)), ..
+                } => super::field::append(&mut path, name),
+                Content::Mapping { key: None, .. } => {}
+            }
+        }
+        super::field::append(&mut path, key);
+        path
+    }
+
+    fn finish_document(&mut self) -> Option<Document> {
+        let root = self.root.take();
+        let repeated = std::mem::take(&mut self.repeated_fields);
+        self.forget_document();
+        root.map(|root| Document::Tree(root, repeated))
+    }
+
+    fn forget_document(&mut self) {
+        self.open.clear();
+        self.root = None;
+        self.repeated_fields.clear();
+        self.anchors.clear();
+    }
+}
+
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, position: Position) -> Node {
+    let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
+    let plain = matches!(style, ScalarStyle::Plain) && !is_text;
+    let value = if plain && matches!(text, "" | "~" | "null" | "Null" | "NULL") {
+        Value::Null
+    } else {
+        let text = text.into();
+        Value::Scalar(Scalar { text, plain })
+    };
+    Node { position, value }
+}
+
+fn name_of_field(node: Node) -> Result<(Box<str>, Position), Stop> {
+    match node.value {
+        Value::Scalar(scalar) => Ok((scalar.text, node.position)),
+        Value::Null => Ok(("null".into(), node.position)),
+        Value::Sequence(_) | Value::Mapping(_) => Err(Stop::Syntax(
+            node.position,
+            "the name of a field must be text".to_owned(),
+        )),
+    }
+}
