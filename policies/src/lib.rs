@@ -14,6 +14,9 @@
 
 #![warn(missing_docs)]
 
+pub mod api;
+pub mod lower;
+pub mod diagnostic;
 pub mod model;
 mod index;
 pub mod records;

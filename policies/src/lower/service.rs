@@ -1,0 +1,174 @@
+//! Services and EndpointSlices.
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use egret_shared::net::Transport;
+use egret_shared::pod::PodKey;
+
+use super::pod::{list, optional_text};
+use super::{network, port};
+use crate::api::{Field, Notes, Object, Refused, labels};
+use crate::diagnostic::Code;
+use crate::model::cluster::{EndpointSlice, Service, ServicePort, TargetPort};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// A Service.
+pub(super) fn lower(object: &Object, notes: &mut Notes) -> Service {
+    let spec = Field::root(&object.body).get("spec");
+    let mut service = Service {
+        key: key(object),
+        selector: None,
+        addresses: Vec::new(),
+        ports: Vec::new(),
+    };
+    let Some(spec) = spec else {
+        return service;
+    };
+    if optional_text(&spec, "type", notes).as_deref() == Some("ExternalName") {
+        return service; // a name and nothing else: its other fields mean nothing
+    }
+    let selector = spec.get("selector");
+    // An empty selector selects nothing: endpoints of its own.
+    service.selector = selector
+        .and_then(|field| labels(Some(&field), notes).ok())
+        .filter(|labels| labels.iter().next().is_some());
+    service.addresses = cluster_addresses(&spec, notes);
+    for item in list(&spec, "ports", notes) {
+        service.ports.extend(service_port(&item, notes));
+    }
+    service
+}
+
+fn cluster_addresses(spec: &Field<'_>, notes: &mut Notes) -> Vec<IpAddr> {
+    let one = spec.get("clusterIP");
+    let all = one.into_iter().chain(list(spec, "clusterIPs", notes));
+    let mut addresses = Vec::new();
+    for field in all {
+        // "None" is a headless Service, "" one that has no address yet.
+        if matches!(field.text(notes), Ok("None" | "")) {
+            continue;
+        }
+        if let Ok(address) = network::address(&field, notes) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    addresses
+}
+
+fn service_port(item: &Field<'_>, notes: &mut Notes) -> Option<ServicePort> {
+    let read = numbered(item, notes);
+    let (transport, number) = match read {
+        Ok(Some(read)) => read,
+        Ok(None) | Err(Refused) => return None,
+    };
+    let target = match item.get("targetPort") {
+        None => TargetPort::Number(number),
+        Some(field) => match (field.maybe_integer(), port::port_number(&field)) {
+            (_, Some(target)) => TargetPort::Number(target),
+            // 0 is stored where nothing was written: the same number as the Service's.
+            (Some(0), None) => TargetPort::Number(number),
+            (Some(_), None) => return refuse(&field, notes),
+            (None, None) => match field.text(notes) {
+                Ok(name) => TargetPort::Name(name.into()),
+                Err(Refused) => return None,
+            },
+        },
+    };
+    let name = optional_text(item, "name", notes);
+    Some(ServicePort {
+        name,
+        transport,
+        number,
+        target,
+    })
+}
+
+/// Protocol and number of a port; nothing where no number is written.
+fn numbered(item: &Field<'_>, notes: &mut Notes) -> Result<Option<(Transport, NonZeroU16)>, Refused> {
+    let Some(field) = item.get("port") else {
+        return Ok(None);
+    };
+    let transport = item
+        .get("protocol")
+        .map_or(Ok(Some(Transport::Tcp)), |field| port::transport(&field, notes))?;
+    match (transport, port::port_number(&field)) {
+        (Some(transport), Some(number)) => Ok(Some((transport, number))),
+        (None, _) | (_, None) => {
+            refuse::<()>(item, notes);
+            Err(Refused)
+        }
+    }
+}
+
+fn refuse<T>(field: &Field<'_>, notes: &mut Notes) -> Option<T> {
+    let accepted = "a port from 1 to 65535, and TCP, UDP or SCTP";
+    field.tell(
+        Code::InvalidObjectPort,
+        field.describe(),
+        accepted,
+        "the port is left out",
+        notes,
+    );
+    None
+}
+
+/// An EndpointSlice.
+pub(super) fn lower_slice(object: &Object, notes: &mut Notes) -> EndpointSlice {
+    let root = Field::root(&object.body);
+    EndpointSlice {
+        key: key(object),
+        service: object.metadata.labels.get(SERVICE_NAME).map(Arc::from),
+        addresses: ready_addresses(&root, notes),
+        ports: slice_ports(&root, notes),
+    }
+}
+
+fn ready_addresses(slice: &Field<'_>, notes: &mut Notes) -> Vec<IpAddr> {
+    if optional_text(slice, "addressType", notes).as_deref() == Some("FQDN") {
+        return Vec::new(); // names, deprecated
+    }
+    let endpoints = list(slice, "endpoints", notes);
+    let ready: Vec<_> = endpoints
+        .iter()
+        .filter(|endpoint| is_ready(endpoint, notes))
+        .collect();
+    let mut addresses = Vec::new();
+    for field in ready
+        .into_iter()
+        .flat_map(|endpoint| list(endpoint, "addresses", notes))
+        .collect::<Vec<_>>()
+    {
+        if let Ok(address) = network::address(&field, notes) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+/// Unknown is ready (`EndpointConditions` of discovery.k8s.io/v1).
+fn is_ready(endpoint: &Field<'_>, notes: &mut Notes) -> bool {
+    let ready = endpoint
+        .get("conditions")
+        .and_then(|conditions| conditions.get("ready"));
+    ready.is_none_or(|ready| ready.boolean(notes).unwrap_or(true))
+}
+
+fn slice_ports(slice: &Field<'_>, notes: &mut Notes) -> Vec<(Option<Arc<str>>, Transport, NonZeroU16)> {
+    let mut ports = Vec::new();
+    for item in list(slice, "ports", notes) {
+        if let Ok(Some((transport, number))) = numbered(&item, notes) {
+            ports.push((optional_text(&item, "name", notes), transport, number));
+        }
+    }
+    ports
+}
+
+fn key(object: &Object) -> PodKey {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
+    PodKey::new(namespace, &object.metadata.name)
+}
