@@ -105,8 +105,9 @@ impl<State> Compiler<State> {
 }
 
 impl Compiler<InSync> {
-    /// What leads from the last batch to now; none if nothing happened. It may be empty: then nothing
-    /// changed, but there is a revision that somebody may wait for.
+    /// What leads from the last batch to now; none if nothing happened. To be called until there is none:
+    /// a change that closes some connections and opens others may take two batches. One may be empty:
+    /// then nothing changed, but there is a revision that somebody may wait for.
     pub fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
         self.engine.poll_batch(now)
     }
@@ -122,7 +123,7 @@ impl Compiler<InSync> {
         self.engine.interests()
     }
 
-    /// The revision of the last batch.
+    /// The revision that is reached when `poll_batch` has no more.
     #[must_use]
     pub const fn revision(&self) -> Revision {
         self.engine.revision()

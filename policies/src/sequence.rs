@@ -10,13 +10,16 @@ use egret_shared::time::Timestamp;
 
 use crate::compile::{NamedSet, SetContent, Use};
 use crate::index::Index;
-use crate::model::Direction;
 use crate::records::{Records, Told};
-use crate::rules::{Batch, Member, MembersChanged, SetId};
+use crate::rules::{Member, MembersChanged, SetId};
 
 mod live;
+mod order;
+
+pub(crate) use order::Batches;
 
 use live::{Contributor, LiveSet};
+use order::Effect;
 
 /// All sets that rules name, or that a backend still has.
 #[derive(Debug, Default)]
@@ -26,6 +29,8 @@ pub(crate) struct Sets {
     of_nodes: BTreeSet<SetId>,
     of_records: BTreeMap<PodKey, BTreeSet<SetId>>,
     touched: BTreeSet<SetId>,
+    /// How rules that were just replaced named sets: a backend goes by them until it has the new ones.
+    former: BTreeMap<SetId, Vec<Use>>,
 }
 
 impl Sets {
@@ -38,10 +43,11 @@ impl Sets {
         index: &Index,
         records: &Records,
     ) {
-        for id in before.into_iter().flat_map(BTreeMap::keys) {
+        for (id, used) in before.into_iter().flatten() {
             if let Some(set) = self.live.get_mut(id) {
                 set.users.remove(pod);
                 self.touched.insert(*id);
+                self.former.entry(*id).or_default().push(used.clone());
             }
         }
         for (id, used) in after {
@@ -115,42 +121,63 @@ impl Sets {
         is_left
     }
 
-    /// Writes what changed into a batch, in the order that its fields have; `is_old` tells the pods whose
-    /// rules a backend had before.
+    /// Writes what changed into a batch, in the order that its fields have, and into a later one what
+    /// may only be opened when the rules of the first are in place; `is_old` tells the pods whose rules a
+    /// backend had before.
     pub(crate) fn sequence(
         &mut self,
-        batch: &mut Batch,
+        batches: &mut Batches,
         records: &Records,
         now: Timestamp,
         is_old: impl Fn(&PodKey) -> bool,
     ) {
-        let mut reevaluate: BTreeSet<(PodKey, Direction)> = batch.reevaluate.drain(..).collect();
+        let replaced: BTreeSet<PodKey> = batches
+            .first
+            .rules_replaced
+            .iter()
+            .map(|rules| rules.pod.clone())
+            .filter(|pod| is_old(pod))
+            .collect();
+        let former = std::mem::take(&mut self.former);
+        let mut opening = Vec::new();
+        let mut suspects = BTreeSet::new();
         for id in std::mem::take(&mut self.touched) {
             let Some(set) = self.live.get_mut(&id) else {
                 continue;
             };
             if set.users.is_empty() {
                 if set.is_programmed {
-                    batch.sets_destroyed.push(id);
+                    batches.first.sets_destroyed.push(id);
                 }
                 self.unmake(id);
                 continue;
             }
-            let is_new = !set.is_programmed;
+            let is_new = !std::mem::replace(&mut set.is_programmed, true);
             if is_new {
-                set.is_programmed = true;
-                batch.sets_created.push(set.named.spec());
+                batches.first.sets_created.push(set.named.spec());
             }
-            if let Some(changed) = set.changes(id, records, now) {
-                if !is_new {
-                    reevaluate.extend(set.suspects(&changed));
-                }
-                batch.members_changed.push(changed.members);
+            let Some(changed) = set.changes(id, records, now) else {
+                continue;
+            };
+            if is_new {
+                batches.first.members_changed.push(changed.members);
+                continue;
+            }
+            suspects.extend(set.suspects(&changed));
+            let former = former.get(&id).map_or(&[][..], Vec::as_slice);
+            let effect = Effect::of(set.users.values().chain(former));
+            let (closes, opens) = effect.split(changed.members);
+            batches.first.members_changed.extend(closes);
+            let waits_for_rules = !former.is_empty() || set.users.keys().any(|pod| replaced.contains(pod));
+            if waits_for_rules {
+                batches.then.members_changed.extend(opens);
+            } else {
+                opening.extend(opens);
             }
         }
-        batch
-            .reevaluate
-            .extend(reevaluate.into_iter().filter(|(pod, _)| is_old(pod)));
+        batches.first.members_changed.append(&mut opening);
+        suspects.extend(batches.first.reevaluate.drain(..));
+        batches.first.reevaluate = suspects.into_iter().filter(|(pod, _)| is_old(pod)).collect();
     }
 
     fn make(&mut self, named: &Arc<NamedSet>, index: &Index, records: &Records) {

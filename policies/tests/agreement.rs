@@ -45,7 +45,7 @@ fn hold_to_oracle(situation: &Situation) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::default())]
 
     #[test]
     fn a_cluster_compiled_at_once_is_decided_as_the_oracle_does(entities in vec(entity(), 1..25)) {

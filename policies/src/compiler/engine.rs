@@ -13,7 +13,7 @@ use crate::model::cluster::{Entity, EntityKey};
 use crate::model::{Direction, Policy, PolicyId};
 use crate::records::Records;
 use crate::rules::Batch;
-use crate::sequence::Sets;
+use crate::sequence::{Batches, Sets};
 
 use super::interests::Interests;
 use super::locals::Locals;
@@ -32,7 +32,10 @@ pub(super) struct Engine {
     pub(super) compiled: BTreeMap<PodKey, Compiled>,
     pub(super) interests: Interests,
     pub(super) dirty: Dirty,
+    /// Of the last batch that is due or was given.
     last: Revision,
+    /// What is to follow the batch that was given last.
+    rest: Option<Batch>,
 }
 
 /// What is to be looked at again.
@@ -58,6 +61,7 @@ impl Engine {
             interests: Interests::default(),
             dirty: Dirty::default(),
             last: Revision::ZERO,
+            rest: None,
             settings,
         }
     }
@@ -114,10 +118,15 @@ impl Engine {
     /// The revision that includes all events so far.
     pub(super) const fn pending_revision(&self) -> Revision {
         if self.dirty.is_due {
-            self.last.next()
+            self.revision_after_change()
         } else {
             self.last
         }
+    }
+
+    /// A change may take two batches, so it has two numbers, and the second is the one to wait for.
+    const fn revision_after_change(&self) -> Revision {
+        self.last.next().next()
     }
 
     pub(super) const fn revision(&self) -> Revision {
@@ -131,12 +140,17 @@ impl Engine {
 
     pub(super) fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
         self.expire(now);
+        if let Some(rest) = self.rest.take() {
+            return Some(rest);
+        }
         if !self.dirty.is_due {
             return None;
         }
         let dirty = std::mem::take(&mut self.dirty);
-        self.last = self.last.next();
-        let mut batch = Batch::empty(self.last);
+        let mut batches = Batches {
+            first: Batch::empty(self.last.next()),
+            then: Batch::empty(self.revision_after_change()),
+        };
         for name in &dirty.nodes {
             self.sets.refresh_node(name, &self.index);
         }
@@ -145,13 +159,19 @@ impl Engine {
         }
         let mut new = BTreeSet::new();
         for key in dirty.pods.union(&dirty.subjects) {
-            if self.recompile(key, &mut batch) {
+            if self.recompile(key, &mut batches.first) {
                 new.insert(key.clone());
             }
         }
         self.sets
-            .sequence(&mut batch, &self.records, now, |pod| !new.contains(pod));
-        Some(batch)
+            .sequence(&mut batches, &self.records, now, |pod| !new.contains(pod));
+        self.last = batches.then.revision;
+        if batches.then.members_changed.is_empty() {
+            batches.first.revision = self.last;
+        } else {
+            self.rest = Some(batches.then);
+        }
+        Some(batches.first)
     }
 
     /// Whether the pod is one of those that get rules.

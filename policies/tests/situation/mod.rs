@@ -260,10 +260,21 @@ impl Situation {
         situation
     }
 
+    /// Applies all batches; returns what they do together.
     pub(crate) fn poll(&mut self) -> Option<Batch> {
-        let batch = self.compiler.poll_batch(self.now)?;
-        self.memory.apply(&batch, self.now).unwrap();
-        Some(batch)
+        let mut all: Option<Batch> = None;
+        while let Some(batch) = self.compiler.poll_batch(self.now) {
+            self.memory.apply(&batch, self.now).unwrap();
+            let all = all.get_or_insert_with(|| Batch::empty(batch.revision));
+            all.revision = batch.revision;
+            all.sets_created.extend(batch.sets_created);
+            all.members_changed.extend(batch.members_changed);
+            all.rules_replaced.extend(batch.rules_replaced);
+            all.pods_removed.extend(batch.pods_removed);
+            all.reevaluate.extend(batch.reevaluate);
+            all.sets_destroyed.extend(batch.sets_destroyed);
+        }
+        all
     }
 
     pub(crate) fn tell(&mut self, event: Event) {

@@ -1,0 +1,175 @@
+//! The path does not matter: whatever the order of events, and whenever batches are taken, the kernel
+//! ends in the same state; and on the way it never allows what neither end of a batch allows.
+
+mod random;
+mod situation;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_policies::compiler::Event;
+use egret_policies::memory::{Memory, Verdict};
+use egret_policies::model::Action;
+use egret_policies::model::cluster::{Entity, EntityKey};
+use egret_policies::rules::{Batch, MembersChanged, PeerMatch, PodRules, SetId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use random::{connections, entity};
+use situation::{START, Situation};
+
+/// Objects by key: of two with one key the later counts.
+fn last_of_each(entities: &[Entity]) -> BTreeMap<EntityKey, Entity> {
+    entities
+        .iter()
+        .map(|entity| (entity.key(), entity.clone()))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::default())]
+
+    #[test]
+    fn any_way_to_a_cluster_ends_in_the_same_kernel(
+        goal in vec(entity(), 1..20),
+        detours in vec((entity(), any::<bool>(), any::<bool>()), 0..20),
+        order in vec(any::<prop::sample::Index>(), 20),
+    ) {
+        let goal = last_of_each(&goal);
+        let mut by_detour = Situation::new([]);
+        for (entity, is_deleted, is_polled) in detours {
+            let key = entity.key();
+            by_detour.tell(Event::Apply(entity));
+            if is_polled {
+                by_detour.poll();
+            }
+            if is_deleted || !goal.contains_key(&key) {
+                by_detour.tell(Event::Delete(key));
+            }
+        }
+        let mut left: Vec<Entity> = goal.values().cloned().collect();
+        for pick in order {
+            if left.is_empty() {
+                break;
+            }
+            let entity = left.remove(pick.index(left.len()));
+            by_detour.tell(Event::Apply(entity));
+            if pick.index(2) == 0 {
+                by_detour.poll();
+            }
+        }
+        by_detour.poll();
+        let at_once = Situation::new(goal.into_values());
+        prop_assert_eq!(by_detour.memory, at_once.memory);
+    }
+
+    #[test]
+    fn on_the_way_nothing_is_allowed_that_neither_end_allows(
+        start in vec(entity(), 1..20),
+        changes in vec(vec(entity(), 1..6), 1..4),
+    ) {
+        let mut situation = Situation::new(start);
+        for change in changes {
+            let old = situation.memory.clone();
+            for entity in change {
+                situation.tell(Event::Apply(entity));
+            }
+            let mut batches = Vec::new();
+            while let Some(batch) = situation.compiler.poll_batch(START) {
+                situation.memory.apply(&batch, START).unwrap();
+                batches.push(batch);
+            }
+            hold_between(&old, &situation.memory, &batches);
+        }
+    }
+}
+
+fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
+    let unordered = unordered_sets(old, new);
+    let mut between = old.clone();
+    for step in batches.iter().flat_map(steps) {
+        between.apply(&step, START).unwrap();
+        for rules in old.pods() {
+            let Some(after) = new.pod(&rules.pod) else {
+                continue;
+            };
+            if sets(rules)
+                .chain(sets(after))
+                .any(|(set, _)| unordered.contains(&set))
+            {
+                continue;
+            }
+            for connection in connections(&rules.pod) {
+                let [before, now, after] =
+                    [old, &between, new].map(|memory| memory.decide(&connection, START).verdict);
+                assert!(
+                    now == Verdict::Deny || before == Verdict::Allow || after == Verdict::Allow,
+                    "{connection:?} is allowed after {step:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Sets whose members open here and close there: they have no right order.
+fn unordered_sets(old: &Memory, new: &Memory) -> BTreeSet<SetId> {
+    let mut actions: BTreeMap<SetId, BTreeSet<Action>> = BTreeMap::new();
+    for (set, action) in old.pods().chain(new.pods()).flat_map(sets) {
+        actions.entry(set).or_default().insert(action);
+    }
+    actions
+        .into_iter()
+        .filter(|(_, actions)| actions.len() > 1 || actions.contains(&Action::Pass))
+        .map(|(set, _)| set)
+        .collect()
+}
+
+fn sets(rules: &PodRules) -> impl Iterator<Item = (SetId, Action)> {
+    [&rules.egress, &rules.ingress]
+        .into_iter()
+        .flat_map(|direction| &direction.tiers)
+        .flat_map(|tier| &tier.rules)
+        .filter_map(|rule| match rule.peer {
+            PeerMatch::In(set) => Some((set, rule.action)),
+            PeerMatch::Any | PeerMatch::OwnNode => None,
+        })
+}
+
+/// A batch as a kernel may take it: one thing after the other.
+fn steps(batch: &Batch) -> Vec<Batch> {
+    let step = |fill: &dyn Fn(&mut Batch)| {
+        let mut step = Batch::empty(batch.revision);
+        fill(&mut step);
+        step
+    };
+    let mut all = vec![step(&|step| step.sets_created.clone_from(&batch.sets_created))];
+    for changed in &batch.members_changed {
+        for member in &changed.removed {
+            all.push(step(&|step| {
+                step.members_changed.push(MembersChanged {
+                    set: changed.set,
+                    added: Vec::new(),
+                    removed: vec![*member],
+                });
+            }));
+        }
+        for member in &changed.added {
+            all.push(step(&|step| {
+                step.members_changed.push(MembersChanged {
+                    set: changed.set,
+                    added: vec![*member],
+                    removed: Vec::new(),
+                });
+            }));
+        }
+    }
+    for rules in &batch.rules_replaced {
+        all.push(step(&|step| step.rules_replaced.push(rules.clone())));
+    }
+    for pod in &batch.pods_removed {
+        all.push(step(&|step| step.pods_removed.push(pod.clone())));
+    }
+    for set in &batch.sets_destroyed {
+        all.push(step(&|step| step.sets_destroyed.push(*set)));
+    }
+    all
+}
