@@ -14,6 +14,8 @@ use egret_shared::time::Timestamp;
 
 /// How long a look-up of a route is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// How long it is believed by a query that it does not fit: a flood of spoofed queries costs one look-up in this time.
+const BELIEVED_UNFIT: Duration = Duration::from_millis(50);
 /// Addresses whose routes are remembered; with more, all are looked up anew.
 const MAX_REMEMBERED: usize = 16_384;
 
@@ -112,9 +114,6 @@ impl Attribution {
 
     /// The client of a query from `source` that came in by `interface`.
     pub fn client(&self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> Client {
-        if source.is_loopback() {
-            return Client::Unattributed(Unattributed::Local);
-        }
         // One task serves; the lock is there for the type alone, and a panic inside leaves a map that is still true.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match known.way(source, interface, now) {
@@ -134,23 +133,26 @@ impl Attribution {
 impl Known {
     /// The way to the source. One that does not fit is looked up again: a pod may have come just now.
     fn way(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<Way> {
-        if let Some((way @ Way::Leaves(index), until)) = self.ways.get(&source)
-            && now < *until
-            && Some(*index) == interface
-        {
-            return Ok(*way);
+        if let Some((way, looked_up)) = self.ways.get(&source) {
+            let fits = matches!(way, Way::Leaves(index) if Some(*index) == interface);
+            let believed = if fits { BELIEVED } else { BELIEVED_UNFIT };
+            if now < looked_up.after(believed) {
+                return Ok(*way);
+            }
         }
         let way = self.routes.way_to(source)?;
         if self.ways.len() >= MAX_REMEMBERED {
             self.ways.clear();
         }
-        self.ways.insert(source, (way, now.after(BELIEVED)));
+        self.ways.insert(source, (way, now));
         Ok(way)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000);
@@ -176,23 +178,54 @@ mod tests {
     fn a_query_is_a_pods_only_by_the_pods_own_interface() {
         let attribution = attribution();
         for (source, interface, client) in [
-            ([10, 0, 0, 1], 7, Client::Attributed([10, 0, 0, 1].into())),
-            ([10, 0, 0, 2], 7, Client::Unattributed(Unattributed::Interface)),
-            ([10, 0, 0, 9], 1, Client::Unattributed(Unattributed::Local)),
-            ([127, 0, 0, 1], 1, Client::Unattributed(Unattributed::Local)),
-            ([192, 0, 2, 1], 7, Client::Unattributed(Unattributed::NoRoute)),
+            ([10, 0, 0, 1], Some(7), Client::Attributed([10, 0, 0, 1].into())),
+            (
+                [10, 0, 0, 2],
+                Some(7),
+                Client::Unattributed(Unattributed::Interface),
+            ),
+            ([10, 0, 0, 2], Some(8), Client::Attributed([10, 0, 0, 2].into())),
+            ([10, 0, 0, 1], None, Client::Unattributed(Unattributed::Interface)),
+            ([10, 0, 0, 9], Some(1), Client::Unattributed(Unattributed::Local)),
+            (
+                [192, 0, 2, 1],
+                Some(7),
+                Client::Unattributed(Unattributed::NoRoute),
+            ),
         ] {
             for _ in 0..2 {
                 assert_eq!(
-                    attribution.client(source.into(), Some(interface), NOW),
+                    attribution.client(source.into(), interface, NOW),
                     client,
                     "{source:?}"
                 );
             }
         }
+    }
+
+    #[test]
+    fn an_address_that_moves_to_another_interface_belongs_to_its_new_pod() {
+        let table = Arc::new(Mutex::new(Table(HashMap::from([(
+            [10, 0, 0, 1].into(),
+            Way::Leaves(7),
+        )]))));
+        let attribution = Attribution::new(Box::new(Shared(Arc::clone(&table))));
+        let pod = [10, 0, 0, 1].into();
+        assert_eq!(attribution.client(pod, Some(7), NOW), Client::Attributed(pod));
+        table.lock().unwrap().0.insert(pod, Way::Leaves(9));
+        let later = NOW.after(BELIEVED_UNFIT);
+        assert_eq!(attribution.client(pod, Some(9), later), Client::Attributed(pod));
         assert_eq!(
-            attribution.client([10, 0, 0, 1].into(), None, NOW),
+            attribution.client(pod, Some(7), later),
             Client::Unattributed(Unattributed::Interface)
         );
+    }
+
+    struct Shared(Arc<Mutex<Table>>);
+
+    impl Routes for Shared {
+        fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
+            self.0.lock().unwrap().way_to(address)
+        }
     }
 }

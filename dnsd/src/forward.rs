@@ -2,67 +2,95 @@
 
 mod ask;
 mod flights;
+mod health;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::clock;
 use egret_shared::switch::{self, Switch};
-use egret_shared::time::Timestamp;
+use tokio::time::Instant;
 
 use crate::answer::Answer;
 use crate::config::{Config, Upstream};
 use crate::exchange::{Case, Matched};
 use crate::message::{Query, rcode};
 use crate::metrics::{Metrics, Retry, UpstreamError};
+use health::Health;
 
 pub use flights::Flights;
 
-/// Asks the upstreams in turn until one answers or the time is up; an answer that says "I failed" or "I refuse" is
-/// kept, in case nobody has a better one.
-///
-/// # Errors
-/// Why the last one gave none.
-pub async fn forward(
-    query: &Query,
-    config: &Config,
-    metrics: &Metrics,
-) -> Result<Matched<Answer>, UpstreamError> {
-    let deadline = clock::now().after(config.total_timeout);
-    let (mut failure, mut poor) = (UpstreamError::Timeout, None);
-    let rounds = 2;
-    for upstream in std::iter::repeat_n(&config.upstreams, rounds).flatten() {
-        let patience = left(deadline).min(config.try_timeout);
-        if patience.is_zero() {
-            break;
+/// How often all upstreams are gone through: a datagram may be lost.
+const ROUNDS: usize = 2;
+
+/// Asks upstreams, and remembers which of them say nothing.
+#[derive(Debug)]
+pub struct Forwarder {
+    health: Health,
+    metrics: Arc<Metrics>,
+}
+
+impl Forwarder {
+    /// Knows nothing of any upstream yet.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            health: Health::default(),
+            metrics,
         }
-        let begun = clock::now();
+    }
+
+    /// Asks the upstreams in turn until one answers or the time is up. An answer that says "I failed" or "I
+    /// refuse" is kept, in case nobody has a better one.
+    ///
+    /// # Errors
+    /// Why the last one gave none.
+    pub async fn forward(&self, query: &Query, config: &Config) -> Result<Matched<Answer>, UpstreamError> {
+        let begun = Instant::now();
+        let (mut failure, mut poor) = (UpstreamError::Timeout, None);
+        let order = self.health.order(&config.upstreams, clock::now());
+        for (turn, upstream) in std::iter::repeat_n(&order, ROUNDS).flatten().enumerate() {
+            let left = config.total_timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            if turn > 0 {
+                self.metrics.retry(Retry::Failed);
+            }
+            match self.attempt(query, config, *upstream, left).await {
+                Ok(answer) if is_good(&answer) || order.len() == 1 => return Ok(answer),
+                Ok(answer) => poor = poor.or(Some(answer)),
+                Err(error) => failure = error,
+            }
+        }
+        poor.ok_or(failure)
+    }
+
+    async fn attempt(
+        &self,
+        query: &Query,
+        config: &Config,
+        upstream: Upstream,
+        left: Duration,
+    ) -> Result<Matched<Answer>, UpstreamError> {
+        let begun = Instant::now();
         let attempt = Attempt {
             query,
             config,
-            metrics,
-            upstream: *upstream,
+            metrics: &self.metrics,
+            upstream,
         };
-        match attempt.within(patience).await {
-            Ok(answer) if is_good(&answer) => {
-                metrics
-                    .upstream_seconds
-                    .record(clock::now().since(begun).as_secs_f64());
-                return Ok(answer);
-            }
-            Ok(answer) if config.upstreams.len() == 1 => return Ok(answer),
-            Ok(answer) => poor = poor.or(Some(answer)),
-            Err(error) => {
-                metrics.upstream_error(error);
-                failure = error;
-            }
+        let result = attempt.within(left.min(config.try_timeout)).await;
+        self.health.note(upstream, result.is_ok(), clock::now());
+        match &result {
+            Ok(_) => self
+                .metrics
+                .upstream_seconds
+                .record(begun.elapsed().as_secs_f64()),
+            Err(error) => self.metrics.upstream_error(*error),
         }
-        metrics.retry(Retry::Failed);
+        result
     }
-    poor.ok_or(failure)
-}
-
-fn left(deadline: Timestamp) -> Duration {
-    deadline.since(clock::now())
 }
 
 fn is_good(answer: &Matched<Answer>) -> bool {

@@ -265,6 +265,12 @@ impl Hold {
         self.ended.pop_front()
     }
 
+    /// Whether there is something for the enforcer.
+    #[must_use]
+    pub fn has_outgoing(&self) -> bool {
+        self.outgoing.has_next()
+    }
+
     /// The next message for the enforcer.
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<ToEnforcer> {
         if self.outgoing.has_overflowed() {

@@ -9,6 +9,7 @@ use egret_shared::observation::Observation;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use crate::hold::{Figures, Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
 use crate::metrics::Metrics;
@@ -47,14 +48,14 @@ pub enum Admission {
 #[derive(Debug)]
 pub struct Held {
     ended: oneshot::Receiver<Outcome>,
-    since: Timestamp,
+    since: Instant,
 }
 
 impl Held {
     /// Waits until it is known what becomes of the answer.
     pub async fn end(self, metrics: &Metrics) -> Outcome {
         let outcome = self.ended.await.unwrap_or(Outcome::Stalled(Stall::Deadline));
-        metrics.held_for(clock::now().since(self.since));
+        metrics.held_for(self.since.elapsed());
         outcome
     }
 }
@@ -77,7 +78,7 @@ impl Holder {
     /// An answer is about to go to its client.
     pub fn admit(&self, observation: Observation, origin: Origin, now: Timestamp) -> Admission {
         self.metrics.observations.increment(1);
-        let verdict = self.change(|state| {
+        self.change(|state| {
             let verdict = state.hold.answer(observation, origin, now);
             match verdict {
                 Verdict::Release => Admission::Now,
@@ -85,18 +86,18 @@ impl Holder {
                 Verdict::Hold(ticket) => {
                     let (sender, ended) = oneshot::channel();
                     state.waiting.insert(ticket, sender);
-                    Admission::Held(Held { ended, since: now })
+                    Admission::Held(Held {
+                        ended,
+                        since: Instant::now(),
+                    })
                 }
             }
-        });
-        self.outgoing.notify_one();
-        verdict
+        })
     }
 
     /// The link is up.
     pub fn connected(&self) {
         self.change(|state| state.hold.connected(clock::now()));
-        self.outgoing.notify_one();
     }
 
     /// The link is down.
@@ -107,7 +108,6 @@ impl Holder {
     /// The enforcer says something.
     pub fn receive(&self, message: ToDnsd) {
         self.change(|state| state.hold.receive(message, clock::now()));
-        self.outgoing.notify_one();
     }
 
     /// Waits until there may be something for the enforcer.
@@ -156,14 +156,14 @@ impl Holder {
             tokio::select! {
                 () = tokio::time::sleep(next.since(now)) => {
                     self.change(|state| state.hold.handle_timeout(clock::now()));
-                    self.outgoing.notify_one();
                 }
                 () = self.timer.notified() => {}
             }
         }
     }
 
-    /// Does something to the state, wakes those whose wait it ended, and the timer if its next moment changed.
+    /// Does something to the state; wakes those whose wait it ended, the timer if its next moment changed, and the
+    /// link if there is something to say.
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let before = state.hold.poll_timeout();
@@ -176,6 +176,9 @@ impl Holder {
         }
         if state.hold.poll_timeout() != before {
             self.timer.notify_one();
+        }
+        if state.hold.has_outgoing() {
+            self.outgoing.notify_one();
         }
         result
     }

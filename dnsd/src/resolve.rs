@@ -12,7 +12,7 @@ use crate::cache::{Cache, Key, Weigh};
 use crate::client::{Attribution, Client};
 use crate::config::{Config, Live, OnStall};
 use crate::exchange::Matched;
-use crate::forward::{Flights, forward};
+use crate::forward::{Flights, Forwarder};
 use crate::hold::{Origin, Stall};
 use crate::message::{Query, Refusal, bad_version_reply, error_reply, header_reply, rcode};
 use crate::metrics::{Metrics, Transport, UpstreamError};
@@ -26,6 +26,7 @@ pub struct Resolver {
     /// Held for one map operation.
     cache: Mutex<Cache<Known>>,
     flights: Arc<Flights<Result<Arc<Known>, UpstreamError>>>,
+    forwarder: Forwarder,
     /// Questions under way, those included that are for one client alone.
     exchanges: Arc<AtomicUsize>,
     attribution: Attribution,
@@ -104,6 +105,7 @@ impl Resolver {
             cache: Mutex::new(Cache::new(config.fixed.cache_size)),
             config: Live::new(config),
             flights: Arc::default(),
+            forwarder: Forwarder::new(Arc::clone(&metrics)),
             exchanges: Arc::default(),
             attribution,
             holder,
@@ -233,7 +235,7 @@ impl Resolver {
             self.metrics.upstream_error(UpstreamError::OverLimit);
             UpstreamError::OverLimit
         })?;
-        let answer = forward(&query, &config, &self.metrics).await?;
+        let answer = self.forwarder.forward(&query, &config).await?;
         if !answer.get().is_readable() {
             self.metrics.unreadable_answers.increment(1);
         }
@@ -291,7 +293,7 @@ impl Pending {
             match step {
                 Step::Reply(reply) => return Some(reply),
                 Step::Silence => return None,
-                Step::Later(Pending(next)) => waiting = next,
+                Step::Later(later) => waiting = later.0,
             }
         }
     }

@@ -51,6 +51,12 @@ impl Outgoing {
         self.overflowed
     }
 
+    pub(super) fn has_next(&self) -> bool {
+        self.overflowed
+            || !self.queue.is_empty()
+            || matches!(self.resync, Resync::Ready(_) | Resync::Telling(_))
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

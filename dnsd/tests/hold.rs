@@ -1,0 +1,443 @@
+//! The hold in simulated time: what waits, what it waits for, how it ends.
+#![allow(clippy::expect_used, reason = "a test says what it expects")]
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_dnsd::hold::{Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
+use egret_dnsd::ledger::LedgerLimits;
+use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::revision::Sequence;
+use egret_shared::time::Timestamp;
+
+const POD: [u8; 4] = [10, 0, 0, 1];
+const OTHER: [u8; 4] = [10, 0, 0, 2];
+const LIMITS: HoldLimits = HoldLimits {
+    deadline: Duration::from_millis(200),
+    per_client: 3,
+    total: 5,
+    ledger: LedgerLimits {
+        per_client: 100,
+        total: 1_000,
+        grace: Duration::from_secs(30),
+    },
+};
+
+/// A hold, a clock, and the enforcer's end of the link.
+struct World {
+    hold: Hold,
+    now: Timestamp,
+    sent: Vec<ToEnforcer>,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Timestamp::from_millis(10_000);
+        Self {
+            hold: Hold::new(LIMITS, now),
+            now,
+            sent: Vec::new(),
+        }
+    }
+
+    /// An enforcer is connected, the pod waits for `*.example.test`, all that was told is realized.
+    fn settled() -> Self {
+        let mut world = Self::new();
+        world.connect(&["*.example.test"]);
+        world.realize_all();
+        world
+    }
+
+    fn connect(&mut self, patterns: &[&str]) {
+        self.hold.connected(self.now);
+        self.interest(patterns);
+        self.hold.receive(ToDnsd::InterestComplete, self.now);
+        self.transmit();
+    }
+
+    fn interest(&mut self, patterns: &[&str]) {
+        let patterns = patterns.iter().map(|text| text.parse().unwrap()).collect();
+        let pod = POD.into();
+        self.hold
+            .receive(ToDnsd::Interest(Interest { pod, patterns }), self.now);
+    }
+
+    fn transmit(&mut self) -> Vec<ToEnforcer> {
+        let sent: Vec<ToEnforcer> = std::iter::from_fn(|| self.hold.poll_transmit(self.now)).collect();
+        self.sent.extend(sent.iter().cloned());
+        sent
+    }
+
+    /// The number of the last observation that was sent.
+    fn last(&self) -> Sequence {
+        let numbers = self.sent.iter().filter_map(|message| match message {
+            ToEnforcer::Observed { sequence, .. } => Some(*sequence),
+            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted | ToEnforcer::ResyncEnded { .. } => None,
+        });
+        numbers.last().unwrap_or(Sequence::ZERO)
+    }
+
+    fn realize(&mut self, through: Sequence, failed: Vec<Sequence>) {
+        self.hold.receive(ToDnsd::Realized { through, failed }, self.now);
+    }
+
+    fn realize_all(&mut self) {
+        self.transmit();
+        self.realize(self.last(), Vec::new());
+    }
+
+    fn ask(&mut self, name: &str, address: u8, ttl: u64) -> Verdict {
+        self.ask_as(POD.into(), name, address, ttl, Origin::Upstream)
+    }
+
+    fn ask_as(&mut self, client: IpAddr, name: &str, address: u8, ttl: u64, origin: Origin) -> Verdict {
+        let told = ObservedAddress {
+            address: [192, 0, 2, address].into(),
+            expires: self.now.after(Duration::from_secs(ttl)),
+        };
+        let observation = Observation {
+            client,
+            question: name.parse().unwrap(),
+            chain: Vec::new(),
+            addresses: vec![told],
+        };
+        self.hold.answer(observation, origin, self.now)
+    }
+
+    fn held(&mut self, name: &str, address: u8, ttl: u64) -> Ticket {
+        ticket(self.ask(name, address, ttl))
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now = self.now.after(Duration::from_millis(millis));
+        self.hold.handle_timeout(self.now);
+    }
+
+    fn ended(&mut self) -> Vec<(Ticket, Outcome)> {
+        std::iter::from_fn(|| self.hold.poll_ended()).collect()
+    }
+}
+
+fn ticket(verdict: Verdict) -> Ticket {
+    match verdict {
+        Verdict::Hold(ticket) => ticket,
+        Verdict::Release | Verdict::OverLimit => panic!("expected the answer to be held, got {verdict:?}"),
+    }
+}
+
+#[test]
+fn an_interesting_answer_waits_until_its_number_is_realized() {
+    let mut world = World::settled();
+    let held = world.held("api.example.test", 1, 30);
+    world.transmit();
+    let before = world.last();
+    world.pass(50);
+    assert_eq!(world.ended(), []);
+    world.realize(before, Vec::new());
+    assert_eq!(world.ended(), [(held, Outcome::Realized)]);
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_is_told_and_released() {
+    let mut world = World::settled();
+    assert_eq!(world.ask("www.other.test", 1, 30), Verdict::Release);
+    assert_eq!(
+        world.ask_as(OTHER.into(), "api.example.test", 1, 30, Origin::Upstream),
+        Verdict::Release
+    );
+    assert_eq!(world.transmit().len(), 2);
+}
+
+#[test]
+fn the_second_of_two_equal_answers_waits_for_the_number_of_the_first() {
+    let mut world = World::settled();
+    let first = world.held("api.example.test", 1, 30);
+    let second = world.held("api.example.test", 1, 30);
+    assert_eq!(world.transmit().len(), 1, "the second tells nothing new");
+    world.realize(world.last(), Vec::new());
+    assert_eq!(
+        world.ended(),
+        [(first, Outcome::Realized), (second, Outcome::Realized)]
+    );
+}
+
+#[test]
+fn what_is_realized_is_released_at_once_until_it_lives_longer() {
+    let mut world = World::settled();
+    world.held("api.example.test", 1, 30);
+    world.realize_all();
+    assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
+    assert_eq!(world.ask("api.example.test", 1, 10), Verdict::Release);
+    assert!(world.transmit().is_empty());
+    world.held("api.example.test", 1, 60);
+}
+
+#[test]
+fn an_answer_from_the_cache_waits_for_a_pod_that_had_not_been_told() {
+    let mut world = World::settled();
+    world.ask_as(OTHER.into(), "api.example.test", 1, 30, Origin::Upstream);
+    world.realize_all();
+    ticket(world.ask_as(POD.into(), "api.example.test", 1, 30, Origin::Cache));
+}
+
+#[test]
+fn a_new_address_of_a_known_name_waits() {
+    let mut world = World::settled();
+    world.held("api.example.test", 1, 30);
+    world.realize_all();
+    world.held("api.example.test", 2, 30);
+}
+
+#[test]
+fn the_deadline_ends_a_wait_and_the_next_answer_waits_again() {
+    let mut world = World::settled();
+    let held = world.held("api.example.test", 1, 30);
+    assert_eq!(world.hold.poll_timeout(), Some(world.now.after(LIMITS.deadline)));
+    world.pass(199);
+    assert_eq!(world.ended(), []);
+    world.pass(1);
+    assert_eq!(world.ended(), [(held, Outcome::Stalled(Stall::Deadline))]);
+    world.held("api.example.test", 1, 29);
+}
+
+#[test]
+fn what_could_not_be_realized_ends_its_wait_and_is_told_again_when_it_is_asked_again() {
+    let mut world = World::settled();
+    let held = world.held("api.example.test", 1, 30);
+    world.transmit();
+    world.realize(world.last(), vec![world.last()]);
+    assert_eq!(world.ended(), [(held, Outcome::Stalled(Stall::Failed))]);
+    let again = world.held("api.example.test", 1, 30);
+    assert_eq!(world.transmit().len(), 1);
+    world.realize(world.last(), Vec::new());
+    assert_eq!(world.ended(), [(again, Outcome::Realized)]);
+}
+
+#[test]
+fn over_a_limit_nothing_is_held() {
+    let mut world = World::settled();
+    for address in 1..=3 {
+        world.held("api.example.test", address, 30);
+    }
+    assert_eq!(world.ask("api.example.test", 4, 30), Verdict::OverLimit);
+    world.realize_all();
+    world.held("api.example.test", 5, 30);
+}
+
+#[test]
+fn while_the_enforcer_is_away_its_last_interest_holds_and_what_it_realized_stays() {
+    let mut world = World::settled();
+    world.held("api.example.test", 1, 30);
+    world.realize_all();
+    world.ended();
+    world.hold.disconnected();
+    assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
+    assert_eq!(world.ask("www.other.test", 1, 30), Verdict::Release);
+    let held = world.held("new.example.test", 1, 30);
+    world.pass(200);
+    assert_eq!(world.ended(), [(held, Outcome::Stalled(Stall::LinkDown))]);
+}
+
+#[test]
+fn what_was_told_before_and_meanwhile_is_told_to_an_enforcer_that_comes_back() {
+    let mut world = World::settled();
+    world.held("before.example.test", 1, 30);
+    world.ask("dead.example.test", 2, 1);
+    world.realize_all();
+    world.hold.disconnected();
+    world.ask("meanwhile.other.test", 3, 60);
+    world.pass(32_000);
+    world.sent.clear();
+    world.connect(&["*.example.test"]);
+    let names: Vec<String> = world.sent.iter().map(describe).collect();
+    let mut sorted = names.clone();
+    sorted.sort();
+    assert_eq!(names.first().map(String::as_str), Some("started"));
+    assert_eq!(names.last().map(String::as_str), Some("ended"));
+    assert_eq!(
+        sorted,
+        ["before.example.test", "ended", "meanwhile.other.test", "started"]
+    );
+}
+
+fn describe(message: &ToEnforcer) -> String {
+    match message {
+        ToEnforcer::Hello(_) => "hello".to_owned(),
+        ToEnforcer::ResyncStarted => "started".to_owned(),
+        ToEnforcer::ResyncEnded { .. } => "ended".to_owned(),
+        ToEnforcer::Observed { observation, .. } => observation.question.to_string(),
+    }
+}
+
+#[test]
+fn numbers_are_sent_in_order_and_the_end_names_the_last() {
+    let mut world = World::settled();
+    for address in 0..50 {
+        world.ask(&format!("n{address}.other.test"), address, 60);
+    }
+    world.hold.disconnected();
+    world.sent.clear();
+    world.hold.connected(world.now);
+    world.interest(&["*.example.test"]);
+    world.hold.receive(ToDnsd::InterestComplete, world.now);
+    for address in 0..50 {
+        world.sent.extend(world.hold.poll_transmit(world.now));
+        world.ask(&format!("m{address}.other.test"), address, 60);
+    }
+    world.transmit();
+    let mut last = Sequence::ZERO;
+    for message in &world.sent {
+        match message {
+            ToEnforcer::Observed { sequence, .. } => {
+                assert!(*sequence > last, "{sequence} after {last}");
+                last = *sequence;
+            }
+            ToEnforcer::ResyncEnded { through } => assert_eq!(*through, last),
+            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted => {}
+        }
+    }
+    let observed = world
+        .sent
+        .iter()
+        .filter(|message| matches!(message, ToEnforcer::Observed { .. }));
+    assert_eq!(observed.count(), 100);
+}
+
+#[test]
+fn a_held_answer_outlives_a_restart_of_the_enforcer_and_goes_first() {
+    let mut world = World::settled();
+    for address in 0..20 {
+        world.ask(&format!("n{address}.other.test"), address, 60);
+    }
+    let held = world.held("api.example.test", 1, 30);
+    world.realize(Sequence::ZERO, Vec::new());
+    world.hold.disconnected();
+    world.pass(50);
+    world.sent.clear();
+    world.connect(&["*.example.test"]);
+    assert_eq!(describe(&world.sent[0]), "api.example.test");
+    assert_eq!(world.ended(), []);
+    world.realize(world.last(), Vec::new());
+    assert_eq!(world.ended(), [(held, Outcome::Realized)]);
+}
+
+#[test]
+fn a_number_of_an_earlier_connection_releases_nothing() {
+    let mut world = World::settled();
+    world.held("api.example.test", 1, 30);
+    world.transmit();
+    let stale = world.last();
+    world.hold.disconnected();
+    world.connect(&["*.example.test"]);
+    world.realize(stale, Vec::new());
+    assert_eq!(world.ended(), []);
+}
+
+#[test]
+fn a_connection_that_ends_before_it_realized_anything_leaves_nothing_realized() {
+    let mut world = World::settled();
+    world.ask("www.other.test", 1, 300);
+    world.hold.disconnected();
+    world.hold.connected(world.now);
+    world.hold.disconnected();
+    world.interest(&["*.other.test"]);
+    world.held("www.other.test", 1, 300);
+}
+
+#[test]
+fn an_interest_that_grows_makes_what_was_told_before_count_no_longer() {
+    let mut world = World::settled();
+    world.ask("www.other.test", 1, 300);
+    world.realize_all();
+    world.interest(&["*.example.test", "www.other.test"]);
+    let held = world.held("www.other.test", 1, 300);
+    assert_eq!(world.transmit().len(), 1, "it is told again");
+    world.realize(world.last(), Vec::new());
+    assert_eq!(world.ended(), [(held, Outcome::Realized)]);
+    assert_eq!(world.ask("www.other.test", 1, 300), Verdict::Release);
+}
+
+#[test]
+fn an_interest_told_again_unchanged_makes_nobody_wait() {
+    let mut world = World::settled();
+    world.held("api.example.test", 1, 30);
+    world.realize_all();
+    world.interest(&["*.example.test"]);
+    assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
+}
+
+#[test]
+fn a_pod_that_a_new_connection_does_not_name_has_no_interest() {
+    let mut world = World::settled();
+    world.hold.disconnected();
+    world.hold.connected(world.now);
+    world.hold.receive(ToDnsd::InterestComplete, world.now);
+    assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
+}
+
+#[test]
+fn a_dnsd_that_never_heard_of_interest_waits_with_each_answer_for_two_seconds() {
+    let mut world = World::new();
+    let first = world.held("www.other.test", 1, 30);
+    world.pass(200);
+    assert_eq!(world.ended(), [(first, Outcome::Stalled(Stall::NoInterest))]);
+    world.pass(1_799);
+    assert!(world.hold.waits_for_interest(world.now));
+    world.held("www.other.test", 2, 30);
+    world.pass(1);
+    assert_eq!(world.ask("www.other.test", 3, 30), Verdict::Release);
+}
+
+#[test]
+fn the_first_interest_tells_which_answers_wait_on() {
+    let mut world = World::new();
+    let dull = world.held("www.other.test", 1, 30);
+    let wanted = world.held("api.example.test", 2, 30);
+    world.pass(20);
+    world.connect(&["*.example.test"]);
+    assert_eq!(world.ended(), [(dull, Outcome::NotInteresting)]);
+    world.realize_all();
+    assert_eq!(world.ended(), [(wanted, Outcome::Realized)]);
+}
+
+#[test]
+fn an_enforcer_that_never_names_interests_is_told_everything_all_the_same() {
+    let mut world = World::new();
+    world.hold.connected(world.now);
+    assert!(world.transmit().is_empty());
+    world.pass(100);
+    let told: Vec<String> = world.transmit().iter().map(describe).collect();
+    assert_eq!(told, ["started", "ended"]);
+}
+
+#[test]
+fn an_enforcer_that_does_not_read_is_told_everything_again_and_nothing_is_released_early() {
+    let mut world = World::settled();
+    let before = world.last();
+    let held = world.held("api.example.test", 1, 300);
+    let mut asked = 0;
+    while asked < 9_000 {
+        world.ask(&format!("n{}.other.test", asked % 90), 2, 300 + asked);
+        asked += 1;
+    }
+    let told = world.transmit();
+    assert!(told.len() < 200, "{} messages", told.len());
+    assert!(told.iter().any(|message| describe(message) == "n89.other.test"));
+    world.realize(before.next(), Vec::new());
+    assert_eq!(world.ended(), []);
+    world.realize(world.last(), Vec::new());
+    assert_eq!(world.ended(), [(held, Outcome::Realized)]);
+}
+
+#[test]
+fn a_flood_of_one_client_leaves_the_records_of_the_others() {
+    let mut world = World::settled();
+    world.ask_as(OTHER.into(), "www.other.test", 1, 300, Origin::Upstream);
+    for number in 0..5_000 {
+        world.ask(&format!("n{number}.other.test"), 2, 300);
+    }
+    let figures = world.hold.figures();
+    assert_eq!(figures.told, 101);
+    assert_eq!(figures.evictions, 4_900);
+}
