@@ -1,0 +1,54 @@
+//! The program `egret`: ask, offline, what policies mean.
+//!
+//! Commands print answers to standard output and everything else to standard error; they end with 2 for bad
+//! usage, input that cannot be read, and questions that have no answer.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod verdict;
+
+use verdict::{Outcome, VerdictError};
+
+/// Ask, offline, what network policies mean
+#[derive(Debug, Parser)]
+#[command(name = "egret", version, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Judge connections by the policies in manifests, without a cluster
+    Verdict(verdict::Arguments),
+}
+
+/// What ends in 2, as with every usage error.
+const UNANSWERED: u8 = 2;
+
+impl Arguments {
+    /// Runs the command.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let Command::Verdict(arguments) = &self.command;
+        let mut out = BufWriter::new(io::stdout().lock());
+        match arguments.run(&mut out, &mut io::stderr().lock()) {
+            Ok(Outcome::Answered) => ExitCode::SUCCESS,
+            Ok(Outcome::Unanswered) => ExitCode::from(UNANSWERED),
+            // Whoever read the answers has seen enough of them, as `head` does.
+            Err(VerdictError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                ExitCode::SUCCESS
+            }
+            Err(error) => complain(&error),
+        }
+    }
+}
+
+fn complain(error: &VerdictError) -> ExitCode {
+    // Where even this cannot be written, the exit status still says it.
+    drop(writeln!(io::stderr(), "egret: {error}"));
+    ExitCode::from(UNANSWERED)
+}

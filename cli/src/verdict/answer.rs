@@ -1,0 +1,303 @@
+//! From a probe to its row.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_policies::diagnostic::{ObjectRef, Severity};
+use egret_policies::memory::{ConnectionDecision, Decision};
+use egret_policies::model::Direction;
+use egret_shared::pod::PodKey;
+
+use super::cluster::{Cluster, Member};
+use super::input::{Destination, Probe, Protocol, Source};
+use super::judge::{Judge, protocol_of};
+use super::note::Note;
+use super::route::{Connection, Route, Router, Unjudgeable};
+use super::row::{Part, Row, Word, ends};
+use super::selection::Selection;
+
+/// Answers probes, and remembers which notes a row has carried.
+#[derive(Debug)]
+pub struct Answerer<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) judge: &'a Judge,
+    pub(super) selection: Selection,
+    pub(super) object_notes: &'a BTreeMap<ObjectRef, Vec<Note>>,
+    pub(super) pod_notes: &'a BTreeMap<PodKey, Vec<Note>>,
+    pub(super) carried: BTreeSet<ObjectRef>,
+}
+
+impl Answerer<'_> {
+    /// The row of a probe.
+    pub fn answer(&mut self, probe: &Probe) -> Row {
+        let router = Router {
+            cluster: self.cluster,
+            told: self.judge.told(),
+        };
+        let mut row = match router.route(probe) {
+            Ok(Route::Direct(connection)) => self.answer_one(probe, &connection),
+            Ok(Route::Endpoints(connections)) => self.answer_endpoints(probe, connections),
+            Ok(Route::Addresses(addresses)) => self.answer_addresses(probe, addresses),
+            Err(unjudgeable) => self.no_answer(probe, &unjudgeable),
+        };
+        if let Protocol::Icmp {
+            written_port: Some(port),
+        } = probe.protocol
+        {
+            let message = format!("ICMP has no port: {port} is ignored");
+            row.diagnostics
+                .push(Note::new(Severity::Warning, "port-ignored", message));
+        }
+        row
+    }
+
+    /// The objects whose notes were on a row.
+    #[must_use]
+    pub const fn carried(&self) -> &BTreeSet<ObjectRef> {
+        &self.carried
+    }
+
+    fn answer_one(&mut self, probe: &Probe, connection: &Connection) -> Row {
+        let mut notes = self.notes_of_ends(probe);
+        let decision = self.decide(connection, &mut notes);
+        let (egress, ingress) = ends(&decision);
+        let verdict = decision.verdict().into();
+        Row {
+            verdict,
+            egress,
+            ingress,
+            ..row(probe, verdict, None, notes)
+        }
+    }
+
+    fn answer_endpoints(&mut self, probe: &Probe, connections: Vec<Connection>) -> Row {
+        let mut notes = self.notes_of_ends(probe);
+        if let Destination::Address(address) = &probe.to {
+            let message = format!("{address} is the address of a Service: its endpoints are judged");
+            notes.push(Note::new(Severity::Info, "service-address", message));
+        }
+        if connections.is_empty() {
+            let none = Some("no endpoints".to_owned());
+            return Row {
+                endpoints: Some(Vec::new()),
+                ..row(probe, Word::Deny, none, notes)
+            };
+        }
+        let parts: Vec<Part> = connections
+            .iter()
+            .map(|connection| self.part(connection, &mut notes))
+            .collect();
+        Row {
+            endpoints: Some(parts.clone()),
+            ..row_of_parts(probe, &parts, notes)
+        }
+    }
+
+    fn answer_addresses(
+        &mut self,
+        probe: &Probe,
+        addresses: Vec<(IpAddr, Result<Connection, Unjudgeable>)>,
+    ) -> Row {
+        let mut notes = self.notes_of_ends(probe);
+        let mut parts = Vec::with_capacity(addresses.len());
+        for (address, connection) in addresses {
+            parts.push(match connection {
+                Ok(connection) => self.part(&connection, &mut notes),
+                Err(unjudgeable) => unjudged_part(address, &unjudgeable),
+            });
+        }
+        Row {
+            addresses: Some(parts.clone()),
+            ..row_of_parts(probe, &parts, notes)
+        }
+    }
+
+    fn no_answer(&mut self, probe: &Probe, unjudgeable: &Unjudgeable) -> Row {
+        let notes = self.notes_of_ends(probe);
+        row(probe, Word::Error, Some(unjudgeable.to_string()), notes)
+    }
+
+    fn part(&mut self, connection: &Connection, notes: &mut Notes) -> Part {
+        let decision = self.decide(connection, notes);
+        let (egress, ingress) = ends(&decision);
+        Part {
+            address: connection.destination,
+            port: connection.port.map(|(_, port)| port.get()),
+            pod: self
+                .cluster
+                .pod_at(connection.destination)
+                .map(|member| member.pod.key.clone()),
+            verdict: decision.verdict().into(),
+            reason: None,
+            egress,
+            ingress,
+        }
+    }
+
+    fn decide(&mut self, connection: &Connection, notes: &mut Notes) -> ConnectionDecision {
+        let decision = self.judge.decide(self.cluster, connection);
+        let source = self.cluster.pod_at(connection.source);
+        let destination = self.cluster.pod_at(connection.destination);
+        for member in [source, destination].into_iter().flatten() {
+            self.note_member(member, notes);
+        }
+        self.note_made_up(
+            Direction::Egress,
+            source,
+            destination,
+            connection,
+            &decision.egress,
+            notes,
+        );
+        self.note_made_up(
+            Direction::Ingress,
+            destination,
+            source,
+            connection,
+            &decision.ingress,
+            notes,
+        );
+        decision
+    }
+
+    /// What should be known of the pods that the probe names, whatever comes of it.
+    fn notes_of_ends(&mut self, probe: &Probe) -> Notes {
+        let mut notes = Notes::default();
+        for member in named_ends(probe)
+            .into_iter()
+            .filter_map(|key| self.cluster.member(key))
+        {
+            self.note_member(member, &mut notes);
+        }
+        notes
+    }
+
+    fn note_member(&mut self, member: &Member, notes: &mut Notes) {
+        if !notes.members.insert(member.pod.key.clone()) {
+            return;
+        }
+        notes.extend(self.pod_notes.get(&member.pod.key));
+        if !member.is_policed() {
+            return;
+        }
+        for policy in self.selection.policies_of(&member.pod) {
+            let object = ObjectRef::from(&policy.id);
+            if let Some(found) = self.object_notes.get(&object) {
+                notes.extend(Some(found));
+                self.carried.insert(object);
+            }
+        }
+    }
+
+    fn note_made_up(
+        &mut self,
+        direction: Direction,
+        subject: Option<&Member>,
+        peer: Option<&Member>,
+        connection: &Connection,
+        decision: &Decision,
+        notes: &mut Notes,
+    ) {
+        let (Some(subject), Some(peer)) = (subject, peer.filter(|peer| peer.is_made_up)) else {
+            return;
+        };
+        let address = match direction {
+            Direction::Egress => connection.destination,
+            Direction::Ingress => connection.source,
+        };
+        let protocol = protocol_of(connection);
+        if self
+            .selection
+            .compared_with_networks(&subject.pod, direction, address, protocol, decision)
+        {
+            notes.push(made_up_note(peer, address, direction, subject));
+        }
+    }
+}
+
+fn made_up_note(peer: &Member, address: IpAddr, direction: Direction, subject: &Member) -> Note {
+    let message = format!(
+        "{} has no address in the manifests: {address} was made up, and compared with the networks of a rule for the {} of {}",
+        peer.pod.key,
+        direction.word(),
+        subject.pod.key,
+    );
+    Note::new(Severity::Warning, "made-up-address", message)
+}
+
+fn named_ends(probe: &Probe) -> Vec<&PodKey> {
+    let from = match &probe.from {
+        Source::Pod(key) => Some(key),
+        Source::Address(_) => None,
+    };
+    let to = match &probe.to {
+        Destination::Pod(key) => Some(key),
+        Destination::Address(_) | Destination::Service(_) | Destination::Name(_) => None,
+    };
+    from.into_iter().chain(to).collect()
+}
+
+fn row(probe: &Probe, verdict: Word, reason: Option<String>, notes: Notes) -> Row {
+    Row {
+        id: probe.id.clone(),
+        verdict,
+        reason,
+        egress: None,
+        ingress: None,
+        endpoints: None,
+        addresses: None,
+        diagnostics: notes.list,
+    }
+}
+
+/// Of several connections the first that is denied speaks for all, else the first.
+fn row_of_parts(probe: &Probe, parts: &[Part], notes: Notes) -> Row {
+    let Some(verdict) = Word::of_all(parts.iter().map(|part| part.verdict)) else {
+        let reason = parts.first().and_then(|part| part.reason.clone());
+        return row(
+            probe,
+            Word::Error,
+            reason.or_else(|| Some("no address of the family".to_owned())),
+            notes,
+        );
+    };
+    let speaker = parts.iter().find(|part| part.verdict == verdict);
+    Row {
+        egress: speaker.and_then(|part| part.egress.clone()),
+        ingress: speaker.and_then(|part| part.ingress.clone()),
+        ..row(probe, verdict, None, notes)
+    }
+}
+
+fn unjudged_part(address: IpAddr, unjudgeable: &Unjudgeable) -> Part {
+    Part {
+        address,
+        port: None,
+        pod: None,
+        verdict: Word::Error,
+        reason: Some(unjudgeable.to_string()),
+        egress: None,
+        ingress: None,
+    }
+}
+
+/// The notes of a row, each once.
+#[derive(Debug, Default)]
+struct Notes {
+    list: Vec<Note>,
+    members: BTreeSet<PodKey>,
+}
+
+impl Notes {
+    fn push(&mut self, note: Note) {
+        if !self.list.contains(&note) {
+            self.list.push(note);
+        }
+    }
+
+    fn extend(&mut self, notes: Option<&Vec<Note>>) {
+        for note in notes.into_iter().flatten() {
+            self.push(note.clone());
+        }
+    }
+}

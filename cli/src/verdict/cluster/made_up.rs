@@ -1,0 +1,130 @@
+//! Addresses for pods that have none yet: manifests written by hand seldom have a status.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use egret_shared::net::{IpNet, Ipv4Net};
+use egret_shared::pod::PodKey;
+
+/// What is in use: a made-up address must mean nothing to anybody who wrote a policy.
+#[derive(Debug, Default)]
+pub struct Used {
+    /// Addresses of pods, nodes, endpoints, records and probes.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Networks that policies and nodes name.
+    pub networks: Vec<IpNet>,
+}
+
+/// Ranges nobody's pods live in: for measuring devices (RFC 2544 appendix C.2.2), then the part of class E
+/// (RFC 1112 §4) below the broadcast address.
+fn ranges() -> impl Iterator<Item = Ipv4Net> {
+    let benchmarking = Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15);
+    let reserved = (240..=254).map(|first| Ipv4Net::new_assert(Ipv4Addr::new(first, 0, 0, 0), 8));
+    std::iter::once(benchmarking).chain(reserved)
+}
+
+/// An address for each pod, always the same for the same namespace and name, unless two of the pods hash to
+/// one address: then the second by name gets the next that is free.
+///
+/// # Panics
+/// When more pods ask than a range has addresses.
+#[must_use]
+pub fn make_up(pods: &BTreeSet<PodKey>, used: &Used) -> BTreeMap<PodKey, IpAddr> {
+    let range = ranges()
+        .find(|range| used.leaves_alone(range))
+        .unwrap_or_else(|| ranges().next().expect("there is more than one range"));
+    let size = 1u32 << (32 - range.prefix_len());
+    assert!(
+        u64::from(size) > 2 * pods.len() as u64 + used.addresses.len() as u64,
+        "too many pods for {range}"
+    );
+    let mut taken = used.addresses.clone();
+    let address_of = |pod: &PodKey| {
+        let start = fnv1a(&pod.to_string()) % size;
+        let address = (0..size)
+            .map(|step| nth(range, (start + step) % size))
+            .find(|address| taken.insert(*address))
+            .expect("the range has more addresses than there are pods");
+        (pod.clone(), address)
+    };
+    pods.iter().map(address_of).collect()
+}
+
+fn nth(range: Ipv4Net, index: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(range.network().to_bits() + index))
+}
+
+impl Used {
+    /// Whether nothing in use lies in the range. A wide network around it (`0.0.0.0/0`, or what is left of it
+    /// without some exceptions) cannot be helped.
+    fn leaves_alone(&self, range: &Ipv4Net) -> bool {
+        let around = |network: &IpNet| network.prefix_len() < 8;
+        !self
+            .addresses
+            .iter()
+            .any(|address| IpNet::V4(*range).contains(address))
+            && !self
+                .networks
+                .iter()
+                .any(|network| !around(network) && overlap(network, &IpNet::V4(*range)))
+    }
+}
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+/// FNV-1a, 32 bits: the same in every release and on every machine, unlike the standard library's hasher.
+fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, octet| {
+        (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods(names: &[&str]) -> BTreeSet<PodKey> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_pod_has_the_same_address_whoever_else_is_there() {
+        let alone = make_up(&pods(&["shop/client"]), &Used::default());
+        let together = make_up(&pods(&["a/b", "shop/client", "shop/other"]), &Used::default());
+        assert_eq!(
+            alone[&PodKey::new("shop", "client")],
+            together[&PodKey::new("shop", "client")]
+        );
+        let distinct: BTreeSet<_> = together.values().collect();
+        assert_eq!(distinct.len(), 3);
+    }
+
+    #[test]
+    fn a_range_that_somebody_uses_is_left() {
+        let everything = "0.0.0.0/0".parse().unwrap();
+        let network = |text: &str| Used {
+            networks: vec![everything, text.parse().unwrap()],
+            ..Used::default()
+        };
+        let address = |text: &str| Used {
+            addresses: [text.parse().unwrap()].into(),
+            ..Used::default()
+        };
+        for (used, first_octet) in [
+            (Used::default(), 198),
+            (network("10.0.0.0/8"), 198),
+            (network("198.18.7.0/24"), 240),
+            (network("198.0.0.0/8"), 240),
+            (address("198.19.255.255"), 240),
+            (address("198.20.0.0"), 198),
+        ] {
+            let made = make_up(&pods(&["shop/client"]), &used);
+            let IpAddr::V4(address) = made[&PodKey::new("shop", "client")] else {
+                panic!("IPv4 is made up");
+            };
+            assert_eq!(address.octets()[0], first_octet, "{used:?}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! What is asked: probes and records, as JSON lines.
+
+mod lines;
+mod probe;
+mod record;
+
+pub use lines::{Fields, LineProblem, ReadError, read_lines};
+pub use probe::{Destination, Probe, Protocol, Source};
+pub use record::Record;

@@ -1,0 +1,311 @@
+//! A probe: one connection to be judged.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use egret_shared::name::DnsName;
+use egret_shared::net::{Family, Transport};
+use egret_shared::pod::PodKey;
+use serde_json::Value;
+
+use super::lines::{Fields, LineProblem, kind_of, parse_text};
+
+/// A connection to be judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// What its row is known by: a string or number, given back as it came.
+    pub id: Value,
+    /// Who connects.
+    pub from: Source,
+    /// Where to.
+    pub to: Destination,
+    /// With what.
+    pub protocol: Protocol,
+    /// The family to use; where it is left open, the first that both ends have.
+    pub family: Option<Family>,
+}
+
+/// Who connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A pod by name.
+    Pod(PodKey),
+    /// Whoever has this address.
+    Address(IpAddr),
+}
+
+/// Where to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A pod by name.
+    Pod(PodKey),
+    /// Whoever has this address.
+    Address(IpAddr),
+    /// The endpoints of a Service.
+    Service(PodKey),
+    /// What the source was told for a name.
+    Name(DnsName),
+}
+
+/// The protocol and, where it has them, the destination port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// A protocol with ports.
+    Transport(Transport, NonZeroU16),
+    /// ICMP or ICMPv6. A port that was written all the same means nothing; its row says so.
+    Icmp {
+        /// The port that was written.
+        written_port: Option<u64>,
+    },
+}
+
+impl Probe {
+    /// Reads a probe from the fields of a line.
+    ///
+    /// # Errors
+    /// A field that is missing or cannot be understood.
+    pub fn parse(fields: &mut Fields) -> Result<Self, LineProblem> {
+        let protocol = fields.require("protocol")?;
+        Ok(Self {
+            id: parse_id(fields.require("id")?)?,
+            from: parse_source(&fields.require("from")?)?,
+            to: parse_destination(&fields.require("to")?)?,
+            protocol: parse_protocol(&protocol, fields.take("port").as_ref())?,
+            family: fields.take("family").as_ref().map(parse_family).transpose()?,
+        })
+    }
+}
+
+fn parse_id(id: Value) -> Result<Value, LineProblem> {
+    if id.is_string() || id.is_number() {
+        return Ok(id);
+    }
+    Err(LineProblem::field(
+        "id",
+        format!("a string is expected, found {}", kind_of(&id)),
+    ))
+}
+
+const SOURCES: &str = "\"namespace/pod\" or {\"ip\": \"…\"}";
+const DESTINATIONS: &str =
+    "\"namespace/pod\", {\"ip\": \"…\"}, {\"service\": \"namespace/name\"} or {\"name\": \"…\"}";
+
+fn parse_source(value: &Value) -> Result<Source, LineProblem> {
+    match End::parse("from", value, SOURCES)? {
+        End::Pod(pod) => Ok(Source::Pod(pod)),
+        End::Tagged("ip", value) => Ok(Source::Address(parse_address("from.ip", value)?)),
+        End::Tagged(tag, _) => Err(LineProblem::field(
+            &format!("from.{tag}"),
+            format!("a source is {SOURCES}"),
+        )),
+    }
+}
+
+fn parse_destination(value: &Value) -> Result<Destination, LineProblem> {
+    match End::parse("to", value, DESTINATIONS)? {
+        End::Pod(pod) => Ok(Destination::Pod(pod)),
+        End::Tagged("ip", value) => Ok(Destination::Address(parse_address("to.ip", value)?)),
+        End::Tagged("service", value) => Ok(Destination::Service(parse_text("to.service", value)?)),
+        End::Tagged("name", value) => Ok(Destination::Name(parse_text("to.name", value)?)),
+        End::Tagged(tag, _) => Err(LineProblem::field(
+            &format!("to.{tag}"),
+            format!("a destination is {DESTINATIONS}"),
+        )),
+    }
+}
+
+/// An end as written: a pod, or an object with one key.
+enum End<'a> {
+    Pod(PodKey),
+    Tagged(&'a str, &'a Value),
+}
+
+impl<'a> End<'a> {
+    fn parse(field: &str, value: &'a Value, accepted: &str) -> Result<Self, LineProblem> {
+        if value.is_string() {
+            return Ok(Self::Pod(parse_text(field, value)?));
+        }
+        let mut entries = value.as_object().into_iter().flatten();
+        match (entries.next(), entries.next()) {
+            (Some((tag, value)), None) => Ok(Self::Tagged(tag, value)),
+            (Some(_), Some(_)) => Err(LineProblem::field(
+                field,
+                format!("one of {accepted} is expected"),
+            )),
+            (None, _) => Err(LineProblem::field(
+                field,
+                format!("{accepted} is expected, found {}", kind_of(value)),
+            )),
+        }
+    }
+}
+
+/// Reads an address; one that is IPv4 in the clothes of IPv6 (RFC 4291 §2.5.5.2) is IPv4 on the wire.
+pub(crate) fn parse_address(field: &str, value: &Value) -> Result<IpAddr, LineProblem> {
+    parse_text(field, value).map(|address: IpAddr| address.to_canonical())
+}
+
+fn parse_protocol(protocol: &Value, port: Option<&Value>) -> Result<Protocol, LineProblem> {
+    let word: String = parse_text("protocol", protocol)?;
+    let transport = match word.to_ascii_uppercase().as_str() {
+        "TCP" => Transport::Tcp,
+        "UDP" => Transport::Udp,
+        "SCTP" => Transport::Sctp,
+        "ICMP" => {
+            return Ok(Protocol::Icmp {
+                written_port: port.and_then(Value::as_u64),
+            });
+        }
+        _ => {
+            return Err(LineProblem::field(
+                "protocol",
+                format!("{word:?} is none of TCP, UDP, SCTP, ICMP"),
+            ));
+        }
+    };
+    let port = port.ok_or_else(|| LineProblem::field("port", format!("missing; {transport} has one")))?;
+    Ok(Protocol::Transport(transport, parse_port(port)?))
+}
+
+fn parse_port(port: &Value) -> Result<NonZeroU16, LineProblem> {
+    port.as_u64()
+        .and_then(|number| u16::try_from(number).ok())
+        .and_then(NonZeroU16::new)
+        .ok_or_else(|| {
+            LineProblem::field(
+                "port",
+                format!("{port} is no port; a number from 1 to 65535 is expected"),
+            )
+        })
+}
+
+fn parse_family(value: &Value) -> Result<Family, LineProblem> {
+    match value.as_str() {
+        Some("IPv4") => Ok(Family::V4),
+        Some("IPv6") => Ok(Family::V6),
+        Some(_) | None => Err(LineProblem::field(
+            "family",
+            format!("{value} is neither \"IPv4\" nor \"IPv6\""),
+        )),
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(pod) => pod.fmt(f),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(pod) => pod.fmt(f),
+            Self::Address(address) => address.fmt(f),
+            Self::Service(service) => write!(f, "service {service}"),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transport(transport, port) => write!(f, "{transport}/{port}"),
+            Self::Icmp { .. } => f.write_str("ICMP"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines;
+    use super::*;
+
+    fn parse(text: &str) -> Result<Probe, String> {
+        lines::parse_line(text, Probe::parse).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn every_form_of_a_probe_is_read() {
+        let probe = parse(r#"{"id":"1","from":"a/b","to":"c/d","protocol":"TCP","port":80}"#).unwrap();
+        assert_eq!(probe.from, Source::Pod(PodKey::new("a", "b")));
+        assert_eq!(probe.to, Destination::Pod(PodKey::new("c", "d")));
+        let port = NonZeroU16::new(80).unwrap();
+        assert_eq!(probe.protocol, Protocol::Transport(Transport::Tcp, port));
+        let probe = parse(
+            r#"{"id":2,"from":{"ip":"::ffff:10.0.0.1"},"to":{"name":"API.Example.com."},"protocol":"icmp","family":"IPv6"}"#,
+        )
+        .unwrap();
+        assert_eq!(probe.id, Value::from(2));
+        assert_eq!(probe.from, Source::Address("10.0.0.1".parse().unwrap()));
+        assert_eq!(probe.to, Destination::Name("api.example.com".parse().unwrap()));
+        assert_eq!(probe.protocol, Protocol::Icmp { written_port: None });
+        assert_eq!(probe.family, Some(Family::V6));
+    }
+
+    #[test]
+    fn a_field_that_is_wrong_is_named() {
+        for (text, field) in [
+            (r#"{"from":"a/b","to":"c/d","protocol":"TCP","port":80}"#, "id"),
+            (
+                r#"{"id":"1","from":"b","to":"c/d","protocol":"TCP","port":80}"#,
+                "from",
+            ),
+            (
+                r#"{"id":"1","from":{"name":"x.y"},"to":"c/d","protocol":"TCP","port":80}"#,
+                "from.name",
+            ),
+            (
+                r#"{"id":"1","from":{},"to":"c/d","protocol":"TCP","port":80}"#,
+                "from",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":{"ip":"10.0.0"},"protocol":"TCP","port":80}"#,
+                "to.ip",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":{"service":"x"},"protocol":"TCP","port":80}"#,
+                "to.service",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":{"ip":"10.0.0.1","name":"x.y"},"protocol":"TCP","port":80}"#,
+                "to",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":"c/d","protocol":"GRE","port":80}"#,
+                "protocol",
+            ),
+            (r#"{"id":"1","from":"a/b","to":"c/d","protocol":"TCP"}"#, "port"),
+            (
+                r#"{"id":"1","from":"a/b","to":"c/d","protocol":"UDP","port":0}"#,
+                "port",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":"c/d","protocol":"UDP","port":"80"}"#,
+                "port",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":"c/d","protocol":"UDP","port":65536}"#,
+                "port",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":"c/d","protocol":"UDP","port":53,"family":"v4"}"#,
+                "family",
+            ),
+            (
+                r#"{"id":"1","from":"a/b","to":"c/d","protocol":"UDP","prot":53,"port":53}"#,
+                "prot",
+            ),
+        ] {
+            let problem = parse(text).unwrap_err();
+            assert!(
+                problem.starts_with(&format!("field {field:?}: ")),
+                "{text}: {problem}"
+            );
+        }
+    }
+}

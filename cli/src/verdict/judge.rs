@@ -1,0 +1,196 @@
+//! Judges probes by the compiler and the memory that the tests of a node's kernel are held to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
+use egret_policies::memory::{
+    Connection as Question, ConnectionDecision, Decision, End, Memory, Protocol, Verdict, Who,
+};
+use egret_policies::model::Direction;
+use egret_policies::model::cluster::Entity;
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use super::cluster::{Cluster, Member};
+use super::input::Record;
+use super::manifests::Manifests;
+use super::route::{Connection, Told};
+
+/// The moment at which everything is asked: records live from now.
+const NOW: Timestamp = Timestamp::from_millis(0);
+
+/// A node that has every pod.
+#[derive(Debug)]
+pub struct Judge {
+    memory: Memory,
+    told: Told,
+}
+
+/// What became of the records.
+#[derive(Debug, Default)]
+pub struct Unused {
+    /// Pods of records that are not in the manifests, have ended, or are on a node's network.
+    pub pods: BTreeSet<PodKey>,
+}
+
+impl Unused {
+    /// What to say about them.
+    pub fn remarks(&self) -> impl Iterator<Item = String> {
+        self.pods.iter().map(|pod| {
+            format!(
+                "records of {pod} are not used: it is no live pod of the manifests with an address of its own"
+            )
+        })
+    }
+}
+
+impl Judge {
+    /// Compiles everything.
+    ///
+    /// # Panics
+    /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
+    #[must_use]
+    pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
+        let mut compiler = Compiler::new(Settings::for_scope(NodeScope::All));
+        for entity in entities(manifests) {
+            compiler.handle(Event::Apply(entity), NOW);
+        }
+        let mut unused = Unused::default();
+        for record in records {
+            match client(cluster, &record.pod) {
+                Some(client) => {
+                    compiler.handle(Event::Observed(observation(client, record)), NOW);
+                }
+                None => {
+                    unused.pods.insert(record.pod.clone());
+                }
+            }
+        }
+        let mut compiler = compiler.in_sync();
+        let mut memory = Memory::new();
+        while let Some(batch) = compiler.poll_batch(NOW) {
+            memory
+                .apply(&batch, NOW)
+                .expect("every batch of the compiler can be applied");
+        }
+        let mut told: Told = BTreeMap::new();
+        for record in compiler.records() {
+            told.entry((record.pod.clone(), record.name.clone()))
+                .or_default()
+                .insert(record.address);
+        }
+        (Self { memory, told }, unused)
+    }
+
+    /// What pods were told.
+    #[must_use]
+    pub const fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// What both ends say of a connection.
+    #[must_use]
+    pub fn decide(&self, cluster: &Cluster, connection: &Connection) -> ConnectionDecision {
+        let source = cluster.pod_at(connection.source);
+        let destination = cluster.pod_at(connection.destination);
+        let protocol = protocol_of(connection);
+        if let Some(pod) = meets_itself(source, destination).filter(|_| connection.is_forwarded) {
+            return self.decide_hairpin(pod, connection, protocol);
+        }
+        let from = End {
+            address: connection.source,
+            who: who(cluster, source, connection.source, destination),
+        };
+        let to = End {
+            address: connection.destination,
+            who: who(cluster, destination, connection.destination, source),
+        };
+        self.memory.decide_connection(&from, &to, protocol, NOW)
+    }
+
+    /// A pod that a Service leads back to itself: cluster-wide policies judge it (network-policy-api, the
+    /// comments of ClusterNetworkPolicy), while "a pod cannot block access to itself" by NetworkPolicy
+    /// (concepts/services-networking/network-policies).
+    fn decide_hairpin(
+        &self,
+        pod: &Member,
+        connection: &Connection,
+        protocol: Protocol,
+    ) -> ConnectionDecision {
+        let decide = |direction, peer: IpAddr| {
+            let pod = pod.pod.key.clone();
+            let question = Question {
+                pod,
+                direction,
+                peer,
+                peer_is_own_node: false,
+                protocol,
+            };
+            let decision = self.memory.decide(&question, NOW);
+            if decision.verdict == Verdict::Deny && decision.tier == "np" {
+                return Decision {
+                    verdict: Verdict::Allow,
+                    tier: "exempt",
+                    origin: None,
+                };
+            }
+            decision
+        };
+        ConnectionDecision {
+            egress: decide(Direction::Egress, connection.destination),
+            ingress: decide(Direction::Ingress, connection.source),
+        }
+    }
+}
+
+/// The protocol of a connection in the words of the memory.
+pub(super) fn protocol_of(connection: &Connection) -> Protocol {
+    match connection.port {
+        Some((transport, port)) => Protocol::Port(transport, port.get()),
+        None => Protocol::Icmp,
+    }
+}
+
+fn entities(manifests: &Manifests) -> impl Iterator<Item = Entity> {
+    let namespaces = manifests.namespaces.iter().cloned().map(Entity::Namespace);
+    let nodes = manifests.nodes.iter().cloned().map(Entity::Node);
+    let policies = manifests.policies.iter().cloned().map(Entity::Policy);
+    let pods = manifests
+        .members
+        .values()
+        .map(|member| Entity::Pod(member.pod.clone()));
+    namespaces.chain(nodes).chain(policies).chain(pods)
+}
+
+/// The address from which a pod's queries come, if it is one that is told anything.
+fn client(cluster: &Cluster, pod: &PodKey) -> Option<IpAddr> {
+    let member = cluster.member(pod).filter(|member| member.is_policed())?;
+    cluster.addresses(member).first().copied()
+}
+
+fn observation(client: IpAddr, record: &Record) -> Observation {
+    let address = ObservedAddress {
+        address: record.address,
+        expires: NOW.after(record.ttl.as_duration()),
+    };
+    Observation {
+        client,
+        question: record.name.clone(),
+        chain: Vec::new(),
+        addresses: vec![address],
+    }
+}
+
+fn meets_itself<'a>(source: Option<&'a Member>, destination: Option<&Member>) -> Option<&'a Member> {
+    source.filter(|source| destination.is_some_and(|destination| destination.pod.key == source.pod.key))
+}
+
+fn who(cluster: &Cluster, pod: Option<&Member>, address: IpAddr, other: Option<&Member>) -> Who {
+    match (pod, other) {
+        (Some(pod), _) => Who::Pod(pod.pod.key.clone()),
+        (None, Some(other)) if cluster.is_own_node(&other.pod, address) => Who::OwnNodeOfOther,
+        (None, Some(_) | None) => Who::Other,
+    }
+}

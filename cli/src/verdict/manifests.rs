@@ -1,0 +1,270 @@
+//! From files to what they mean: the same reading and lowering as on a node, then the few things that only
+//! manifests without a cluster need (an address for every pod, whether a Service would send to it).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use egret_policies::api::manifest::{Problem, read};
+use egret_policies::api::{Kind, Object, Reading};
+use egret_policies::diagnostic::{Code, ObjectRef, Severity};
+use egret_policies::lower::{Lowered, equal_priorities, lower_as};
+use egret_policies::model::Policy;
+use egret_policies::model::cluster::{EndpointSlice, Entity, EntityKey, Namespace, Node, Pod, Service};
+use egret_shared::pod::PodKey;
+
+use super::cluster::Member;
+use super::files::{UnreadablePath, find_manifests};
+use super::note::Note;
+
+mod readiness;
+
+use readiness::is_ready;
+
+/// What the manifests hold.
+#[derive(Debug, Default)]
+pub struct Manifests {
+    /// Namespaces that have an object.
+    pub namespaces: Vec<Namespace>,
+    /// Pods, and workloads without a pod of their name.
+    pub members: BTreeMap<PodKey, Member>,
+    /// Nodes.
+    pub nodes: Vec<Node>,
+    /// Services.
+    pub services: Vec<Service>,
+    /// EndpointSlices.
+    pub slices: Vec<EndpointSlice>,
+    /// Policies.
+    pub policies: Vec<Policy>,
+    /// What was found about objects, by the object.
+    pub object_notes: BTreeMap<ObjectRef, Vec<Note>>,
+    /// What should be known of a pod whenever it is asked about.
+    pub pod_notes: BTreeMap<PodKey, Vec<Note>>,
+    /// What should be known of files.
+    pub remarks: Vec<String>,
+    /// Objects of other kinds, by kind.
+    pub skipped: BTreeMap<String, usize>,
+}
+
+/// Manifests that cannot be acted on, not even in part.
+#[derive(Debug, thiserror::Error)]
+pub enum UnreadableManifests {
+    /// A path cannot be read.
+    #[error(transparent)]
+    Path(#[from] UnreadablePath),
+    /// A file cannot be read.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Files hold something that is no object.
+    #[error("{}", Lines(.0))]
+    Problems(Vec<Problem>),
+}
+
+struct Lines<'a>(&'a [Problem]);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, problem) in self.0.iter().enumerate() {
+            f.write_str(if place == 0 { "" } else { "\n" })?;
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Manifests {
+    /// Reads all manifests of the paths.
+    ///
+    /// # Errors
+    /// Something could not be read. Nobody can say what is missing, so there is no answer from the rest.
+    pub fn read(paths: &[PathBuf], reading: Reading) -> Result<Self, UnreadableManifests> {
+        let files = find_manifests(paths)?;
+        let mut collector = Collector::new(reading);
+        for path in &files.read {
+            collector.read_file(path)?;
+        }
+        for path in &files.ignored {
+            let remark = format!(
+                "{}: ignored, its name ends in none of .yaml, .yml, .json",
+                path.display()
+            );
+            collector.manifests.remarks.push(remark);
+        }
+        collector.finish()
+    }
+}
+
+struct Collector {
+    reading: Reading,
+    manifests: Manifests,
+    problems: Vec<Problem>,
+    /// Where each object was found first, and whether as a workload.
+    seen: BTreeMap<EntityKey, Found>,
+}
+
+#[derive(Clone)]
+struct Found {
+    reference: ObjectRef,
+    is_workload: bool,
+}
+
+impl Collector {
+    fn new(reading: Reading) -> Self {
+        Self {
+            reading,
+            manifests: Manifests::default(),
+            problems: Vec::new(),
+            seen: BTreeMap::new(),
+        }
+    }
+
+    fn read_file(&mut self, path: &Path) -> Result<(), UnreadableManifests> {
+        let text = fs::read_to_string(path).map_err(|cause| UnreadableManifests::File {
+            path: path.to_owned(),
+            cause,
+        })?;
+        let file: Arc<str> = path.display().to_string().into();
+        let manifest = read(&text, &file);
+        for (kind, count) in manifest.skipped {
+            *self.manifests.skipped.entry(kind).or_default() += count;
+        }
+        self.problems.extend(manifest.problems);
+        for document in manifest.documents {
+            self.take_object(&document.object, &file);
+        }
+        Ok(())
+    }
+
+    fn take_object(&mut self, object: &Object, file: &Arc<str>) {
+        let lowered = lower_as(object, self.reading);
+        let about = subject_of_notes(object, &lowered);
+        let notes = lowered
+            .diagnostics
+            .iter()
+            .map(|diagnostic| Note::of(diagnostic, Some(file)));
+        self.manifests
+            .object_notes
+            .entry(about)
+            .or_default()
+            .extend(notes);
+        for entity in lowered.entities {
+            self.take_entity(entity, object, file);
+        }
+    }
+
+    fn take_entity(&mut self, entity: Entity, object: &Object, file: &Arc<str>) {
+        let found = Found {
+            reference: object.reference(),
+            is_workload: matches!(object.kind, Kind::Workload | Kind::CronJob),
+        };
+        let key = entity.key();
+        if let Some(first) = self.seen.get(&key).cloned() {
+            if !first.is_workload && !found.is_workload {
+                return self.problems.push(duplicate(object, file));
+            }
+            self.note_namesakes(&key, &first, &found);
+            if found.is_workload {
+                return;
+            }
+        }
+        self.seen.insert(key, found);
+        self.keep(entity, object);
+    }
+
+    fn keep(&mut self, entity: Entity, object: &Object) {
+        match entity {
+            Entity::Namespace(namespace) => self.manifests.namespaces.push(namespace),
+            Entity::Pod(pod) => self.keep_pod(pod, object),
+            Entity::Node(node) => self.manifests.nodes.push(node),
+            Entity::Service(service) => self.manifests.services.push(service),
+            Entity::EndpointSlice(slice) => self.manifests.slices.push(slice),
+            Entity::Policy(policy) => self.manifests.policies.push(policy),
+        }
+    }
+
+    fn keep_pod(&mut self, pod: Pod, object: &Object) {
+        let key = pod.key.clone();
+        let member = Member {
+            is_ready: is_ready(object),
+            pod,
+            is_made_up: false,
+        };
+        self.manifests.members.insert(key, member);
+    }
+
+    /// Two things answer to one `namespace/name`: the pod is meant, else the workload that came first.
+    fn note_namesakes(&mut self, key: &EntityKey, first: &Found, second: &Found) {
+        let EntityKey::Pod(pod) = key else {
+            return;
+        };
+        let (meant, other) = if second.is_workload {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let (meant, other) = (&meant.reference, &other.reference);
+        let message = format!("{meant} and {other} have one name; {pod} is taken to mean {meant}");
+        let note = Note::new(Severity::Warning, "same-name", message);
+        self.manifests
+            .pod_notes
+            .entry(pod.clone())
+            .or_default()
+            .push(note);
+    }
+
+    fn finish(mut self) -> Result<Manifests, UnreadableManifests> {
+        let (errors, others): (Vec<_>, Vec<_>) = self
+            .problems
+            .into_iter()
+            .partition(|problem| problem.severity == Severity::Error);
+        if !errors.is_empty() {
+            return Err(UnreadableManifests::Problems(errors));
+        }
+        self.manifests
+            .remarks
+            .extend(others.iter().map(Problem::to_string));
+        for diagnostic in equal_priorities(&self.manifests.policies) {
+            let notes = self
+                .manifests
+                .object_notes
+                .entry(diagnostic.object.clone())
+                .or_default();
+            notes.push(Note::of(&diagnostic, None));
+        }
+        Ok(self.manifests)
+    }
+}
+
+/// The policy that an object stands for, else the object: the annotation of 2016 makes a policy of a namespace.
+fn subject_of_notes(object: &Object, lowered: &Lowered) -> ObjectRef {
+    let policy = lowered.entities.iter().find_map(|entity| match entity {
+        Entity::Policy(policy) => Some(ObjectRef::from(&policy.id)),
+        Entity::Namespace(_)
+        | Entity::Pod(_)
+        | Entity::Node(_)
+        | Entity::Service(_)
+        | Entity::EndpointSlice(_) => None,
+    });
+    policy.unwrap_or_else(|| object.reference())
+}
+
+/// As within one file: of two objects only one can be meant.
+fn duplicate(object: &Object, file: &Arc<str>) -> Problem {
+    Problem {
+        file: Arc::clone(file),
+        position: object.position(),
+        code: Code::DuplicateObject,
+        severity: Code::DuplicateObject.severity(),
+        field: "metadata.name".to_owned(),
+        found: format!("{} again, first in another file", object.reference()),
+        accepted: "each object once".to_owned(),
+    }
+}

@@ -1,0 +1,194 @@
+//! From a probe to the connections that it asks about: addresses and ports, as the packets will have them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use egret_policies::model::cluster::PodLife;
+use egret_shared::name::DnsName;
+use egret_shared::net::{Family, Transport};
+use egret_shared::pod::PodKey;
+
+use super::cluster::{Cluster, Forward, Member};
+use super::input::{Destination, Probe, Protocol, Source};
+
+mod origin;
+mod unjudgeable;
+
+pub use unjudgeable::Unjudgeable;
+
+use origin::Origin;
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its source.
+    pub source: IpAddr,
+    /// Its destination, behind any Service.
+    pub destination: IpAddr,
+    /// Its protocol and port there; none for ICMP.
+    pub port: Option<(Transport, NonZeroU16)>,
+    /// Whether a Service led to the destination: then a pod that meets itself is judged all the same.
+    pub is_forwarded: bool,
+}
+
+/// What a probe asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// One connection.
+    Direct(Connection),
+    /// One for each endpoint of a Service; there may be none.
+    Endpoints(Vec<Connection>),
+    /// One for each address that the source was told, or what keeps it from using one.
+    Addresses(Vec<(IpAddr, Result<Connection, Unjudgeable>)>),
+}
+
+/// What each pod was told for each name, and still counts.
+pub type Told = BTreeMap<(PodKey, DnsName), BTreeSet<IpAddr>>;
+
+/// Finds the connections of probes.
+#[derive(Clone, Copy, Debug)]
+pub struct Router<'a> {
+    /// Who there is.
+    pub cluster: &'a Cluster,
+    /// What pods were told.
+    pub told: &'a Told,
+}
+
+type PortThere = Option<(Transport, NonZeroU16)>;
+
+impl Router<'_> {
+    /// The connections of a probe.
+    ///
+    /// # Errors
+    /// Why there are none that could be judged.
+    pub fn route(&self, probe: &Probe) -> Result<Route, Unjudgeable> {
+        let origin = self.origin(probe)?;
+        let port = match probe.protocol {
+            Protocol::Transport(transport, port) => Some((transport, port)),
+            Protocol::Icmp { .. } => None,
+        };
+        match &probe.to {
+            Destination::Pod(key) => {
+                let addresses = self.addresses_of_pod(key)?;
+                origin
+                    .connect(&key.to_string(), &addresses, port)
+                    .map(Route::Direct)
+            }
+            Destination::Address(address) => self.route_to_address(&origin, *address, port),
+            Destination::Service(key) => self.route_to_service(&origin, key, port),
+            Destination::Name(name) => self.route_to_name(&origin, probe, name, port),
+        }
+    }
+
+    fn origin(&self, probe: &Probe) -> Result<Origin, Unjudgeable> {
+        let (pod, mut addresses) = match &probe.from {
+            Source::Pod(key) => (Some(key.clone()), self.addresses_of_pod(key)?),
+            Source::Address(address) => {
+                let pod = self.cluster.pod_at(*address).map(|member| member.pod.key.clone());
+                (pod, vec![*address])
+            }
+        };
+        addresses.retain(|address| probe.family.is_none_or(|family| family == Family::of(*address)));
+        Ok(Origin {
+            written: probe.from.to_string(),
+            pod,
+            addresses,
+        })
+    }
+
+    fn addresses_of_pod(&self, key: &PodKey) -> Result<Vec<IpAddr>, Unjudgeable> {
+        let member = self
+            .cluster
+            .member(key)
+            .ok_or_else(|| Unjudgeable::UnknownPod(key.clone()))?;
+        if member.pod.life == PodLife::Terminal {
+            return Err(Unjudgeable::EndedPod(key.clone()));
+        }
+        let addresses = self.cluster.addresses(member);
+        if addresses.is_empty() {
+            return Err(without_address(member));
+        }
+        Ok(addresses)
+    }
+
+    /// An address that a Service has is rewritten on the way, and policies see what it became.
+    fn route_to_address(
+        &self,
+        origin: &Origin,
+        address: IpAddr,
+        port: PortThere,
+    ) -> Result<Route, Unjudgeable> {
+        let forward =
+            port.and_then(|(transport, number)| self.cluster.forward_at(address, transport, number));
+        match forward {
+            Some(forward) => self.route_to_endpoints(origin, &forward),
+            None => origin
+                .connect(&address.to_string(), &[address], port)
+                .map(Route::Direct),
+        }
+    }
+
+    fn route_to_service(&self, origin: &Origin, key: &PodKey, port: PortThere) -> Result<Route, Unjudgeable> {
+        let service = self
+            .cluster
+            .service(key)
+            .ok_or_else(|| Unjudgeable::UnknownService(key.clone()))?;
+        let (transport, number) = port.ok_or(Unjudgeable::IcmpToService)?;
+        self.route_to_endpoints(origin, &Forward::new(service, transport, number)?)
+    }
+
+    /// The first family of the source in which there are endpoints.
+    fn route_to_endpoints(&self, origin: &Origin, forward: &Forward<'_>) -> Result<Route, Unjudgeable> {
+        for source in &origin.addresses {
+            let endpoints = self.cluster.endpoints(forward, Family::of(*source));
+            if !endpoints.is_empty() {
+                let connect = |endpoint: super::cluster::Endpoint| Connection {
+                    source: *source,
+                    destination: endpoint.address,
+                    port: Some((forward.transport(), endpoint.port)),
+                    is_forwarded: true,
+                };
+                return Ok(Route::Endpoints(endpoints.into_iter().map(connect).collect()));
+            }
+        }
+        let is_served = |family: &Family| !self.cluster.endpoints(forward, *family).is_empty();
+        let families: BTreeSet<Family> = Family::ALL.into_iter().filter(is_served).collect();
+        if families.is_empty() {
+            return Ok(Route::Endpoints(Vec::new()));
+        }
+        Err(origin.no_common_family(format!("service {}", forward.service()), families))
+    }
+
+    fn route_to_name(
+        &self,
+        origin: &Origin,
+        probe: &Probe,
+        name: &DnsName,
+        port: PortThere,
+    ) -> Result<Route, Unjudgeable> {
+        let pod = match (&origin.pod, &probe.from) {
+            (Some(pod), _) | (None, Source::Pod(pod)) => pod.clone(),
+            (None, Source::Address(address)) => return Err(Unjudgeable::NoResolver(*address)),
+        };
+        let key = (pod, name.clone());
+        let Some(addresses) = self.told.get(&key) else {
+            let (pod, name) = key;
+            return Err(Unjudgeable::NoRecord { pod, name });
+        };
+        let is_asked = |address: &&IpAddr| probe.family.is_none_or(|family| family == Family::of(**address));
+        let route = |address: &IpAddr| (*address, origin.connect(&address.to_string(), &[*address], port));
+        Ok(Route::Addresses(
+            addresses.iter().filter(is_asked).map(route).collect(),
+        ))
+    }
+}
+
+fn without_address(member: &Member) -> Unjudgeable {
+    let key = member.pod.key.clone();
+    if member.pod.host_network {
+        Unjudgeable::NoAddress(key)
+    } else {
+        Unjudgeable::LostAddress(key)
+    }
+}

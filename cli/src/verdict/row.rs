@@ -1,0 +1,166 @@
+//! Rows: what is answered, in the words of programs. The table is made from the same rows.
+
+use std::net::IpAddr;
+
+use egret_policies::memory::{ConnectionDecision, Decision, Verdict};
+use egret_shared::pod::PodKey;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::note::Note;
+
+/// The answer to a probe.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The probe's id.
+    pub id: Value,
+    /// The answer.
+    pub verdict: Word,
+    /// Why there is no verdict, or one that no rule gave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What the source's side says; of several connections, that of the first that is denied, else of the first.
+    pub egress: Option<End>,
+    /// What the destination's side says; likewise.
+    pub ingress: Option<End>,
+    /// Each endpoint, if the probe asked for a Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Vec<Part>>,
+    /// Each address that the source was told, if the probe asked for a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Vec<Part>>,
+    /// What should be known about the policies that select an end, and about how this was answered.
+    pub diagnostics: Vec<Note>,
+}
+
+/// One of several connections.
+#[derive(Clone, Debug, Serialize)]
+pub struct Part {
+    /// The destination.
+    pub address: IpAddr,
+    /// The port there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The pod that has the address.
+    #[serde(serialize_with = "as_text")]
+    pub pod: Option<PodKey>,
+    /// The answer.
+    pub verdict: Word,
+    /// Why there is no verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What the source's side says.
+    pub egress: Option<End>,
+    /// What the destination's side says.
+    pub ingress: Option<End>,
+}
+
+fn as_text<S: Serializer>(pod: &Option<PodKey>, serializer: S) -> Result<S::Ok, S::Error> {
+    match pod {
+        Some(pod) => serializer.collect_str(pod),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// An answer in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Word {
+    /// The connection goes through.
+    Allow,
+    /// It is dropped.
+    Deny,
+    /// Nobody can say.
+    Error,
+}
+
+impl Word {
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Error => "error",
+        }
+    }
+
+    /// Of several: nothing goes through unless all do; what cannot be judged is left out.
+    pub(super) fn of_all(words: impl IntoIterator<Item = Self>) -> Option<Self> {
+        words
+            .into_iter()
+            .filter(|word| *word != Self::Error)
+            .reduce(|all, word| if word == Self::Deny { word } else { all })
+    }
+}
+
+impl From<Verdict> for Word {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Allow => Self::Allow,
+            Verdict::Deny => Self::Deny,
+        }
+    }
+}
+
+/// What one side says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct End {
+    /// Whether it lets the connection through.
+    pub verdict: Word,
+    /// `cef`, `admin`, `np`, `baseline`, `default`, `exempt`, or `none` where that end is no policed pod.
+    pub tier: &'static str,
+    /// `Kind/namespace/name` or `Kind/name`; null where no rule matched.
+    pub policy: Option<String>,
+    /// The rule's index in its list, from 0.
+    pub rule: Option<usize>,
+    /// The rule's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<String>,
+}
+
+/// The name that stands for a policy where the pod's own node is exempt.
+const OWN_NODE: &str = "own-node";
+
+impl From<&Decision> for End {
+    fn from(decision: &Decision) -> Self {
+        let policy = decision.policy().map(ToString::to_string);
+        let is_rule = policy.as_deref() != Some(OWN_NODE);
+        Self {
+            verdict: decision.verdict.into(),
+            tier: decision.tier,
+            policy,
+            rule: decision.rule().filter(|_| is_rule),
+            rule_name: decision.name().map(ToString::to_string),
+        }
+    }
+}
+
+/// Both sides of a decision.
+pub(super) fn ends(decision: &ConnectionDecision) -> (Option<End>, Option<End>) {
+    (
+        Some(End::from(&decision.egress)),
+        Some(End::from(&decision.ingress)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_goes_through_unless_all_do() {
+        use Word::{Allow, Deny, Error};
+        for (words, all) in [
+            (vec![Allow, Allow], Some(Allow)),
+            (vec![Allow, Deny], Some(Deny)),
+            (vec![Deny, Error], Some(Deny)),
+            (vec![Error, Allow], Some(Allow)),
+            (vec![Error, Error], None),
+            (vec![], None),
+        ] {
+            assert_eq!(Word::of_all(words.clone()), all, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Which policies select a pod, and which of their rules an address was compared with: for what a row says
+//! about its answer, never for the answer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_policies::memory::{Decision, Protocol};
+use egret_policies::model::cluster::{Namespace, Pod};
+use egret_policies::model::{
+    Direction, Effect, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Rule, Tier,
+};
+use egret_shared::net::{Family, IpNet};
+use egret_shared::pod::PodKey;
+
+/// The label that every namespace has, with or without an object (KEP-2161).
+const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Policies in the order of evaluation, and what the pods of the probes are selected by.
+#[derive(Debug)]
+pub struct Selection {
+    policies: Vec<Policy>,
+    namespaces: BTreeMap<Arc<str>, Labels>,
+    selecting: HashMap<PodKey, Arc<[usize]>>,
+}
+
+impl Selection {
+    /// Over all policies and namespaces.
+    #[must_use]
+    pub fn new(mut policies: Vec<Policy>, namespaces: Vec<Namespace>) -> Self {
+        policies.sort_by(|one, other| (one.rank, &one.id).cmp(&(other.rank, &other.id)));
+        let labels = |namespace: Namespace| (namespace.name, namespace.labels);
+        Self {
+            policies,
+            namespaces: namespaces.into_iter().map(labels).collect(),
+            selecting: HashMap::new(),
+        }
+    }
+
+    /// The policies that select a pod, in order.
+    pub fn policies_of(&mut self, pod: &Pod) -> impl Iterator<Item = &Policy> {
+        if !self.selecting.contains_key(&pod.key) {
+            let selecting = self.select(pod);
+            self.selecting.insert(pod.key.clone(), selecting);
+        }
+        let selecting = self.selecting.get(&pod.key).map(Arc::clone);
+        selecting
+            .into_iter()
+            .flat_map(|places| places.to_vec())
+            .map(|place| &self.policies[place])
+    }
+
+    fn select(&self, pod: &Pod) -> Arc<[usize]> {
+        let default = Labels::from_iter([(DEFAULT_LABEL, pod.key.namespace())]);
+        let namespace = self.namespaces.get(pod.key.namespace()).unwrap_or(&default);
+        let selects = |policy: &Policy| {
+            let in_namespace = match &policy.subject.namespaces {
+                NamespaceSelector::Named(name) => name.as_ref() == pod.key.namespace(),
+                NamespaceSelector::Matching(selector) => selector.matches(namespace),
+            };
+            in_namespace && policy.subject.pods.matches(&pod.labels)
+        };
+        (0..self.policies.len())
+            .filter(|place| selects(&self.policies[*place]))
+            .collect()
+    }
+
+    /// Whether, on the way to a decision about this pod, the address at the other end was compared with networks.
+    pub fn compared_with_networks(
+        &mut self,
+        pod: &Pod,
+        direction: Direction,
+        peer: IpAddr,
+        protocol: Protocol,
+        decision: &Decision,
+    ) -> bool {
+        let Some(last) = last_tier(decision) else {
+            return false;
+        };
+        let deciding = decision.policy().cloned();
+        for policy in self
+            .policies_of(pod)
+            .take_while(|policy| policy.rank.tier <= last)
+        {
+            let is_deciding = deciding
+                .as_deref()
+                .is_some_and(|deciding| policy.id.to_string() == deciding);
+            let Effect::Rules(rules) = policy.effect(direction) else {
+                continue;
+            };
+            let asked = rules
+                .iter()
+                .filter(|rule| !is_deciding || Some(rule.index) <= decision.rule());
+            if asked.into_iter().any(|rule| compares(rule, peer, protocol)) {
+                return true;
+            }
+            if is_deciding {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+/// The last tier that was asked; none where rules were not asked at all.
+fn last_tier(decision: &Decision) -> Option<Tier> {
+    match decision.tier {
+        "none" | "exempt" => None,
+        word => Some(
+            Tier::ALL
+                .into_iter()
+                .find(|tier| tier.word() == word)
+                .unwrap_or(Tier::Baseline),
+        ),
+    }
+}
+
+fn compares(rule: &Rule, peer: IpAddr, protocol: Protocol) -> bool {
+    let Peers::OneOf(peers) = &rule.peers else {
+        return false;
+    };
+    let family = Family::of(peer);
+    let has_networks = peers.iter().any(|peer| match peer {
+        Peer::Networks(networks) => networks.iter().any(|network| Family::of_net(network) == family),
+        Peer::Pods { .. } | Peer::Nodes(_) | Peer::Names(_) => false,
+    });
+    has_networks && asks_for(&rule.ports, protocol)
+}
+
+/// A named port matches nothing where the peer is networks, so nothing is compared either.
+fn asks_for(ports: &Ports, protocol: Protocol) -> bool {
+    match ports {
+        Ports::Any => true,
+        Ports::OneOf(ports) => ports.iter().any(|port| match (port, protocol) {
+            (Port::Range(transport, range), Protocol::Port(asked, number)) => {
+                *transport == asked && range.contains(number)
+            }
+            (Port::Range(..), Protocol::Icmp | Protocol::Other) | (Port::Named { .. }, _) => false,
+        }),
+    }
+}
+
+/// The networks that a policy names.
+pub(super) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
+    Direction::ALL
+        .into_iter()
+        .filter_map(|direction| match policy.effect(direction) {
+            Effect::None => None,
+            Effect::Rules(rules) => Some(rules),
+        })
+        .flatten()
+        .filter_map(|rule| match &rule.peers {
+            Peers::Any => None,
+            Peers::OneOf(peers) => Some(peers),
+        })
+        .flatten()
+        .flat_map(|peer| match peer {
+            Peer::Networks(networks) => networks.clone(),
+            Peer::Pods { .. } | Peer::Nodes(_) | Peer::Names(_) => Vec::new(),
+        })
+}
