@@ -14,7 +14,7 @@ use egret_policies::rules::{Batch, MembersChanged, PeerMatch, PodRules, SetId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use random::{connections, entity};
+use random::{churn, connections, entity};
 use situation::{START, Situation};
 
 /// Objects by key: of two with one key the later counts.
@@ -67,19 +67,30 @@ proptest! {
         start in vec(entity(), 1..20),
         changes in vec(vec(entity(), 1..6), 1..4),
     ) {
-        let mut situation = Situation::new(start);
-        for change in changes {
-            let old = situation.memory.clone();
-            for entity in change {
-                situation.tell(Event::Apply(entity));
-            }
-            let mut batches = Vec::new();
-            while let Some(batch) = situation.compiler.poll_batch(START) {
-                situation.memory.apply(&batch, START).unwrap();
-                batches.push(batch);
-            }
-            hold_between(&old, &situation.memory, &batches);
+        hold_through(Situation::new(start), changes);
+    }
+
+    #[test]
+    fn while_labels_and_policies_change_together_nothing_slips_through(
+        start in vec(churn(), 4..20),
+        changes in vec(vec(churn(), 1..6), 1..6),
+    ) {
+        hold_through(Situation::new(start), changes);
+    }
+}
+
+fn hold_through(mut situation: Situation, changes: Vec<Vec<Entity>>) {
+    for change in changes {
+        let old = situation.memory.clone();
+        for entity in change {
+            situation.tell(Event::Apply(entity));
         }
+        let mut batches = Vec::new();
+        while let Some(batch) = situation.compiler.poll_batch(START) {
+            situation.memory.apply(&batch, START).unwrap();
+            batches.push(batch);
+        }
+        hold_between(&old, &situation.memory, &batches);
     }
 }
 
@@ -87,7 +98,7 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
     let unordered = unordered_sets(old, new);
     let mut between = old.clone();
     for step in batches.iter().flat_map(steps) {
-        between.apply(&step, START).unwrap();
+        between.apply(&step, START).expect("a step of a batch applies");
         for rules in old.pods() {
             let Some(after) = new.pod(&rules.pod) else {
                 continue;

@@ -75,6 +75,70 @@ pub(crate) fn entity() -> impl Strategy<Value = Entity> {
     ]
 }
 
+/// One of four pods that keep their addresses, with labels that change, or a policy that only denies
+/// (tier Admin) or only allows (NetworkPolicy) such pods: much happens at once, and its order matters.
+pub(crate) fn churn() -> impl Strategy<Value = Entity> {
+    let app = || select(vec!["x", "y", "z"]);
+    let pod = (0..4usize, app(), app()).prop_map(|(which, app, tier)| {
+        Entity::Pod(Pod {
+            key: PodKey::new(NAMESPACES[0], ["a", "b", "c", "d"][which]),
+            uid: None,
+            labels: [("app", app), ("tier", tier)].into_iter().collect(),
+            node: Some("here".into()),
+            addresses: vec![ADDRESSES[which].parse().unwrap()],
+            host_network: false,
+            life: PodLife::Live,
+            started: None,
+            ports: Vec::new(),
+        })
+    });
+    let is = |key: &'static str, value: &str| {
+        Selector::all_of([Requirement::In(
+            key.into(),
+            std::iter::once(Arc::from(value)).collect(),
+        )])
+    };
+    let rules = vec((select(vec!["app", "tier"]), app()), 1..3);
+    let policy = (
+        any::<bool>(),
+        0..2u32,
+        option::of((select(vec!["app", "tier"]), app())),
+        rules,
+    )
+        .prop_map(move |(is_deny, number, subject, rules)| {
+            let rules = rules.into_iter().enumerate().map(|(index, (key, value))| Rule {
+                index,
+                name: None,
+                action: if is_deny { Action::Deny } else { Action::Allow },
+                peers: Peers::OneOf(vec![Peer::Pods {
+                    namespaces: NamespaceSelector::Named(NAMESPACES[0].into()),
+                    pods: is(key, value),
+                }]),
+                ports: Ports::Any,
+            });
+            let (kind, tier) = if is_deny {
+                (Kind::AdminNetworkPolicy, Tier::Admin)
+            } else {
+                (Kind::NetworkPolicy, Tier::NetworkPolicy)
+            };
+            Entity::Policy(Policy {
+                id: PolicyId {
+                    kind,
+                    namespace: None,
+                    name: format!("p{number}").into(),
+                },
+                rank: Rank { tier, priority: 0 },
+                subject: Subject {
+                    namespaces: NamespaceSelector::Named(NAMESPACES[0].into()),
+                    pods: subject.map_or_else(Selector::everything, |(key, value)| is(key, value)),
+                },
+                egress: Effect::Rules(rules.collect()),
+                ingress: Effect::None,
+            })
+        });
+    prop_oneof![3 => pod, 2 => policy]
+}
+
 /// Every connection worth asking about.
 pub(crate) fn connections(pod: &PodKey) -> Vec<Connection> {
     let mut all = Vec::new();
