@@ -1,0 +1,299 @@
+//! What is taken as an answer, what is learned from it, how long it lives, and what its client gets.
+
+mod support;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_dnsd::exchange::{Case, Exchange, Mismatch, Transport};
+use egret_dnsd::message::{Message, Query};
+use egret_dnsd::observe::observe;
+use egret_shared::net::IpNet;
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::rdata::svcb::{IpHint, SVCB, SvcParamKey, SvcParamValue};
+use hickory_proto::rr::rdata::{A, AAAA, HTTPS};
+use hickory_proto::rr::{RData, Record, RecordType};
+use support::{ANY_TTL, NOW, address, alias, authority, matched, name, query, response, with_code};
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+/// Addresses with seconds to live, and the chain.
+type Learned = (Vec<(String, u64)>, Vec<String>);
+
+fn learned(kind: RecordType, records: Vec<Record>) -> Learned {
+    learned_but(kind, records, &[])
+}
+
+fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> Learned {
+    let answer = matched("api.example.test", kind, |asked| response(asked, records));
+    let (told, _left_out) = observe(&answer, protected);
+    let Some(observation) = told.map(|told| told.to(CLIENT)) else {
+        return (Vec::new(), Vec::new());
+    };
+    assert_eq!(observation.question.as_str(), "api.example.test");
+    let addresses = observation.addresses.iter();
+    (
+        addresses
+            .map(|told| (told.address.to_string(), told.expires.since(NOW).as_secs()))
+            .collect(),
+        observation.chain.iter().map(ToString::to_string).collect(),
+    )
+}
+
+fn told(addresses: &[(&str, u64)]) -> Vec<(String, u64)> {
+    addresses
+        .iter()
+        .map(|(address, ttl)| ((*address).to_owned(), *ttl))
+        .collect()
+}
+
+#[test]
+fn addresses_of_the_question_are_learned_with_their_own_ttl() {
+    let records = vec![
+        address("api.example.test", 60, "192.0.2.1"),
+        address("API.Example.TEST", 30, "192.0.2.2"),
+    ];
+    let expected = told(&[("192.0.2.1", 60), ("192.0.2.2", 30)]);
+    assert_eq!(learned(RecordType::A, records), (expected, Vec::new()));
+}
+
+#[test]
+fn the_lowest_ttl_of_the_chain_counts_in_whatever_order_it_stands() {
+    let mut records = vec![
+        alias("api.example.test", 300, "edge.example.test"),
+        alias("edge.example.test", 20, "pop.cdn.test"),
+        address("pop.cdn.test", 60, "192.0.2.1"),
+        address("pop.cdn.test", 10, "192.0.2.2"),
+    ];
+    let expected = (
+        told(&[("192.0.2.1", 20), ("192.0.2.2", 10)]),
+        vec!["edge.example.test".to_owned(), "pop.cdn.test".to_owned()],
+    );
+    for _ in 0..records.len() {
+        assert_eq!(learned(RecordType::A, records.clone()), expected);
+        records.rotate_left(1);
+    }
+    records.reverse();
+    assert_eq!(learned(RecordType::A, records), expected);
+}
+
+#[test]
+fn addresses_of_other_owners_are_not_learned() {
+    let records = vec![
+        address("api.example.test", 60, "192.0.2.1"),
+        address("victim.test", 60, "192.0.2.66"),
+        alias("other.test", 60, "api.example.test"),
+        address("other.test", 60, "192.0.2.67"),
+    ];
+    assert_eq!(learned(RecordType::A, records).0, told(&[("192.0.2.1", 60)]));
+}
+
+#[test]
+fn a_loop_of_aliases_ends() {
+    let records = vec![
+        alias("api.example.test", 60, "b.test"),
+        alias("b.test", 60, "api.example.test"),
+        address("b.test", 60, "192.0.2.1"),
+    ];
+    assert_eq!(learned(RecordType::A, records).0, told(&[("192.0.2.1", 60)]));
+}
+
+#[test]
+fn a_chain_that_is_too_long_teaches_nothing() {
+    let mut records = vec![alias("api.example.test", 60, "n0.test")];
+    records.extend((0..40).map(|n| alias(&format!("n{n}.test"), 60, &format!("n{}.test", n + 1))));
+    records.push(address("n40.test", 60, "192.0.2.1"));
+    assert_eq!(learned(RecordType::A, records).0, told(&[]));
+}
+
+#[test]
+fn the_hints_of_a_service_binding_are_learned() {
+    let hints = vec![
+        (
+            SvcParamKey::Ipv4Hint,
+            SvcParamValue::Ipv4Hint(IpHint(vec![A::new(192, 0, 2, 1), A::new(192, 0, 2, 2)])),
+        ),
+        (
+            SvcParamKey::Ipv6Hint,
+            SvcParamValue::Ipv6Hint(IpHint(vec![AAAA::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)])),
+        ),
+    ];
+    let binding = HTTPS(SVCB::new(1, name("."), hints));
+    let records = vec![Record::from_rdata(
+        name("api.example.test"),
+        45,
+        RData::HTTPS(binding),
+    )];
+    let expected = told(&[("192.0.2.1", 45), ("192.0.2.2", 45), ("2001:db8::1", 45)]);
+    assert_eq!(learned(RecordType::HTTPS, records).0, expected);
+}
+
+#[test]
+fn protected_addresses_are_not_learned() {
+    let records = vec![
+        address("api.example.test", 60, "169.254.169.254"),
+        address("api.example.test", 60, "192.0.2.1"),
+    ];
+    let protected = ["169.254.0.0/16".parse().unwrap()];
+    let (addresses, _) = learned_but(RecordType::A, records, &protected);
+    assert_eq!(addresses, told(&[("192.0.2.1", 60)]));
+}
+
+#[test]
+fn a_ttl_with_the_top_bit_set_is_zero() {
+    let records = vec![address("api.example.test", 0x8000_0001, "192.0.2.1")];
+    assert_eq!(learned(RecordType::A, records).0, told(&[("192.0.2.1", 0)]));
+}
+
+#[test]
+fn an_answer_that_failed_teaches_nothing() {
+    let answer = matched("api.example.test", RecordType::A, |asked| {
+        let records = vec![address("api.example.test", 60, "192.0.2.1")];
+        with_code(response(asked, records), ResponseCode::ServFail)
+    });
+    assert_eq!(observe(&answer, &[]), (None, 0));
+}
+
+#[test]
+fn only_the_answer_to_the_question_asked_is_taken() {
+    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap();
+    let exchange = Exchange::new(&client, Transport::Udp, Case::Plain, 1232);
+    let good = response(
+        exchange.octets(),
+        vec![address("api.example.test", 60, "192.0.2.1")],
+    )
+    .to_vec()
+    .unwrap();
+    let change = |at: usize, bits: u8| {
+        let mut octets = good.clone();
+        octets[at] ^= bits;
+        octets
+    };
+    assert!(exchange.take(&good, NOW, &ANY_TTL).is_ok());
+    for (what, octets, mismatch) in [
+        ("another id", change(0, 1), Mismatch::Id),
+        ("a query", change(2, 0x80), Mismatch::Unreadable),
+        ("another name", change(13, 0x03), Mismatch::Question),
+        ("another case", change(13, 0x20), Mismatch::Case),
+        ("another type", change(12 + 18 + 1, 0x1d), Mismatch::Question),
+        ("cut short", good[..14].to_vec(), Mismatch::Unreadable),
+    ] {
+        assert_eq!(
+            exchange.take(&octets, NOW, &ANY_TTL).unwrap_err(),
+            mismatch,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn over_tcp_the_case_does_not_matter() {
+    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap();
+    let exchange = Exchange::new(&client, Transport::Tcp, Case::Plain, 1232);
+    let mut octets = response(exchange.octets(), Vec::new()).to_vec().unwrap();
+    octets[13] ^= 0x20;
+    assert!(exchange.take(&octets, NOW, &ANY_TTL).is_ok());
+}
+
+#[test]
+fn ids_and_case_are_drawn_anew_for_each_question() {
+    let client = Query::read(&query(
+        "a-long-name-with-many-letters.example.test",
+        RecordType::A,
+        None,
+    ))
+    .unwrap();
+    let drawn: std::collections::HashSet<Vec<u8>> = (0..20)
+        .map(|_| Exchange::new(&client, Transport::Udp, Case::Mixed, 1232).octets()[2..].to_vec())
+        .collect();
+    assert!(drawn.len() > 15, "{} different cases", drawn.len());
+}
+
+#[test]
+fn how_long_others_may_be_given_an_answer() {
+    let a = |ttl| address("api.example.test", ttl, "192.0.2.1");
+    let nx = |message| with_code(message, ResponseCode::NXDomain);
+    let with_soa = |mut message: hickory_proto::op::Message, ttl, minimum| {
+        message.authorities.push(authority(ttl, minimum));
+        message
+    };
+    let lifetime = |write: &dyn Fn(&[u8]) -> hickory_proto::op::Message| {
+        let answer = matched("api.example.test", RecordType::A, write);
+        answer
+            .get()
+            .lifetime(Duration::from_secs(1_000))
+            .map(|it| it.as_secs())
+    };
+    assert_eq!(lifetime(&|q| response(q, vec![a(60), a(30)])), Some(30));
+    assert_eq!(lifetime(&|q| response(q, vec![a(0)])), None);
+    assert_eq!(lifetime(&|q| with_soa(response(q, vec![]), 300, 40)), Some(40));
+    assert_eq!(lifetime(&|q| nx(with_soa(response(q, vec![]), 20, 40))), Some(20));
+    assert_eq!(
+        lifetime(&|q| nx(with_soa(response(q, vec![]), 9_000, 9_000))),
+        Some(1_000)
+    );
+    assert_eq!(
+        lifetime(&|q| nx(response(q, vec![]))),
+        None,
+        "no SOA, RFC 2308 §5"
+    );
+    let dangling = || vec![alias("api.example.test", 10, "gone.test")];
+    assert_eq!(
+        lifetime(&|q| with_soa(response(q, dangling()), 300, 40)),
+        Some(10)
+    );
+    assert_eq!(lifetime(&|q| response(q, dangling())), None);
+    assert_eq!(
+        lifetime(&|q| with_code(response(q, vec![a(60)]), ResponseCode::ServFail)),
+        None
+    );
+    let cut = |q: &[u8]| {
+        let mut message = response(q, vec![a(60)]);
+        message.metadata.truncation = true;
+        message
+    };
+    assert_eq!(lifetime(&cut), None);
+}
+
+#[test]
+fn a_client_gets_its_own_id_and_case_and_what_is_left_of_the_ttl() {
+    let answer = matched("api.example.test", RecordType::A, |asked| {
+        response(asked, vec![address("api.example.test", 60, "192.0.2.1")])
+    });
+    let octets = query("aPI.eXAMPLE.tEST", RecordType::A, None);
+    let client = Query::read(&octets).unwrap();
+    let reply = answer
+        .get()
+        .reply(&client, NOW.after(Duration::from_millis(20_900)));
+    let message = Message::read(&reply).unwrap();
+    assert_eq!(message.id(), client.id);
+    assert_eq!(message.raw_question(), client.raw_question);
+    let record = message.records().next().unwrap().unwrap();
+    assert_eq!(record.ttl(&reply).seconds(), 40);
+    let late = answer.get().reply(&client, NOW.after(Duration::from_secs(90)));
+    assert_eq!(record.ttl(&late).seconds(), 0);
+}
+
+#[test]
+fn an_answer_too_large_for_a_datagram_becomes_one_that_says_so() {
+    let records = (0..120)
+        .map(|n| address("api.example.test", 60, &format!("192.0.2.{n}")))
+        .collect();
+    let answer = matched("api.example.test", RecordType::A, |asked| {
+        response(asked, records)
+    });
+    for (size, whole) in [
+        (None, false),
+        (Some(512), false),
+        (Some(1232), false),
+        (Some(4096), true),
+    ] {
+        let client = Query::read(&query("api.example.test", RecordType::A, size)).unwrap();
+        let limit = client.datagram_limit(4096);
+        let (reply, is_whole) = answer.get().reply_within(&client, NOW, limit, 1232);
+        let message = Message::read(&reply).unwrap();
+        assert_eq!((is_whole, message.is_truncated()), (whole, !whole), "{size:?}");
+        assert_eq!(message.raw_question(), client.raw_question);
+        assert!(reply.len() <= limit);
+    }
+}

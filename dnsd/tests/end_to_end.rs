@@ -1,0 +1,532 @@
+//! The parts together, on loopback: real sockets, an upstream and an enforcer that do as they are told.
+
+mod support;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use egret_dnsd::client::{Attribution, Routes, Way};
+use egret_dnsd::config::{Config, Written};
+use egret_dnsd::link;
+use egret_dnsd::listen::{Listeners, Service};
+use egret_dnsd::metrics::Metrics;
+use egret_dnsd::release::Holder;
+use egret_dnsd::resolve::Resolver;
+use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::{Instance, Sequence};
+use egret_shared::rt::{clock, task};
+use hickory_proto::op::Message;
+use hickory_proto::rr::{Record, RecordType};
+use support::{address, query, response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
+use tokio::time::{Instant, timeout};
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Long enough that a test which waits for it has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Loopback as if a pod were behind it.
+struct Loopback;
+
+impl Routes for Loopback {
+    fn way_to(&mut self, _address: IpAddr) -> io::Result<Way> {
+        Ok(Way::Leaves(1))
+    }
+}
+
+type Behaviour = Arc<dyn Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Udp,
+    Tcp,
+}
+
+/// An upstream that sends whatever its behaviour makes of a query.
+struct Upstream {
+    address: SocketAddr,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Upstream {
+    async fn start(behaviour: impl Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Self {
+        let udp = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+        let address = udp.local_addr().unwrap();
+        let tcp = TcpListener::bind(address).await.unwrap();
+        let (behaviour, asked): (Behaviour, _) = (Arc::new(behaviour), Arc::new(AtomicUsize::new(0)));
+        drop(task::spawn(
+            "upstream",
+            Self::over_udp(udp, Arc::clone(&behaviour), Arc::clone(&asked)),
+        ));
+        drop(task::spawn("upstream", Self::over_tcp(tcp, behaviour)));
+        Self { address, asked }
+    }
+
+    /// Answers each question with these records.
+    async fn with(records: fn() -> Vec<Record>) -> Self {
+        Self::start(move |query, _| vec![response(query, records()).to_vec().unwrap()]).await
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    async fn over_udp(socket: UdpSocket, behaviour: Behaviour, asked: Arc<AtomicUsize>) {
+        let mut buffer = vec![0; 4096];
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+            asked.fetch_add(1, Ordering::Relaxed);
+            for reply in behaviour(&buffer[..length], Over::Udp) {
+                socket.send_to(&reply, from).await.unwrap();
+            }
+        }
+    }
+
+    async fn over_tcp(listener: TcpListener, behaviour: Behaviour) {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let query = read_framed(&mut stream).await;
+            for reply in behaviour(&query, Over::Tcp) {
+                stream.write_all(&framed(&reply)).await.unwrap();
+            }
+        }
+    }
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    let mut framed = u16::try_from(message.len()).unwrap().to_be_bytes().to_vec();
+    framed.extend_from_slice(message);
+    framed
+}
+
+async fn read_framed(stream: &mut TcpStream) -> Vec<u8> {
+    let length = stream.read_u16().await.unwrap();
+    let mut octets = vec![0; length.into()];
+    stream.read_exact(&mut octets).await.unwrap();
+    octets
+}
+
+/// A dnsd in this process.
+struct Dnsd {
+    address: SocketAddr,
+    socket: PathBuf,
+    holder: Arc<Holder>,
+    service: Service,
+}
+
+impl Dnsd {
+    fn start(name: &str, upstreams: &[&Upstream], options: &str) -> Self {
+        let socket = std::env::temp_dir().join(format!("egret-dnsd-{name}-{}.sock", std::process::id()));
+        drop(std::fs::remove_file(&socket));
+        let upstreams: Vec<String> = upstreams.iter().map(|it| format!("\"{}\"", it.address)).collect();
+        let yaml = format!(
+            "listen: [\"127.0.0.1:0\"]\nupstreams: [{}]\nlink: {}\n{options}",
+            upstreams.join(", "),
+            socket.display()
+        );
+        let written: Written = serde_saphyr::from_str(&yaml).unwrap();
+        Self::run(written.mean().unwrap(), socket)
+    }
+
+    fn run(config: Config, socket: PathBuf) -> Self {
+        let metrics = Arc::new(Metrics::register());
+        let listeners = Listeners::bind(&config.fixed.listen).unwrap();
+        let address = listeners.addresses().unwrap()[0];
+        let holder = Arc::new(Holder::new(config.hold, clock::now(), Arc::clone(&metrics)));
+        let attribution = Attribution::new(Box::new(Loopback));
+        let resolver = Resolver::new(config, attribution, Arc::clone(&holder), Arc::clone(&metrics));
+        let service = Service::new(Arc::new(resolver));
+        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        let path = socket.as_path().into();
+        let instance = Instance::from_random(1);
+        drop(task::spawn(
+            "link",
+            link::keep(path, instance, Arc::clone(&holder), metrics),
+        ));
+        let mut tasks = listeners.serve(&service);
+        drop(task::spawn("listeners", async move {
+            while tasks.join_next().await.is_some() {}
+        }));
+        Self {
+            address,
+            socket,
+            holder,
+            service,
+        }
+    }
+
+    /// Waits until an enforcer is connected and its interest known.
+    async fn is_linked(&self) {
+        let linked = async {
+            while !self.holder.figures().is_interest_known {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, linked).await.expect("the link is up");
+    }
+
+    async fn ask(&self, name: &str) -> Option<Message> {
+        let client = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+        client.connect(self.address).await.unwrap();
+        let asked = query(name, RecordType::A, Some(1232));
+        client.send(&asked).await.unwrap();
+        let mut buffer = vec![0; 65_535];
+        let length = timeout(PATIENCE, client.recv(&mut buffer)).await.ok()?.unwrap();
+        assert_eq!(buffer[..2], asked[..2]);
+        Some(Message::from_vec(&buffer[..length]).unwrap())
+    }
+}
+
+impl Drop for Dnsd {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.socket));
+    }
+}
+
+/// An enforcer that has one interest, keeps what it is told, and realizes when it is asked to.
+struct Enforcer {
+    told: Arc<Mutex<Vec<ToEnforcer>>>,
+    realize: tokio::sync::mpsc::Sender<ToDnsd>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Enforcer {
+    fn start(dnsd: &Dnsd, pattern: &str) -> Self {
+        drop(std::fs::remove_file(&dnsd.socket));
+        let listener = UnixListener::bind(&dnsd.socket).unwrap();
+        let told = Arc::<Mutex<Vec<ToEnforcer>>>::default();
+        let (realize, commands) = tokio::sync::mpsc::channel(8);
+        let interest = Interest {
+            pod: LOOPBACK,
+            patterns: vec![pattern.parse().unwrap()],
+        };
+        let task = task::spawn(
+            "enforcer",
+            Self::serve(listener, interest, Arc::clone(&told), commands),
+        );
+        Self { told, realize, task }
+    }
+
+    async fn serve(
+        listener: UnixListener,
+        interest: Interest,
+        told: Arc<Mutex<Vec<ToEnforcer>>>,
+        mut commands: tokio::sync::mpsc::Receiver<ToDnsd>,
+    ) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        say(&mut stream, &ToDnsd::Interest(interest)).await;
+        say(&mut stream, &ToDnsd::InterestComplete).await;
+        let (mut decoder, mut buffer) = (Decoder::default(), vec![0; 65_536]);
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => say(&mut stream, &command).await,
+                    None => return,
+                },
+                length = stream.read(&mut buffer) => {
+                    decoder.push(&buffer[..length.unwrap()]);
+                    while let Some(Frame::Message(_, message)) = decoder.next_frame().unwrap() {
+                        told.lock().unwrap().push(message);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until this many observations were told; gives the last number.
+    async fn told(&self, count: usize) -> Sequence {
+        let told = async {
+            loop {
+                let sequences: Vec<Sequence> =
+                    self.observed().iter().map(|(sequence, _)| *sequence).collect();
+                if sequences.len() >= count {
+                    return sequences[sequences.len() - 1];
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, told).await.expect("the observations are told")
+    }
+
+    fn observed(&self) -> Vec<(Sequence, String)> {
+        let told = self.told.lock().unwrap();
+        let observed = told.iter().filter_map(|message| match message {
+            ToEnforcer::Observed {
+                sequence,
+                observation,
+            } => Some((*sequence, observation.question.to_string())),
+            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted | ToEnforcer::ResyncEnded { .. } => None,
+        });
+        observed.collect()
+    }
+
+    async fn realize(&self, through: Sequence) {
+        let failed = Vec::new();
+        self.realize
+            .send(ToDnsd::Realized { through, failed })
+            .await
+            .unwrap();
+    }
+
+    async fn stop(self) {
+        self.task.abort();
+        drop(self.task.await);
+    }
+}
+
+async fn say(stream: &mut UnixStream, message: &ToDnsd) {
+    let mut frame = Vec::new();
+    encode(Instance::from_random(2), message, &mut frame);
+    stream.write_all(&frame).await.unwrap();
+}
+
+fn one_address() -> Vec<Record> {
+    vec![address("api.example.test", 60, "192.0.2.1")]
+}
+
+#[tokio::test]
+async fn an_interesting_answer_is_held_until_it_is_realized_and_then_no_more() {
+    let upstream = Upstream::with(one_address).await;
+    let dnsd = Dnsd::start("held", &[&upstream], "stallDeadline: 4s");
+    let enforcer = Enforcer::start(&dnsd, "*.example.test");
+    dnsd.is_linked().await;
+    let asking = dnsd.ask("api.example.test");
+    let realizing = async {
+        let told = enforcer.told(1).await;
+        assert_eq!(dnsd.holder.figures().held, 1);
+        enforcer.realize(told).await;
+    };
+    let (answer, ()) = tokio::join!(asking, realizing);
+    assert_eq!(answer.unwrap().answers.len(), 1);
+    let again = Instant::now();
+    assert_eq!(dnsd.ask("API.example.test").await.unwrap().answers.len(), 1);
+    assert!(again.elapsed() < Duration::from_secs(1));
+    assert_eq!((upstream.asked(), enforcer.observed().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
+    let upstream = Upstream::with(one_address).await;
+    let dnsd = Dnsd::start("second", &[&upstream], "stallDeadline: 4s");
+    let enforcer = Enforcer::start(&dnsd, "*.example.test");
+    dnsd.is_linked().await;
+    let realizing = async {
+        let told = enforcer.told(1).await;
+        while dnsd.holder.figures().held < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        enforcer.realize(told).await;
+    };
+    let (first, second, realized) = tokio::join!(
+        dnsd.ask("api.example.test"),
+        dnsd.ask("api.example.test"),
+        timeout(PATIENCE, realizing)
+    );
+    realized.expect("both are held");
+    assert!(first.is_some() && second.is_some());
+    assert_eq!(upstream.asked(), 1);
+}
+
+#[tokio::test]
+async fn what_becomes_of_a_stalled_answer_is_as_configured() {
+    let upstream = Upstream::with(one_address).await;
+    for (action, code) in [("release", Some(0)), ("servfail", Some(2)), ("drop", None)] {
+        let options = format!("onStall: {action}\nstallDeadline: 50ms\n");
+        let dnsd = Dnsd::start(action, &[&upstream], &options);
+        let _enforcer = Enforcer::start(&dnsd, "*.example.test");
+        dnsd.is_linked().await;
+        let reply = timeout(Duration::from_secs(1), dnsd.ask("api.example.test")).await;
+        let given = reply
+            .ok()
+            .flatten()
+            .map(|reply| u16::from(reply.metadata.response_code));
+        assert_eq!(given, code, "{action}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_told_while_the_enforcer_was_away_is_told_at_once_when_it_returns() {
+    let upstream = Upstream::with(one_address).await;
+    let dnsd = Dnsd::start("away", &[&upstream], "stallDeadline: 10ms");
+    let enforcer = Enforcer::start(&dnsd, "*.example.test");
+    dnsd.is_linked().await;
+    enforcer.stop().await;
+    assert!(dnsd.ask("api.example.test").await.is_some());
+    let returned = Instant::now();
+    let enforcer = Enforcer::start(&dnsd, "*.example.test");
+    enforcer.told(1).await;
+    assert!(
+        returned.elapsed() < Duration::from_millis(150),
+        "{:?}",
+        returned.elapsed()
+    );
+    assert_eq!(enforcer.observed()[0].1, "api.example.test");
+}
+
+#[tokio::test]
+async fn a_spoofed_answer_is_passed_over_and_the_true_one_is_relayed() {
+    let upstream = Upstream::start(|query, _| {
+        let mut wrong_id = response(query, vec![address("api.example.test", 60, "192.0.2.66")])
+            .to_vec()
+            .unwrap();
+        wrong_id[0] ^= 1;
+        let other = support::query("evil.example.test", RecordType::A, None);
+        let mut wrong_name = response(&other, vec![address("evil.example.test", 60, "192.0.2.66")])
+            .to_vec()
+            .unwrap();
+        wrong_name[..2].copy_from_slice(&query[..2]);
+        vec![
+            wrong_id,
+            wrong_name,
+            response(query, one_address()).to_vec().unwrap(),
+        ]
+    })
+    .await;
+    let dnsd = Dnsd::start("spoofed", &[&upstream], "stallDeadline: 1ms");
+    let answer = dnsd.ask("api.example.test").await.unwrap();
+    assert_eq!(answer.answers, one_address());
+}
+
+#[tokio::test]
+async fn a_truncated_answer_is_asked_for_over_tcp() {
+    let upstream = Upstream::start(|query, over| {
+        let mut message = response(query, one_address());
+        if over == Over::Udp {
+            message.answers.clear();
+            message.metadata.truncation = true;
+        }
+        vec![message.to_vec().unwrap()]
+    })
+    .await;
+    let dnsd = Dnsd::start("truncated", &[&upstream], "stallDeadline: 1ms");
+    let answer = dnsd.ask("api.example.test").await.unwrap();
+    assert_eq!((answer.metadata.truncation, answer.answers.len()), (false, 1));
+}
+
+#[tokio::test]
+async fn an_upstream_that_does_not_keep_the_case_is_asked_over_tcp() {
+    let upstream = Upstream::start(|query, _| {
+        let mut lower = query.to_vec();
+        lower[12..].make_ascii_lowercase();
+        vec![response(&lower, one_address()).to_vec().unwrap()]
+    })
+    .await;
+    let dnsd = Dnsd::start("case", &[&upstream], "stallDeadline: 1ms");
+    assert_eq!(dnsd.ask("api.example.test").await.unwrap().answers.len(), 1);
+}
+
+#[tokio::test]
+async fn a_dead_upstream_costs_its_patience_once() {
+    let dead = Upstream::start(|_, _| Vec::new()).await;
+    let alive = Upstream::start(|query, _| vec![response(query, Vec::new()).to_vec().unwrap()]).await;
+    let dnsd = Dnsd::start("dead", &[&dead, &alive], "tryTimeout: 100ms");
+    assert!(dnsd.ask("a.example.test").await.is_some());
+    for name in ["b.example.test", "c.example.test", "d.example.test"] {
+        assert!(dnsd.ask(name).await.is_some());
+    }
+    assert_eq!(dead.asked(), 1);
+}
+
+#[tokio::test]
+async fn without_any_upstream_the_client_is_told_so_in_time() {
+    let dead = Upstream::start(|_, _| Vec::new()).await;
+    let dnsd = Dnsd::start("none", &[&dead], "tryTimeout: 50ms\ntotalTimeout: 100ms");
+    let answer = dnsd.ask("api.example.test").await.unwrap();
+    assert_eq!(u16::from(answer.metadata.response_code), 2);
+    assert_eq!(answer.queries[0].name.to_ascii(), "api.example.test.");
+}
+
+/// Answers everything but `slow.example.test`, which it never does.
+async fn upstream_with_a_slow_name() -> Upstream {
+    Upstream::start(|query, _| {
+        let asked = Message::from_vec(query).unwrap().queries[0]
+            .name
+            .to_lowercase()
+            .to_ascii();
+        if asked == "slow.example.test." {
+            return Vec::new();
+        }
+        vec![
+            response(query, vec![address(&asked, 60, "192.0.2.1")])
+                .to_vec()
+                .unwrap(),
+        ]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn on_a_connection_answers_come_as_they_are_ready_however_the_questions_are_cut() {
+    let upstream = upstream_with_a_slow_name().await;
+    let dnsd = Dnsd::start(
+        "pipeline",
+        &[&upstream],
+        "stallDeadline: 1ms\ntryTimeout: 300ms\ntotalTimeout: 300ms",
+    );
+    let mut stream = TcpStream::connect(dnsd.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut octets = framed(&query("slow.example.test", RecordType::A, None));
+    octets.extend(framed(&query("one.example.test", RecordType::A, None)));
+    octets.extend(framed(&query("two.example.test", RecordType::A, None)));
+    for octet in &octets {
+        stream.write_all(std::slice::from_ref(octet)).await.unwrap();
+    }
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        let reply = timeout(PATIENCE, read_framed(&mut stream))
+            .await
+            .expect("a reply");
+        names.push(Message::from_vec(&reply).unwrap().queries[0].name.to_ascii());
+    }
+    names[..2].sort();
+    assert_eq!(
+        names,
+        ["one.example.test.", "two.example.test.", "slow.example.test."]
+    );
+}
+
+#[tokio::test]
+async fn connections_are_limited_for_each_client_and_end_when_they_are_idle() {
+    let upstream = upstream_with_a_slow_name().await;
+    let dnsd = Dnsd::start("idle", &[&upstream], "tcpConnectionsPerClient: 1\ntcpIdle: 200ms");
+    let mut first = TcpStream::connect(dnsd.address).await.unwrap();
+    first
+        .write_all(&framed(&query("one.example.test", RecordType::A, None)))
+        .await
+        .unwrap();
+    timeout(PATIENCE, read_framed(&mut first))
+        .await
+        .expect("the first is served");
+    let mut second = TcpStream::connect(dnsd.address).await.unwrap();
+    assert!(ends(&mut second).await, "the second is one too many");
+    assert!(ends(&mut first).await, "the first is idle");
+}
+
+async fn ends(stream: &mut TcpStream) -> bool {
+    let read = timeout(PATIENCE, stream.read_u8())
+        .await
+        .expect("the connection ends");
+    read.is_err()
+}
+
+#[tokio::test]
+async fn stopping_waits_for_what_is_under_way() {
+    let upstream = upstream_with_a_slow_name().await;
+    let dnsd = Dnsd::start("stop", &[&upstream], "tryTimeout: 200ms\ntotalTimeout: 200ms");
+    let asking = dnsd.ask("slow.example.test");
+    let stopping = async {
+        while upstream.asked() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        dnsd.service.stop.cancel();
+        dnsd.service.under_way.close();
+        timeout(PATIENCE, dnsd.service.under_way.wait()).await
+    };
+    let (answer, drained) = tokio::join!(asking, stopping);
+    assert!(answer.is_some() && drained.is_ok());
+}
