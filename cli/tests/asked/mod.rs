@@ -1,0 +1,217 @@
+//! Asks the built program: manifests, probes and records go in, rows come out.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of this")]
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Everything that is asked at once, in a folder of its own.
+pub struct Asked {
+    folder: PathBuf,
+    probes: Vec<String>,
+    records: Vec<String>,
+    options: Vec<&'static str>,
+}
+
+/// What came out.
+pub struct Answered {
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Asked {
+    /// A folder that no other test has.
+    pub fn of(test: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).unwrap();
+        }
+        fs::create_dir_all(folder.join("manifests")).unwrap();
+        Self {
+            folder,
+            probes: Vec::new(),
+            records: Vec::new(),
+            options: vec!["-o", "json"],
+        }
+    }
+
+    /// Writes a file of the manifests.
+    pub fn file(self, name: &str, text: &str) -> Self {
+        let path = self.folder.join("manifests").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    /// Writes a file of the manifests under a name of no importance.
+    pub fn manifest(self, text: &str) -> Self {
+        let number = fs::read_dir(self.folder.join("manifests")).unwrap().count();
+        self.file(&format!("m{number}.yaml"), text)
+    }
+
+    pub fn probe(mut self, probe: &str) -> Self {
+        self.probes.push(probe.to_owned());
+        self
+    }
+
+    /// A probe over TCP; the destination is JSON.
+    pub fn tcp(self, from: &str, to: &str, port: u16) -> Self {
+        let id = self.probes.len();
+        self.probe(&format!(
+            r#"{{"id":"{id}","from":{},"to":{},"protocol":"TCP","port":{port}}}"#,
+            end(from),
+            end(to)
+        ))
+    }
+
+    pub fn record(mut self, pod: &str, name: &str, address: &str) -> Self {
+        self.records.push(format!(
+            r#"{{"pod":"{pod}","name":"{name}","address":"{address}","ttl":30}}"#
+        ));
+        self
+    }
+
+    pub fn option(mut self, option: &'static str) -> Self {
+        self.options.push(option);
+        self
+    }
+
+    pub fn in_a_table(mut self) -> Self {
+        self.options = vec!["-o", "table"];
+        self
+    }
+
+    pub fn folder(&self) -> &PathBuf {
+        &self.folder
+    }
+
+    /// Runs the program with probes from its standard input.
+    pub fn answer(self) -> Answered {
+        let records = self.folder.join("records.jsonl");
+        fs::write(&records, self.records.join("\n")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
+        command
+            .arg("verdict")
+            .arg("--manifests")
+            .arg(self.folder.join("manifests"));
+        command
+            .args(["--probes", "-", "--records"])
+            .arg(&records)
+            .args(&self.options);
+        run(command, &self.probes.join("\n"))
+    }
+
+    /// The rows of an answer in which every probe has a verdict.
+    pub fn rows(self) -> Vec<Value> {
+        let answered = self.answer();
+        assert_eq!(answered.status, Some(0), "{}{}", answered.stdout, answered.stderr);
+        answered.rows()
+    }
+
+    /// Of each row verdict and tiers: `deny np none`.
+    pub fn words(self) -> Vec<String> {
+        self.rows().iter().map(words).collect()
+    }
+}
+
+impl Answered {
+    pub fn rows(&self) -> Vec<Value> {
+        self.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+/// Verdict, egress tier and ingress tier of a row, or `error`.
+pub fn words(row: &Value) -> String {
+    let tier = |side: &str| row[side]["tier"].as_str().unwrap_or("-").to_owned();
+    format!(
+        "{} {} {}",
+        row["verdict"].as_str().unwrap(),
+        tier("egress"),
+        tier("ingress")
+    )
+}
+
+/// The codes of a row's diagnostics.
+pub fn codes(row: &Value) -> Vec<&str> {
+    row["diagnostics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|note| note["code"].as_str().unwrap())
+        .collect()
+}
+
+/// `{…}` is JSON, an address is an `ip`, everything else a pod.
+fn end(text: &str) -> String {
+    if text.starts_with('{') {
+        text.to_owned()
+    } else if text.parse::<std::net::IpAddr>().is_ok() {
+        format!(r#"{{"ip":"{text}"}}"#)
+    } else {
+        format!("\"{text}\"")
+    }
+}
+
+/// Runs a command to its end, with a text at its standard input.
+pub fn run(mut command: Command, input: &str) -> Answered {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    // What ends before it has read everything closes the pipe: its status says why.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    Answered {
+        status: status.code(),
+        stdout: String::from_utf8(stdout).unwrap(),
+        stderr: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// A running pod.
+pub fn pod(key: &str, labels: &str, addresses: &[&str]) -> String {
+    let (namespace, name) = key.split_once('/').unwrap();
+    let ips: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("{{ip: \"{address}\"}}"))
+        .collect();
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{{labels}}}}}\n\
+         spec: {{nodeName: n1, containers: []}}\nstatus: {{phase: Running, podIPs: [{}]}}\n",
+        ips.join(", ")
+    )
+}
+
+/// A NetworkPolicy with a spec in flow style.
+pub fn network_policy(key: &str, spec: &str) -> String {
+    let (namespace, name) = key.split_once('/').unwrap();
+    format!(
+        "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n"
+    )
+}
+
+/// A ClusterNetworkPolicy for all pods, with its rules in flow style.
+pub fn cluster_policy(name: &str, tier: &str, rules: &str) -> String {
+    format!(
+        "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: {name}}}\n\
+         spec: {{tier: {tier}, priority: 10, subject: {{namespaces: {{}}}}, {rules}}}\n"
+    )
+}
