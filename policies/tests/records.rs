@@ -1,0 +1,457 @@
+//! What a pod was told opens what its policies name, for that pod, while it lives.
+
+mod situation;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use egret_policies::compiler::{Compiler, Event, Settings};
+use egret_policies::memory::Verdict::{Allow, Deny};
+use egret_policies::model::cluster::{Entity, EntityKey, Pod};
+use egret_policies::model::{Direction, Policy};
+use egret_policies::records::{RecordLimits, RecordSettings};
+use egret_policies::rules::Batch;
+use egret_shared::name::NamePattern;
+use egret_shared::time::Timestamp;
+
+use situation::*;
+
+const API: &str = "203.0.113.7";
+
+fn client() -> Pod {
+    pod("default/client", "app=client", &["10.0.0.1", "fd00::1"])
+}
+
+fn other() -> Pod {
+    pod("default/other", "app=client", &["10.0.0.2"])
+}
+
+/// Pods of app=client are isolated but for these names.
+fn names_only(list: &[&str]) -> Policy {
+    network_policy("default/names", "app=client").egress(vec![allow(names(list))])
+}
+
+fn situation(list: &[&str]) -> Situation {
+    with_records(RecordSettings::default(), list)
+}
+
+fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
+    let settings = Settings {
+        records,
+        ..settings()
+    };
+    let entities = [
+        Entity::Pod(client()),
+        Entity::Pod(other()),
+        Entity::Policy(names_only(list)),
+    ];
+    Situation::with(settings, entities)
+}
+
+fn without_grace() -> RecordSettings {
+    RecordSettings {
+        grace: Duration::ZERO,
+        ..RecordSettings::default()
+    }
+}
+
+fn many(count: u32) -> Vec<IpAddr> {
+    let first = u32::from(Ipv4Addr::new(203, 0, 0, 0));
+    (0..count)
+        .map(|number| Ipv4Addr::from(first + number).into())
+        .collect()
+}
+
+fn reaches(situation: &Situation, pod: &str, peer: &str) -> bool {
+    situation.egress(pod, peer, tcp(443)) == Allow
+}
+
+fn added(batch: &Batch) -> usize {
+    batch
+        .members_changed
+        .iter()
+        .map(|changed| changed.added.len())
+        .sum()
+}
+
+#[test]
+fn an_answer_opens_its_addresses_for_the_pod_that_asked_and_no_other() {
+    let mut situation = situation(&["api.example.test"]);
+    assert!(!reaches(&situation, "default/client", API));
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    assert!(reaches(&situation, "default/client", API));
+    assert!(!reaches(&situation, "default/other", API));
+    assert_eq!(situation.ingress("default/client", API, tcp(443)), Allow);
+}
+
+#[test]
+fn a_pod_may_ask_from_any_of_its_addresses() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.observe("fd00::1", "api.example.test", &[ip(API), ip("2001:db8::7")], 60);
+    assert!(reaches(&situation, "default/client", API));
+    assert!(reaches(&situation, "default/client", "2001:db8::7"));
+}
+
+#[test]
+fn names_are_matched_by_whole_labels() {
+    for (pattern, question, expected) in [
+        ("api.example.test", "API.Example.TEST.", true),
+        ("api.example.test", "www.api.example.test", false),
+        ("*.example.test", "api.example.test", true),
+        ("*.example.test", "a.b.example.test", true),
+        ("*.example.test", "example.test", false),
+        ("*.example.test", "my-example.test", false),
+    ] {
+        let mut situation = situation(&[pattern]);
+        situation.observe("10.0.0.1", question, &[ip(API)], 60);
+        assert_eq!(
+            reaches(&situation, "default/client", API),
+            expected,
+            "{pattern} {question}"
+        );
+    }
+}
+
+#[test]
+fn a_record_ends_with_its_time_and_the_grace_without_a_batch() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    situation.sleep(89);
+    assert!(reaches(&situation, "default/client", API));
+    assert_eq!(
+        situation.compiler.poll_timeout(),
+        Some(START.after(Duration::from_secs(90)))
+    );
+    situation.sleep(1);
+    assert!(
+        !reaches(&situation, "default/client", API),
+        "the kernel needs no compiler to drop it"
+    );
+    situation.compiler.handle_timeout(situation.now);
+    assert_eq!(situation.poll(), None);
+    assert_eq!(situation.compiler.record_stats().records, 0);
+    assert_eq!(situation.compiler.poll_timeout(), None);
+}
+
+#[test]
+fn a_name_that_is_told_again_after_its_end_is_open_again() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    situation.sleep(41);
+    let batch = situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    assert_eq!(batch.map(|batch| added(&batch)), Some(1));
+    assert!(reaches(&situation, "default/client", API));
+}
+
+#[test]
+fn a_newer_answer_extends_and_never_shortens() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 300);
+    let shorter = situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    assert_eq!(shorter.map(|batch| added(&batch)), Some(0));
+    let longer = situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 600);
+    assert_eq!(
+        longer.map(|batch| (added(&batch), batch.reevaluate)),
+        Some((1, vec![]))
+    );
+    situation.sleep(629);
+    assert!(reaches(&situation, "default/client", API));
+    situation.sleep(1);
+    assert!(!reaches(&situation, "default/client", API));
+}
+
+#[test]
+fn each_address_has_its_own_end() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.1")], 10);
+    situation.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.2")], 100);
+    situation.sleep(50);
+    assert!(!reaches(&situation, "default/client", "203.0.113.1"));
+    assert!(reaches(&situation, "default/client", "203.0.113.2"));
+}
+
+#[test]
+fn an_address_of_two_names_lives_as_long_as_the_longer_one() {
+    let mut situation = situation(&["*.example.test"]);
+    situation.observe("10.0.0.1", "a.example.test", &[ip(API)], 100);
+    situation.observe("10.0.0.1", "b.example.test", &[ip(API)], 10);
+    situation.sleep(41);
+    situation.compiler.handle_timeout(situation.now);
+    assert_eq!(situation.poll(), None);
+    assert!(reaches(&situation, "default/client", API));
+}
+
+#[test]
+fn a_time_to_live_of_zero_lives_for_the_grace_and_at_least_a_second() {
+    for (records, millis) in [(RecordSettings::default(), 30_000), (without_grace(), 1_000)] {
+        let mut situation = with_records(records, &["api.example.test"]);
+        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 0);
+        situation.now = Timestamp::from_millis(START.as_millis() + millis - 1);
+        assert!(reaches(&situation, "default/client", API));
+        situation.now = Timestamp::from_millis(START.as_millis() + millis);
+        assert!(!reaches(&situation, "default/client", API));
+    }
+}
+
+#[test]
+fn a_time_to_live_is_kept_within_its_bounds() {
+    let bounded = RecordSettings {
+        min_ttl: Duration::from_secs(10),
+        max_ttl: Duration::from_secs(20),
+        ..without_grace()
+    };
+    for (ttl, lives) in [(1, 10), (15, 15), (1_000_000, 20)] {
+        let mut situation = with_records(bounded.clone(), &["api.example.test"]);
+        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], ttl);
+        situation.sleep(lives - 1);
+        assert!(reaches(&situation, "default/client", API), "{ttl}");
+        situation.sleep(1);
+        assert!(!reaches(&situation, "default/client", API), "{ttl}");
+    }
+}
+
+#[test]
+fn telling_an_old_answer_again_does_not_make_it_live_longer() {
+    let mut situation = situation(&["api.example.test"]);
+    let told = answer("10.0.0.1", "api.example.test", &[ip(API)], situation.now, 10);
+    situation.tell(Event::Observed(told.clone()));
+    situation.poll();
+    situation.sleep(35);
+    situation.tell(Event::Observed(told.clone()));
+    situation.poll();
+    assert!(reaches(&situation, "default/client", API));
+    situation.sleep(5);
+    situation.tell(Event::Observed(told));
+    situation.poll();
+    assert!(!reaches(&situation, "default/client", API));
+}
+
+#[test]
+fn a_policy_that_comes_later_works_from_history() {
+    let mut situation = situation(&["www.example.test"]);
+    assert_eq!(
+        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60),
+        None,
+        "nothing asks for the name, so there is nothing to wait for"
+    );
+    situation.apply(Entity::Policy(names_only(&["*.example.test"])));
+    assert!(reaches(&situation, "default/client", API));
+    assert!(!reaches(&situation, "default/other", API));
+}
+
+#[test]
+fn an_answer_waits_for_a_pod_that_is_not_known_yet() {
+    let mut situation = situation(&["api.example.test"]);
+    let told = answer("10.0.0.9", "api.example.test", &[ip(API)], situation.now, 60);
+    situation.compiler.handle(Event::Observed(told), situation.now);
+    situation.sleep(1);
+    let late = Entity::Pod(pod("default/late", "app=client", &["10.0.0.9"]));
+    situation.compiler.handle(Event::Apply(late), situation.now);
+    situation.poll();
+    let decision = situation.memory.decide(&to_api("default/late"), situation.now);
+    assert_eq!(decision.verdict, Allow);
+}
+
+#[test]
+fn an_answer_to_a_pod_that_is_gone_does_not_wait_for_the_next_one() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.delete(EntityKey::Pod(key("default/other")));
+    let told = answer("10.0.0.2", "api.example.test", &[ip(API)], situation.now, 60);
+    situation.compiler.handle(Event::Observed(told), situation.now);
+    assert_eq!(situation.compiler.record_stats().unattributed, 1);
+    situation.apply(Entity::Pod(pod("default/next", "app=client", &["10.0.0.2"])));
+    let decision = situation.memory.decide(&to_api("default/next"), situation.now);
+    assert_eq!(decision.verdict, Deny);
+}
+
+fn to_api(pod: &str) -> egret_policies::memory::Connection {
+    egret_policies::memory::Connection {
+        pod: key(pod),
+        direction: Direction::Egress,
+        peer: ip(API),
+        peer_is_own_node: false,
+        protocol: tcp(443),
+    }
+}
+
+#[test]
+fn an_answer_to_a_pod_of_another_node_is_not_kept() {
+    let mut situation = situation(&["api.example.test"]);
+    let mut there = pod("default/there", "app=client", &["10.0.0.9"]);
+    there.node = Some("there".into());
+    situation.apply(Entity::Pod(there));
+    situation.observe("10.0.0.9", "api.example.test", &[ip(API)], 60);
+    let stats = situation.compiler.record_stats();
+    assert_eq!((stats.records, stats.unattributed), (0, 1));
+}
+
+#[test]
+fn another_pod_with_the_address_was_told_nothing() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 60);
+    assert!(reaches(&situation, "default/other", API));
+    situation.delete(EntityKey::Pod(key("default/other")));
+    situation.apply(Entity::Pod(pod("default/next", "app=client", &["10.0.0.2"])));
+    assert!(!reaches(&situation, "default/next", API));
+    situation.apply(Entity::Pod(pod("default/other", "app=client", &["10.0.0.3"])));
+    assert!(!reaches(&situation, "default/other", API));
+}
+
+#[test]
+fn another_run_under_the_same_name_was_told_nothing() {
+    let run = |uid: &str| {
+        let mut pod = other();
+        pod.uid = Some(uid.into());
+        Entity::Pod(pod)
+    };
+    let mut situation = situation(&["api.example.test"]);
+    situation.apply(run("one"));
+    situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 60);
+    assert!(reaches(&situation, "default/other", API));
+    let batch = situation.apply(run("two"));
+    assert!(!reaches(&situation, "default/other", API));
+    assert_eq!(batch.reevaluate, [(key("default/other"), Direction::Egress)]);
+}
+
+#[test]
+fn a_protected_address_is_never_opened_by_a_name() {
+    let records = RecordSettings {
+        protected: vec!["169.254.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()],
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(records, &["api.example.test"]);
+    let told = ["169.254.169.254", "::ffff:169.254.169.254", "::1", API].map(ip);
+    situation.observe("10.0.0.1", "api.example.test", &told, 60);
+    for address in &told[..3] {
+        assert!(!reaches(&situation, "default/client", &address.to_string()));
+    }
+    assert!(reaches(&situation, "default/client", API));
+    assert_eq!(situation.compiler.record_stats().protected, 3);
+}
+
+#[test]
+fn a_hundred_and_twenty_addresses_of_every_name_under_a_wildcard_are_open_at_once() {
+    let tight = RecordSettings {
+        limits: RecordLimits {
+            addresses_per_name: 120,
+            ..RecordLimits::default()
+        },
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(tight, &["*.example.test"]);
+    let all = many(240);
+    for (name, addresses) in ["docs.example.test", "blog.example.test"]
+        .iter()
+        .zip(all.chunks(120))
+    {
+        for some in addresses.chunks(8) {
+            situation.observe("10.0.0.1", name, some, 60);
+        }
+    }
+    for address in &all {
+        assert!(
+            reaches(&situation, "default/client", &address.to_string()),
+            "{address}"
+        );
+    }
+    assert_eq!(situation.compiler.record_stats().addresses_of_largest_name, 120);
+}
+
+#[test]
+fn over_a_limit_the_oldest_goes_and_is_counted() {
+    let limits = RecordLimits {
+        names_per_pod: 2,
+        addresses_per_name: 1,
+        total: 150,
+    };
+    let tight = RecordSettings {
+        limits,
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(tight, &["*.example.test"]);
+    let observe = |situation: &mut Situation, client: &str, name: &str, addresses: &[IpAddr]| {
+        // The oracle knows no limits, so it is not told.
+        let told = answer(client, name, addresses, situation.now, 60);
+        situation.compiler.handle(Event::Observed(told), situation.now);
+        situation.poll();
+    };
+    let is_open = |situation: &Situation, address: IpAddr| {
+        let mut connection = to_api("default/client");
+        connection.peer = address;
+        situation.memory.decide(&connection, situation.now).verdict == Allow
+    };
+    let all = many(400);
+    for address in &all[..101] {
+        observe(&mut situation, "10.0.0.1", "a.example.test", &[*address]);
+    }
+    assert_eq!(
+        [all[0], all[1], all[100]].map(|address| is_open(&situation, address)),
+        [false, true, true],
+        "a hundred are the least that a name may have"
+    );
+    observe(&mut situation, "10.0.0.1", "b.example.test", &all[200..201]);
+    observe(&mut situation, "10.0.0.1", "c.example.test", &all[201..202]);
+    assert_eq!(
+        [all[100], all[200], all[201]].map(|address| is_open(&situation, address)),
+        [false, true, true]
+    );
+    observe(&mut situation, "10.0.0.2", "a.example.test", &all[..100]);
+    observe(&mut situation, "10.0.0.2", "b.example.test", &all[100..200]);
+    let stats = situation.compiler.record_stats();
+    assert_eq!(
+        (
+            stats.records,
+            stats.evicted_addresses_per_name,
+            stats.evicted_names_per_pod,
+            stats.evicted_total
+        ),
+        (150, 1, 100, 52)
+    );
+    assert!(is_open(&situation, all[200]), "the pod that has most gives way");
+}
+
+#[test]
+fn interests_are_the_names_in_force_by_address_and_are_told_when_they_change() {
+    let told = |situation: &mut Situation| {
+        situation
+            .compiler
+            .poll_interests()
+            .into_iter()
+            .map(|interest| (interest.pod, interest.patterns))
+            .collect::<Vec<_>>()
+    };
+    let pattern = |text: &str| text.parse::<NamePattern>().unwrap();
+    let mut situation = situation(&["api.example.test", "*.example.test"]);
+    let both = vec![pattern("api.example.test"), pattern("*.example.test")];
+    assert_eq!(
+        told(&mut situation),
+        ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|address| (ip(address), both.clone()))
+    );
+    assert_eq!(told(&mut situation), []);
+    situation.apply(Entity::Pod(pod("default/client", "app=free", &["10.0.0.1"])));
+    assert_eq!(
+        told(&mut situation),
+        ["10.0.0.1", "fd00::1"].map(|address| (ip(address), vec![]))
+    );
+    assert_eq!(situation.compiler.interests().len(), 1);
+    situation.apply(Entity::Pod(pod("default/client", "app=free,new=", &["10.0.0.1"])));
+    assert_eq!(told(&mut situation), []);
+}
+
+#[test]
+fn what_was_told_before_all_is_known_counts_too() {
+    let mut compiler = Compiler::new(settings());
+    let told = answer("10.0.0.1", "api.example.test", &[ip(API)], START, 60);
+    for event in [
+        Event::Observed(told),
+        Event::Apply(Entity::Policy(names_only(&["api.example.test"]))),
+        Event::Apply(Entity::Pod(client())),
+    ] {
+        compiler.handle(event, START);
+    }
+    let mut compiler = compiler.in_sync();
+    let batch = compiler.poll_batch(START).unwrap();
+    assert_eq!((added(&batch), batch.reevaluate), (1, vec![]));
+    let records: Vec<_> = compiler.records().map(|record| record.name.to_string()).collect();
+    assert_eq!(records, ["api.example.test"]);
+}
