@@ -1,1 +1,19 @@
-//! Under construction.
+//! Makes the kernel of a node agree with the policies that concern it.
+//!
+//! ```text
+//!  watch ──▶ engine (policies::Compiler) ──▶ backend ──▶ kernel
+//!  dnsd ◀──▶ link ◀──▶ ┘      ▲
+//!                             └── node (links, routes)
+//! ```
+
+#![warn(missing_docs)]
+
+pub mod engine;
+pub mod backend;
+pub mod apply;
+pub mod node;
+pub mod metrics;
+pub mod link;
+pub mod watch;
+pub mod admin;
+pub mod config;

@@ -1,1 +1,80 @@
-fn main() {}
+//! The program: usage, configuration, start, run, stop.
+
+mod daemon;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::config::{Args, Command, Config};
+use egret_shared::rt::shutdown::Signals;
+use egret_shared::rt::telemetry;
+
+use daemon::Daemon;
+
+/// Wrong usage or configuration (`EX_USAGE` of sysexits.h).
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return tell_usage(&error),
+    };
+    if let Some(command) = &args.command {
+        return run(command);
+    }
+    let config = match Config::load(&args) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("enforcer: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    telemetry::start_log();
+    match serve(args, config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: Args, config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let signals = Signals::listen()?;
+        Daemon::start(args, config)?.run(signals).await
+    })
+}
+
+fn run(command: &Command) -> ExitCode {
+    let Command::Cleanup { dry_run, bpf_pins: _ } = command;
+    let mode = if *dry_run { Mode::Tell } else { Mode::Remove };
+    match cleanup::everywhere(mode) {
+        Ok(found) => {
+            let verb = if *dry_run { "would remove" } else { "removed" };
+            for what in &found {
+                println!("{verb} {what}");
+            }
+            if found.is_empty() {
+                println!("nothing of the enforcer is in the kernel");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("enforcer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `--help` and `--version` are no errors.
+fn tell_usage(error: &clap::Error) -> ExitCode {
+    if let Err(error) = error.print() {
+        eprintln!("enforcer: {error}");
+    }
+    ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
+}

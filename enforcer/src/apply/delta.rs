@@ -1,0 +1,142 @@
+//! What should be there, what is there, and the difference. The process may be killed between any two steps:
+//! then what is there is read from the kernel again, and the difference is the same.
+
+use std::collections::BTreeMap;
+
+/// Desired and programmed values by key; what differs is pending.
+#[derive(Clone, Debug)]
+pub struct Tracker<K, V> {
+    desired: BTreeMap<K, V>,
+    programmed: BTreeMap<K, V>,
+}
+
+impl<K, V> Default for Tracker<K, V> {
+    fn default() -> Self {
+        Self {
+            desired: BTreeMap::new(),
+            programmed: BTreeMap::new(),
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
+    /// Wants this value.
+    pub fn want(&mut self, key: K, value: V) {
+        self.desired.insert(key, value);
+    }
+
+    /// Wants nothing under this key.
+    pub fn unwant(&mut self, key: &K) {
+        self.desired.remove(key);
+    }
+
+    /// What is wanted.
+    pub const fn desired(&self) -> &BTreeMap<K, V> {
+        &self.desired
+    }
+
+    /// What is there.
+    pub const fn programmed(&self) -> &BTreeMap<K, V> {
+        &self.programmed
+    }
+
+    /// Says that a value is there now.
+    pub fn was_programmed(&mut self, key: K, value: V) {
+        self.programmed.insert(key, value);
+    }
+
+    /// Says that nothing is there under this key.
+    pub fn was_removed(&mut self, key: &K) {
+        self.programmed.remove(key);
+    }
+
+    /// Forgets what was believed to be there, and believes a listing.
+    pub fn resync(&mut self, listed: BTreeMap<K, V>) {
+        self.programmed = listed;
+    }
+
+    /// Whether this key is as it should be.
+    pub fn is_settled(&self, key: &K) -> bool {
+        self.desired.get(key) == self.programmed.get(key)
+    }
+
+    /// Values that are missing or different.
+    pub fn to_program(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.desired
+            .iter()
+            .filter(|(key, value)| self.programmed.get(*key) != Some(*value))
+    }
+
+    /// Keys that are there and not wanted.
+    pub fn to_remove(&self) -> impl Iterator<Item = &K> {
+        self.programmed
+            .keys()
+            .filter(|key| !self.desired.contains_key(*key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Want(u8, u8),
+        Unwant(u8),
+        /// Applies so many of the pending changes and is then killed: what is there is listed anew.
+        Apply(usize),
+        /// Somebody else changes what is there.
+        Meddle(u8, Option<u8>),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..6u8, 0..3u8).prop_map(|(key, value)| Step::Want(key, value)),
+            (0..6u8).prop_map(Step::Unwant),
+            (0..4usize).prop_map(Step::Apply),
+            (0..6u8, proptest::option::of(0..3u8)).prop_map(|(key, value)| Step::Meddle(key, value)),
+        ];
+        proptest::collection::vec(step, 0..30)
+    }
+
+    fn apply(tracker: &mut Tracker<u8, u8>, world: &mut BTreeMap<u8, u8>, most: usize) {
+        let program: Vec<_> = tracker
+            .to_program()
+            .map(|(key, value)| (*key, *value))
+            .take(most)
+            .collect();
+        let remove: Vec<_> = tracker.to_remove().copied().take(most - program.len()).collect();
+        for (key, value) in program {
+            world.insert(key, value);
+            tracker.was_programmed(key, value);
+        }
+        for key in remove {
+            world.remove(&key);
+            tracker.was_removed(&key);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happened_one_listing_and_one_pass_make_the_world_as_desired(steps in steps()) {
+            let (mut tracker, mut world) = (Tracker::default(), BTreeMap::new());
+            for step in steps {
+                match step {
+                    Step::Want(key, value) => tracker.want(key, value),
+                    Step::Unwant(key) => tracker.unwant(&key),
+                    Step::Apply(most) => {
+                        apply(&mut tracker, &mut world, most);
+                        tracker.resync(world.clone());
+                    }
+                    Step::Meddle(key, Some(value)) => drop(world.insert(key, value)),
+                    Step::Meddle(key, None) => drop(world.remove(&key)),
+                }
+            }
+            tracker.resync(world.clone());
+            apply(&mut tracker, &mut world, usize::MAX);
+            prop_assert_eq!(&world, tracker.desired());
+            prop_assert_eq!(tracker.to_program().count() + tracker.to_remove().count(), 0);
+        }
+    }
+}

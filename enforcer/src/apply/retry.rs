@@ -1,0 +1,83 @@
+//! When to try again what was refused: soon at first, then ever more seldom.
+
+use std::time::Duration;
+
+use egret_shared::time::Timestamp;
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Waiting that doubles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Nothing was refused.
+    Idle,
+    /// Something was refused, and is tried again at `at`.
+    Waiting {
+        /// When.
+        at: Timestamp,
+        /// How long it waits this time.
+        pause: Duration,
+    },
+}
+
+impl Retry {
+    /// After an attempt: whether something is still to be tried again.
+    #[must_use]
+    pub fn after(self, wants_retry: bool, now: Timestamp) -> Self {
+        match (self, wants_retry) {
+            (_, false) => Self::Idle,
+            (Self::Idle, true) => Self::Waiting {
+                at: now.after(FIRST),
+                pause: FIRST,
+            },
+            (waiting @ Self::Waiting { at, .. }, true) if now < at => waiting,
+            (Self::Waiting { pause, .. }, true) => {
+                let pause = (pause * 2).min(LONGEST);
+                Self::Waiting {
+                    at: now.after(pause),
+                    pause,
+                }
+            }
+        }
+    }
+
+    /// The moment to try, if there is one.
+    #[must_use]
+    pub const fn deadline(self) -> Option<Timestamp> {
+        match self {
+            Self::Idle => None,
+            Self::Waiting { at, .. } => Some(at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_half_a_minute_and_a_success_ends_them() {
+        let mut retry = Retry::Idle;
+        let mut now = Timestamp::from_millis(0);
+        let mut pauses = Vec::new();
+        for _ in 0..11 {
+            retry = retry.after(true, now);
+            let at = retry.deadline().unwrap();
+            pauses.push(at.since(now).as_millis());
+            now = at;
+        }
+        assert_eq!(
+            pauses,
+            [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]
+        );
+        assert_eq!(retry.after(false, now), Retry::Idle);
+    }
+
+    #[test]
+    fn an_attempt_before_its_time_does_not_prolong_the_wait() {
+        let now = Timestamp::from_millis(0);
+        let retry = Retry::Idle.after(true, now);
+        assert_eq!(retry.after(true, Timestamp::from_millis(50)), retry);
+    }
+}

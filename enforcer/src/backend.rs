@@ -1,0 +1,180 @@
+//! The way into a kernel. A backend sees rules and sets, never an API object, and keeps the kernel as the
+//! last batch says, whatever else happens to it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::Batch;
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+/// A kernel, or what stands for one. Every method is called by the engine's thread alone.
+///
+/// What a method could not do is in the [`Standing`] that it returns, and stays wanted: `reconcile` tries
+/// again. So the engine never repeats a batch, and a backend never forgets one.
+pub trait Backend: Send + fmt::Debug {
+    /// The word by which it is chosen.
+    fn name(&self) -> &'static str;
+
+    /// Reads what the kernel holds of an earlier life. Changes nothing.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read: nothing else may be called then.
+    fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError>;
+
+    /// Turns one state into the next, field by field of the batch. The first batch after `adopt` holds everything.
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing;
+
+    /// Links, addresses or routes of the node changed: pods may have got or lost their interface.
+    fn links_changed(&mut self, now: Timestamp) -> Standing;
+
+    /// Reads the kernel and repairs what differs from what was applied; removes what is ours and not wanted.
+    fn reconcile(&mut self, now: Timestamp) -> Standing;
+
+    /// What counts verdicts; read by any thread, at any time.
+    fn counters(&self) -> Arc<dyn VerdictCounters>;
+
+    /// Desired, programmed and pending, for people.
+    fn dump(&self) -> String;
+
+    /// Removes all that is in the kernel by this backend.
+    ///
+    /// # Errors
+    /// With what could not be removed.
+    fn remove_everything(&mut self) -> Result<(), BackendError>;
+}
+
+/// Where a backend stands after it did what it could.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Pods for which the kernel is not yet as it should be.
+    pub pending: BTreeMap<PodKey, Pending>,
+    /// Why nothing at all can be done, where that is so.
+    pub broken: Option<String>,
+    /// Differences that nobody asked for and that were repaired by this call, by kind.
+    pub repaired: BTreeMap<&'static str, u64>,
+}
+
+impl Standing {
+    /// Whether trying again could help.
+    #[must_use]
+    pub fn wants_retry(&self) -> bool {
+        self.broken.is_some()
+            || self
+                .pending
+                .values()
+                .any(|pending| matches!(pending, Pending::Refused(_)))
+    }
+}
+
+/// What a pod waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// It has no interface (or cgroup) yet; an event will tell.
+    Unattached(String),
+    /// The kernel refused something; it is tried again.
+    Refused(String),
+}
+
+impl fmt::Display for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unattached(reason) | Self::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// Why a backend cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{asked}: {reason}")]
+pub struct BackendError {
+    asked: &'static str,
+    reason: String,
+}
+
+impl BackendError {
+    /// What was asked of the kernel, and what it said.
+    pub fn new(asked: &'static str, reason: impl fmt::Display) -> Self {
+        Self {
+            asked,
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// Counts of verdicts.
+pub trait VerdictCounters: Send + Sync + fmt::Debug {
+    /// All counts since the rules were first put in. They never fall, but for a restart of the node.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read.
+    fn read(&self) -> Result<Vec<VerdictCount>, BackendError>;
+}
+
+/// How often a rule decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerdictCount {
+    /// What decided.
+    pub key: VerdictKey,
+    /// Object and index of the rule; none for what rules counted that are gone.
+    pub origin: Option<(Arc<str>, usize)>,
+    /// Packets that were decided: the first of each connection, and every one that is refused.
+    pub packets: u64,
+}
+
+/// The bounded part of a verdict's labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VerdictKey {
+    /// The tier; none where no tier decided (`default`).
+    pub tier: Option<Tier>,
+    /// What was decided.
+    pub action: Action,
+    /// In which direction.
+    pub direction: Direction,
+}
+
+impl VerdictKey {
+    /// All that can be counted: in the default only Allow, and Pass in the tiers that have one.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
+        tiers.flat_map(|tier| {
+            let actions: &[Action] = match tier {
+                Some(Tier::Admin) => &[Action::Allow, Action::Deny, Action::Pass],
+                Some(Tier::ClusterEgressFirewall | Tier::NetworkPolicy | Tier::Baseline) => {
+                    &[Action::Allow, Action::Deny]
+                }
+                None => &[Action::Allow],
+            };
+            let each = move |direction| {
+                actions.iter().map(move |action| Self {
+                    tier,
+                    action: *action,
+                    direction,
+                })
+            };
+            Direction::ALL.into_iter().flat_map(each)
+        })
+    }
+
+    /// The word for the tier.
+    #[must_use]
+    pub fn tier_word(self) -> &'static str {
+        self.tier.map_or("default", Tier::word)
+    }
+
+    /// The word for the action.
+    #[must_use]
+    pub const fn action_word(self) -> &'static str {
+        match self.action {
+            Action::Allow => "allow",
+            Action::Deny => "deny",
+            Action::Pass => "pass",
+        }
+    }
+}
+
+pub mod none;
+pub mod memory;
+pub mod netfilter;

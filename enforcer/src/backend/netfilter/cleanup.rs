@@ -1,0 +1,115 @@
+//! Removing every trace of the enforcer and nothing else: whoever reads the node afterwards finds what was there
+//! before it came.
+
+use egret_kernel::Family;
+use egret_kernel::ipset::{IpSets, Reason};
+use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, TableListing};
+
+use super::dispatch::jumps;
+use super::names;
+use super::table;
+use crate::backend::BackendError;
+
+/// Removes what is in one flavour, and the sets; returns what there was, in words.
+///
+/// # Errors
+/// With what could not be removed.
+pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
+    let mut found = Vec::new();
+    for family in Family::BOTH {
+        found.extend(remove_rules(IpTables::new(flavour, family), Mode::Remove)?);
+    }
+    found.extend(remove_sets(Mode::Remove)?);
+    Ok(found)
+}
+
+/// Whether to act or only to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Removes.
+    Remove,
+    /// Tells what would be removed.
+    Tell,
+}
+
+/// Goes through both flavours, as far as they are installed and in use.
+///
+/// # Errors
+/// With what could not be listed or removed.
+pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
+    let mut found = Vec::new();
+    for flavour in Flavour::BOTH {
+        for family in Family::BOTH {
+            if flavour == Flavour::Nft || is_legacy_in_use(family) {
+                found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
+            }
+        }
+    }
+    found.extend(remove_sets(mode)?);
+    Ok(found)
+}
+
+/// Listing a legacy table makes it, so it is asked first whether it is there.
+fn is_legacy_in_use(family: Family) -> bool {
+    let path = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "filter"))
+}
+
+fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendError> {
+    let failed = |error: Error| BackendError::new("cannot remove the rules", error);
+    let listing = match table::list(tables) {
+        Ok(listing) => listing,
+        Err(Error::Run { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let (found, text) = removal(&listing);
+    if mode == Mode::Remove && !found.is_empty() {
+        tables.restore(&text).map_err(failed)?;
+    }
+    let place = format!("{:?} {}", tables.family(), tables.flavour().name());
+    Ok(found.into_iter().map(|what| format!("{place}: {what}")).collect())
+}
+
+/// What is there of ours, and the text that removes it.
+fn removal(listing: &TableListing) -> (Vec<String>, String) {
+    let mut text = String::from("*filter\n");
+    let mut found = Vec::new();
+    let chains: Vec<&str> = table::ours(listing).map(|chain| chain.name.as_str()).collect();
+    text.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]\n")));
+    for (hook, rule) in jumps_to(listing) {
+        found.push(format!("rule {} {rule}", hook.name()));
+        text += &format!("-D {} {rule}\n", hook.name());
+    }
+    text.extend(chains.iter().map(|chain| format!("-X {chain}\n")));
+    found.extend(chains.iter().map(|chain| format!("chain {chain}")));
+    (found, text + "COMMIT\n")
+}
+
+fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {
+    let copies =
+        |(hook, jump): (Hook, String)| vec![(hook, jump.clone()); table::copies(listing, hook, &jump).len()];
+    jumps().into_iter().flat_map(copies).collect()
+}
+
+fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
+    let failed = |error| BackendError::new("cannot remove the sets", error);
+    let mut sets = IpSets::open().map_err(failed)?;
+    let names: Vec<String> = sets
+        .names()
+        .map_err(failed)?
+        .into_iter()
+        .filter(|name| names::is_own_set(name))
+        .collect();
+    for name in names.iter().filter(|_| mode == Mode::Remove) {
+        match sets.destroy(name) {
+            Err(error) if error.reason() != Some(Reason::NoSuchSet) => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(names.into_iter().map(|name| format!("set {name}")).collect())
+}

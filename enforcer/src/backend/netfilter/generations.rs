@@ -1,0 +1,191 @@
+//! Which generation each pod and direction has. Numbers are drawn from one serial for the node, so that an address
+//! that gets another pod never meets a mark of the earlier one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+
+use egret_kernel::Family;
+use egret_kernel::conntrack::{Conntrack, Filter};
+use egret_policies::model::Direction;
+use egret_policies::rules::PodRules;
+
+use super::marks::{Generation, Marks};
+use super::names::{CHAIN_PREFIX, PodChains};
+use super::render::{Chains, PodMarks};
+
+/// The generations in force, by the chain in which they stand.
+#[derive(Debug)]
+pub(super) struct Generations {
+    marks: Marks,
+    present: BTreeMap<String, Generation>,
+}
+
+impl Generations {
+    pub(super) const fn new(marks: Marks) -> Self {
+        Self {
+            marks,
+            present: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over what stands in the rules of an earlier life, as far as it was written with the same masks.
+    pub(super) fn adopt(&mut self, chains: &Chains) {
+        for (name, rules) in chains {
+            let found = direction_of(name).and_then(|direction| {
+                let (value, mask) = rules.iter().find_map(|rule| mark_of(rule))?;
+                self.marks.generation(direction, value, mask)
+            });
+            if let Some(generation) = found {
+                self.present.insert(name.clone(), generation);
+            }
+        }
+    }
+
+    pub(super) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
+        self.present
+            .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())
+    }
+
+    pub(super) fn set(&mut self, pod: PodChains, direction: Direction, generation: Generation) {
+        self.present
+            .insert(pod.entry(direction).as_str().to_owned(), generation);
+    }
+
+    pub(super) fn forget(&mut self, pod: PodChains) {
+        for direction in Direction::ALL {
+            self.present.remove(pod.entry(direction).as_str());
+        }
+    }
+
+    /// Keeps only what these pods have.
+    pub(super) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
+        let kept: BTreeSet<String> = pods
+            .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
+            .collect();
+        self.present.retain(|name, _| kept.contains(name));
+    }
+
+    /// The marks of a pod's allowed flows; none while it has no generation.
+    pub(super) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
+        let mark = |direction| {
+            let generation = self.present.get(pod.entry(direction).as_str())?;
+            Some(self.marks.mark(direction, *generation))
+        };
+        Some(PodMarks {
+            egress: mark(Direction::Egress)?,
+            ingress: mark(Direction::Ingress)?,
+        })
+    }
+
+    /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
+    pub(super) fn draw(&self, serial: &mut u64) -> Generation {
+        let most = u64::from(self.marks.generations());
+        let used: BTreeSet<Generation> = self.present.values().copied().collect();
+        let drawn = (0..most).find_map(|_| {
+            *serial += 1;
+            let number = u16::try_from((*serial - 1) % most + 1).ok()?;
+            Generation::new(number).filter(|generation| !used.contains(generation))
+        });
+        // All numbers in use at once: then the next one is shared, which costs a flow its re-evaluation at worst
+        // when its address goes from one pod to the other.
+        let generation = drawn.unwrap_or_else(|| Generation::new(1).expect("1 is not 0"));
+        if *serial > most {
+            self.unmark(generation);
+        }
+        generation
+    }
+
+    /// Takes a number that is used again off the flows that still bear it: their next packet is judged anew.
+    fn unmark(&self, generation: Generation) {
+        let cleared = Conntrack::open().and_then(|mut conntrack| {
+            for direction in Direction::ALL {
+                let mark = self.marks.mark(direction, generation);
+                for family in Family::BOTH {
+                    let bearing = Filter {
+                        mark: Some(mark),
+                        ..Filter::family(family)
+                    };
+                    for flow in conntrack.dump(&bearing)? {
+                        conntrack.set_mark(&flow, egret_kernel::Mark::new(0, mark.mask()))?;
+                    }
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(%error, generation = generation.number(), "flows of a generation that is used again could not be unmarked");
+        }
+    }
+}
+
+fn direction_of(chain: &str) -> Option<Direction> {
+    match chain.strip_prefix(CHAIN_PREFIX)?.split_once('-')?.0 {
+        "E" => Some(Direction::Egress),
+        "I" => Some(Direction::Ingress),
+        _ => None,
+    }
+}
+
+/// Value and mask of `-m connmark --mark 0x1/0x7ff0000 -j RETURN`.
+fn mark_of(rule: &str) -> Option<(u32, u32)> {
+    let (value, mask) = rule
+        .strip_prefix("-m connmark --mark ")?
+        .strip_suffix(" -j RETURN")?
+        .split_once('/')?;
+    let number = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    Some((number(value)?, NonZeroU32::new(number(mask)?)?.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS};
+    use egret_shared::pod::PodKey;
+
+    fn generations() -> Generations {
+        Generations::new(Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap())
+    }
+
+    #[test]
+    fn numbers_rise_by_one_and_are_never_those_of_a_pod() {
+        let mut generations = generations();
+        let mut serial = 0;
+        generations.set(
+            PodChains::of(&PodKey::new("a", "b")),
+            Direction::Egress,
+            Generation::new(2).unwrap(),
+        );
+        let drawn: Vec<u16> = (0..3).map(|_| generations.draw(&mut serial).number()).collect();
+        assert_eq!((drawn, serial), (vec![1, 3, 4], 4));
+    }
+
+    #[test]
+    fn what_stands_in_the_rules_is_taken_over() {
+        let mut one = generations();
+        let pod = PodChains::of(&PodKey::new("a", "b"));
+        for direction in Direction::ALL {
+            one.set(pod, direction, Generation::new(77).unwrap());
+        }
+        let marks = one.marks(pod).unwrap();
+        let line = |mark: egret_kernel::Mark| {
+            vec![format!(
+                "-m connmark --mark {:#x}/{:#x} -j RETURN",
+                mark.value(),
+                mark.mask()
+            )]
+        };
+        let chains = Chains::from([
+            (
+                pod.entry(Direction::Egress).as_str().to_owned(),
+                line(marks.egress),
+            ),
+            (
+                pod.entry(Direction::Ingress).as_str().to_owned(),
+                line(marks.ingress),
+            ),
+        ]);
+        let mut other = generations();
+        other.adopt(&chains);
+        assert_eq!(other.marks(pod), Some(marks));
+    }
+}

@@ -1,0 +1,115 @@
+//! Members as the kernel holds them: a network of length 0 is two halves there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_kernel::ipset::Member as Held;
+use egret_policies::rules::Member;
+use egret_shared::time::Timestamp;
+use ipnet::IpNet;
+
+use super::render::kernel_transport;
+use super::sets::{Members, is_holdable};
+
+/// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
+pub(super) fn held_as(member: Member) -> Vec<Held> {
+    match member {
+        Member::Address(address) if is_holdable(address) => vec![Held::Address(address)],
+        Member::AddressPort(address, transport, port) if is_holdable(address) => {
+            vec![Held::AddressPort {
+                address,
+                protocol: kernel_transport(transport),
+                port: port.get(),
+            }]
+        }
+        Member::Address(_) | Member::AddressPort(..) => Vec::new(),
+        Member::Network(network) => halves(Held::Net(network.trunc())),
+    }
+}
+
+/// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
+pub(super) fn halves(member: Held) -> Vec<Held> {
+    match member {
+        Held::Net(network) if network.prefix_len() == 0 => network
+            .subnets(1)
+            .map_or_else(|_| vec![member], |halves| halves.map(Held::Net).collect()),
+        Held::Net(_) | Held::Address(_) | Held::AddressPort { .. } => vec![member],
+    }
+}
+
+/// What the kernel is to hold for wanted members; with `only`, as far as those go.
+pub(super) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>, only: Option<&BTreeSet<Held>>) -> Members {
+    match only {
+        None => wanted
+            .iter()
+            .flat_map(|(member, expires)| held_as(*member).into_iter().map(move |held| (held, *expires)))
+            .collect(),
+        Some(only) => only
+            .iter()
+            .filter_map(|held| Some((*held, wanted_for(wanted, *held)?)))
+            .collect(),
+    }
+}
+
+/// The life of the wanted member that a held one stands for.
+fn wanted_for(wanted: &BTreeMap<Member, Option<Timestamp>>, held: Held) -> Option<Option<Timestamp>> {
+    stands_for(held)
+        .into_iter()
+        .find_map(|member| wanted.get(&member).copied())
+}
+
+fn stands_for(held: Held) -> Vec<Member> {
+    match held {
+        Held::Address(address) => vec![Member::Address(address)],
+        Held::AddressPort {
+            address,
+            protocol,
+            port,
+        } => egret_shared::net::Transport::ALL
+            .into_iter()
+            .filter(|transport| kernel_transport(*transport) == protocol)
+            .filter_map(|transport| Some(Member::AddressPort(address, transport, port.try_into().ok()?)))
+            .collect(),
+        Held::Net(network) if network.prefix_len() == 1 => {
+            let whole = network.supernet().map(IpNet::from);
+            [Some(network), whole]
+                .into_iter()
+                .flatten()
+                .map(Member::Network)
+                .collect()
+        }
+        Held::Net(network) => vec![Member::Network(network)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Member {
+        Member::Network(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
+        let half = Held::Net("0.0.0.0/1".parse().unwrap());
+        let only = BTreeSet::from([half]);
+        for (wanted, stays) in [
+            (vec![net("0.0.0.0/0")], true),
+            (vec![net("0.0.0.0/1")], true),
+            (vec![net("10.0.0.0/8")], false),
+        ] {
+            let wanted = wanted.into_iter().map(|member| (member, None)).collect();
+            assert_eq!(
+                target(&wanted, Some(&only)).contains_key(&half),
+                stays,
+                "{wanted:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_unspecified_address_is_no_member() {
+        assert!(held_as(Member::Address([0, 0, 0, 0].into())).is_empty());
+        assert_eq!(held_as(net("::/0")).len(), 2);
+    }
+}

@@ -1,0 +1,193 @@
+//! What our chains and sets are called. What is ours is known by its name alone, after a crash and by `cleanup`; so
+//! the whole shape of a name counts, not only a prefix that dnsd's own chains and sets may share.
+
+use egret_kernel::Family;
+use egret_kernel::iptables::{ChainName, SetName};
+use egret_policies::model::{Direction, Tier};
+use egret_policies::rules::{Digest, SetId};
+use egret_shared::pod::PodKey;
+
+/// Every chain of ours begins so.
+pub const CHAIN_PREFIX: &str = "EGRET-";
+/// Every set of ours begins so.
+pub const SET_PREFIX: &str = "egret-";
+
+/// What all chains of a pod have in common: 16 letters of its namespace and name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodChains(Digest);
+
+impl PodChains {
+    /// The chains of a pod.
+    #[must_use]
+    pub fn of(pod: &PodKey) -> Self {
+        Self(Digest::of(&format!("pod {pod}")))
+    }
+
+    /// Where the dispatch jumps to.
+    #[must_use]
+    pub fn entry(self, direction: Direction) -> ChainName {
+        self.chain(direction, "")
+    }
+
+    /// The rules of a tier behind the first.
+    #[must_use]
+    pub fn tier(self, direction: Direction, tier: Tier) -> ChainName {
+        let number = match tier {
+            Tier::ClusterEgressFirewall => "0",
+            Tier::Admin => "1",
+            Tier::NetworkPolicy => "2",
+            Tier::Baseline => "3",
+        };
+        self.chain(direction, number)
+    }
+
+    /// What no tier decided.
+    #[must_use]
+    pub fn default(self, direction: Direction) -> ChainName {
+        self.chain(direction, "D")
+    }
+
+    /// Marks the flow as allowed.
+    #[must_use]
+    pub fn allow(self, direction: Direction) -> ChainName {
+        self.chain(direction, "A")
+    }
+
+    /// Whether a chain is one of these.
+    #[must_use]
+    pub fn contain(self, chain: &str) -> bool {
+        chain.starts_with(CHAIN_PREFIX) && chain.ends_with(self.0.as_str())
+    }
+
+    fn chain(self, direction: Direction, part: &str) -> ChainName {
+        let letter = match direction {
+            Direction::Egress => "E",
+            Direction::Ingress => "I",
+        };
+        ours(&format!("{letter}{part}-{}", self.0))
+    }
+}
+
+/// Behind the jump from FORWARD.
+#[must_use]
+pub fn forward() -> ChainName {
+    ours("FORWARD")
+}
+
+/// Behind the jump from INPUT.
+#[must_use]
+pub fn input() -> ChainName {
+    ours("INPUT")
+}
+
+/// Where a refused packet ends.
+#[must_use]
+pub fn deny() -> ChainName {
+    ours("DENY")
+}
+
+/// What rules counted that are gone, and the last generation; nothing jumps here.
+#[must_use]
+pub fn totals() -> ChainName {
+    ours("TOTALS")
+}
+
+/// The set of a content in a family.
+#[must_use]
+pub fn set(id: SetId, family: Family) -> SetName {
+    let digit = match family {
+        Family::V4 => '4',
+        Family::V6 => '6',
+    };
+    SetName::new(format!("{SET_PREFIX}{}-{digit}", id.digest()))
+        .expect("24 letters, digits and dashes are a name")
+}
+
+/// Whether a chain is one that all pods share; such chains count nothing.
+#[must_use]
+pub fn is_shared(name: &str) -> bool {
+    name.strip_prefix(CHAIN_PREFIX)
+        .is_some_and(|rest| ["FORWARD", "INPUT", "DENY", "TOTALS"].contains(&rest))
+}
+
+/// Whether a chain of the filter table is the enforcer's.
+#[must_use]
+pub fn is_own_chain(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(CHAIN_PREFIX) else {
+        return false;
+    };
+    if is_shared(name) {
+        return true;
+    }
+    let Some((part, digest)) = rest.split_once('-') else {
+        return false;
+    };
+    let mut letters = part.chars();
+    let direction = letters.next().is_some_and(|letter| "EI".contains(letter));
+    let kind = letters.next().is_none_or(|letter| "0123AD".contains(letter));
+    direction && kind && letters.next().is_none() && is_digest(digest)
+}
+
+/// Whether a set is the enforcer's.
+#[must_use]
+pub fn is_own_set(name: &str) -> bool {
+    let digest = name
+        .strip_prefix(SET_PREFIX)
+        .and_then(|rest| rest.strip_suffix("-4").or_else(|| rest.strip_suffix("-6")));
+    digest.is_some_and(is_digest)
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 16
+        && text
+            .bytes()
+            .all(|letter| letter.is_ascii_lowercase() || (b'2'..=b'7').contains(&letter))
+}
+
+fn ours(rest: &str) -> ChainName {
+    ChainName::new(format!("{CHAIN_PREFIX}{rest}")).expect("at most 25 letters, digits and dashes are a name")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_shape_of_a_name_makes_it_ours() {
+        let pod = PodChains::of(&PodKey::new("a", "b"));
+        for chain in [
+            pod.entry(Direction::Ingress),
+            pod.default(Direction::Egress),
+            forward(),
+            totals(),
+        ] {
+            assert!(is_own_chain(chain.as_str()), "{}", chain.as_str());
+        }
+        assert!(is_own_set(set(SetId::of_content("x"), Family::V6).as_str()));
+        for name in [
+            "EGRET-DNSD",
+            "EGRET-E-short",
+            "EGRET-EX-aaaaaaaaaaaaaaaa",
+            "KUBE-FORWARD",
+            "EGRET-",
+        ] {
+            assert!(!is_own_chain(name), "{name}");
+        }
+        for name in [
+            "egret-dnsd-alive-4",
+            "egret-aaaaaaaaaaaaaaaa",
+            "cali-aaaaaaaaaaaaaaaa-4",
+        ] {
+            assert!(!is_own_set(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_chains_of_a_pod_are_its_own() {
+        let one = PodChains::of(&PodKey::new("a", "b"));
+        let other = PodChains::of(&PodKey::new("a", "c"));
+        let chain = one.tier(Direction::Egress, Tier::Baseline);
+        assert!(one.contain(chain.as_str()) && !other.contain(chain.as_str()));
+        assert!(!one.contain(forward().as_str()));
+    }
+}

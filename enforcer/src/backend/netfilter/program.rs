@@ -1,0 +1,195 @@
+//! Writing the chains: both families side by side, each in one transaction. Where the kernel refuses one, the pods
+//! are written one by one, so that a pod that it refuses concerns nobody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_kernel::iptables::{self, TableListing};
+use egret_shared::pod::PodKey;
+
+use super::names::{self, PodChains};
+use super::restore::Change;
+use super::table::{self, Table};
+use super::totals::{self, Totals};
+use super::{BackendError, Netfilter};
+
+impl Netfilter {
+    /// Makes the tables hold what is wanted.
+    pub(super) fn program(&mut self) {
+        self.want_chains(&BTreeSet::new());
+        self.refused.clear();
+        self.broken = None;
+        let changes = self.tables.each_ref().map(Table::pending);
+        match self.write(changes) {
+            Ok(()) => {}
+            Err(WriteError::Refused(_)) => self.program_one_by_one(),
+            Err(WriteError::Broken(reason)) => self.broken = Some(reason),
+        }
+        if let Some(reason) = &self.broken {
+            tracing::error!(reason, "the packet filter cannot be written");
+        }
+    }
+
+    fn program_one_by_one(&mut self) {
+        for pod in self.pods.keys().cloned().collect::<Vec<_>>() {
+            let chains = PodChains::of(&pod);
+            let changes = self
+                .tables
+                .each_ref()
+                .map(|table| only(table.pending(), |name| chains.contain(name)));
+            match self.write(changes) {
+                Ok(()) => {}
+                Err(WriteError::Refused(reason)) => {
+                    tracing::error!(%pod, reason, "the rules of a pod are refused by the kernel");
+                    self.refused.insert(pod, reason);
+                }
+                Err(WriteError::Broken(reason)) => {
+                    self.broken = Some(reason);
+                    return;
+                }
+            }
+        }
+        self.program_the_rest();
+    }
+
+    /// What all pods share, without the pods that were refused and have no chains of before.
+    fn program_the_rest(&mut self) {
+        let is_there = |pod: &PodKey| {
+            let chains = PodChains::of(pod);
+            self.tables
+                .iter()
+                .all(|table| table.chains.programmed().keys().any(|name| chains.contain(name)))
+        };
+        let without: BTreeSet<PodKey> = self
+            .refused
+            .keys()
+            .filter(|pod| !is_there(pod))
+            .cloned()
+            .collect();
+        let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
+        self.want_chains(&without);
+        let changes = self.tables.each_ref().map(|table| {
+            let pending = table.pending();
+            let jumps = pending.jumps.clone();
+            let rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
+            Change { jumps, ..rest }
+        });
+        if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
+            self.broken = Some(reason);
+        }
+    }
+
+    /// Applies changes, one of each table; the counts of what is rewritten are kept.
+    fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
+        let counters = std::sync::Arc::clone(&self.counters);
+        let mut totals = counters.lock();
+        let mut kept = [Totals::default(), Totals::default()];
+        if self
+            .tables
+            .iter()
+            .zip(&changes)
+            .any(|(table, change)| loses_counts(table, change))
+        {
+            let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
+            for ((listing, change), kept) in listings.iter().zip(&changes).zip(&mut kept) {
+                keep_counts(kept, listing, change);
+            }
+        }
+        let next = kept
+            .iter()
+            .fold(totals.clone(), |sum, kept| sum.plus(kept))
+            .lines();
+        if self.written_totals.as_ref() != Some(&next) {
+            changes[0].totals = Some(next);
+        }
+        let results = restore_both(&self.tables, &changes);
+        let mut outcome = Ok(());
+        for (((table, change), result), kept) in self.tables.iter_mut().zip(changes).zip(results).zip(&kept) {
+            match result {
+                Ok(()) => {
+                    *totals = std::mem::take(&mut *totals).plus(kept);
+                    if change.totals.is_some() {
+                        self.written_totals.clone_from(&change.totals);
+                    }
+                    table.done(change);
+                }
+                Err(error) => outcome = Err(WriteError::from(error)),
+            }
+        }
+        outcome
+    }
+}
+
+/// Why a change was not made.
+enum WriteError {
+    /// The kernel refuses what is in it.
+    Refused(String),
+    /// Whatever were in it.
+    Broken(String),
+}
+
+impl From<iptables::Error> for WriteError {
+    fn from(error: iptables::Error) -> Self {
+        match error {
+            iptables::Error::Restore { .. } => Self::Refused(error.to_string()),
+            iptables::Error::Run { .. }
+            | iptables::Error::Save { .. }
+            | iptables::Error::Locked { .. }
+            | iptables::Error::NoPrograms => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+impl From<BackendError> for WriteError {
+    fn from(error: BackendError) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+fn restore_both(tables: &[Table; 2], changes: &[Change; 2]) -> [Result<(), iptables::Error>; 2] {
+    let restore = |at: usize| {
+        if changes[at].is_empty() {
+            return Ok(());
+        }
+        tables[at].programs().restore(&changes[at].render())
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || restore(1));
+        let one = restore(0);
+        [
+            one,
+            other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        ]
+    })
+}
+
+/// Whether a chain that is there, and may have counted, goes or is made anew.
+fn loses_counts(table: &Table, change: &Change) -> bool {
+    let there: &BTreeMap<String, Vec<String>> = table.chains.programmed();
+    change
+        .rewrite
+        .keys()
+        .chain(&change.remove)
+        .any(|name| there.contains_key(name) && !names::is_shared(name))
+}
+
+fn keep_counts(totals: &mut Totals, listing: &TableListing, change: &Change) {
+    let goes = |name: &String| change.rewrite.contains_key(name) || change.remove.contains(name);
+    for chain in table::ours(listing).filter(|chain| goes(&chain.name)) {
+        totals.add_chain(chain);
+    }
+}
+
+fn only(change: Change, keep: impl Fn(&str) -> bool) -> Change {
+    Change {
+        rewrite: change
+            .rewrite
+            .into_iter()
+            .filter(|(name, _)| keep(name))
+            .collect(),
+        remove: change.remove.into_iter().filter(|name| keep(name)).collect(),
+        jumps: BTreeMap::new(),
+        totals: None,
+    }
+}

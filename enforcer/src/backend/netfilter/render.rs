@@ -1,0 +1,273 @@
+//! From a pod's rules to the text of its chains. Pure: the goldens in `tests/golden` are what a person approves.
+//!
+//! ```text
+//!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return
+//!                          ├ -i veth ─ EGRET-E-x ─ same generation ▸ return
+//!                          │                     ├ rule ▸ goto EGRET-EA-x (marks the flow) ▸ return
+//!                          │                     ├ rule ▸ goto EGRET-DENY
+//!                          │                     └ goto the next tier … EGRET-ED-x
+//!                          └ -o veth ─ EGRET-I-x ─ the same for ingress
+//!  INPUT ─── EGRET-INPUT ──── -i veth ─ EGRET-E-x        (a pod to its own node)
+//! ```
+//!
+//! The verdict is control flow: the mark is only written behind an Allow and only read to skip the rules, so
+//! that a packet which has no flow (`NOTRACK`) is judged by the same chains. What is allowed returns, it is not
+//! accepted: the other end's chains and everybody else's rules still judge it.
+
+use std::collections::BTreeMap;
+
+use egret_kernel::Transport as KernelTransport;
+use egret_kernel::iptables::{
+    ChainName, ConnState, Direction as FlowDirection, Match, Protocol, Rule as Line, Side, Sides, Target,
+};
+use egret_kernel::{Family, Mark};
+use egret_policies::model::{Action, Direction};
+use egret_policies::rules::{
+    DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, TierRules,
+};
+use egret_shared::net::{PortRange, Transport};
+use egret_shared::switch::{Switch, is_off};
+
+use super::names::{self, PodChains};
+use super::tally::Label;
+use crate::backend::VerdictKey;
+
+/// Chains by name, each a list of rules as `iptables-save` prints them.
+pub type Chains = BTreeMap<String, Vec<String>>;
+
+/// What rendering a pod needs besides its rules.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The family of the table.
+    pub family: Family,
+    /// The sets that are there. A rule over a set that is not there closes: it allows nothing, and where it
+    /// would deny or pass, everything is denied.
+    pub sets: &'a BTreeMap<SetId, SetKind>,
+}
+
+/// The marks that a pod's flows have while they are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodMarks {
+    /// For connections that it opens.
+    pub egress: Mark,
+    /// For connections to it.
+    pub ingress: Mark,
+}
+
+/// All chains of a pod.
+#[must_use]
+pub fn pod(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chains {
+    let each = |which| direction(rules, which, marks, around);
+    Direction::ALL.into_iter().flat_map(each).collect()
+}
+
+/// The chains of a pod for one direction.
+#[must_use]
+pub fn direction(
+    rules: &PodRules,
+    direction: Direction,
+    marks: PodMarks,
+    around: Surroundings<'_>,
+) -> Chains {
+    let mark = match direction {
+        Direction::Egress => marks.egress,
+        Direction::Ingress => marks.ingress,
+    };
+    let mut pod = PodDirection {
+        chains: PodChains::of(&rules.pod),
+        direction,
+        around,
+        out: Chains::new(),
+    };
+    pod.render(rules.direction(direction), mark);
+    pod.out
+}
+
+/// A pod and a direction while its chains are written.
+struct PodDirection<'a> {
+    chains: PodChains,
+    direction: Direction,
+    around: Surroundings<'a>,
+    out: Chains,
+}
+
+impl PodDirection<'_> {
+    fn render(&mut self, rules: &DirectionRules, mark: Mark) {
+        self.put(
+            &self.chains.allow(self.direction),
+            vec![Line::to(Target::SetConnmark(mark))],
+        );
+        let mut lines = head(mark);
+        let mut name = self.chains.entry(self.direction);
+        for (place, tier) in rules.tiers.iter().enumerate() {
+            let next = match rules.tiers.get(place + 1) {
+                Some(next) => self.chains.tier(self.direction, next.tier),
+                None => self.chains.default(self.direction),
+            };
+            lines.extend(self.tier(tier, &next));
+            self.put(&name, std::mem::take(&mut lines));
+            name = next;
+        }
+        let allow = Target::Goto(self.chains.allow(self.direction));
+        let default = VerdictKey {
+            tier: None,
+            action: Action::Allow,
+            direction: self.direction,
+        };
+        lines.push(labelled(
+            Line::to(allow),
+            &Label {
+                key: default,
+                rule: 0,
+                policy: "none".into(),
+            },
+        ));
+        self.put(&name, lines);
+    }
+
+    fn tier(&self, tier: &TierRules, next: &ChainName) -> Vec<Line> {
+        let mut lines: Vec<Line> = tier
+            .rules
+            .iter()
+            .filter_map(|rule| self.rule(tier, rule, next))
+            .collect();
+        lines.push(match tier.otherwise {
+            Otherwise::NextTier => Line::to(Target::Goto(next.clone())),
+            Otherwise::Deny => {
+                let key = VerdictKey {
+                    tier: Some(tier.tier),
+                    action: Action::Deny,
+                    direction: self.direction,
+                };
+                labelled(
+                    Line::to(Target::Goto(names::deny())),
+                    &Label {
+                        key,
+                        rule: 0,
+                        policy: "isolation".into(),
+                    },
+                )
+            }
+        });
+        lines
+    }
+
+    /// The line of a rule; none for an Allow whose set is not there.
+    fn rule(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Option<Line> {
+        let peer = match (self.peer(&rule.peer), rule.action) {
+            (Peer::Missing, Action::Allow) => return None,
+            (peer, Action::Allow | Action::Deny | Action::Pass) => peer,
+        };
+        let (action, line) = match peer {
+            Peer::Missing => (Action::Deny, Line::to(Target::Goto(names::deny()))),
+            Peer::Any => (
+                rule.action,
+                port(Line::to(self.target(rule.action, next)), rule.port),
+            ),
+            Peer::Matching(condition) => {
+                let line = port(Line::to(self.target(rule.action, next)), rule.port);
+                (rule.action, line.when(condition))
+            }
+        };
+        let key = VerdictKey {
+            tier: Some(tier.tier),
+            action,
+            direction: self.direction,
+        };
+        let label = Label {
+            key,
+            rule: rule.origin.rule,
+            policy: rule.origin.policy.clone(),
+        };
+        Some(labelled(line, &label))
+    }
+
+    fn peer(&self, peer: &PeerMatch) -> Peer {
+        let side = match self.direction {
+            Direction::Egress => Side::Destination,
+            Direction::Ingress => Side::Source,
+        };
+        match peer {
+            PeerMatch::Any => Peer::Any,
+            PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
+            PeerMatch::In(id) => {
+                let sides = match self.around.sets.get(id) {
+                    None => return Peer::Missing,
+                    Some(SetKind::AddressPorts) => Sides::Two(side, Side::Destination),
+                    Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) => Sides::One(side),
+                };
+                Peer::Matching(Match::Set(names::set(*id, self.around.family), sides))
+            }
+        }
+    }
+
+    fn target(&self, action: Action, next: &ChainName) -> Target {
+        Target::Goto(match action {
+            Action::Allow => self.chains.allow(self.direction),
+            Action::Deny => names::deny(),
+            Action::Pass => next.clone(),
+        })
+    }
+
+    fn put(&mut self, name: &ChainName, lines: Vec<Line>) {
+        self.out.insert(
+            name.as_str().to_owned(),
+            lines.iter().map(Line::to_string).collect(),
+        );
+    }
+}
+
+enum Peer {
+    Any,
+    Matching(Match),
+    Missing,
+}
+
+/// In front of the rules: what was allowed under the present rules, and what belongs to no flow (it could
+/// neither be translated nor answered).
+fn head(mark: Mark) -> Vec<Line> {
+    let fast = Line::to(Target::Return).when(Match::Connmark(mark));
+    let invalid = Line::to(Target::Drop).when(Match::ConnState(vec![ConnState::Invalid]));
+    if is_off(Switch::KeepEstablished) {
+        vec![invalid]
+    } else {
+        vec![fast, invalid]
+    }
+}
+
+fn labelled(line: Line, label: &Label) -> Line {
+    line.comment(&label.to_string())
+}
+
+fn port(line: Line, port: PortMatch) -> Line {
+    match port {
+        PortMatch::Any => line,
+        PortMatch::Range(transport, range) if range == PortRange::ALL => {
+            line.protocol(Protocol::any_port(kernel_transport(transport)))
+        }
+        PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
+            kernel_transport(transport),
+            range.first()..=range.last(),
+        )),
+    }
+}
+
+/// The kernel crate's word for it.
+#[must_use]
+pub const fn kernel_transport(transport: Transport) -> KernelTransport {
+    match transport {
+        Transport::Tcp => KernelTransport::Tcp,
+        Transport::Udp => KernelTransport::Udp,
+        Transport::Sctp => KernelTransport::Sctp,
+    }
+}
+
+/// In front of every dispatch: replies, and what is related to a flow (errors of ICMP, path MTU among them), were
+/// judged with the flow's first packet.
+pub(super) fn replies() -> [Line; 2] {
+    let established = [ConnState::Established];
+    [
+        Line::to(Target::Return).tracked(&established, FlowDirection::Reply),
+        Line::to(Target::Return).when(Match::ConnState(vec![ConnState::Related])),
+    ]
+}

@@ -1,0 +1,70 @@
+//! The text of one atomic change to the filter table, as `iptables-restore --noflush --counters` takes it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use egret_kernel::iptables::Hook;
+
+use super::dispatch::jumps;
+use super::names;
+use super::render::Chains;
+
+/// What is to change in a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Chains that are made, or made anew.
+    pub rewrite: Chains,
+    /// Chains that go.
+    pub remove: BTreeSet<String>,
+    /// Hooks at whose head our jump is put, with the number of copies that are taken out before.
+    pub jumps: BTreeMap<Hook, usize>,
+    /// Lines of the chain that only keeps numbers, with what each has counted.
+    pub totals: Option<Vec<(u64, String)>>,
+}
+
+impl Change {
+    /// Whether nothing is to change.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rewrite.is_empty() && self.remove.is_empty() && self.jumps.is_empty() && self.totals.is_none()
+    }
+
+    /// The text: first all chains are empty, then filled, then the ones that go have nothing left that names them.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let totals = names::totals();
+        let mut text = String::from("*filter\n");
+        let mut line =
+            |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a String takes any text");
+        for chain in self
+            .rewrite
+            .keys()
+            .chain(&self.remove)
+            .map(String::as_str)
+            .chain(self.totals.iter().map(|_| totals.as_str()))
+        {
+            line(format_args!(":{chain} - [0:0]"));
+        }
+        for (chain, rules) in &self.rewrite {
+            for rule in rules {
+                line(format_args!("-A {chain} {rule}"));
+            }
+        }
+        for (packets, rule) in self.totals.iter().flatten() {
+            line(format_args!("[{packets}:0] -A {} {rule}", totals.as_str()));
+        }
+        for (hook, jump) in jumps() {
+            let Some(copies) = self.jumps.get(&hook) else {
+                continue;
+            };
+            for _ in 0..*copies {
+                line(format_args!("-D {} {jump}", hook.name()));
+            }
+            line(format_args!("-I {} {jump}", hook.name()));
+        }
+        for chain in &self.remove {
+            line(format_args!("-X {chain}"));
+        }
+        text + "COMMIT\n"
+    }
+}

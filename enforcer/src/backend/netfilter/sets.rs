@@ -1,0 +1,433 @@
+//! The sets that rules refer to, one for each family, kept by netlink: a change of members touches nothing else.
+//!
+//! A record never lives for ever by accident (a lifetime is rounded up to a whole second, at least one, and is never
+//! absent), and is never shortened: what the kernel holds longer than we know stays until it times out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_kernel::Family;
+use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetListing};
+use egret_policies::rules::{MembersChanged, SetId, SetKind, SetSpec};
+use egret_shared::time::Timestamp;
+
+use super::members;
+use super::names;
+
+/// Members with the end of their life; none for those that stay.
+pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
+
+/// A set that is wanted.
+#[derive(Clone, Debug)]
+struct Wanted {
+    kind: SetKind,
+    description: String,
+    members: BTreeMap<egret_policies::rules::Member, Option<Timestamp>>,
+}
+
+/// What the kernel holds of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    kind: Option<Kind>,
+    has_timeouts: bool,
+    members: Members,
+}
+
+/// All sets of ours.
+#[derive(Debug)]
+pub(super) struct Sets {
+    ipsets: IpSets,
+    wanted: BTreeMap<SetId, Wanted>,
+    /// By name in the kernel.
+    known: BTreeMap<String, Known>,
+    /// Sets that are not as they should be, and why.
+    failed: BTreeMap<SetId, String>,
+}
+
+/// The most members of a set: as many as one would put in (the kernel allocates by need).
+const MOST_MEMBERS: u32 = 1 << 20;
+
+impl Sets {
+    pub(super) fn open() -> Result<Self, ipset::Error> {
+        Ok(Self {
+            ipsets: IpSets::open()?,
+            wanted: BTreeMap::new(),
+            known: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        })
+    }
+
+    /// Believes what the kernel lists. Returns what had changed behind our back, by kind.
+    pub(super) fn resync(&mut self, now: Timestamp) -> Result<BTreeMap<&'static str, u64>, ipset::Error> {
+        let listed: BTreeMap<String, Known> = self
+            .ipsets
+            .list(names::SET_PREFIX)?
+            .into_iter()
+            .filter(|listing| names::is_own_set(&listing.name))
+            .map(|listing| (listing.name.clone(), Known::of(listing, now)))
+            .collect();
+        let drift = drift(&self.known, &listed, now);
+        self.known = listed;
+        Ok(drift)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// The sets that rules may refer to: those that are there in both families.
+    pub(super) fn available(&self) -> BTreeMap<SetId, SetKind> {
+        let there = |id: &SetId| {
+            Family::BOTH
+                .iter()
+                .all(|family| self.known.contains_key(names::set(*id, *family).as_str()))
+        };
+        self.wanted
+            .iter()
+            .filter(|(id, _)| there(id))
+            .map(|(id, wanted)| (*id, wanted.kind))
+            .collect()
+    }
+
+    pub(super) const fn failed(&self) -> &BTreeMap<SetId, String> {
+        &self.failed
+    }
+
+    pub(super) fn want(&mut self, created: &[SetSpec]) {
+        for spec in created {
+            let description = spec.description.to_string();
+            self.wanted.entry(spec.id).or_insert_with(|| Wanted {
+                kind: spec.kind,
+                description,
+                members: BTreeMap::new(),
+            });
+        }
+    }
+
+    /// Takes changes of members as wanted.
+    pub(super) fn note(&mut self, changes: &[MembersChanged]) {
+        for change in changes {
+            let Some(wanted) = self.wanted.get_mut(&change.set) else {
+                continue;
+            };
+            for member in &change.removed {
+                wanted.members.remove(member);
+            }
+            wanted.members.extend(change.added.iter().copied());
+        }
+    }
+
+    /// Writes changes that were noted to the sets that are there.
+    pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+        for change in changes {
+            let Some(wanted) = self.wanted.get(&change.set) else {
+                continue;
+            };
+            let members = change
+                .removed
+                .iter()
+                .chain(change.added.iter().map(|(member, _)| member));
+            let touched: BTreeSet<Held> = members.flat_map(|member| members::held_as(*member)).collect();
+            let target = members::target(&wanted.members, Some(&touched));
+            self.write(change.set, &touched, &target, now);
+        }
+    }
+
+    /// Makes every wanted set hold what it should; returns the sets from which members went.
+    pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
+        let mut shrunk = BTreeSet::new();
+        self.failed.clear();
+        for id in self.wanted.keys().copied().collect::<Vec<_>>() {
+            let Some(wanted) = self.wanted.get_mut(&id) else {
+                continue;
+            };
+            wanted
+                .members
+                .retain(|_, expires| expires.is_none_or(|at| at > now));
+            let (kind, target) = (wanted.kind, members::target(&wanted.members, None));
+            for family in Family::BOTH {
+                self.create(id, kind, family, target.len());
+            }
+            let mut touched: BTreeSet<Held> = target.keys().copied().collect();
+            if kind != SetKind::Records {
+                let extra = self.surplus(id, &target);
+                if !extra.is_empty() {
+                    shrunk.insert(id);
+                }
+                touched.extend(extra);
+            }
+            self.write(id, &touched, &target, now);
+        }
+        shrunk
+    }
+
+    /// Members that the kernel holds and nobody wants.
+    fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<Held> {
+        Family::BOTH
+            .iter()
+            .filter_map(|family| self.known.get(names::set(id, *family).as_str()))
+            .flat_map(|known| known.members.keys())
+            .filter(|member| !target.contains_key(member))
+            .copied()
+            .collect()
+    }
+
+    /// Makes the new sets of a batch.
+    pub(super) fn create_wanted(&mut self, created: &[SetSpec], sizes: &BTreeMap<SetId, usize>) {
+        for spec in created {
+            for family in Family::BOTH {
+                self.create(
+                    spec.id,
+                    spec.kind,
+                    family,
+                    sizes.get(&spec.id).copied().unwrap_or(0),
+                );
+            }
+        }
+    }
+
+    fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) {
+        let name = names::set(id, family).as_str().to_owned();
+        let (held, has_timeouts) = (kernel_kind(kind), kind == SetKind::Records);
+        match self.known.get(&name) {
+            Some(known) if known.kind == Some(held) && known.has_timeouts == has_timeouts => return,
+            Some(_) => {
+                self.failed.insert(
+                    id,
+                    format!("the set {name} is there with another type: remove it"),
+                );
+                return;
+            }
+            None => {}
+        }
+        let buckets = u32::try_from(members.next_power_of_two())
+            .unwrap_or(MOST_MEMBERS)
+            .clamp(64, 1 << 17);
+        let timeout = has_timeouts.then_some(0);
+        let spec = ipset::SetSpec {
+            timeout,
+            hashsize: buckets,
+            maxelem: MOST_MEMBERS,
+            ..ipset::SetSpec::new(&name, held, family)
+        };
+        match self.ipsets.create(&spec) {
+            Ok(()) => drop(self.known.insert(
+                name,
+                Known {
+                    kind: Some(held),
+                    has_timeouts,
+                    members: Members::new(),
+                },
+            )),
+            Err(error) => drop(self.failed.insert(id, error.to_string())),
+        }
+    }
+
+    /// Makes the touched members as the target says, where the sets are there.
+    fn write(&mut self, id: SetId, touched: &BTreeSet<Held>, target: &Members, now: Timestamp) {
+        for family in Family::BOTH {
+            let name = names::set(id, family).as_str().to_owned();
+            if let Err(reason) = self.write_family(&name, family, touched, target, now) {
+                tracing::warn!(set = name, reason, "a set does not hold what it should");
+                self.failed.insert(id, reason);
+            }
+        }
+    }
+
+    fn write_family(
+        &mut self,
+        name: &str,
+        family: Family,
+        touched: &BTreeSet<Held>,
+        target: &Members,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        let touched = touched.iter().filter(|member| member.family() == family);
+        let Some(known) = self.known.get_mut(name) else {
+            return if touched.count() == 0 {
+                Ok(())
+            } else {
+                Err(format!("the set {name} is not there"))
+            };
+        };
+        let (mut add, mut delete) = (Vec::new(), Vec::new());
+        for member in touched {
+            match (target.get(member), known.members.get(member)) {
+                (Some(expires), held) if lives_longer(*expires, held.copied(), now) => {
+                    add.push((*member, *expires))
+                }
+                (None, Some(_)) => delete.push(*member),
+                (Some(_), _) | (None, None) => {}
+            }
+        }
+        let entries: Vec<Entry> = add
+            .iter()
+            .filter_map(|(member, expires)| entry(*member, *expires, now))
+            .collect();
+        self.ipsets.add(name, &entries).map_err(|error| said(&error))?;
+        known.members.extend(add);
+        let entries: Vec<Entry> = delete.iter().map(|member| Entry::lasting(*member)).collect();
+        self.ipsets.delete(name, &entries).map_err(|error| said(&error))?;
+        known.members.retain(|member, _| !delete.contains(member));
+        Ok(())
+    }
+
+    pub(super) fn unwant(&mut self, destroyed: &[SetId]) {
+        for id in destroyed {
+            self.wanted.remove(id);
+            self.failed.remove(id);
+        }
+    }
+
+    /// Destroys what is ours and not wanted; what is still in use is left for the next time.
+    pub(super) fn sweep(&mut self) -> Vec<String> {
+        let wanted: BTreeSet<String> = self
+            .wanted
+            .keys()
+            .flat_map(|id| Family::BOTH.map(|family| names::set(*id, family).as_str().to_owned()))
+            .collect();
+        let unwanted: Vec<String> = self
+            .known
+            .keys()
+            .filter(|name| !wanted.contains(*name))
+            .cloned()
+            .collect();
+        let mut kept = Vec::new();
+        for name in unwanted {
+            match self.ipsets.destroy(&name) {
+                Ok(()) => drop(self.known.remove(&name)),
+                Err(error) if error.reason() == Some(Reason::NoSuchSet) => drop(self.known.remove(&name)),
+                Err(error) => kept.push(error.to_string()),
+            }
+        }
+        kept
+    }
+
+    /// Wants nothing any more.
+    pub(super) fn forget(&mut self) {
+        self.wanted.clear();
+        self.failed.clear();
+    }
+
+    pub(super) fn dump(&self) -> String {
+        let mut lines = Vec::new();
+        for (id, wanted) in &self.wanted {
+            lines.push(format!(
+                "set {} {:?} {}",
+                id.digest(),
+                wanted.kind,
+                wanted.description
+            ));
+            for family in Family::BOTH {
+                let name = names::set(*id, family);
+                let held = self
+                    .known
+                    .get(name.as_str())
+                    .map_or_else(|| "missing".to_owned(), |known| known.members.len().to_string());
+                lines.push(format!("  {}: {held} programmed", name.as_str()));
+            }
+            lines.extend(self.failed.get(id).map(|reason| format!("  pending: {reason}")));
+        }
+        lines.join("\n")
+    }
+}
+
+impl Known {
+    fn of(listing: SetListing, now: Timestamp) -> Self {
+        let lives = |entry: &Entry| {
+            entry
+                .timeout
+                .map(|left| now.after(std::time::Duration::from_secs(u64::from(left.get()))))
+        };
+        let members = listing
+            .entries
+            .iter()
+            .flat_map(|entry| {
+                members::halves(entry.member)
+                    .into_iter()
+                    .map(move |member| (member, lives(entry)))
+            })
+            .collect();
+        Self {
+            kind: listing.kind,
+            has_timeouts: listing.timeout.is_some(),
+            members,
+        }
+    }
+}
+
+const fn kernel_kind(kind: SetKind) -> Kind {
+    match kind {
+        SetKind::Addresses | SetKind::Records => Kind::HashIp,
+        SetKind::Networks => Kind::HashNet,
+        SetKind::AddressPorts => Kind::HashIpPort,
+    }
+}
+
+/// Whether writing would add to the life that the kernel gives the member.
+fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now: Timestamp) -> bool {
+    match (wanted, held) {
+        (Some(wanted), _) if wanted <= now => false,
+        (Some(wanted), Some(Some(held))) => wanted > held,
+        (Some(_) | None, None) => true,
+        (Some(_) | None, Some(None)) | (None, Some(Some(_))) => false,
+    }
+}
+
+fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<Entry> {
+    match expires {
+        None => Some(Entry::lasting(member)),
+        Some(at) => at.seconds_left(now).map(|seconds| Entry::living(member, seconds)),
+    }
+}
+
+/// What somebody else changed. Members that timed out did not change.
+fn drift(
+    believed: &BTreeMap<String, Known>,
+    listed: &BTreeMap<String, Known>,
+    now: Timestamp,
+) -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    let mut count = |kind, number: usize| {
+        if number > 0 {
+            *counts.entry(kind).or_insert(0) += u64::try_from(number).unwrap_or(u64::MAX);
+        }
+    };
+    count(
+        "set_missing",
+        believed.keys().filter(|name| !listed.contains_key(*name)).count(),
+    );
+    count(
+        "set_extra",
+        listed.keys().filter(|name| !believed.contains_key(*name)).count(),
+    );
+    for (name, was) in believed {
+        let Some(is) = listed.get(name) else { continue };
+        // The kernel ends a second's part earlier than it lists.
+        let soon = now.after(std::time::Duration::from_secs(2));
+        let alive = |expires: &Option<Timestamp>| expires.is_none_or(|at| at > soon);
+        let gone = was
+            .members
+            .iter()
+            .filter(|(member, expires)| alive(expires) && !is.members.contains_key(member));
+        count("member_missing", gone.count());
+        count(
+            "member_extra",
+            is.members
+                .keys()
+                .filter(|member| !was.members.contains_key(member))
+                .count(),
+        );
+    }
+    counts
+}
+
+fn said(error: &ipset::Error) -> String {
+    error.to_string()
+}
+
+/// Whether the kernel takes an address as a member: it refuses the unspecified one, to which nobody connects
+/// (resolvers that block names answer with it).
+pub(super) const fn is_holdable(address: IpAddr) -> bool {
+    !address.is_unspecified()
+}

@@ -1,0 +1,129 @@
+//! What the comments of rules say, so that a counter in the kernel can be read back as a verdict.
+//!
+//! `np allow egress 0 NetworkPolicy/default/web`: tier, action, direction, index of the rule, object. The object
+//! comes last: the kernel keeps 255 octets, and names may be longer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use egret_kernel::iptables::Chain;
+use egret_policies::model::{Action, Direction, Tier};
+
+use crate::backend::{VerdictCount, VerdictKey};
+
+/// The label of a rule that decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Tier, action, direction.
+    pub key: VerdictKey,
+    /// The index of the rule in its object.
+    pub rule: usize,
+    /// The object.
+    pub policy: Arc<str>,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", key_words(self.key), self.rule, self.policy)
+    }
+}
+
+impl Label {
+    /// Reads the label of a rule, as `iptables-save` prints the rule; none where it has no label.
+    #[must_use]
+    pub fn of_rule(text: &str) -> Option<Self> {
+        let comment = comment_of(text)?;
+        let mut words = comment.splitn(5, ' ');
+        let key = key_of(&[words.next()?, words.next()?, words.next()?])?;
+        Some(Self {
+            key,
+            rule: words.next()?.parse().ok()?,
+            policy: words.next()?.into(),
+        })
+    }
+}
+
+/// `np allow egress`.
+#[must_use]
+pub fn key_words(key: VerdictKey) -> String {
+    format!(
+        "{} {} {}",
+        key.tier_word(),
+        key.action_word(),
+        key.direction.word()
+    )
+}
+
+/// The inverse of [`key_words`].
+#[must_use]
+pub fn key_of(words: &[&str; 3]) -> Option<VerdictKey> {
+    let [tier, action, direction] = *words;
+    let tier = match tier {
+        "default" => None,
+        word => Some(*Tier::ALL.iter().find(|tier| tier.word() == word)?),
+    };
+    let action = match action {
+        "allow" => Action::Allow,
+        "deny" => Action::Deny,
+        "pass" => Action::Pass,
+        _ => return None,
+    };
+    let direction = *Direction::ALL.iter().find(|known| known.word() == direction)?;
+    Some(VerdictKey {
+        tier,
+        action,
+        direction,
+    })
+}
+
+/// The text between the quotes of `--comment "…"`. Ours holds neither quotes nor backslashes: names of
+/// objects cannot (RFC 1123 labels and subdomains).
+#[must_use]
+pub fn comment_of(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("--comment ")?;
+    match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split_once('"').map(|(comment, _)| comment),
+        None => rest.split(' ').next(),
+    }
+}
+
+/// What the rules of a chain counted.
+pub fn counts_of(chain: &Chain) -> impl Iterator<Item = VerdictCount> {
+    chain.rules.iter().filter_map(|rule| {
+        let label = Label::of_rule(&rule.text)?;
+        Some(VerdictCount {
+            key: label.key,
+            origin: Some((label.policy, label.rule)),
+            packets: rule.packets,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_label_is_read_back_from_the_rule_that_carries_it() {
+        for key in VerdictKey::all() {
+            let label = Label {
+                key,
+                rule: 7,
+                policy: "NetworkPolicy/default/web".into(),
+            };
+            let rule = format!("-p tcp -m tcp --dport 80 -m comment --comment \"{label}\" -g EGRET-EA-x");
+            assert_eq!(Label::of_rule(&rule), Some(label));
+        }
+    }
+
+    #[test]
+    fn a_rule_of_somebody_else_has_no_label() {
+        for rule in [
+            "-j DROP",
+            "-m comment --comment egret -j X",
+            "-m comment --comment \"np allow egress x y\" -j X",
+        ] {
+            assert_eq!(Label::of_rule(rule), None, "{rule}");
+        }
+    }
+}

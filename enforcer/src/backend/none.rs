@@ -1,0 +1,56 @@
+//! No kernel: everything is computed and nothing is refused. For looking at what policies would do.
+
+use std::sync::Arc;
+
+use egret_policies::rules::Batch;
+use egret_shared::time::Timestamp;
+
+use super::{Backend, BackendError, Standing, VerdictCount, VerdictCounters};
+
+/// The backend that does nothing.
+#[derive(Debug)]
+pub struct Unenforced;
+
+impl Backend for Unenforced {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
+        Standing::default()
+    }
+
+    fn links_changed(&mut self, _now: Timestamp) -> Standing {
+        Standing::default()
+    }
+
+    fn reconcile(&mut self, _now: Timestamp) -> Standing {
+        Standing::default()
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        Arc::new(NoVerdicts)
+    }
+
+    fn dump(&self) -> String {
+        "nothing is in a kernel\n".to_owned()
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+/// Nothing is judged, so nothing is counted.
+#[derive(Debug)]
+pub struct NoVerdicts;
+
+impl VerdictCounters for NoVerdicts {
+    fn read(&self) -> Result<Vec<VerdictCount>, BackendError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,310 @@
+//! What the enforcer is told to do: `Written` is what people write, on the command line and in the file; `Config` is
+//! what is meant, whole and within its ranges.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_kernel::iptables::Flavour;
+use egret_policies::compiler::{NodeScope, PodToOwnNode, Settings};
+use egret_policies::records::{RecordLimits, RecordSettings};
+use egret_shared::rt::config::{ConfigError, load};
+
+use crate::backend::netfilter::dispatch::DenyAction;
+use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
+
+mod value;
+mod written;
+
+pub use value::{BackendKind, FlavourChoice, InvalidValue, OwnNode, Source, Span};
+pub use written::{Args, Command, Written};
+
+/// The configuration as it is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What needs a restart to change.
+    pub fixed: Fixed,
+    /// How often the kernel is compared; never where it is zero.
+    pub resync: Duration,
+    /// How many rules have a series of their own.
+    pub rule_metrics: usize,
+}
+
+/// The part of the configuration that needs a restart to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Where objects come from.
+    pub source: PathBuf,
+    /// Which kernel.
+    pub backend: BackendKind,
+    /// The socket for dnsd.
+    pub link: PathBuf,
+    /// Where operators ask.
+    pub admin: SocketAddr,
+    /// For the compiler; the node's name is in it.
+    pub compiler: Settings,
+    /// Which iptables; none to find out.
+    pub flavour: Option<Flavour>,
+    /// Our bits of the connection mark.
+    pub marks: Marks,
+    /// What a refused sender is told.
+    pub deny: DenyAction,
+    /// Where the backend ebpf finds the pods' cgroups.
+    pub cgroup_root: PathBuf,
+    /// Where the backend ebpf keeps what outlives it.
+    pub bpf_pins: PathBuf,
+}
+
+/// Why a configuration cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] ConfigError),
+    /// A field that must be there.
+    #[error("{field} is missing: {wanted}")]
+    Missing {
+        /// The field.
+        field: &'static str,
+        /// What would be accepted.
+        wanted: &'static str,
+    },
+    /// A value outside of its range.
+    #[error("{field}: {value} is not accepted; {range} is")]
+    Range {
+        /// The field.
+        field: &'static str,
+        /// What was written.
+        value: String,
+        /// What would be accepted.
+        range: &'static str,
+    },
+    /// The marks.
+    #[error("egressMarkMask, ingressMarkMask: {0}")]
+    Marks(#[from] SharedBits),
+}
+
+impl Config {
+    /// Takes the command line, and the file that it names if it does.
+    ///
+    /// # Errors
+    /// With the field, or the file, line and column.
+    pub fn load(args: &Args) -> Result<Self, Invalid> {
+        let file = match &args.config {
+            Some(path) => load::<Written>(path)?,
+            None => Written::default(),
+        };
+        args.written.clone().over(file).mean()
+    }
+
+    /// The fields by which `other` differs that need a restart.
+    #[must_use]
+    pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
+        let (mine, theirs) = (&self.fixed, &other.fixed);
+        [
+            ("source", mine.source != theirs.source),
+            ("backend", mine.backend != theirs.backend),
+            ("link", mine.link != theirs.link),
+            ("admin", mine.admin != theirs.admin),
+            ("node", mine.compiler.node != theirs.compiler.node),
+            (
+                "podToOwnNode",
+                mine.compiler.pod_to_own_node != theirs.compiler.pod_to_own_node,
+            ),
+            (
+                "records (grace, TTLs, limits, protected)",
+                mine.compiler.records != theirs.compiler.records,
+            ),
+            ("iptables", mine.flavour != theirs.flavour),
+            ("egressMarkMask, ingressMarkMask", mine.marks != theirs.marks),
+            ("denyAction", mine.deny != theirs.deny),
+            ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
+            ("bpfPins", mine.bpf_pins != theirs.bpf_pins),
+        ]
+        .into_iter()
+        .filter_map(|(field, differs)| differs.then_some(field))
+        .collect()
+    }
+}
+
+impl Written {
+    /// What is meant, with defaults where nothing was written.
+    ///
+    /// # Errors
+    /// With the field.
+    pub fn mean(self) -> Result<Config, Invalid> {
+        let compiler = self.compiler()?;
+        let (egress, ingress) = (
+            self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
+            self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
+        );
+        let source = self.source.ok_or(Invalid::Missing {
+            field: "source",
+            wanted: "dir: and the path of a folder of manifests",
+        })?;
+        Ok(Config {
+            fixed: Fixed {
+                source: source.into_path(),
+                backend: self.backend.unwrap_or(BackendKind::Netfilter),
+                link: self.link.unwrap_or_else(|| "/run/egret/link.sock".into()),
+                admin: self
+                    .admin
+                    .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9254))),
+                compiler,
+                flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
+                marks: Marks::new(egress, ingress)?,
+                deny: self.deny_action.unwrap_or(DenyAction::Drop),
+                cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
+                bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
+            },
+            resync: self.resync.map_or(Duration::from_secs(60), Span::as_duration),
+            rule_metrics: self.rule_metrics.unwrap_or(0),
+        })
+    }
+
+    fn compiler(&self) -> Result<Settings, Invalid> {
+        let node = self.node.clone().filter(|node| !node.is_empty());
+        let node = node.ok_or(Invalid::Missing {
+            field: "node",
+            wanted: "the name that Pods have in spec.nodeName",
+        })?;
+        Ok(Settings {
+            node: NodeScope::One(Arc::from(node)),
+            records: self.records()?,
+            pod_to_own_node: match self.pod_to_own_node.unwrap_or(OwnNode::Allow) {
+                OwnNode::Allow => PodToOwnNode::Allow,
+                OwnNode::Dns => PodToOwnNode::Dns,
+                OwnNode::Enforce => PodToOwnNode::Enforce,
+            },
+        })
+    }
+
+    fn records(&self) -> Result<RecordSettings, Invalid> {
+        let usual = RecordSettings::default();
+        let span = |written: Option<Span>, usual: Duration| written.map_or(usual, Span::as_duration);
+        let (min_ttl, max_ttl) = (
+            span(self.min_ttl, usual.min_ttl),
+            span(self.max_ttl, usual.max_ttl),
+        );
+        if min_ttl > max_ttl {
+            let value = format!("{} s", min_ttl.as_secs());
+            return Err(Invalid::Range {
+                field: "minTtl",
+                value,
+                range: "at most maxTtl",
+            });
+        }
+        Ok(RecordSettings {
+            min_ttl,
+            max_ttl,
+            grace: span(self.record_grace, usual.grace),
+            protected: self.protected.clone().unwrap_or_else(written::usually_protected),
+            limits: RecordLimits {
+                names_per_pod: at_least("namesPerPod", self.names_per_pod, usual.limits.names_per_pod, 1)?,
+                addresses_per_name: at_least(
+                    "addressesPerName",
+                    self.addresses_per_name,
+                    usual.limits.addresses_per_name,
+                    100,
+                )?,
+                total: at_least("recordsTotal", self.records_total, usual.limits.total, 1)?,
+            },
+        })
+    }
+}
+
+fn at_least(
+    field: &'static str,
+    written: Option<usize>,
+    usual: usize,
+    least: usize,
+) -> Result<usize, Invalid> {
+    let value = written.unwrap_or(usual);
+    if (least..=10_000_000).contains(&value) {
+        return Ok(value);
+    }
+    let range = if least == 100 {
+        "100 to 10000000"
+    } else {
+        "1 to 10000000"
+    };
+    Err(Invalid::Range {
+        field,
+        value: value.to_string(),
+        range,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn config(arguments: &[&str]) -> Result<Config, Invalid> {
+        Config::load(&Args::try_parse_from([&["enforcer"], arguments].concat()).unwrap())
+    }
+
+    #[test]
+    fn source_and_node_must_be_written_and_the_rest_has_defaults() {
+        let config = config(&["--source", "dir:/m", "--node", "n"]).unwrap();
+        assert_eq!(config.fixed.source, PathBuf::from("/m"));
+        assert_eq!(config.fixed.backend, BackendKind::Netfilter);
+        assert!(matches!(
+            super::tests::config(&["--node", "n"]),
+            Err(Invalid::Missing { field: "source", .. })
+        ));
+        assert!(matches!(
+            super::tests::config(&["--source", "dir:/m"]),
+            Err(Invalid::Missing { field: "node", .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_with_its_field() {
+        for wrong in [
+            &["--addresses-per-name", "99"][..],
+            &["--names-per-pod", "0"],
+            &["--min-ttl", "2s", "--max-ttl", "1s"],
+            &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],
+        ] {
+            let arguments = [&["--source", "dir:/m", "--node", "n"], wrong].concat();
+            assert!(config(&arguments).is_err(), "{wrong:?}");
+        }
+        for wrong in [
+            &["--backend", "ipvs"][..],
+            &["--iptables", "xt"],
+            &["--source", "/m"],
+            &["--source", "dir:"],
+        ] {
+            assert!(
+                Args::try_parse_from([&["enforcer"], wrong].concat()).is_err(),
+                "{wrong:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_option_is_a_field_of_the_file_and_unknown_fields_are_refused() {
+        use clap::CommandFactory;
+        let command = Args::command();
+        let options = command.get_arguments().filter_map(|argument| argument.get_long());
+        for option in options.filter(|option| !["config", "help", "version"].contains(option)) {
+            let mut words = option.split('-');
+            let field: String = words.next().unwrap_or_default().to_owned()
+                + &words
+                    .map(|word| word[..1].to_uppercase() + &word[1..])
+                    .collect::<String>();
+            let error = serde_saphyr::from_str::<Written>(&format!("{field}: {{}}"))
+                .unwrap_err()
+                .to_string();
+            assert!(!error.contains("unknown field"), "{field}: {error}");
+        }
+        assert!(
+            serde_saphyr::from_str::<Written>("nodes: x")
+                .unwrap_err()
+                .to_string()
+                .contains("unknown field")
+        );
+    }
+}

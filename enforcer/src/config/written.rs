@@ -1,0 +1,156 @@
+//! The configuration as it is written: each option of the command line is a field of the file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use egret_shared::net::IpNet;
+use serde::Deserialize;
+
+use super::value::{BackendKind, FlavourChoice, OwnNode, Source, Span};
+use crate::backend::netfilter::dispatch::DenyAction;
+use crate::backend::netfilter::marks::MarkMask;
+
+/// Makes the kernel of a node agree with the network policies that concern its pods.
+///
+/// Every option but --config is also a field of the YAML file, in camelCase (--deny-action is denyAction); the
+/// command line goes before the file. SIGHUP reads the file again: resync and ruleMetrics change at once, the others
+/// need a restart. SIGTERM stops; rules and sets stay in force. Exit codes: 0 stopped by a signal, 64 wrong usage or
+/// configuration, 1 anything else.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(
+    name = "enforcer",
+    version,
+    verbatim_doc_comment,
+    args_conflicts_with_subcommands = true
+)]
+pub struct Args {
+    /// What to do instead of enforcing.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// The configuration file (YAML).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The fields that can also be in the file.
+    #[command(flatten)]
+    pub written: Written,
+}
+
+/// What else there is to do.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Removes every trace of the enforcer from the kernel, and nothing else.
+    Cleanup {
+        /// Only tells what would be removed.
+        #[arg(long)]
+        dry_run: bool,
+        /// Where the backend ebpf keeps what outlives it.
+        #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf/egret")]
+        bpf_pins: PathBuf,
+    },
+}
+
+/// The fields, none of which need be written.
+#[derive(Clone, Debug, Default, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Written {
+    /// Where objects come from: dir: and a folder of manifests (YAML, JSON), which is watched [required]
+    #[arg(long, value_name = "dir:PATH")]
+    pub source: Option<Source>,
+    /// The name of this node, as Pods have it in spec.nodeName [required]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// What enforces [default: netfilter]
+    #[arg(long, value_name = "BACKEND")]
+    pub backend: Option<BackendKind>,
+    /// The Unix socket for dnsd [default: /run/egret/link.sock]
+    #[arg(long, value_name = "PATH")]
+    pub link: Option<PathBuf>,
+    /// Where /healthz, /readyz, /metrics, /records and /rules are answered [default: 127.0.0.1:9254]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// Which iptables the backend netfilter uses [default: auto]
+    #[arg(long, value_name = "FLAVOUR")]
+    pub iptables: Option<FlavourChoice>,
+    /// What the sender of a refused packet is told [default: drop]
+    #[arg(long, value_name = "ACTION")]
+    pub deny_action: Option<DenyAction>,
+    /// Bits of the connection mark for egress; not 0x80 (AWS VPC CNI) [default: 0x07ff0000]
+    #[arg(long, value_name = "MASK")]
+    pub egress_mark_mask: Option<MarkMask>,
+    /// Bits of the connection mark for ingress [default: 0xf8003f00]
+    #[arg(long, value_name = "MASK")]
+    pub ingress_mark_mask: Option<MarkMask>,
+    /// How often the kernel is compared with what it should hold, and repaired; 0s for never [default: 60s]
+    #[arg(long, value_name = "SPAN")]
+    pub resync: Option<Span>,
+    /// Single rules with a series of their own in /metrics [default: 0]
+    #[arg(long, value_name = "COUNT")]
+    pub rule_metrics: Option<usize>,
+    /// What a pod that a NetworkPolicy isolates may ask of its own node [default: allow]
+    #[arg(long, value_name = "WHAT")]
+    pub pod_to_own_node: Option<OwnNode>,
+    /// How long after its TTL an address may still be connected to [default: 30s]
+    #[arg(long, value_name = "SPAN")]
+    pub record_grace: Option<Span>,
+    /// TTLs below this count as this [default: 0s]
+    #[arg(long, value_name = "SPAN")]
+    pub min_ttl: Option<Span>,
+    /// TTLs above this count as this [default: 24h]
+    #[arg(long, value_name = "SPAN")]
+    pub max_ttl: Option<Span>,
+    /// Networks that no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
+    #[arg(long, value_name = "CIDR", num_args = 1..)]
+    pub protected: Option<Vec<IpNet>>,
+    /// Names that one pod may have records of: 1 to 10000000 [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    pub names_per_pod: Option<usize>,
+    /// Addresses of one name for one pod: 100 to 10000000 [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    pub addresses_per_name: Option<usize>,
+    /// Records of all pods: 1 to 10000000 [default: 200000]
+    #[arg(long, value_name = "COUNT")]
+    pub records_total: Option<usize>,
+    /// The cgroup2 folder below which the backend ebpf looks for pods [default: /sys/fs/cgroup]
+    #[arg(long, value_name = "PATH")]
+    pub cgroup_root: Option<PathBuf>,
+    /// Where the backend ebpf keeps what outlives it [default: /sys/fs/bpf/egret]
+    #[arg(long, value_name = "PATH")]
+    pub bpf_pins: Option<PathBuf>,
+}
+
+/// Loopback and link-local: the metadata services of clouds are there.
+pub(super) fn usually_protected() -> Vec<IpNet> {
+    ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"]
+        .map(|network| network.parse().expect("these are networks"))
+        .to_vec()
+}
+
+impl Written {
+    /// These fields, and `below` where nothing was written.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        Self {
+            source: self.source.or(below.source),
+            node: self.node.or(below.node),
+            backend: self.backend.or(below.backend),
+            link: self.link.or(below.link),
+            admin: self.admin.or(below.admin),
+            iptables: self.iptables.or(below.iptables),
+            deny_action: self.deny_action.or(below.deny_action),
+            egress_mark_mask: self.egress_mark_mask.or(below.egress_mark_mask),
+            ingress_mark_mask: self.ingress_mark_mask.or(below.ingress_mark_mask),
+            resync: self.resync.or(below.resync),
+            rule_metrics: self.rule_metrics.or(below.rule_metrics),
+            pod_to_own_node: self.pod_to_own_node.or(below.pod_to_own_node),
+            record_grace: self.record_grace.or(below.record_grace),
+            min_ttl: self.min_ttl.or(below.min_ttl),
+            max_ttl: self.max_ttl.or(below.max_ttl),
+            protected: self.protected.or(below.protected),
+            names_per_pod: self.names_per_pod.or(below.names_per_pod),
+            addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
+            records_total: self.records_total.or(below.records_total),
+            cgroup_root: self.cgroup_root.or(below.cgroup_root),
+            bpf_pins: self.bpf_pins.or(below.bpf_pins),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The parts, put together and kept running.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use anyhow::Context;
+use egret_kernel::iptables::Flavour;
+use egret_shared::revision::Instance;
+use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::rt::{admin, task, telemetry};
+use egret_shared::switch::{Switch, is_off};
+use tokio::sync::mpsc;
+
+use egret_enforcer::admin::Operators;
+use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::{Netfilter, Settings};
+use egret_enforcer::backend::none::Unenforced;
+use egret_enforcer::config::{Args, BackendKind, Config, Fixed};
+use egret_enforcer::engine::{Engine, Input, Setup};
+use egret_enforcer::link;
+use egret_enforcer::metrics::{BUCKETS, Metrics};
+use egret_enforcer::node::Node;
+use egret_enforcer::node::monitor::LinkNews;
+use egret_enforcer::watch::dir::Directory;
+
+/// Inputs that wait for the engine; beyond, whoever sends one waits.
+const MOST_WAITING: usize = 4096;
+
+/// An enforcer that runs.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    args: Args,
+    config: Config,
+    inputs: mpsc::Sender<Input>,
+    operators: Arc<Operators>,
+    engine: std::thread::JoinHandle<Box<dyn Backend>>,
+}
+
+impl Daemon {
+    /// Binds the sockets and starts the parts.
+    ///
+    /// # Errors
+    /// When a socket cannot be bound, or the backend cannot work here.
+    pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+        let recorder = telemetry::Metrics::install(&BUCKETS)?;
+        let metrics = Metrics::register();
+        let listener = link::bind(&config.fixed.link)?;
+        let backend = open_backend(&config.fixed)?;
+        let (inputs, taken) = mpsc::channel(MOST_WAITING);
+        let operators = Arc::new(Operators {
+            engine: inputs.clone(),
+            counters: backend.counters(),
+            read: Mutex::new(None),
+            recorder: recorder.clone(),
+            rule_metrics: RwLock::new(config.rule_metrics),
+        });
+        serve_operators(
+            config.fixed.admin,
+            Arc::clone(&operators) as Arc<dyn admin::Admin>,
+            recorder,
+        )?;
+        let name = backend.name();
+        let compiler = config.fixed.compiler.clone();
+        let setup = Setup {
+            compiler,
+            backend,
+            resync: config.resync,
+            metrics,
+        };
+        let engine = start_engine(setup, taken)?;
+        let instance = Instance::from_random(RandomState::new().build_hasher().finish());
+        drop(task::spawn(
+            "link",
+            link::serve(listener, config.fixed.link.clone(), instance, inputs.clone()),
+        ));
+        drop(task::spawn(
+            "watch",
+            Directory::new(config.fixed.source.clone()).watch(inputs.clone()),
+        ));
+        let news = LinkNews::listen().context("changes of links cannot be heard")?;
+        hear(news, inputs.clone())?;
+        tracing::info!(backend = name, link = %config.fixed.link.display(), admin = %config.fixed.admin, %instance, "listening");
+        Ok(Self {
+            args,
+            config,
+            inputs,
+            operators,
+            engine,
+        })
+    }
+
+    /// Runs until a signal asks to stop. Rules and sets stay in force.
+    ///
+    /// # Errors
+    /// When the engine died.
+    pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                request = signals.next() => match request {
+                    Request::Stop => break,
+                    Request::Reload => self.reload().await,
+                },
+                () = self.inputs.closed() => anyhow::bail!("the engine ended"),
+            }
+        }
+        // An engine that is gone needs no stopping.
+        drop(self.inputs.send(Input::Stop).await);
+        let joined = tokio::task::spawn_blocking(move || self.engine.join()).await?;
+        let mut backend = joined.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
+        if is_off(Switch::KeepOnExit) {
+            backend.remove_everything()?;
+        }
+        tracing::info!("stopped; rules and sets stay in force");
+        Ok(())
+    }
+
+    /// Takes the file again; what cannot be taken changes nothing.
+    async fn reload(&mut self) {
+        let file = self
+            .args
+            .config
+            .as_ref()
+            .map_or_else(|| "no file".to_owned(), |path| path.display().to_string());
+        match Config::load(&self.args) {
+            Err(error) => tracing::error!(file, %error, "the configuration stays as it is"),
+            Ok(wanted) => {
+                let fields = self.config.needs_restart(&wanted);
+                if !fields.is_empty() {
+                    tracing::warn!(file, ?fields, "these fields need a restart and stay as they are");
+                }
+                *self
+                    .operators
+                    .rule_metrics
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner) = wanted.rule_metrics;
+                // The engine's end is seen by `run`.
+                drop(self.inputs.send(Input::SetResync(wanted.resync)).await);
+                self.config = Config {
+                    fixed: self.config.fixed.clone(),
+                    ..wanted
+                };
+                tracing::info!(file, "the configuration was read again");
+            }
+        }
+    }
+}
+
+fn open_backend(fixed: &Fixed) -> anyhow::Result<Box<dyn Backend>> {
+    Ok(match fixed.backend {
+        BackendKind::Netfilter => {
+            let flavour = choose_flavour(fixed.flavour)?;
+            let node = Node::open().context("the routing table cannot be asked")?;
+            let settings = Settings {
+                flavour,
+                marks: fixed.marks,
+                deny: fixed.deny,
+            };
+            Box::new(Netfilter::open(settings, Box::new(node))?)
+        }
+        BackendKind::Ebpf => anyhow::bail!("the backend ebpf is not in this build"),
+        BackendKind::Memory => Box::new(InMemory::default()),
+        BackendKind::None => Box::new(Unenforced),
+    })
+}
+
+fn choose_flavour(chosen: Option<Flavour>) -> anyhow::Result<Flavour> {
+    if let Some(flavour) = chosen {
+        return Ok(flavour);
+    }
+    let detected = Flavour::detect().context("no iptables can be used")?;
+    tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables found");
+    Ok(detected.flavour)
+}
+
+/// The engine has a thread of its own: what it does to the kernel blocks nobody else.
+fn start_engine(
+    setup: Setup,
+    inputs: mpsc::Receiver<Input>,
+) -> anyhow::Result<std::thread::JoinHandle<Box<dyn Backend>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    let engine = Engine::new(setup);
+    let thread = std::thread::Builder::new().name("engine".to_owned());
+    Ok(thread.spawn(move || runtime.block_on(engine.run(inputs)))?)
+}
+
+/// Tells the engine of changes of links, until it ends.
+fn hear(mut news: LinkNews, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
+    let listen = move || loop {
+        if let Err(error) = news.wait() {
+            tracing::warn!(%error, "changes of links are not heard for a second");
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        } else if engine.blocking_send(Input::LinksChanged).is_err() {
+            return;
+        }
+    };
+    std::thread::Builder::new()
+        .name("links".to_owned())
+        .spawn(listen)?;
+    Ok(())
+}
+
+/// Answers operators from a thread of its own: reading counters blocks.
+fn serve_operators(
+    address: SocketAddr,
+    operators: Arc<dyn admin::Admin>,
+    recorder: telemetry::Metrics,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let listener =
+        std::net::TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    listener.set_nonblocking(true)?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    std::thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || {
+            runtime.block_on(async move {
+                drop(task::spawn("upkeep", recorder.keep_up()));
+                admin::serve(listener, operators).await;
+            });
+        })?;
+    Ok(())
+}

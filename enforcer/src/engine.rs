@@ -1,0 +1,335 @@
+//! The one thread that owns the compiler and the backend. Everything that happens comes here as an [`Input`], in order;
+//! everything that follows from it leaves in one pass:
+//!
+//! ```text
+//!  inputs ─▶ compiler ─▶ batches ─▶ backend ─▶ interests ─▶ realized
+//! ```
+//!
+//! The order of the last three is a promise. A dnsd hears of an interest only when the kernel holds what was told
+//! before under the new policy, and it hears that something is realized only after the interests that go with it. So what
+//! it saw before an interest came needs no waiting, and what it sees later is waited for.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
+use egret_policies::rules::Batch;
+use egret_shared::pod::PodKey;
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
+use tokio::sync::mpsc;
+
+use crate::apply::retry::Retry;
+use crate::backend::{Backend, Pending, Standing};
+use crate::metrics::Metrics;
+
+mod input;
+mod peers;
+mod report;
+
+pub use input::{Input, PeerId, Question};
+pub use report::{Answer, Report, SourceState, What};
+
+use peers::Peers;
+
+/// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
+/// of them does not wait long.
+const MOST_AT_ONCE: usize = 512;
+
+/// What the engine is made with.
+#[derive(Debug)]
+pub struct Setup {
+    /// For the compiler.
+    pub compiler: Settings,
+    /// The kernel.
+    pub backend: Box<dyn Backend>,
+    /// How often the kernel is read and compared; never where it is zero.
+    pub resync: Duration,
+    /// Where it counts.
+    pub metrics: Metrics,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Engine {
+    compiler: Phase,
+    backend: Box<dyn Backend>,
+    peers: Peers,
+    source: SourceState,
+    standing: Standing,
+    /// Local pods by address.
+    owners: BTreeMap<IpAddr, PodKey>,
+    local: BTreeMap<PodKey, Vec<IpAddr>>,
+    retry: Retry,
+    resync: Duration,
+    next_resync: Option<Timestamp>,
+    links_changed: bool,
+    metrics: Metrics,
+}
+
+/// How far the start has come.
+#[derive(Debug)]
+enum Phase {
+    /// The source has not told everything, or the kernel could not be read: nothing is written.
+    Starting {
+        compiler: Compiler<Syncing>,
+        is_complete: bool,
+        /// Why the kernel could not be read; none once it was.
+        unread: Option<String>,
+    },
+    /// Batches are made and applied.
+    Running(Compiler<InSync>),
+    /// Between two phases.
+    Moving,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            compiler: Phase::Starting {
+                compiler: Compiler::new(setup.compiler),
+                is_complete: false,
+                unread: Some("the kernel was not read yet".to_owned()),
+            },
+            backend: setup.backend,
+            peers: Peers::default(),
+            source: SourceState::default(),
+            standing: Standing::default(),
+            owners: BTreeMap::new(),
+            local: BTreeMap::new(),
+            retry: Retry::Idle,
+            resync: setup.resync,
+            next_resync: None,
+            links_changed: false,
+            metrics: setup.metrics,
+        }
+    }
+
+    /// Works until it is told to stop, or nobody is left who could tell it anything. Returns the backend.
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Box<dyn Backend> {
+        self.read_kernel(clock::now());
+        loop {
+            let first = match self.deadline() {
+                None => inputs.recv().await,
+                Some(at) => match tokio::time::timeout(at.since(clock::now()), inputs.recv()).await {
+                    Ok(input) => input,
+                    Err(_elapsed) => {
+                        self.pass(clock::now());
+                        continue;
+                    }
+                },
+            };
+            let Some(first) = first else { return self.backend };
+            if self.take_all(first, &mut inputs, clock::now()) == Flow::Stop {
+                return self.backend;
+            }
+            self.pass(clock::now());
+        }
+    }
+
+    fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>, now: Timestamp) -> Flow {
+        let mut next = Some(first);
+        for _ in 0..MOST_AT_ONCE {
+            match next {
+                None => break,
+                Some(Input::Stop) => return Flow::Stop,
+                Some(input) => self.take(input, now),
+            }
+            next = inputs.try_recv().ok();
+        }
+        match next {
+            Some(Input::Stop) => Flow::Stop,
+            Some(input) => {
+                self.take(input, now);
+                Flow::Go
+            }
+            None => Flow::Go,
+        }
+    }
+
+    /// Takes in what happened, without following it up.
+    pub fn take(&mut self, input: Input, now: Timestamp) {
+        match input {
+            Input::Cluster(events) => {
+                for event in events {
+                    self.compiler.handle(event, now);
+                }
+            }
+            Input::Source(state) => {
+                if let Phase::Starting { is_complete, .. } = &mut self.compiler {
+                    *is_complete |= state.is_complete;
+                }
+                self.source = state;
+            }
+            Input::PeerJoined { peer, program, out } => self.peers.join(peer, program, out),
+            Input::PeerSaid(peer, message) => {
+                let compiler = &mut self.compiler;
+                let metrics = &self.metrics;
+                self.peers.said(peer, message, |observation| {
+                    metrics.observed();
+                    compiler.handle(Event::Observed(observation), now)
+                });
+            }
+            Input::PeerLeft(peer) => self.peers.leave(peer),
+            Input::LinksChanged => self.links_changed = true,
+            Input::SetResync(every) => self.set_resync(every, now),
+            Input::Ask(Question { what, answer }) => {
+                // Who asked may have stopped waiting.
+                drop(answer.send(self.answer(what)));
+            }
+            Input::Stop => {}
+        }
+    }
+
+    /// Follows up: applies, repairs, tells.
+    pub fn pass(&mut self, now: Timestamp) {
+        self.begin_when_ready(now);
+        let Phase::Running(compiler) = &mut self.compiler else {
+            return;
+        };
+        compiler.handle_timeout(now);
+        while let Some(batch) = compiler.poll_batch(now) {
+            let touches_rules = !batch.rules_replaced.is_empty() || !batch.pods_removed.is_empty();
+            note_owners(&mut self.owners, &mut self.local, &batch);
+            let started = self.metrics.start();
+            self.standing = self.backend.apply(&batch, now);
+            self.metrics.programmed(started, touches_rules);
+            self.retry = self.metrics.repaired(&self.standing, self.retry, now);
+        }
+        self.look_after(now);
+        self.tell();
+    }
+
+    fn look_after(&mut self, now: Timestamp) {
+        if std::mem::take(&mut self.links_changed) {
+            self.standing = self.backend.links_changed(now);
+            self.retry = self.metrics.repaired(&self.standing, self.retry, now);
+        }
+        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+        if due(self.retry.deadline()) || due(self.next_resync) {
+            self.standing = self.backend.reconcile(now);
+            self.retry = self.metrics.repaired(&self.standing, self.retry, now);
+            self.set_resync(self.resync, now);
+        }
+    }
+
+    /// Interests first, then what is realized.
+    fn tell(&mut self) {
+        let Phase::Running(compiler) = &mut self.compiler else {
+            return;
+        };
+        let changed = compiler.poll_interests();
+        self.peers.tell_interests(&changed, || compiler.interests());
+        let revision = compiler.revision();
+        let (owners, standing) = (&self.owners, &self.standing);
+        let is_failed = |client: IpAddr| {
+            standing.broken.is_some()
+                || owners
+                    .get(&client.to_canonical())
+                    .and_then(|pod| standing.pending.get(pod))
+                    .is_some_and(|pending| matches!(pending, Pending::Refused(_)))
+        };
+        self.peers.tell_realized(revision, is_failed);
+        self.metrics.peers(self.peers.count(), self.peers.dropped());
+    }
+
+    fn begin_when_ready(&mut self, now: Timestamp) {
+        if matches!(&self.compiler, Phase::Starting { unread: Some(_), .. }) {
+            if self.retry.deadline().is_some_and(|at| at > now) {
+                return;
+            }
+            self.read_kernel(now);
+        }
+        let is_ready = matches!(
+            &self.compiler,
+            Phase::Starting {
+                is_complete: true,
+                unread: None,
+                ..
+            }
+        );
+        if !is_ready {
+            return;
+        }
+        if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Moving) {
+            self.compiler = Phase::Running(compiler.in_sync());
+            self.set_resync(self.resync, now);
+            tracing::info!("the source is in sync; the kernel is made to agree");
+        }
+    }
+
+    fn read_kernel(&mut self, now: Timestamp) {
+        let Phase::Starting { unread, .. } = &mut self.compiler else {
+            return;
+        };
+        *unread = self.backend.adopt(now).err().map(|error| error.to_string());
+        if let Some(reason) = unread {
+            tracing::error!(reason, "the kernel cannot be read; it is left as it is");
+        }
+        self.retry = self.retry.after(unread.is_some(), now);
+    }
+
+    fn set_resync(&mut self, every: Duration, now: Timestamp) {
+        self.resync = every;
+        self.next_resync = (!every.is_zero()).then(|| now.after(every));
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        let records = match &self.compiler {
+            Phase::Running(compiler) => compiler.poll_timeout(),
+            Phase::Starting { .. } | Phase::Moving => None,
+        };
+        [records, self.retry.deadline(), self.next_resync]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+impl Phase {
+    fn handle(&mut self, event: Event, now: Timestamp) -> egret_shared::revision::Revision {
+        match self {
+            Self::Starting { compiler, .. } => compiler.handle(event, now),
+            Self::Running(compiler) => compiler.handle(event, now),
+            Self::Moving => {
+                unreachable!("the engine is moved between phases by one function, which hands in no event")
+            }
+        }
+    }
+}
+
+fn note_owners(
+    owners: &mut BTreeMap<IpAddr, PodKey>,
+    local: &mut BTreeMap<PodKey, Vec<IpAddr>>,
+    batch: &Batch,
+) {
+    let gone = batch
+        .pods_removed
+        .iter()
+        .chain(batch.rules_replaced.iter().map(|rules| &rules.pod));
+    for pod in gone {
+        for address in local.remove(pod).unwrap_or_default() {
+            if owners.get(&address) == Some(pod) {
+                owners.remove(&address);
+            }
+        }
+    }
+    for rules in &batch.rules_replaced {
+        local.insert(rules.pod.clone(), rules.addresses.clone());
+        owners.extend(
+            rules
+                .addresses
+                .iter()
+                .map(|address| (*address, rules.pod.clone())),
+        );
+    }
+}

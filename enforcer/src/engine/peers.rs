@@ -1,0 +1,162 @@
+//! The dnsds that are connected: what each has told, and what each was told. Nobody is waited for: who does not
+//! read is dropped, connects again and tells everything anew.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
+use egret_shared::observation::Observation;
+use egret_shared::revision::{Revision, Sequence};
+use tokio::sync::mpsc;
+
+use super::input::PeerId;
+
+/// All connections.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    peers: BTreeMap<PeerId, Peer>,
+    dropped: u64,
+}
+
+#[derive(Debug)]
+struct Peer {
+    program: String,
+    out: mpsc::Sender<Vec<ToDnsd>>,
+    /// Whether it has all interests.
+    is_greeted: bool,
+    /// What it told and was not told realized, in order.
+    awaiting: VecDeque<Awaiting>,
+    /// The last number that was handled.
+    through: Sequence,
+    /// Whether `through` is still to be told.
+    is_owed: bool,
+}
+
+/// An observation on its way into the kernel.
+#[derive(Clone, Copy, Debug)]
+struct Awaiting {
+    sequence: Sequence,
+    revision: Revision,
+    client: IpAddr,
+}
+
+impl Peers {
+    pub(super) fn join(&mut self, id: PeerId, program: String, out: mpsc::Sender<Vec<ToDnsd>>) {
+        tracing::info!(peer = id.0, program, "a dnsd connected");
+        let peer = Peer {
+            program,
+            out,
+            is_greeted: false,
+            awaiting: VecDeque::new(),
+            through: Sequence::ZERO,
+            is_owed: false,
+        };
+        self.peers.insert(id, peer);
+    }
+
+    pub(super) fn leave(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.remove(&id) {
+            tracing::info!(peer = id.0, program = peer.program, "a dnsd disconnected");
+        }
+    }
+
+    /// Takes in what a dnsd said; `observe` gives the revision that includes an observation.
+    pub(super) fn said(
+        &mut self,
+        id: PeerId,
+        message: ToEnforcer,
+        observe: impl FnOnce(Observation) -> Revision,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        match message {
+            ToEnforcer::Hello(hello) => peer.program = hello.program,
+            ToEnforcer::ResyncStarted => {}
+            ToEnforcer::ResyncEnded { through } => {
+                if peer.awaiting.is_empty() {
+                    peer.through = peer.through.max(through);
+                }
+                peer.is_owed = true;
+            }
+            ToEnforcer::Observed {
+                sequence,
+                observation,
+            } => {
+                let client = observation.client;
+                let revision = observe(observation);
+                peer.awaiting.push_back(Awaiting {
+                    sequence,
+                    revision,
+                    client,
+                });
+            }
+        }
+    }
+
+    /// Tells changes to those that have all interests, and all of them to the others.
+    pub(super) fn tell_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
+        let interests = |list: Vec<Interest>| list.into_iter().map(ToDnsd::Interest);
+        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                continue;
+            };
+            if peer.is_greeted {
+                if !changed.is_empty() {
+                    self.send(id, interests(changed.to_vec()).collect());
+                }
+            } else {
+                peer.is_greeted = true;
+                self.send(id, interests(all()).chain([ToDnsd::InterestComplete]).collect());
+            }
+        }
+    }
+
+    /// Tells what is realized by the time the kernel holds `revision`.
+    pub(super) fn tell_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
+        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                continue;
+            };
+            let mut failed = Vec::new();
+            while let Some(first) = peer
+                .awaiting
+                .front()
+                .copied()
+                .filter(|first| first.revision <= revision)
+            {
+                peer.awaiting.pop_front();
+                peer.through = peer.through.max(first.sequence);
+                peer.is_owed = true;
+                if is_failed(first.client) {
+                    failed.push(first.sequence);
+                }
+            }
+            if std::mem::take(&mut peer.is_owed) {
+                let through = peer.through;
+                self.send(id, vec![ToDnsd::Realized { through, failed }]);
+            }
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    pub(super) const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn send(&mut self, id: PeerId, messages: Vec<ToDnsd>) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if peer.out.try_send(messages).is_err() {
+            tracing::warn!(
+                peer = id.0,
+                program = peer.program,
+                "a dnsd does not read what it is told; it is dropped"
+            );
+            self.peers.remove(&id);
+            self.dropped += 1;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What the engine tells operators.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use egret_policies::diagnostic::Severity;
+use egret_policies::records::RecordStats;
+use egret_shared::rt::clock;
+
+use super::{Engine, Phase};
+use crate::backend::Pending;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// How things stand.
+    Report,
+    /// The records, as text.
+    Records,
+    /// Desired and programmed rules, as text.
+    Rules,
+}
+
+/// What is answered.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// How things stand.
+    Report(Box<Report>),
+    /// A page.
+    Page(String),
+}
+
+/// How things stand.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Why the node is not enforced as it should be; empty when it is.
+    pub reasons: Vec<String>,
+    /// Pods of this node.
+    pub pods: usize,
+    /// Those for which the kernel is not yet as it should be.
+    pub pods_pending: usize,
+    /// Records and their limits.
+    pub records: RecordStats,
+    /// Revision of the last batch.
+    pub revision: u64,
+    /// How the source stands.
+    pub source: SourceState,
+}
+
+/// How a source of objects stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceState {
+    /// Everything that there is was told once.
+    pub is_complete: bool,
+    /// Why it cannot be read now.
+    pub unreadable: Option<String>,
+    /// Files that were read.
+    pub files: usize,
+    /// Files that cannot be taken, and why; what they said before stays in force.
+    pub bad: Vec<String>,
+    /// Diagnostics by severity.
+    pub diagnostics: BTreeMap<Severity, usize>,
+}
+
+impl Engine {
+    pub(super) fn answer(&self, what: What) -> Answer {
+        match what {
+            What::Report => Answer::Report(Box::new(self.report())),
+            What::Records => Answer::Page(self.records_page()),
+            What::Rules => Answer::Page(self.backend.dump()),
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            reasons: self.reasons(),
+            pods: self.local.len(),
+            pods_pending: self.standing.pending.len(),
+            records: match &self.compiler {
+                Phase::Starting { compiler, .. } => compiler.record_stats(),
+                Phase::Running(compiler) => compiler.record_stats(),
+                Phase::Moving => RecordStats::default(),
+            },
+            revision: match &self.compiler {
+                Phase::Running(compiler) => compiler.revision().as_u64(),
+                Phase::Starting { .. } | Phase::Moving => 0,
+            },
+            source: self.source.clone(),
+        }
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        match &self.compiler {
+            Phase::Starting {
+                is_complete, unread, ..
+            } => {
+                if !is_complete {
+                    let why = self.source.unreadable.as_deref().unwrap_or("it is being read");
+                    reasons.push(format!("the source is not in sync: {why}"));
+                }
+                reasons.extend(
+                    unread
+                        .iter()
+                        .map(|reason| format!("the kernel cannot be read: {reason}")),
+                );
+            }
+            Phase::Running(_) => {
+                reasons.extend(
+                    self.source
+                        .unreadable
+                        .iter()
+                        .map(|why| format!("the source cannot be read: {why}")),
+                );
+            }
+            Phase::Moving => {}
+        }
+        reasons.extend(
+            self.standing
+                .broken
+                .iter()
+                .map(|why| format!("the backend {} fails: {why}", self.backend.name())),
+        );
+        let pending =
+            |(pod, why): (&egret_shared::pod::PodKey, &Pending)| format!("pod {pod} is pending: {why}");
+        reasons.extend(self.standing.pending.iter().map(pending));
+        reasons
+    }
+
+    fn records_page(&self) -> String {
+        let now = clock::now();
+        let mut text = String::from("POD NAME ADDRESS SECONDS-LEFT\n");
+        let records: Box<dyn Iterator<Item = _>> = match &self.compiler {
+            Phase::Starting { compiler, .. } => Box::new(compiler.records()),
+            Phase::Running(compiler) => Box::new(compiler.records()),
+            Phase::Moving => Box::new(std::iter::empty()),
+        };
+        for record in records {
+            let left = record.expires.since(now).as_secs();
+            writeln!(text, "{} {} {} {left}", record.pod, record.name, record.address)
+                .expect("a String takes any text");
+        }
+        text
+    }
+}

@@ -1,0 +1,345 @@
+//! What the enforcer counts, under the names that operators know. Everything is there from the start, at 0.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_policies::diagnostic::Severity;
+use egret_shared::time::Timestamp;
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
+
+use crate::apply::retry::Retry;
+use crate::backend::{Standing, VerdictCount, VerdictKey};
+use crate::engine::Report;
+
+/// Buckets of `egret_enforcer_programming_seconds`: from a member of a set to many rewritten chains.
+pub const BUCKETS: [f64; 13] = [
+    0.00001, 0.000_025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
+];
+
+/// Differences that a backend repairs.
+const REPAIRS: [&str; 8] = [
+    "chain_missing",
+    "chain_changed",
+    "chain_extra",
+    "jump",
+    "set_missing",
+    "set_extra",
+    "member_missing",
+    "member_extra",
+];
+
+/// Handles of what the engine counts.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Handles>);
+
+struct Handles {
+    observations: Counter,
+    record_batches: Counter,
+    rule_batches: Counter,
+    record_seconds: Histogram,
+    rule_seconds: Histogram,
+    peers: Gauge,
+    peers_dropped: Counter,
+}
+
+impl std::fmt::Debug for Handles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handles").finish_non_exhaustive()
+    }
+}
+
+/// When something began.
+#[derive(Clone, Copy, Debug)]
+pub struct Started(Duration);
+
+impl Metrics {
+    /// Describes everything and puts it at 0.
+    #[must_use]
+    pub fn register() -> Self {
+        describe();
+        for kind in REPAIRS {
+            counter!("egret_enforcer_kernel_repairs_total", "kind" => kind).absolute(0);
+        }
+        for key in VerdictKey::all() {
+            verdicts(key).absolute(0);
+        }
+        report(&Report::default());
+        let batches = |touched: &'static str| counter!("egret_enforcer_batches_total", "touched" => touched);
+        let seconds =
+            |touched: &'static str| histogram!("egret_enforcer_programming_seconds", "touched" => touched);
+        Self(Arc::new(Handles {
+            observations: counter!("egret_enforcer_observations_total"),
+            record_batches: batches("sets"),
+            rule_batches: batches("rules"),
+            record_seconds: seconds("sets"),
+            rule_seconds: seconds("rules"),
+            peers: gauge!("egret_enforcer_link_peers"),
+            peers_dropped: counter!("egret_enforcer_link_peers_dropped_total"),
+        }))
+    }
+
+    pub(crate) fn observed(&self) {
+        self.0.observations.increment(1);
+    }
+
+    pub(crate) fn start(&self) -> Started {
+        Started(monotonic())
+    }
+
+    pub(crate) fn programmed(&self, started: Started, touched_rules: bool) {
+        let took = monotonic().saturating_sub(started.0);
+        let (batches, seconds) = if touched_rules {
+            (&self.0.rule_batches, &self.0.rule_seconds)
+        } else {
+            (&self.0.record_batches, &self.0.record_seconds)
+        };
+        batches.increment(1);
+        seconds.record(took);
+    }
+
+    /// Counts what was repaired, and says when to try again.
+    pub(crate) fn repaired(&self, standing: &Standing, retry: Retry, now: Timestamp) -> Retry {
+        for (kind, number) in &standing.repaired {
+            counter!("egret_enforcer_kernel_repairs_total", "kind" => *kind).increment(*number);
+            tracing::warn!(
+                kind,
+                number,
+                "the kernel differed from what it should hold, and was repaired"
+            );
+        }
+        retry.after(standing.wants_retry(), now)
+    }
+
+    pub(crate) fn peers(&self, connected: usize, dropped: u64) {
+        self.0.peers.set(as_gauge(connected));
+        self.0.peers_dropped.absolute(dropped);
+    }
+}
+
+/// Puts what the engine reports where a scrape finds it.
+pub fn report(report: &Report) {
+    let records = &report.records;
+    let ready = report.reasons.is_empty();
+    for (name, value) in [
+        ("egret_enforcer_ready", usize::from(ready)),
+        (
+            "egret_enforcer_revision",
+            usize::try_from(report.revision).unwrap_or(usize::MAX),
+        ),
+        ("egret_enforcer_records", records.records),
+        ("egret_enforcer_records_limit", records.records_limit),
+        (
+            "egret_enforcer_record_names_per_pod",
+            records.names_of_largest_pod,
+        ),
+        (
+            "egret_enforcer_record_names_per_pod_limit",
+            records.names_per_pod_limit,
+        ),
+        (
+            "egret_enforcer_record_addresses_per_name",
+            records.addresses_of_largest_name,
+        ),
+        (
+            "egret_enforcer_record_addresses_per_name_limit",
+            records.addresses_per_name_limit,
+        ),
+        ("egret_enforcer_source_files", report.source.files),
+        ("egret_enforcer_source_bad_files", report.source.bad.len()),
+    ] {
+        gauge!(name).set(as_gauge(value));
+    }
+    for (state, value) in [
+        ("programmed", report.pods.saturating_sub(report.pods_pending)),
+        ("pending", report.pods_pending),
+    ] {
+        gauge!("egret_enforcer_pods", "state" => state).set(as_gauge(value));
+    }
+    for severity in [Severity::Error, Severity::Warning, Severity::Info] {
+        let number = report.source.diagnostics.get(&severity).copied().unwrap_or(0);
+        gauge!("egret_enforcer_diagnostics", "severity" => severity.to_string()).set(as_gauge(number));
+    }
+    for (reason, number) in [
+        ("names_per_pod", records.evicted_names_per_pod),
+        ("addresses_per_name", records.evicted_addresses_per_name),
+        ("total", records.evicted_total),
+    ] {
+        counter!("egret_enforcer_record_evictions_total", "limit" => reason).absolute(number);
+    }
+    counter!("egret_enforcer_records_expired_total").absolute(records.expired);
+    counter!("egret_enforcer_records_protected_total").absolute(records.protected);
+    counter!("egret_enforcer_observations_unattributed_total").absolute(records.unattributed);
+}
+
+/// Puts verdicts where a scrape finds them; with `series`, also those of so many single rules.
+pub fn verdict_counts(counts: &[VerdictCount], series: usize) {
+    let mut by_key: BTreeMap<VerdictKey, u64> = BTreeMap::new();
+    let mut by_rule: BTreeMap<(VerdictKey, Arc<str>, usize), u64> = BTreeMap::new();
+    for count in counts {
+        *by_key.entry(count.key).or_default() += count.packets;
+        if let Some((policy, rule)) = &count.origin {
+            *by_rule.entry((count.key, Arc::clone(policy), *rule)).or_default() += count.packets;
+        }
+    }
+    for (key, packets) in by_key {
+        verdicts(key).absolute(packets);
+    }
+    if series > 0 {
+        rule_counts(by_rule, series);
+    }
+}
+
+fn rule_counts(by_rule: BTreeMap<(VerdictKey, Arc<str>, usize), u64>, series: usize) {
+    let mut other: BTreeMap<VerdictKey, u64> = BTreeMap::new();
+    for (place, ((key, policy, rule), packets)) in by_rule.into_iter().enumerate() {
+        if place < series {
+            rule_packets(key, policy.to_string(), rule.to_string()).absolute(packets);
+        } else {
+            *other.entry(key).or_default() += packets;
+        }
+    }
+    for (key, packets) in other {
+        rule_packets(key, "other".to_owned(), String::new()).absolute(packets);
+    }
+}
+
+fn verdicts(key: VerdictKey) -> Counter {
+    counter!(
+        "egret_enforcer_verdicts_total",
+        "tier" => key.tier_word(), "action" => key.action_word(), "direction" => key.direction.word()
+    )
+}
+
+fn rule_packets(key: VerdictKey, policy: String, rule: String) -> Counter {
+    counter!(
+        "egret_enforcer_rule_packets_total",
+        "tier" => key.tier_word(), "action" => key.action_word(), "direction" => key.direction.word(),
+        "policy" => policy, "rule" => rule
+    )
+}
+
+fn describe() {
+    for (name, help) in COUNTERS {
+        describe_counter!(name, Unit::Count, help);
+    }
+    for (name, help) in GAUGES {
+        describe_gauge!(name, Unit::Count, help);
+    }
+    describe_histogram!(
+        "egret_enforcer_programming_seconds",
+        Unit::Seconds,
+        "How long a batch took to be in the kernel, by what it touched: sets alone, or rules as well."
+    );
+}
+
+const COUNTERS: [(&str, &str); 11] = [
+    (
+        "egret_enforcer_verdicts_total",
+        "Packets that were judged: the first of each allowed connection, and every refused one, by tier, action and direction.",
+    ),
+    (
+        "egret_enforcer_rule_packets_total",
+        "Packets that a single rule decided; only with ruleMetrics, up to so many series, the rest as policy other.",
+    ),
+    ("egret_enforcer_observations_total", "Answers that dnsd told of."),
+    (
+        "egret_enforcer_observations_unattributed_total",
+        "Answers for an address that is no local pod's.",
+    ),
+    (
+        "egret_enforcer_batches_total",
+        "Changes that were given to the backend, by what they touched.",
+    ),
+    (
+        "egret_enforcer_kernel_repairs_total",
+        "Differences between the kernel and what it should hold that were repaired, by kind.",
+    ),
+    (
+        "egret_enforcer_link_peers_dropped_total",
+        "Connections of a dnsd that were ended because it did not read.",
+    ),
+    (
+        "egret_enforcer_record_evictions_total",
+        "Records that went before their time, by the limit that they exceeded.",
+    ),
+    (
+        "egret_enforcer_records_expired_total",
+        "Records that ended with their time to live.",
+    ),
+    (
+        "egret_enforcer_records_protected_total",
+        "Addresses in answers that no name may open.",
+    ),
+    (
+        "egret_enforcer_link_connections_total",
+        "Connections that a dnsd made.",
+    ),
+];
+
+const GAUGES: [(&str, &str); 14] = [
+    (
+        "egret_enforcer_ready",
+        "1 when the kernel is as the policies say, else 0; /readyz has the reasons.",
+    ),
+    ("egret_enforcer_revision", "The revision of the last batch."),
+    (
+        "egret_enforcer_records",
+        "Live records: addresses that a pod was told for a name.",
+    ),
+    (
+        "egret_enforcer_records_limit",
+        "The most records that there may be.",
+    ),
+    (
+        "egret_enforcer_record_names_per_pod",
+        "Names of the pod that has most.",
+    ),
+    (
+        "egret_enforcer_record_names_per_pod_limit",
+        "The most names that a pod may have.",
+    ),
+    (
+        "egret_enforcer_record_addresses_per_name",
+        "Addresses of the name that has most.",
+    ),
+    (
+        "egret_enforcer_record_addresses_per_name_limit",
+        "The most addresses that a name may have for one pod.",
+    ),
+    ("egret_enforcer_source_files", "Manifest files that were read."),
+    (
+        "egret_enforcer_source_bad_files",
+        "Manifest files that cannot be taken; what they said before stays in force.",
+    ),
+    (
+        "egret_enforcer_pods",
+        "Pods of this node, by state: programmed, or pending.",
+    ),
+    (
+        "egret_enforcer_diagnostics",
+        "What is wrong with objects, by severity.",
+    ),
+    ("egret_enforcer_link_peers", "Connected dnsds."),
+    (
+        "egret_enforcer_link_peers_limit",
+        "The most dnsds that may be connected.",
+    ),
+];
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "gauges are floating point, and no count here is near 2^52"
+)]
+fn as_gauge(number: usize) -> f64 {
+    number as f64
+}
+
+fn monotonic() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
+        .expect("every kernel has CLOCK_MONOTONIC");
+    Duration::from(time)
+}

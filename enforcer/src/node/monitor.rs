@@ -1,0 +1,57 @@
+//! News of links, addresses and routes.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use egret_kernel::links::Monitor;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// News come in bursts (an interface, its address, its routes); one look at the end is enough.
+const BURST: Duration = Duration::from_millis(5);
+
+/// Waits for changes of the node's network.
+#[derive(Debug)]
+pub struct LinkNews {
+    monitor: Monitor,
+}
+
+impl LinkNews {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// When the kernel gives no socket.
+    pub fn listen() -> io::Result<Self> {
+        Monitor::open()
+            .map(|monitor| Self { monitor })
+            .map_err(io::Error::other)
+    }
+
+    /// Blocks until something changed, and until the burst is over.
+    ///
+    /// # Errors
+    /// When the socket broke.
+    pub fn wait(&mut self) -> io::Result<()> {
+        loop {
+            let mut waits = [PollFd::new(self.monitor.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut waits, PollTimeout::NONE) {
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            if self.drain()? {
+                std::thread::sleep(BURST);
+                self.drain()?;
+                return Ok(());
+            }
+        }
+    }
+
+    fn drain(&mut self) -> io::Result<bool> {
+        self.monitor
+            .drain()
+            .map(egret_kernel::links::Changes::any)
+            .map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,3 @@
+//! Where objects come from. A source tells the engine what is there, then what changes.
+
+pub mod dir;

@@ -1,0 +1,150 @@
+//! A folder of manifests, watched: for a laptop, a demo, a host without Kubernetes.
+//!
+//! The folder is looked at several times a second, by names, sizes and times: that also sees what mounts and symbolic
+//! links do (a ConfigMap is swapped by one), which notifications of single files do not tell.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use egret_policies::model::cluster::{Entity, EntityKey};
+use tokio::sync::mpsc;
+
+use crate::engine::{Input, SourceState};
+
+mod scan;
+mod file;
+mod merge;
+
+use file::File;
+use scan::{Fingerprint, scan};
+
+/// How often the folder is looked at.
+const PERIOD: Duration = Duration::from_millis(200);
+/// How long it must have been still: an editor writes in several steps.
+const STILL: Duration = Duration::from_millis(40);
+
+/// A watched folder.
+#[derive(Debug)]
+pub struct Directory {
+    root: PathBuf,
+    files: BTreeMap<PathBuf, File>,
+    told: BTreeMap<EntityKey, Entity>,
+    state: SourceState,
+    reported: Vec<String>,
+}
+
+impl Directory {
+    /// The folder, not looked at yet.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Self {
+            root,
+            files: BTreeMap::new(),
+            told: BTreeMap::new(),
+            state: SourceState::default(),
+            reported: Vec::new(),
+        }
+    }
+
+    /// Tells the engine what is there and what changes, until the engine ends.
+    pub async fn watch(mut self, engine: mpsc::Sender<Input>) {
+        let mut seen: Option<BTreeMap<PathBuf, Fingerprint>> = None;
+        loop {
+            match scan(&self.root) {
+                Err(reason) => {
+                    if self.is_unreadable(reason) && self.send(&engine, Vec::new()).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(found) if Some(&found) != seen.as_ref() => {
+                    let Ok(found) = self.settled(found).await else {
+                        continue;
+                    };
+                    let inputs = self.take(&found);
+                    if self.send(&engine, inputs).await.is_err() {
+                        return;
+                    }
+                    seen = Some(found);
+                }
+                Ok(_unchanged) => {}
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// Looks again until two looks see the same.
+    async fn settled(
+        &self,
+        mut found: BTreeMap<PathBuf, Fingerprint>,
+    ) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
+        // A folder that never rests is taken as it is: each file that is whole counts.
+        for _ in 0..25 {
+            tokio::time::sleep(STILL).await;
+            let again = scan(&self.root)?;
+            if again == found {
+                break;
+            }
+            found = again;
+        }
+        Ok(found)
+    }
+
+    fn is_unreadable(&mut self, reason: String) -> bool {
+        if self.state.unreadable.as_ref() == Some(&reason) {
+            return false;
+        }
+        tracing::error!(folder = %self.root.display(), reason, "the source cannot be read; what it said before stays in force");
+        self.state.unreadable = Some(reason);
+        true
+    }
+
+    /// Reads what changed; returns the events that follow.
+    fn take(&mut self, found: &BTreeMap<PathBuf, Fingerprint>) -> Vec<egret_policies::compiler::Event> {
+        self.files.retain(|path, _| found.contains_key(path));
+        for (path, fingerprint) in found {
+            let file = self.files.entry(path.clone()).or_default();
+            if file.is_other(*fingerprint) {
+                file.read(path, *fingerprint);
+            }
+        }
+        let merged = merge::merge(&self.files);
+        let events = merge::events(&self.told, &merged.entities);
+        self.told = merged.entities;
+        self.state = SourceState {
+            is_complete: true,
+            unreadable: None,
+            files: self.files.len(),
+            bad: merged.bad,
+            diagnostics: merged.severities,
+        };
+        self.log(&merged.lines);
+        events
+    }
+
+    /// Says each thing once, as long as it stays the same.
+    fn log(&mut self, lines: &[String]) {
+        for line in lines.iter().filter(|line| !self.reported.contains(line)) {
+            tracing::warn!("{line}");
+        }
+        self.reported = lines.to_vec();
+    }
+
+    async fn send(
+        &self,
+        engine: &mpsc::Sender<Input>,
+        events: Vec<egret_policies::compiler::Event>,
+    ) -> Result<(), mpsc::error::SendError<Input>> {
+        if !events.is_empty() {
+            tracing::info!(folder = %self.root.display(), events = events.len(), files = self.state.files, "the source changed");
+            engine.send(Input::Cluster(events)).await?;
+        }
+        engine.send(Input::Source(self.state.clone())).await
+    }
+}
+
+/// Whether a file holds manifests, by its name.
+fn is_manifest(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| ["yaml", "yml", "json"].contains(&extension))
+}
