@@ -121,9 +121,9 @@ impl Attribution {
                 tracing::debug!(%source, %error, "the route of a client cannot be looked up");
                 Client::Unattributed(Unattributed::Unknown)
             }
+            Ok(_) if switch::is_off(Switch::AttributeByInterface) => Client::Attributed(source),
             Ok(Way::Local) => Client::Unattributed(Unattributed::Local),
             Ok(Way::None) => Client::Unattributed(Unattributed::NoRoute),
-            Ok(Way::Leaves(_)) if switch::is_off(Switch::AttributeByInterface) => Client::Attributed(source),
             Ok(Way::Leaves(way)) if Some(way) == interface => Client::Attributed(source),
             Ok(Way::Leaves(_)) => Client::Unattributed(Unattributed::Interface),
         }

@@ -64,9 +64,9 @@ impl Daemon {
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
         drop(task::spawn("link", link::keep(path, instance, holder, metrics)));
-        serve_operators(config.fixed.admin, operators, recorder)?;
+        let admin = serve_operators(config.fixed.admin, operators, recorder)?;
         let listeners = listeners.serve(&service);
-        tracing::info!(?addresses, admin = %config.fixed.admin, %instance, "ready");
+        tracing::info!(?addresses, %admin, %instance, "ready");
         Ok(Self {
             args,
             service,
@@ -133,7 +133,7 @@ fn serve_operators(
     address: SocketAddr,
     operators: Arc<Operators>,
     recorder: telemetry::Metrics,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<SocketAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -145,13 +145,12 @@ fn serve_operators(
                 match admin::bind(address).await {
                     Err(error) => drop(sender.send(Err(error))),
                     Ok(listener) => {
-                        drop(sender.send(Ok(())));
+                        drop(sender.send(listener.local_addr()));
                         drop(task::spawn("upkeep", recorder.keep_up()));
                         admin::serve(listener, operators).await;
                     }
                 }
             });
         })?;
-    bound.recv().context("the admin thread died")??;
-    Ok(())
+    Ok(bound.recv().context("the admin thread died")??)
 }

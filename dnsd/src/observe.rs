@@ -82,7 +82,7 @@ struct Chain {
 impl Chain {
     fn follow(message: &Message<'_>, records: &[Record]) -> Self {
         let mut links = vec![(message.question().name, Ttl::from_wire(i32::MAX as u32))];
-        while links.len() <= MAX_CHAIN {
+        while links.len() <= MAX_CHAIN && !switch::is_off(Switch::FollowChain) {
             let (owner, lowest) = links[links.len() - 1];
             let Some((target, ttl)) = alias(message.octets(), records, &owner) else {
                 break;
@@ -90,7 +90,12 @@ impl Chain {
             if links.iter().any(|(name, _)| *name == target) {
                 break;
             }
-            links.push((target, ttl.min(lowest)));
+            let lowest = if switch::is_off(Switch::LowestTtl) {
+                lowest
+            } else {
+                ttl.min(lowest)
+            };
+            links.push((target, lowest));
         }
         Self { links }
     }

@@ -1,6 +1,7 @@
 //! Names on the wire.
 
 use egret_shared::name::{DnsName, InvalidName};
+use egret_shared::switch::{Switch, is_off};
 
 use super::read::Malformed;
 
@@ -82,7 +83,9 @@ impl WireName {
             .get_mut(self.length..end)
             .ok_or(Malformed::NameTooLong)?;
         room.copy_from_slice(octets);
-        room[1..].make_ascii_lowercase();
+        if !is_off(Switch::IgnoreCase) {
+            room[1..].make_ascii_lowercase();
+        }
         self.length = end;
         Ok(())
     }

@@ -1,0 +1,245 @@
+//! The program as people run it: usage, configuration, start, reload, stop.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+use clap::CommandFactory;
+use egret_dnsd::config::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const USAGE: Option<i32> = Some(64);
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dnsd"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// A file that goes when the test does.
+struct File(PathBuf);
+
+impl File {
+    fn with(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("egret-dnsd-{name}-{}.yaml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for option in ["--help", "--version"] {
+        assert_eq!(run(&[option]).status.code(), Some(0), "{option}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_64_and_says_what_is_missing_or_wrong() {
+    let listen = ["--listen", "127.0.0.1:0"];
+    let both = ["--listen", "127.0.0.1:0", "--upstream", "192.0.2.53:53"];
+    let with = |before: &[&'static str], more: &[&'static str]| [before, more].concat();
+    for (arguments, said) in [
+        (vec![], "listen is missing"),
+        (listen.to_vec(), "upstreams is missing"),
+        (vec!["--listen", "localhost"], "--listen"),
+        (with(&both, &["--on-stall", "wait"]), "release, servfail, drop"),
+        (
+            with(&both, &["--stall-deadline", "5s"]),
+            "stallDeadline: 5s is not accepted; 1ms to 4s is",
+        ),
+        (with(&both, &["--stall-deadline", "200"]), "ms, s, m or h"),
+        (
+            with(&both, &["--try-timeout", "9s"]),
+            "tryTimeout is above totalTimeout",
+        ),
+        (with(&both, &["--nonsense"]), "--nonsense"),
+        (
+            with(&both, &["--config", "/nonexistent.yaml"]),
+            "/nonexistent.yaml",
+        ),
+    ] {
+        let output = run(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_unknown_or_wrong_field_is_refused_with_line_and_column() {
+    for (text, said) in [
+        (
+            "listen: [\"127.0.0.1:0\"]\nonstall: drop\n",
+            ["onstall", "line 2"],
+        ),
+        (
+            "listen: [\"127.0.0.1:0\"]\nonStall: wait\n",
+            ["release", "line 2"],
+        ),
+        ("\nstallDeadline: 3\n", ["\"200ms\"", "line 2"]),
+    ] {
+        let file = File::with("wrong", text);
+        let output = run(&["--config", file.path()]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), USAGE, "{text:?}: {stderr}");
+        assert!(
+            said.iter().all(|said| stderr.contains(said)),
+            "{text:?}: {stderr}"
+        );
+        assert!(stderr.contains(file.path()), "{stderr}");
+    }
+}
+
+/// A running dnsd.
+struct Running {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Running {
+    fn start(file: &File) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dnsd"))
+            .args(["--config", file.path()])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        Self { child, log }
+    }
+
+    /// Reads the log up to the first line that has this.
+    fn line(&mut self, wanted: &str) -> String {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            let length = self.log.read_line(&mut line).unwrap();
+            assert!(length > 0, "{wanted:?} was not logged, but: {seen}");
+            if line.contains(wanted) {
+                return line;
+            }
+            seen.push_str(&line);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: dnsd\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The value of a field of a log line in JSON.
+fn field(line: &str, name: &str) -> String {
+    let (_, rest) = line.split_once(&format!("\"{name}\":\"")).unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
+fn settings(more: &str) -> String {
+    format!(
+        "listen: [\"127.0.0.1:0\"]\nupstreams: [\"127.0.0.1:1\"]\nlink: /nonexistent/link.sock\nadmin: \"127.0.0.1:0\"\n{more}"
+    )
+}
+
+#[test]
+fn it_says_when_it_is_ready_takes_a_new_file_and_stops_cleanly() {
+    let file = File::with("running", &settings(""));
+    let mut dnsd = Running::start(&file);
+    let admin = field(&dnsd.line("\"ready\""), "admin").parse().unwrap();
+    assert!(get(admin, "/healthz").starts_with("HTTP/1.1 200"));
+    assert!(get(admin, "/readyz").contains("first interest"));
+    std::fs::write(&file.0, settings("onStall: drop\ncacheSize: 1MiB\n")).unwrap();
+    dnsd.signal(Signal::SIGHUP);
+    assert!(dnsd.line("need a restart").contains("cacheSize"));
+    dnsd.line("was read again");
+    std::fs::write(&file.0, settings("onStall: wait\n")).unwrap();
+    dnsd.signal(Signal::SIGHUP);
+    assert!(dnsd.line("stays as it is").contains("line 5"));
+    dnsd.signal(Signal::SIGTERM);
+    dnsd.line("\"stopped\"");
+    assert_eq!(dnsd.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&[
+        "--listen",
+        &address,
+        "--upstream",
+        "127.0.0.1:1",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&address));
+}
+
+#[test]
+fn every_option_every_field_and_every_metric_is_documented() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/dnsd.md")).unwrap();
+    let command = Args::command();
+    let options: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+    assert!(options.len() > 20);
+    for option in options {
+        assert!(
+            page.contains(&format!("`--{option}`")),
+            "--{option} is not in docs/dnsd.md"
+        );
+    }
+    let file = File::with("documented", &settings(""));
+    let mut dnsd = Running::start(&file);
+    let admin = field(&dnsd.line("\"ready\""), "admin").parse().unwrap();
+    let metrics = get(admin, "/metrics");
+    let names: Vec<&str> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next())
+        .collect();
+    assert!(names.len() > 25, "{metrics}");
+    for name in names {
+        assert!(
+            page.contains(&format!("`{name}")),
+            "{name} is not in docs/dnsd.md"
+        );
+    }
+}
+
+#[test]
+fn the_example_configuration_is_accepted() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/config/dnsd.yaml");
+    let written = egret_shared::rt::config::load::<egret_dnsd::config::Written>(path.as_ref()).unwrap();
+    written.mean().unwrap();
+}
