@@ -271,3 +271,60 @@ fn the_family_of_a_service_is_the_first_of_the_source_that_is_served() {
     assert_eq!(parts(&rows[0], "endpoints"), [("fd00::1", "allow")]);
     assert_eq!(parts(&rows[1], "endpoints"), [("10.0.0.1", "allow")]);
 }
+
+#[test]
+fn a_name_that_leads_to_a_service_is_judged_at_its_endpoints() {
+    let elsewhere = SERVICE
+        .replace("name: web", "name: empty")
+        .replace("app: web", "app: nobody")
+        .replace("10.96.0.10", "10.96.0.11");
+    let by_name = "egress: [{action: Accept, to: [{domainNames: [web.example.com]}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}]";
+    let rows = Asked::of("name_of_service")
+        .manifest(&(three_servers() + SERVICE + &elsewhere))
+        .manifest(&cluster_policy("by-name", "Admin", by_name))
+        .record("a/client", "web.example.com", "10.96.0.10")
+        .record("a/client", "empty.example.com", "10.96.0.11")
+        .tcp("a/client", r#"{"name":"web.example.com"}"#, 80)
+        .tcp("a/client", r#"{"name":"empty.example.com"}"#, 80)
+        .rows();
+    assert_eq!(
+        parts(&rows[0], "addresses"),
+        [("10.96.0.10", "deny"), ("10.96.0.10", "deny")],
+        "what leaves the node has the address of an endpoint, which nobody was told"
+    );
+    assert_eq!(rows[0]["addresses"][1]["pod"], "a/two");
+    assert_eq!(
+        (&rows[1]["verdict"], &rows[1]["reason"]),
+        (&json!("deny"), &json!("no endpoints"))
+    );
+}
+
+#[test]
+fn what_owns_pods_of_the_manifests_is_no_endpoint_beside_them() {
+    let workload = |kind: &str, name: &str, more: &str, replicas: u8| {
+        format!(
+            "---\napiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: a{more}}}\n\
+             spec: {{replicas: {replicas}, template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{ports: [{{name: http, containerPort: 8080}}]}}]}}}}}}\n"
+        )
+    };
+    let owned = |kind: &str, name: &str| format!(", ownerReferences: [{{kind: {kind}, name: {name}}}]");
+    let pod = serving("a/web-1-x", "app: web", "10.0.0.1", 8080).replace(
+        "namespace: a,",
+        &format!("namespace: a{},", owned("ReplicaSet", "web-1")),
+    );
+    let printed = workload("Deployment", "web", "", 1)
+        + &workload("ReplicaSet", "web-0", &owned("Deployment", "web"), 0)
+        + &workload("ReplicaSet", "web-1", &owned("Deployment", "web"), 1)
+        + &asked::pod("a/client", "app: client", &["10.0.0.9"]);
+    let rows = |test: &str, text: &str| {
+        Asked::of(test)
+            .manifest(&(text.to_owned() + SERVICE))
+            .tcp("a/client", TO_WEB, 80)
+            .rows()
+    };
+    let with_pod = rows("owners_with_pod", &(printed.clone() + &pod));
+    assert_eq!(parts(&with_pod[0], "endpoints"), [("10.0.0.1", "allow")]);
+    let without = rows("owners_without_pod", &printed);
+    assert_eq!(without[0]["endpoints"].as_array().unwrap().len(), 1);
+    assert_eq!(without[0]["endpoints"][0]["pod"], "a/web-1");
+}

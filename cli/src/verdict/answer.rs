@@ -12,7 +12,7 @@ use super::cluster::{Cluster, Member};
 use super::input::{Destination, Probe, Protocol, Source};
 use super::judge::{Judge, protocol_of};
 use super::note::Note;
-use super::route::{Connection, Route, Router, Unjudgeable};
+use super::route::{Connection, Reached, Route, Router, Unjudgeable};
 use super::row::{Part, Row, Word, ends};
 use super::selection::Selection;
 
@@ -93,17 +93,17 @@ impl Answerer<'_> {
         }
     }
 
-    fn answer_addresses(
-        &mut self,
-        probe: &Probe,
-        addresses: Vec<(IpAddr, Result<Connection, Unjudgeable>)>,
-    ) -> Row {
+    fn answer_addresses(&mut self, probe: &Probe, reached: Vec<Reached>) -> Row {
         let mut notes = self.notes_of_ends(probe);
-        let mut parts = Vec::with_capacity(addresses.len());
-        for (address, connection) in addresses {
+        let mut parts = Vec::with_capacity(reached.len());
+        for Reached { told, connection } in reached {
             parts.push(match connection {
-                Ok(connection) => self.part(&connection, &mut notes),
-                Err(unjudgeable) => unjudged_part(address, &unjudgeable),
+                Ok(connection) => Part {
+                    address: told,
+                    ..self.part(&connection, &mut notes)
+                },
+                Err(Unjudgeable::NoEndpoints) => unjudged_part(told, Word::Deny, &Unjudgeable::NoEndpoints),
+                Err(unjudgeable) => unjudged_part(told, Word::Error, &unjudgeable),
             });
         }
         Row {
@@ -252,29 +252,24 @@ fn row(probe: &Probe, verdict: Word, reason: Option<String>, notes: Notes) -> Ro
 
 /// Of several connections the first that is denied speaks for all, else the first.
 fn row_of_parts(probe: &Probe, parts: &[Part], notes: Notes) -> Row {
-    let Some(verdict) = Word::of_all(parts.iter().map(|part| part.verdict)) else {
-        let reason = parts.first().and_then(|part| part.reason.clone());
-        return row(
-            probe,
-            Word::Error,
-            reason.or_else(|| Some("no address of the family".to_owned())),
-            notes,
-        );
+    let verdict = Word::of_all(parts.iter().map(|part| part.verdict)).unwrap_or(Word::Error);
+    let Some(speaker) = parts.iter().find(|part| part.verdict == verdict) else {
+        let reason = Some("no record of the family".to_owned());
+        return row(probe, Word::Error, reason, notes);
     };
-    let speaker = parts.iter().find(|part| part.verdict == verdict);
     Row {
-        egress: speaker.and_then(|part| part.egress.clone()),
-        ingress: speaker.and_then(|part| part.ingress.clone()),
-        ..row(probe, verdict, None, notes)
+        egress: speaker.egress.clone(),
+        ingress: speaker.ingress.clone(),
+        ..row(probe, verdict, speaker.reason.clone(), notes)
     }
 }
 
-fn unjudged_part(address: IpAddr, unjudgeable: &Unjudgeable) -> Part {
+fn unjudged_part(address: IpAddr, verdict: Word, unjudgeable: &Unjudgeable) -> Part {
     Part {
         address,
         port: None,
         pod: None,
-        verdict: Word::Error,
+        verdict,
         reason: Some(unjudgeable.to_string()),
         egress: None,
         ingress: None,

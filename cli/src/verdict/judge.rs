@@ -33,16 +33,27 @@ pub struct Judge {
 pub struct Unused {
     /// Pods of records that are not in the manifests, have ended, or are on a node's network.
     pub pods: BTreeSet<PodKey>,
+    /// Records over the limits that a node has, too.
+    pub evicted: u64,
 }
 
 impl Unused {
     /// What to say about them.
-    pub fn remarks(&self) -> impl Iterator<Item = String> {
-        self.pods.iter().map(|pod| {
-            format!(
-                "records of {pod} are not used: it is no live pod of the manifests with an address of its own"
-            )
-        })
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let of_nobody = "it is no live pod of the manifests with an address of its own";
+        let mut remarks: Vec<String> = self
+            .pods
+            .iter()
+            .map(|pod| format!("records of {pod} are not used: {of_nobody}"))
+            .collect();
+        if self.evicted > 0 {
+            remarks.push(format!(
+                "{} records are over the limits of a node and not used",
+                self.evicted
+            ));
+        }
+        remarks
     }
 }
 
@@ -75,6 +86,8 @@ impl Judge {
                 .apply(&batch, NOW)
                 .expect("every batch of the compiler can be applied");
         }
+        let stats = compiler.record_stats();
+        unused.evicted = stats.evicted_names_per_pod + stats.evicted_addresses_per_name + stats.evicted_total;
         let mut told: Told = BTreeMap::new();
         for record in compiler.records() {
             told.entry((record.pod.clone(), record.name.clone()))

@@ -1,7 +1,7 @@
 //! From files to what they mean: the same reading and lowering as on a node, then the few things that only
 //! manifests without a cluster need (an address for every pod, whether a Service would send to it).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -20,9 +20,9 @@ use super::cluster::Member;
 use super::files::{UnreadablePath, find_manifests};
 use super::note::Note;
 
-mod readiness;
+mod serving;
 
-use readiness::is_ready;
+use serving::{is_ready, owners};
 
 /// What the manifests hold.
 #[derive(Debug, Default)]
@@ -106,8 +106,10 @@ struct Collector {
     reading: Reading,
     manifests: Manifests,
     problems: Vec<Problem>,
-    /// Where each object was found first, and whether as a workload.
+    /// Each object that was found, and whether it is a workload.
     seen: BTreeMap<EntityKey, Found>,
+    /// Objects that own a pod or a workload.
+    owners: BTreeSet<ObjectRef>,
 }
 
 #[derive(Clone)]
@@ -123,6 +125,7 @@ impl Collector {
             manifests: Manifests::default(),
             problems: Vec::new(),
             seen: BTreeMap::new(),
+            owners: BTreeSet::new(),
         }
     }
 
@@ -191,6 +194,7 @@ impl Collector {
     }
 
     fn keep_pod(&mut self, pod: Pod, object: &Object) {
+        self.owners.extend(owners(object));
         let key = pod.key.clone();
         let member = Member {
             is_ready: is_ready(object),
@@ -227,6 +231,10 @@ impl Collector {
             .partition(|problem| problem.severity == Severity::Error);
         if !errors.is_empty() {
             return Err(UnreadableManifests::Problems(errors));
+        }
+        for (key, member) in &mut self.manifests.members {
+            let found = self.seen.get(&EntityKey::Pod(key.clone()));
+            member.is_ready &= found.is_none_or(|found| !self.owners.contains(&found.reference));
         }
         self.manifests
             .remarks

@@ -39,8 +39,18 @@ pub enum Route {
     Direct(Connection),
     /// One for each endpoint of a Service; there may be none.
     Endpoints(Vec<Connection>),
-    /// One for each address that the source was told, or what keeps it from using one.
-    Addresses(Vec<(IpAddr, Result<Connection, Unjudgeable>)>),
+    /// What comes of each address that the source was told.
+    Addresses(Vec<Reached>),
+}
+
+/// What comes of an address that the source was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// The address.
+    pub told: IpAddr,
+    /// The connection, or what keeps the source from using the address. There are several for the address of
+    /// a Service with several endpoints.
+    pub connection: Result<Connection, Unjudgeable>,
 }
 
 /// What each pod was told for each name, and still counts.
@@ -177,10 +187,28 @@ impl Router<'_> {
             return Err(Unjudgeable::NoRecord { pod, name });
         };
         let is_asked = |address: &&IpAddr| probe.family.is_none_or(|family| family == Family::of(**address));
-        let route = |address: &IpAddr| (*address, origin.connect(&address.to_string(), &[*address], port));
+        let asked = addresses.iter().filter(is_asked);
         Ok(Route::Addresses(
-            addresses.iter().filter(is_asked).map(route).collect(),
+            asked
+                .flat_map(|address| self.reach(origin, *address, port))
+                .collect(),
         ))
+    }
+
+    fn reach(&self, origin: &Origin, told: IpAddr, port: PortThere) -> Vec<Reached> {
+        let connections = match self.route_to_address(origin, told, port) {
+            Ok(Route::Direct(connection)) => vec![Ok(connection)],
+            Ok(Route::Endpoints(connections)) if connections.is_empty() => {
+                vec![Err(Unjudgeable::NoEndpoints)]
+            }
+            Ok(Route::Endpoints(connections)) => connections.into_iter().map(Ok).collect(),
+            Ok(Route::Addresses(reached)) => return reached,
+            Err(unjudgeable) => vec![Err(unjudgeable)],
+        };
+        connections
+            .into_iter()
+            .map(|connection| Reached { told, connection })
+            .collect()
     }
 }
 

@@ -27,27 +27,30 @@ fn ranges() -> impl Iterator<Item = Ipv4Net> {
 /// one address: then the second by name gets the next that is free.
 ///
 /// # Panics
-/// When more pods ask than a range has addresses.
+/// When there are more pods than all ranges have addresses.
 #[must_use]
 pub fn make_up(pods: &BTreeSet<PodKey>, used: &Used) -> BTreeMap<PodKey, IpAddr> {
+    let needed = pods.len() + used.addresses.len();
+    let has_room = |range: &Ipv4Net| usize::try_from(size_of(*range)).is_ok_and(|size| size > needed);
     let range = ranges()
-        .find(|range| used.leaves_alone(range))
-        .unwrap_or_else(|| ranges().next().expect("there is more than one range"));
-    let size = 1u32 << (32 - range.prefix_len());
-    assert!(
-        u64::from(size) > 2 * pods.len() as u64 + used.addresses.len() as u64,
-        "too many pods for {range}"
-    );
+        .find(|range| has_room(range) && used.leaves_alone(range))
+        .or_else(|| ranges().find(has_room))
+        .expect("nobody has sixteen million pods");
+    let size = size_of(range);
     let mut taken = used.addresses.clone();
     let address_of = |pod: &PodKey| {
         let start = fnv1a(&pod.to_string()) % size;
         let address = (0..size)
             .map(|step| nth(range, (start + step) % size))
             .find(|address| taken.insert(*address))
-            .expect("the range has more addresses than there are pods");
+            .expect("the range has more addresses than are used and needed");
         (pod.clone(), address)
     };
     pods.iter().map(address_of).collect()
+}
+
+const fn size_of(range: Ipv4Net) -> u32 {
+    1 << (32 - range.prefix_len())
 }
 
 fn nth(range: Ipv4Net, index: u32) -> IpAddr {

@@ -42,6 +42,9 @@ pub enum Unjudgeable {
     /// The Service has no such port.
     #[error(transparent)]
     UnknownPort(#[from] UnknownPort),
+    /// The address is that of a Service that leads nowhere.
+    #[error("no endpoints")]
+    NoEndpoints,
     /// Services forward by port.
     #[error("a Service forwards TCP, UDP and SCTP, not ICMP")]
     IcmpToService,
