@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both sides of the backend share: the same layouts stand in src/backend/ebpf/layout.rs, and the
+ * enforcer compares their sizes with those of the maps before it uses them.
+ *
+ * Everything that a program must find is found by its content, never by a number that user space hands
+ * out: a set by the digest of what it stands for, a counter by the digest of its rule. So an enforcer that
+ * starts again finds its maps as it would have written them. */
+#ifndef EGRET_MAPS_H
+#define EGRET_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define MAX_RULES 256
+#define MAX_OWN_ADDRESSES 4
+#define MAX_MEMBERS 262144
+#define MAX_COUNTERS 16384
+#define MAX_UDP_FLOWS 65536
+
+#define DIGEST 16
+
+enum action { ACTION_ALLOW = 1, ACTION_DENY = 2, ACTION_PASS = 3 };
+enum peer { PEER_ANY = 1, PEER_ADDRESSES = 2, PEER_NETWORKS = 3, PEER_ADDRESS_PORTS = 4, PEER_OWN_NODE = 5 };
+
+/* Families as IANA numbers them for addresses (1 and 2); IPv4 fills the first word, the others are 0. A
+ * v4-mapped address is an IPv4 address: the kernel sends IPv4 packets for it. */
+#define FAMILY_V4 1
+#define FAMILY_V6 2
+
+struct address {
+	__u32 family;
+	__u32 words[4]; /* network order */
+};
+
+struct counter_key {
+	__u8 tier;
+	__u8 action;
+	__u8 direction;
+	__u8 unused;
+	char digest[DIGEST]; /* of tier, policy, rule and action */
+};
+
+struct rule {
+	struct counter_key counter;
+	char set[DIGEST];
+	__u32 next; /* where a Pass goes on: the first rule behind its tier */
+	__u16 first_port;
+	__u16 last_port;
+	__u8 action;
+	__u8 peer;
+	__u8 transport; /* 0: every protocol and port */
+	__u8 unused;
+};
+
+/* A pod, as its attach point knows it. All zero, which is what the kernel makes when a program is
+ * attached, means that it is not programmed: everything is denied. */
+struct pod {
+	__u64 id; /* the inode of its cgroup, for keys of maps that all pods share */
+	__u32 programmed;
+	__u32 generation; /* changes when open flows are to be judged again; never 0 when programmed */
+	__u32 rules_count;
+	__u32 own_count;
+	struct address own[MAX_OWN_ADDRESSES];
+	struct rule rules[MAX_RULES];
+};
+
+struct member_key {
+	char set[DIGEST];
+	struct address address;
+};
+
+struct member {
+	__u64 expires; /* nanoseconds of CLOCK_BOOTTIME; 0: never */
+};
+
+struct network_key {
+	__u32 prefix; /* in bits, of set, family and address */
+	char set[DIGEST];
+	struct address address;
+};
+
+struct port_key {
+	char set[DIGEST];
+	struct address address;
+	__u16 port; /* host order */
+	__u8 transport;
+	__u8 unused;
+};
+
+struct udp_key {
+	__u64 pod;
+	struct address peer;
+	__u16 peer_port;  /* host order */
+	__u16 local_port; /* host order */
+};
+
+struct udp_flow {
+	__u64 seen;	  /* nanoseconds of CLOCK_BOOTTIME */
+	__u32 generation; /* of the pod when its rules allowed the flow; 0: the peer opened it */
+	__u32 unused;
+};
+
+/* The storage belongs to the attach point, so a socket is judged as the pod in which it was made, whoever
+ * holds it. bpf_get_current_cgroup_id() would ask the task instead: a socket that is handed to another
+ * pod would be judged by that pod's rules. With a key of 8 octets all programs of an attach point share
+ * one value, and an update swaps it as a whole (kernel/bpf/local_storage.c, cgroup_storage_update_elem). */
+struct {
+	__uint(type, BPF_MAP_TYPE_CGROUP_STORAGE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u64);
+	__type(value, struct pod);
+} egret_pods SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_MEMBERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct member_key);
+	__type(value, struct member);
+} egret_members SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_MEMBERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct network_key);
+	__type(value, __u8);
+} egret_networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_MEMBERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct port_key);
+	__type(value, __u8);
+} egret_ports SEC(".maps");
+
+/* The node's own addresses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct address);
+	__type(value, __u8);
+} egret_node SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_COUNTERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct counter_key);
+	__type(value, __u64);
+} egret_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_UDP_FLOWS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct udp_key);
+	__type(value, struct udp_flow);
+} egret_udp SEC(".maps");
+
+/* TCP connections that came about: 0 opened by pods, 1 accepted by them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u64);
+} egret_established SEC(".maps");
+
+#endif

@@ -1,0 +1,376 @@
+//! The backend `ebpf`: judges in the pod itself, in connect(2) and sendmsg(2), so that what is denied fails at
+//! once with EPERM and costs no packet.
+//!
+//! A pod is its cgroup. Programs are attached to it, and its rules are the storage of that attach point, so
+//! a socket is judged as the pod in which it was made, whatever process holds it. Sets, counters and rules are
+//! found by digests of their content; everything is pinned, and goes on when the enforcer does not run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_kernel::links::Links;
+use egret_policies::rules::{Batch, Digest, Direction, MembersChanged, PodRules, SetId, SetKind};
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use super::{Backend, BackendError, Pending, Standing, VerdictCount, VerdictCounters};
+
+mod pod;
+mod render;
+mod layout;
+mod tables;
+mod counters;
+mod cgroup;
+mod programs;
+mod pins;
+mod syscall;
+
+use counters::Counters;
+use layout::POD_SIZE;
+use pins::Pins;
+use pod::{Kernel, Pod, Which};
+use programs::Programs;
+use syscall::Map;
+use tables::Tables;
+
+/// What this backend does not do. Said at start and in its dump.
+pub const LIMITS: [&str; 5] = [
+    "ingress rules are not enforced by this backend",
+    "raw, packet and ping sockets, and send() on connected UDP sockets, are not judged: only connect() and sendmsg() are",
+    "connections that are open are not ended when a policy changes; UDP flows of unconnected sockets are judged again",
+    "a pod is not judged before it is known here: from its first process until its rules arrive",
+    "cgroup version 2 alone: a pod that the runtime keeps in version 1 hierarchies is not found",
+];
+
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Where this backend looks, and where it keeps what outlives the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The directory of a cgroup2 tree below which pods are.
+    pub cgroup_root: PathBuf,
+    /// A directory for pins. Where it is not in a BPF file system, one is mounted on it.
+    pub pin_path: PathBuf,
+}
+
+/// The backend.
+#[derive(Debug)]
+pub struct Ebpf {
+    options: Options,
+    pins: Pins,
+    stage: Stage,
+    counters: Arc<SharedCounters>,
+    sets: BTreeMap<SetId, SetKind>,
+    pods: BTreeMap<PodKey, Pod>,
+    swept: Timestamp,
+}
+
+/// What has been done with the kernel.
+#[derive(Debug)]
+enum Stage {
+    /// Nothing.
+    Unread,
+    /// It was read; the first batch decides what of it stays.
+    Adopted(Box<Kernel>),
+    /// It is as the batches say.
+    Running(Box<Kernel>),
+}
+
+impl Stage {
+    fn kernel(&mut self) -> Option<&mut Kernel> {
+        match self {
+            Self::Unread => None,
+            Self::Adopted(kernel) | Self::Running(kernel) => Some(kernel),
+        }
+    }
+}
+
+impl Ebpf {
+    /// The backend, before it has touched anything.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        // A digest is of a text, and this text is another for every other object.
+        let object = Digest::of(&format!("{:?}", programs::OBJECT)).to_string();
+        Self {
+            pins: Pins::new(&options.pin_path, object),
+            options,
+            stage: Stage::Unread,
+            counters: Arc::default(),
+            sets: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            swept: Timestamp::from_millis(0),
+        }
+    }
+
+    fn open(&self) -> Result<Kernel, BackendError> {
+        let maps = self.pins.maps();
+        let given = &self.options.cgroup_root;
+        let cgroup_root =
+            cgroup::tree(given).map_err(|error| BackendError::new("find the tree of cgroups", error))?;
+        if cgroup_root != *given {
+            tracing::warn!(
+                "{} is not in a cgroup2 tree: looking for pods in {}",
+                given.display(),
+                cgroup_root.display()
+            );
+        }
+        self.pins
+            .prepare()
+            .map_err(|error| BackendError::new("prepare the directory for pins", error))?;
+        let programs =
+            Programs::load(&maps).map_err(|error| BackendError::new("load the eBPF programs", error))?;
+        let processors = aya::util::nr_cpus().map_err(|(path, error)| BackendError::new(path, error))?;
+        let opened = |error| BackendError::new("open the pinned eBPF maps", error);
+        Ok(Kernel {
+            programs,
+            storage: Map::open(&maps.join("egret_pods"), (size_of::<u64>(), POD_SIZE), 1).map_err(opened)?,
+            tables: Tables::open(&maps).map_err(opened)?,
+            counters: Arc::new(Counters::open(&maps, processors).map_err(opened)?),
+            pins: self.pins.clone(),
+            cgroup_root,
+        })
+    }
+
+    /// Sets and their members; then, the first time, what an earlier life left in them.
+    fn apply_sets(&mut self, batch: &Batch, now: Timestamp) {
+        self.sets
+            .extend(batch.sets_created.iter().map(|set| (set.id, set.kind)));
+        let Some(kernel) = self.stage.kernel() else { return };
+        for changed in &batch.members_changed {
+            change(&mut kernel.tables, changed);
+        }
+        if matches!(self.stage, Stage::Adopted(_)) {
+            self.keep_records_alone(now);
+        }
+    }
+
+    /// The first batch holds everything but what pods were told: that alone is taken over from the kernel.
+    fn keep_records_alone(&mut self, now: Timestamp) {
+        let records = self.sets.iter().filter(|(_, kind)| **kind == SetKind::Records);
+        let records: BTreeSet<Vec<u8>> = records.map(|(set, _)| set.digest().as_str().into()).collect();
+        let Some(kernel) = self.stage.kernel() else { return };
+        kernel.tables.adopt_records(|set| records.contains(set), now);
+    }
+
+    fn apply_pods(&mut self, batch: &Batch) {
+        for rules in &batch.rules_replaced {
+            say_what_is_not_enforced(rules);
+            let pod = self.pods.remove(&rules.pod);
+            self.pods
+                .insert(rules.pod.clone(), Pod::with_rules(pod, rules.clone()));
+        }
+        for (pod, direction) in &batch.reevaluate {
+            if let (Direction::Egress, Some(pod)) = (direction, self.pods.get_mut(pod)) {
+                pod.judge_again();
+            }
+        }
+        for removed in &batch.pods_removed {
+            self.remove(removed);
+        }
+        self.program(Which::Changed);
+    }
+
+    /// Puts what pods should have where it should be, and counts those for which it was not there.
+    fn program(&mut self, which: Which) -> u64 {
+        let Some(kernel) = self.stage.kernel() else {
+            return 0;
+        };
+        let which = if kernel.tables.take_faults_changed() {
+            Which::All
+        } else {
+            which
+        };
+        pod::program(kernel, &mut self.pods, &self.sets, which)
+    }
+
+    fn remove(&mut self, key: &PodKey) {
+        let (Some(pod), Some(kernel)) = (self.pods.remove(key), self.stage.kernel()) else {
+            return;
+        };
+        if let Err(error) = pod.release(kernel) {
+            tracing::error!(pod = %key, %error, "the pins of a pod that left stay");
+        }
+    }
+
+    fn destroy_sets(&mut self, batch: &Batch) {
+        let Some(kernel) = self.stage.kernel() else { return };
+        for set in &batch.sets_destroyed {
+            kernel.tables.clear(*set);
+            self.sets.remove(set);
+        }
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        if now.since(self.swept) < SWEEP_INTERVAL {
+            return;
+        }
+        self.swept = now;
+        let Some(kernel) = self.stage.kernel() else { return };
+        kernel.tables.sweep(now);
+        kernel.remove_severed(self.pods.values());
+    }
+
+    fn standing(&mut self) -> Standing {
+        let broken = matches!(self.stage, Stage::Unread).then(|| "the kernel was not read".to_owned());
+        let pending = |(key, pod): (&PodKey, &Pod)| Some((key.clone(), Pending::Refused(pod.fault()?)));
+        Standing {
+            pending: self.pods.iter().filter_map(pending).collect(),
+            broken,
+            repaired: BTreeMap::new(),
+        }
+    }
+
+    fn read_node(&mut self) -> Option<String> {
+        let kernel = self.stage.kernel()?;
+        match node_addresses() {
+            Ok(own) => {
+                kernel.tables.set_node(own);
+                None
+            }
+            Err(error) => Some(format!("cannot list the node's addresses: {error}")),
+        }
+    }
+}
+
+impl Backend for Ebpf {
+    fn name(&self) -> &'static str {
+        "ebpf"
+    }
+
+    fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
+        let kernel = self.open()?;
+        self.counters.set(Arc::clone(&kernel.counters));
+        self.stage = Stage::Adopted(Box::new(kernel));
+        LIMITS
+            .iter()
+            .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+        let node = if matches!(self.stage, Stage::Adopted(_)) {
+            self.read_node()
+        } else {
+            None
+        };
+        self.apply_sets(batch, now);
+        self.apply_pods(batch);
+        self.destroy_sets(batch);
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Unread) {
+            Stage::Adopted(mut kernel) => {
+                kernel.tables.settle();
+                Stage::Running(kernel)
+            }
+            stage => stage,
+        };
+        self.sweep(now);
+        Standing {
+            broken: node,
+            ..self.standing()
+        }
+    }
+
+    fn links_changed(&mut self, _now: Timestamp) -> Standing {
+        let node = self.read_node();
+        self.program(Which::Unsettled);
+        Standing {
+            broken: node,
+            ..self.standing()
+        }
+    }
+
+    fn reconcile(&mut self, now: Timestamp) -> Standing {
+        let node = self.read_node();
+        let mut repaired = BTreeMap::new();
+        if let Stage::Running(kernel) = &mut self.stage {
+            if let Err(error) = kernel.tables.list() {
+                return Standing {
+                    broken: Some(format!("cannot list the maps: {error}")),
+                    ..self.standing()
+                };
+            }
+            let (written, removed) = kernel.tables.settle();
+            repaired.extend([("member missing", written), ("member surplus", removed)]);
+        }
+        repaired.insert("pod", self.program(Which::All));
+        repaired.retain(|_, count| *count > 0);
+        self.sweep(now);
+        Standing {
+            broken: node,
+            repaired,
+            ..self.standing()
+        }
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        Arc::clone(&self.counters) as Arc<dyn VerdictCounters>
+    }
+
+    fn dump(&self) -> String {
+        let mut lines: Vec<String> = LIMITS.iter().map(|limit| format!("not done: {limit}")).collect();
+        if let Stage::Adopted(kernel) | Stage::Running(kernel) = &self.stage {
+            let (members, pending) = kernel.tables.counts();
+            lines.push(format!(
+                "sets {}, members {members}, pending {pending}",
+                self.sets.len()
+            ));
+        }
+        lines.extend(self.pods.iter().map(|(key, pod)| format!("{key}: {pod}")));
+        lines.join("\n") + "\n"
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        self.stage = Stage::Unread;
+        self.pods.clear();
+        self.sets.clear();
+        self.pins
+            .remove_everything()
+            .map_err(|error| BackendError::new("remove the pins", error))
+    }
+}
+
+/// The counters as they are handed out, before and after the maps are there.
+#[derive(Debug, Default)]
+struct SharedCounters(std::sync::OnceLock<Arc<Counters>>);
+
+impl SharedCounters {
+    /// A second `adopt` opens the same pinned map: the first handle goes on reading it.
+    fn set(&self, counters: Arc<Counters>) {
+        drop(self.0.set(counters));
+    }
+}
+
+impl VerdictCounters for SharedCounters {
+    fn read(&self) -> Result<Vec<VerdictCount>, BackendError> {
+        self.0
+            .get()
+            .map_or_else(|| Ok(Vec::new()), |counters| counters.read())
+    }
+}
+
+fn change(tables: &mut Tables, changed: &MembersChanged) {
+    for (member, expires) in &changed.added {
+        tables.add(changed.set, member, *expires);
+    }
+    for member in &changed.removed {
+        tables.remove(changed.set, member);
+    }
+}
+
+fn say_what_is_not_enforced(rules: &PodRules) {
+    if !rules.ingress.tiers.is_empty() {
+        tracing::warn!(pod = %rules.pod, "policies have ingress rules for this pod, which the backend ebpf does not enforce");
+    }
+}
+
+fn node_addresses() -> Result<Vec<IpAddr>, egret_kernel::netlink::Error> {
+    let addresses = Links::open()?.addresses()?;
+    Ok(addresses
+        .into_iter()
+        .map(|address| address.net.addr())
+        .filter(|own| !own.is_loopback())
+        .collect())
+}

@@ -1,0 +1,123 @@
+//! Where pods are in the tree of control groups.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+
+/// How deep below the root the kubelet puts a pod: `kubelet/kubepods/burstable/pod…` is the deepest known.
+const DEEPEST: usize = 4;
+
+/// The directory to look in: the one that was given, if it is in a cgroup2 tree; on a host that has version 1
+/// beside it, the tree may be elsewhere, and the kernel knows where.
+pub(super) fn tree(given: &Path) -> io::Result<PathBuf> {
+    if statfs(given).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC) {
+        return Ok(given.to_owned());
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mounted = mounts
+        .lines()
+        .find_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+            [_, path, "cgroup2", ..] => Some(PathBuf::from(path)),
+            _ => None,
+        });
+    let none = || {
+        io::Error::other(format!(
+            "{} is in no cgroup2 tree, and none is mounted",
+            given.display()
+        ))
+    };
+    mounted.ok_or_else(none)
+}
+
+/// The cgroups of pods, by UID.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PodCgroups(BTreeMap<String, PathBuf>);
+
+impl PodCgroups {
+    /// Looks through the tree below `root`. A directory that goes away meanwhile is not there.
+    pub(super) fn find(root: &Path) -> io::Result<Self> {
+        let mut found = Self::default();
+        found.search(root, DEEPEST).map(|()| found)
+    }
+
+    /// The cgroup of a pod and its number.
+    pub(super) fn of(&self, uid: &str) -> Option<(&Path, u64)> {
+        let path = self.0.get(&canonical(uid))?;
+        // The number by which BPF knows a cgroup is its inode (fs/kernfs, kernfs_id on 64-bit hosts).
+        fs::metadata(path)
+            .ok()
+            .map(|metadata| (path.as_path(), metadata.ino()))
+    }
+
+    fn search(&mut self, directory: &Path, levels: usize) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            match entry.file_name().to_str().and_then(uid_in) {
+                Some(uid) => drop(self.0.insert(uid, entry.path())),
+                None if levels > 1 => gone_is_empty(self.search(&entry.path(), levels - 1))?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gone_is_empty(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => Ok(()),
+        result => result,
+    }
+}
+
+/// The UID in the name of a pod's cgroup: `pod<uid>` with the kubelet's cgroupfs driver,
+/// `kubepods[-burstable|-besteffort]-pod<uid>.slice` with `_` for `-` with its systemd driver
+/// (pkg/kubelet/cm/cgroup_manager_linux.go).
+fn uid_in(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("kubepods")?.1.rsplit_once("-pod")?.1,
+        None => name.strip_prefix("pod")?,
+    };
+    is_uid(uid).then(|| canonical(uid))
+}
+
+/// Whether a text can be a UID, and so the name of a directory.
+pub(super) fn is_uid(uid: &str) -> bool {
+    !uid.is_empty()
+        && uid
+            .bytes()
+            .all(|octet| octet.is_ascii_alphanumeric() || octet == b'-' || octet == b'_')
+}
+
+fn canonical(uid: &str) -> String {
+    uid.replace('_', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_known_by_either_driver_s_names() {
+        let uid = "8dbb7eb1-7f6a-4c43-b9e7-1d1a4e8a3a10";
+        let slice = uid.replace('-', "_");
+        for (name, found) in [
+            (format!("pod{uid}"), true),
+            (format!("kubepods-pod{slice}.slice"), true),
+            (format!("kubepods-burstable-pod{slice}.slice"), true),
+            (format!("kubelet-kubepods-besteffort-pod{slice}.slice"), true),
+            ("kubepods-burstable.slice".to_owned(), false),
+            ("system-getty.slice".to_owned(), false),
+            ("pod".to_owned(), false),
+            (format!("cri-containerd-{uid}.scope"), false),
+        ] {
+            assert_eq!(uid_in(&name), found.then(|| uid.to_owned()), "{name}");
+        }
+    }
+}

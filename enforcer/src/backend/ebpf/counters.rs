@@ -1,0 +1,177 @@
+//! Counts of verdicts, by rule: counters are found by the digest of their rule, so they go on after a restart.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use egret_policies::rules::{Action, Direction, Tier};
+
+use super::layout::{CounterKey, CounterTier};
+use super::syscall::{Map, Update};
+use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
+
+/// The map of counters, with the names of the rules they are of. The engine's thread names rules while any
+/// other reads: hence the lock, which is held for no system call that waits.
+#[derive(Debug)]
+pub(super) struct Counters {
+    map: Map,
+    labels: Mutex<BTreeMap<[u8; CounterKey::SIZE], Label>>,
+}
+
+type Label = (CounterKey, Option<(Arc<str>, usize)>);
+
+impl Counters {
+    /// Opens the pinned map, and makes the counters that belong to no rule.
+    pub(super) fn open(pins: &Path, processors: usize) -> io::Result<Self> {
+        let map = Map::open(&pins.join("egret_counters"), (CounterKey::SIZE, 8), processors)?;
+        let counters = Self {
+            map,
+            labels: Mutex::default(),
+        };
+        for key in every_key() {
+            counters.make(key, None)?;
+        }
+        Ok(counters)
+    }
+
+    /// Makes the counters of rules. When there is no room, counters of rules that no pod has are added up
+    /// under their tier first.
+    pub(super) fn register(
+        &self,
+        rules: &[(CounterKey, (Arc<str>, usize))],
+        is_used: impl Fn(CounterKey) -> bool,
+    ) -> io::Result<()> {
+        for (key, origin) in rules {
+            match self.make(*key, Some(origin.clone())) {
+                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {
+                    self.fold(&is_used)?;
+                    self.make(*key, Some(origin.clone()))?;
+                }
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, key: CounterKey, origin: Option<(Arc<str>, usize)>) -> io::Result<()> {
+        let octets = key.to_octets();
+        match self
+            .map
+            .update(&octets, &vec![0; self.map.value_size()], Update::New)
+        {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        self.labels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(octets, (key, origin));
+        Ok(())
+    }
+
+    fn fold(&self, is_used: &impl Fn(CounterKey) -> bool) -> io::Result<()> {
+        for octets in self.map.keys()? {
+            let Some(key) = parse(&octets) else { continue };
+            let total = CounterKey { digest: None, ..key };
+            if is_ruleless(&octets) || self.label(&octets).is_some_and(|(key, _)| is_used(key)) {
+                continue;
+            }
+            let Some(counts) = self.map.take(&octets)? else {
+                continue;
+            };
+            self.add(total, &counts)?;
+            self.labels
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|key, _| key.as_slice() != octets);
+        }
+        Ok(())
+    }
+
+    /// Adds to a counter which no program writes, processor by processor.
+    fn add(&self, total: CounterKey, counts: &[u8]) -> io::Result<()> {
+        let key = total.to_octets();
+        let sum = self.map.lookup(&key)?.unwrap_or_else(|| vec![0; counts.len()]);
+        let sums: Vec<u8> = words(&sum)
+            .zip(words(counts))
+            .flat_map(|(a, b)| (a + b).to_ne_bytes())
+            .collect();
+        self.map.update(&key, &sums, Update::Any)
+    }
+
+    fn label(&self, octets: &[u8]) -> Option<Label> {
+        self.labels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(octets)
+            .cloned()
+    }
+}
+
+impl VerdictCounters for Counters {
+    fn read(&self) -> Result<Vec<VerdictCount>, BackendError> {
+        let failed = |error| BackendError::new("read the verdict counters of the eBPF programs", error);
+        let mut counts = Vec::new();
+        for octets in self.map.keys().map_err(failed)? {
+            let Some(key) = parse(&octets) else { continue };
+            let Some(value) = self.map.lookup(&octets).map_err(failed)? else {
+                continue;
+            };
+            let origin = self.label(&octets).and_then(|(_, origin)| origin);
+            counts.push(VerdictCount {
+                key: verdict_key(key),
+                origin,
+                packets: words(&value).sum(),
+            });
+        }
+        Ok(counts)
+    }
+}
+
+fn words(octets: &[u8]) -> impl Iterator<Item = u64> {
+    octets
+        .chunks_exact(8)
+        .map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of 8 octets")))
+}
+
+fn verdict_key(key: CounterKey) -> VerdictKey {
+    let tier = match key.tier {
+        CounterTier::Policy(tier) => Some(tier),
+        CounterTier::Default | CounterTier::Unprogrammed => None,
+    };
+    VerdictKey {
+        tier,
+        action: key.action,
+        direction: key.direction,
+    }
+}
+
+/// The counters without a rule: every tier and action, for what rules counted that are gone; the default;
+/// and what a pod without rules was refused.
+fn every_key() -> impl Iterator<Item = CounterKey> {
+    let tiers = Tier::ALL
+        .into_iter()
+        .map(CounterTier::Policy)
+        .chain([CounterTier::Default, CounterTier::Unprogrammed]);
+    tiers.flat_map(|tier| {
+        let key = move |action| CounterKey {
+            tier,
+            action,
+            direction: Direction::Egress,
+            digest: None,
+        };
+        [Action::Allow, Action::Deny, Action::Pass].map(key)
+    })
+}
+
+fn is_ruleless(octets: &[u8]) -> bool {
+    octets
+        .get(4..)
+        .is_none_or(|digest| digest.iter().all(|octet| *octet == 0))
+}
+
+/// Tier, action and direction of a counter, whatever rule it is of.
+fn parse(octets: &[u8]) -> Option<CounterKey> {
+    every_key().find(|key| key.to_octets().get(..4) == octets.get(..4))
+}

@@ -1,0 +1,375 @@
+//! The layouts of `bpf/maps.h`, written as octets.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
+
+use egret_policies::rules::{Action, Digest, Direction, Member, SetId, Tier};
+use egret_shared::net::{IpNet, PortRange, Transport};
+use egret_shared::time::Timestamp;
+use ipnet::Ipv4Net;
+
+/// `MAX_RULES`.
+pub(super) const MAX_RULES: usize = 256;
+/// `MAX_OWN_ADDRESSES`: one more would only be judged like any other.
+const MAX_OWN_ADDRESSES: usize = 4;
+/// `sizeof(struct pod)`.
+pub(super) const POD_SIZE: usize = 104 + MAX_RULES * RULE_SIZE;
+const RULE_SIZE: usize = 48;
+const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
+
+/// A map of members, by what its keys look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Table {
+    /// `egret_members`: addresses, and records with their expiry.
+    Members,
+    /// `egret_networks`.
+    Networks,
+    /// `egret_ports`.
+    Ports,
+    /// `egret_node`: no set, the node's own addresses.
+    Node,
+}
+
+impl Table {
+    pub(super) const ALL: [Self; 4] = [Self::Members, Self::Networks, Self::Ports, Self::Node];
+
+    /// Octets of a key and of a value.
+    pub(super) const fn sizes(self) -> (usize, usize) {
+        match self {
+            Self::Members => (36, 8),
+            Self::Networks => (40, 1),
+            Self::Ports => (40, 1),
+            Self::Node => (20, 1),
+        }
+    }
+}
+
+/// Where an element is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) table: Table,
+    pub(super) key: Vec<u8>,
+}
+
+impl Place {
+    /// The place of a member of a set.
+    pub(super) fn of(set: SetId, member: &Member) -> Self {
+        let digest = set.digest();
+        let set = digest.as_str().as_bytes();
+        match member {
+            Member::Address(peer) => Self {
+                table: Table::Members,
+                key: [set, &address(*peer)].concat(),
+            },
+            Member::Network(network) => Self {
+                table: Table::Networks,
+                key: network_key(set, network),
+            },
+            Member::AddressPort(peer, transport, port) => {
+                let port = port.get().to_ne_bytes();
+                let key = [set, &address(*peer), &port, &[transport.number(), 0]].concat();
+                Self {
+                    table: Table::Ports,
+                    key,
+                }
+            }
+        }
+    }
+
+    /// The place of an address of the node.
+    pub(super) fn of_node(own: IpAddr) -> Self {
+        Self {
+            table: Table::Node,
+            key: address(own).to_vec(),
+        }
+    }
+
+    /// The digest of the set, where it is a member of one.
+    pub(super) fn set(&self) -> Option<&[u8]> {
+        match self.table {
+            Table::Members | Table::Ports => Some(&self.key[..16]),
+            Table::Networks => Some(&self.key[4..20]),
+            Table::Node => None,
+        }
+    }
+
+    /// Where the members of a set can be, as ranges of places: for networks that is the whole table, for the
+    /// length of the prefix comes first in the key.
+    pub(super) fn ranges_of(set: SetId) -> [Range<Self>; 3] {
+        let digest = set.digest();
+        let set = digest.as_str().as_bytes();
+        let range = |table, first: &[u8], last: &[u8]| {
+            Self {
+                table,
+                key: first.to_vec(),
+            }..Self {
+                table,
+                key: last.to_vec(),
+            }
+        };
+        let behind = [set, &[u8::MAX; 24]].concat();
+        [
+            range(Table::Members, set, &behind),
+            range(Table::Networks, &[], &[u8::MAX; 41]),
+            range(Table::Ports, set, &behind),
+        ]
+    }
+
+    /// The value to be written there.
+    pub(super) fn value(&self, expires: Option<Timestamp>) -> Vec<u8> {
+        match self.table {
+            Table::Members => expires.map_or(0, nanoseconds).to_ne_bytes().to_vec(),
+            Table::Networks | Table::Ports | Table::Node => vec![1],
+        }
+    }
+}
+
+/// A moment as the programs compare it. Never 0, which means that there is no expiry.
+fn nanoseconds(moment: Timestamp) -> u64 {
+    moment
+        .as_millis()
+        .saturating_mul(NANOSECONDS_PER_MILLISECOND)
+        .max(1)
+}
+
+/// The later of two expiries, as values of [`Table::Members`]; what never ends is no expiry, and is not kept.
+pub(super) fn later(held: &[u8], value: Vec<u8>) -> Vec<u8> {
+    let number = |octets: &[u8]| octets.try_into().map_or(0, u64::from_ne_bytes);
+    if number(&value) != 0 && number(held) > number(&value) {
+        held.to_vec()
+    } else {
+        value
+    }
+}
+
+/// Whether a value of [`Table::Members`] has ended at a moment.
+pub(super) fn has_expired(value: &[u8], now: Timestamp) -> bool {
+    value.try_into().is_ok_and(|octets| {
+        let expires = u64::from_ne_bytes(octets);
+        expires != 0 && expires <= nanoseconds(now)
+    })
+}
+
+/// `struct address`. A v4-mapped address is an IPv4 address.
+fn address(address: IpAddr) -> [u8; 20] {
+    let mut octets = [0; 20];
+    let family: u32 = match address.to_canonical() {
+        IpAddr::V4(address) => {
+            octets[4..8].copy_from_slice(&address.octets());
+            1
+        }
+        IpAddr::V6(address) => {
+            octets[4..20].copy_from_slice(&address.octets());
+            2
+        }
+    };
+    octets[..4].copy_from_slice(&family.to_ne_bytes());
+    octets
+}
+
+/// `struct network_key`: the prefix counts the bits of set and family as well.
+fn network_key(set: &[u8], network: &IpNet) -> Vec<u8> {
+    let network = canonical(network);
+    let prefix = (16 + 4) * 8 + u32::from(network.prefix_len());
+    [&prefix.to_ne_bytes(), set, &address(network.network())].concat()
+}
+
+/// A network inside `::ffff:0:0/96` is an IPv4 network.
+fn canonical(network: &IpNet) -> IpNet {
+    let mapped = |address: Ipv6Addr| address.to_ipv4_mapped();
+    match network {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 => mapped(v6.network())
+            .and_then(|v4| Ipv4Net::new(v4, v6.prefix_len() - 96).ok())
+            .map_or(*network, IpNet::V4),
+        IpNet::V4(_) | IpNet::V6(_) => *network,
+    }
+}
+
+/// `struct counter_key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CounterKey {
+    pub(super) tier: CounterTier,
+    pub(super) action: Action,
+    pub(super) direction: Direction,
+    /// What the counter is of; none for what no rule decided, and for rules that are gone.
+    pub(super) digest: Option<Digest>,
+}
+
+/// The tiers of policies, and the two ends of a list that no policy wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CounterTier {
+    Policy(Tier),
+    /// `TIER_DEFAULT`: behind the last rule.
+    Default,
+    /// `TIER_UNPROGRAMMED`: the pod has no rules yet.
+    Unprogrammed,
+}
+
+impl CounterKey {
+    pub(super) const SIZE: usize = 20;
+
+    pub(super) fn to_octets(self) -> [u8; Self::SIZE] {
+        let mut octets = [0; Self::SIZE];
+        octets[0] = tier_number(self.tier);
+        octets[1] = action_number(self.action);
+        octets[2] = match self.direction {
+            Direction::Egress => 0,
+            Direction::Ingress => 1,
+        };
+        if let Some(digest) = self.digest {
+            octets[4..].copy_from_slice(digest.as_str().as_bytes());
+        }
+        octets
+    }
+}
+
+const fn tier_number(tier: CounterTier) -> u8 {
+    match tier {
+        CounterTier::Policy(Tier::ClusterEgressFirewall) => 0,
+        CounterTier::Policy(Tier::Admin) => 1,
+        CounterTier::Policy(Tier::NetworkPolicy) => 2,
+        CounterTier::Policy(Tier::Baseline) => 3,
+        CounterTier::Default => 4,
+        CounterTier::Unprogrammed => 5,
+    }
+}
+
+const fn action_number(action: Action) -> u8 {
+    match action {
+        Action::Allow => 1,
+        Action::Deny => 2,
+        Action::Pass => 3,
+    }
+}
+
+/// `struct rule`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RuleValue {
+    pub(super) counter: CounterKey,
+    pub(super) peer: PeerValue,
+    /// No transport: every protocol and port.
+    pub(super) ports: Option<(Transport, PortRange)>,
+    /// Where a Pass goes on.
+    pub(super) next: u32,
+}
+
+/// `enum peer`, with its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerValue {
+    Any,
+    Addresses(SetId),
+    Networks(SetId),
+    AddressPorts(SetId),
+    OwnNode,
+}
+
+impl RuleValue {
+    fn write(&self, octets: &mut Vec<u8>) {
+        let (peer, set) = match self.peer {
+            PeerValue::Any => (1, None),
+            PeerValue::Addresses(set) => (2, Some(set)),
+            PeerValue::Networks(set) => (3, Some(set)),
+            PeerValue::AddressPorts(set) => (4, Some(set)),
+            PeerValue::OwnNode => (5, None),
+        };
+        let (transport, first, last) = self.ports.map_or((0, 0, 0), |(transport, range)| {
+            (transport.number(), range.first(), range.last())
+        });
+        octets.extend(self.counter.to_octets());
+        match set {
+            Some(set) => octets.extend(set.digest().as_str().as_bytes()),
+            None => octets.extend([0; 16]),
+        }
+        octets.extend(self.next.to_ne_bytes());
+        octets.extend(first.to_ne_bytes());
+        octets.extend(last.to_ne_bytes());
+        octets.extend([action_number(self.counter.action), peer, transport, 0]);
+    }
+}
+
+/// `struct pod`, programmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodValue {
+    pub(super) id: u64,
+    pub(super) generation: u32,
+    pub(super) own: Vec<IpAddr>,
+    pub(super) rules: Vec<RuleValue>,
+}
+
+impl PodValue {
+    pub(super) fn to_octets(&self) -> Vec<u8> {
+        let own = &self.own[..self.own.len().min(MAX_OWN_ADDRESSES)];
+        let count = |number: usize| u32::try_from(number).expect("lists are bounded before they are written");
+        let mut octets = Vec::with_capacity(POD_SIZE);
+        octets.extend(self.id.to_ne_bytes());
+        for word in [1, self.generation, count(self.rules.len()), count(own.len())] {
+            octets.extend(word.to_ne_bytes());
+        }
+        own.iter().for_each(|own| octets.extend(address(*own)));
+        octets.resize(104, 0);
+        self.rules.iter().for_each(|rule| rule.write(&mut octets));
+        octets.resize(POD_SIZE, 0);
+        octets
+    }
+}
+
+/// The generation that a pod has in the kernel, where it is programmed.
+pub(super) fn generation_of(pod: &[u8]) -> Option<u32> {
+    let word = |at: usize| pod.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    (word(8)? == 1).then(|| word(12))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set() -> SetId {
+        SetId::of_content("a set")
+    }
+
+    #[test]
+    fn a_mapped_address_or_network_is_ipv4() {
+        let [mapped, plain] = ["::ffff:192.0.2.1", "192.0.2.1"]
+            .map(|text| Place::of(set(), &Member::Address(text.parse().unwrap())));
+        assert_eq!(mapped, plain);
+        for (a, b, equal) in [
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24", true),
+            ("::/0", "0.0.0.0/0", false),
+            ("192.0.2.7/24", "192.0.2.0/24", true),
+        ] {
+            let [left, right] = [a, b].map(|text| Place::of(set(), &Member::Network(text.parse().unwrap())));
+            assert_eq!(left == right, equal, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn an_expiry_is_never_written_as_for_ever() {
+        let place = Place::of(set(), &Member::Address("192.0.2.1".parse().unwrap()));
+        let value = place.value(Some(Timestamp::from_millis(0)));
+        assert_ne!(value, [0; 8]);
+        assert!(has_expired(&value, Timestamp::from_millis(0)));
+        assert!(!has_expired(&place.value(None), Timestamp::from_millis(u64::MAX)));
+        assert!(has_expired(
+            &place.value(Some(Timestamp::from_millis(7))),
+            Timestamp::from_millis(7)
+        ));
+        assert!(!has_expired(
+            &place.value(Some(Timestamp::from_millis(7))),
+            Timestamp::from_millis(6)
+        ));
+    }
+
+    #[test]
+    fn a_pod_has_the_size_of_its_struct() {
+        let pod = PodValue {
+            id: 1,
+            generation: 7,
+            own: vec!["2001:db8::1".parse().unwrap(); 5],
+            rules: Vec::new(),
+        };
+        let octets = pod.to_octets();
+        assert_eq!(octets.len(), 12_392);
+        assert_eq!(generation_of(&octets), Some(7));
+        assert_eq!(generation_of(&vec![0; POD_SIZE]), None);
+    }
+}

@@ -1,0 +1,338 @@
+//! One pod: what it should have in the kernel, and putting it there.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use egret_policies::rules::{Action, Direction, PeerMatch, PodRules, SetId, SetKind};
+use egret_shared::pod::PodKey;
+
+use super::cgroup::{self, PodCgroups};
+use super::counters::Counters;
+use super::layout::{CounterKey, PodValue, generation_of};
+use super::pins::Pins;
+use super::programs::{self, HOOKS_OF_A_POD, Programs};
+use super::render::{Rendered, deny_everything, render};
+use super::syscall::{Map, Update};
+use super::tables::{Fault, Tables};
+
+/// All that is open in the kernel.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) programs: Programs,
+    pub(super) storage: Map,
+    pub(super) tables: Tables,
+    pub(super) counters: Arc<Counters>,
+    pub(super) pins: Pins,
+    pub(super) cgroup_root: PathBuf,
+}
+
+/// A pod of this node.
+#[derive(Debug)]
+pub(super) struct Pod {
+    rules: PodRules,
+    rendered: Rendered,
+    state: State,
+    /// Its open UDP flows are to be judged again.
+    judge_again: bool,
+}
+
+/// Where a pod stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Its rules wait to be put into the kernel.
+    New,
+    /// The kernel judges it by its rules.
+    Programmed,
+    /// The kernel denies it everything, because its rules cannot be put there.
+    Denied(String),
+    /// It could not be programmed.
+    Failed(String),
+}
+
+/// Which pods are to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those with new rules: a record costs nothing here.
+    Changed,
+    /// Those that are not programmed as well.
+    Unsettled,
+    /// All, against what the kernel holds.
+    All,
+}
+
+impl Pod {
+    /// A pod with new rules.
+    pub(super) fn with_rules(old: Option<Self>, rules: PodRules) -> Self {
+        let judge_again = old.is_some_and(|old| old.judge_again);
+        Self {
+            rules,
+            rendered: Rendered::default(),
+            state: State::New,
+            judge_again,
+        }
+    }
+
+    /// From now on, an open UDP flow needs a rule.
+    pub(super) const fn judge_again(&mut self) {
+        self.judge_again = true;
+    }
+
+    fn is_due(&self, which: Which) -> bool {
+        match which {
+            Which::Changed => self.state == State::New || self.judge_again && self.state == State::Programmed,
+            Which::Unsettled => self.state != State::Programmed || self.judge_again,
+            Which::All => true,
+        }
+    }
+
+    /// What is wrong with it.
+    pub(super) fn fault(&self) -> Option<String> {
+        match &self.state {
+            State::Programmed => None,
+            State::New => Some("its rules are not in the kernel yet".to_owned()),
+            State::Denied(why) => Some(format!("everything that it opens is refused: {why}")),
+            State::Failed(why) => Some(why.clone()),
+        }
+    }
+
+    /// Detaches it.
+    pub(super) fn release(&self, kernel: &Kernel) -> io::Result<()> {
+        match self.uid() {
+            Ok(uid) => kernel.pins.release(uid),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn uid(&self) -> Result<&str, String> {
+        let uid = self
+            .rules
+            .uid
+            .as_deref()
+            .ok_or("it has no UID, by which its cgroup would be found")?;
+        if cgroup::is_uid(uid) {
+            Ok(uid)
+        } else {
+            Err(format!("its UID {uid:?} cannot be the name of a cgroup"))
+        }
+    }
+
+    /// Programs it, and says whether something was not as it should be.
+    fn program(
+        &mut self,
+        kernel: &mut Kernel,
+        cgroups: &PodCgroups,
+        sets: &BTreeMap<SetId, SetKind>,
+    ) -> bool {
+        let (rendered, state) = match self.render(kernel, sets) {
+            Ok(rendered) => (rendered, State::Programmed),
+            Err(why) => (deny_everything(), State::Denied(why)),
+        };
+        self.rendered = rendered;
+        match self.write(kernel, cgroups) {
+            Ok(changed) => {
+                self.state = self.missing_member(kernel).map_or(state, State::Failed);
+                changed
+            }
+            Err(why) => {
+                self.state = State::Failed(why);
+                false
+            }
+        }
+    }
+
+    fn render(&self, kernel: &Kernel, sets: &BTreeMap<SetId, SetKind>) -> Result<Rendered, String> {
+        if let Some(why) = self.wrong_set(kernel) {
+            return Err(why);
+        }
+        render(&self.rules, |set| sets.get(&set).copied()).map_err(|error| error.to_string())
+    }
+
+    /// A set that would let through what it should not: only a member that is missing from what is
+    /// allowed does no harm.
+    fn wrong_set(&self, kernel: &Kernel) -> Option<String> {
+        self.sets()
+            .find_map(|(action, set)| match (action, kernel.tables.fault(set)?) {
+                (Action::Allow, Fault::Missing(_)) => None,
+                (Action::Deny | Action::Pass, Fault::Missing(why)) => Some(not_written(set, why)),
+                (_, Fault::Surplus(why)) => Some(format!(
+                    "a member of set {} cannot be removed: {why}",
+                    set.digest()
+                )),
+            })
+    }
+
+    fn missing_member(&self, kernel: &Kernel) -> Option<String> {
+        self.sets().find_map(|(_, set)| match kernel.tables.fault(set)? {
+            Fault::Missing(why) => Some(not_written(set, why)),
+            Fault::Surplus(_) => None,
+        })
+    }
+
+    fn sets(&self) -> impl Iterator<Item = (Action, SetId)> {
+        let rules = self
+            .rules
+            .direction(Direction::Egress)
+            .tiers
+            .iter()
+            .flat_map(|tier| &tier.rules);
+        rules.filter_map(|rule| match rule.peer {
+            PeerMatch::In(set) => Some((rule.action, set)),
+            PeerMatch::Any | PeerMatch::OwnNode => None,
+        })
+    }
+
+    fn write(&mut self, kernel: &mut Kernel, cgroups: &PodCgroups) -> Result<bool, String> {
+        let uid = self.uid()?.to_owned();
+        let (cgroup, id) = cgroups
+            .of(&uid)
+            .ok_or_else(|| format!("no cgroup of pod {uid} in {}", kernel.cgroup_root.display()))?;
+        let pins = kernel.pins.pod(&uid);
+        let held = kernel
+            .storage
+            .lookup(&id.to_ne_bytes())
+            .map_err(|error| format!("cannot read its rules: {error}"))?;
+        let hooks =
+            programs::hooks_in_place(&pins, id).map_err(|error| format!("cannot read its links: {error}"))?;
+        let value = self.value(id, held.as_deref());
+        if hooks == HOOKS_OF_A_POD && held.as_ref() == Some(&value) {
+            return Ok(false);
+        }
+        self.attach(kernel, cgroup, id, &pins, &value)?;
+        kernel
+            .pins
+            .supersede(&uid)
+            .map_err(|error| format!("cannot detach what another release left: {error}"))?;
+        self.judge_again = false;
+        Ok(true)
+    }
+
+    fn attach(
+        &self,
+        kernel: &Kernel,
+        cgroup: &Path,
+        id: u64,
+        pins: &Path,
+        value: &[u8],
+    ) -> Result<(), String> {
+        let write = || kernel.storage.update(&id.to_ne_bytes(), value, Update::Any);
+        kernel
+            .programs
+            .attach(cgroup, id, pins, write)
+            .map_err(|error| format!("cannot attach to {}: {error}", cgroup.display()))
+    }
+
+    /// What its attach point should hold: the same generation as before, unless its flows are to be judged again.
+    fn value(&self, id: u64, held: Option<&[u8]>) -> Vec<u8> {
+        let before = held.and_then(generation_of).unwrap_or(0);
+        let generation = if self.judge_again || before == 0 {
+            before.wrapping_add(1).max(1)
+        } else {
+            before
+        };
+        PodValue {
+            id,
+            generation,
+            own: self.rules.addresses.clone(),
+            rules: self.rendered.rules.clone(),
+        }
+        .to_octets()
+    }
+}
+
+fn not_written(set: SetId, why: &str) -> String {
+    format!("a member of set {} cannot be written: {why}", set.digest())
+}
+
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let uid = self.rules.uid.as_deref().unwrap_or("unknown");
+        write!(f, "uid {uid}, {} egress rules", self.rendered.rules.len())?;
+        if !self.rules.ingress.tiers.is_empty() {
+            f.write_str(", ingress NOT enforced")?;
+        }
+        match self.fault() {
+            Some(fault) => write!(f, ", {fault}"),
+            None => f.write_str(", programmed"),
+        }
+    }
+}
+
+/// Programs pods; says how many were not as they should be.
+pub(super) fn program(
+    kernel: &mut Kernel,
+    pods: &mut BTreeMap<PodKey, Pod>,
+    sets: &BTreeMap<SetId, SetKind>,
+    which: Which,
+) -> u64 {
+    if !pods.values().any(|pod| pod.is_due(which)) {
+        return 0;
+    }
+    register_counters(kernel, pods, sets, which);
+    let due = pods.values_mut().filter(|pod| pod.is_due(which));
+    match PodCgroups::find(&kernel.cgroup_root) {
+        Ok(cgroups) => due
+            .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
+            .sum(),
+        Err(error) => {
+            let why = format!(
+                "cannot look for cgroups in {}: {error}",
+                kernel.cgroup_root.display()
+            );
+            due.for_each(|pod| pod.state = State::Failed(why.clone()));
+            0
+        }
+    }
+}
+
+/// Makes the counters before there is a rule that counts. Without room for one, its rule decides uncounted.
+fn register_counters(
+    kernel: &Kernel,
+    pods: &BTreeMap<PodKey, Pod>,
+    sets: &BTreeMap<SetId, SetKind>,
+    which: Which,
+) {
+    let rendered = |pod: &Pod| render(&pod.rules, |set| sets.get(&set).copied()).ok();
+    let used = LazyCell::new(|| {
+        let labels = pods
+            .values()
+            .filter_map(rendered)
+            .flat_map(|rendered| rendered.labels);
+        labels.map(|(key, _)| key).collect::<BTreeSet<CounterKey>>()
+    });
+    for rendered in pods.values().filter(|pod| pod.is_due(which)).filter_map(rendered) {
+        if let Err(error) = kernel
+            .counters
+            .register(&rendered.labels, |key| used.contains(&key))
+        {
+            tracing::error!(%error, "a rule is not counted");
+        }
+    }
+}
+
+impl Kernel {
+    /// Forgets the pins of pods whose cgroup is gone and that nobody wants any more.
+    pub(super) fn remove_severed<'a>(&self, pods: impl Iterator<Item = &'a Pod>) {
+        let wanted: Vec<&str> = pods.filter_map(|pod| pod.uid().ok()).collect();
+        let unwanted = |uid: &String| !wanted.contains(&uid.as_str());
+        for uid in self
+            .pins
+            .pinned_pods()
+            .unwrap_or_default()
+            .into_iter()
+            .filter(unwanted)
+        {
+            let removed = match programs::is_severed(&self.pins.pod(&uid)) {
+                Ok(true) => self.pins.release(&uid),
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(uid, %error, "the pins of a pod that is gone stay");
+            }
+        }
+    }
+}

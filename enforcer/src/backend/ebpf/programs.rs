@@ -1,0 +1,171 @@
+//! The programs: from the object that the enforcer carries into the kernel, and onto the cgroups of pods.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use aya::programs::{CgroupSkb, CgroupSockAddr, ProgramError, SockOps};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+
+use super::syscall;
+
+/// The compiled `bpf/egress.bpf.c`.
+pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/egress.bpf.o");
+
+/// A place in the kernel at which a program runs for the sockets of a cgroup.
+#[derive(Clone, Copy, Debug)]
+struct Hook {
+    program: &'static str,
+    kind: Kind,
+    /// `enum bpf_attach_type` of linux/bpf.h.
+    attach_type: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    SockAddr,
+    Skb,
+    SockOps,
+}
+
+/// In the order in which they are attached: what denies comes first.
+const HOOKS: [Hook; 6] = [
+    Hook {
+        program: "egret_connect4",
+        kind: Kind::SockAddr,
+        attach_type: 10,
+    },
+    Hook {
+        program: "egret_connect6",
+        kind: Kind::SockAddr,
+        attach_type: 11,
+    },
+    Hook {
+        program: "egret_sendmsg4",
+        kind: Kind::SockAddr,
+        attach_type: 14,
+    },
+    Hook {
+        program: "egret_sendmsg6",
+        kind: Kind::SockAddr,
+        attach_type: 15,
+    },
+    Hook {
+        program: "egret_arrivals",
+        kind: Kind::Skb,
+        attach_type: 0,
+    },
+    Hook {
+        program: "egret_established_count",
+        kind: Kind::SockOps,
+        attach_type: 3,
+    },
+];
+
+/// Loaded programs.
+#[derive(Debug)]
+pub(super) struct Programs(Ebpf);
+
+/// Why the programs could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    #[error("the object: {0}")]
+    Object(#[from] EbpfError),
+    #[error("program {program}: {reason}")]
+    Program {
+        program: &'static str,
+        reason: ProgramError,
+    },
+    #[error("program {0} is not in the object")]
+    Missing(&'static str),
+}
+
+impl Programs {
+    /// Loads them with the maps that are pinned in a directory, and pins those that are not there yet. With
+    /// maps of their own they would judge by nothing.
+    pub(super) fn load(maps: &Path) -> Result<Self, LoadError> {
+        let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(OBJECT)?;
+        for hook in HOOKS {
+            let program = object
+                .program_mut(hook.program)
+                .ok_or(LoadError::Missing(hook.program))?;
+            match hook.kind {
+                Kind::SockAddr => <&mut CgroupSockAddr>::try_from(program).and_then(CgroupSockAddr::load),
+                Kind::Skb => <&mut CgroupSkb>::try_from(program).and_then(CgroupSkb::load),
+                Kind::SockOps => <&mut SockOps>::try_from(program).and_then(SockOps::load),
+            }
+            .map_err(|reason| LoadError::Program {
+                program: hook.program,
+                reason,
+            })?;
+        }
+        Ok(Self(object))
+    }
+
+    /// Attaches what is not attached to a cgroup yet, with pins in a directory. `when_storage_exists` is
+    /// called as soon as the attach point has its storage: until it has written that, the pod is denied
+    /// everything.
+    pub(super) fn attach(
+        &self,
+        cgroup: &Path,
+        id: u64,
+        pins: &Path,
+        when_storage_exists: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let cgroup = File::open(cgroup)?;
+        fs::create_dir_all(pins)?;
+        let [first, others @ ..] = HOOKS;
+        self.attach_hook(first, &cgroup, id, pins)?;
+        when_storage_exists()?;
+        others
+            .into_iter()
+            .try_for_each(|hook| self.attach_hook(hook, &cgroup, id, pins))
+    }
+
+    fn attach_hook(&self, hook: Hook, cgroup: &File, id: u64, pins: &Path) -> io::Result<()> {
+        let pin = pins.join(hook.program);
+        if let Some(link) = pinned_link(&pin)? {
+            if syscall::cgroup_of_link(&link)? == id {
+                return Ok(());
+            }
+            // The pod of this UID had another cgroup before: a static pod that was made again.
+            fs::remove_file(&pin)?;
+        }
+        let program = self
+            .0
+            .program(hook.program)
+            .ok_or_else(|| io::Error::other("no such program"))?;
+        let program = program.fd().map_err(io::Error::other)?;
+        let link = syscall::attach(program.as_fd(), cgroup.as_fd(), hook.attach_type)?;
+        syscall::pin(&link, &pin)
+    }
+}
+
+/// Whether the cgroup that a pod's pins were made for is gone, and nothing is judged by them any more.
+pub(super) fn is_severed(pins: &Path) -> io::Result<bool> {
+    let link = pinned_link(&pins.join(HOOKS[0].program))?;
+    link.map_or(Ok(true), |link| syscall::cgroup_of_link(&link).map(|id| id == 0))
+}
+
+/// How many of the hooks of a pod are on its cgroup.
+pub(super) fn hooks_in_place(pins: &Path, id: u64) -> io::Result<usize> {
+    let mut count = 0;
+    for hook in HOOKS {
+        if let Some(link) = pinned_link(&pins.join(hook.program))? {
+            count += usize::from(syscall::cgroup_of_link(&link)? == id);
+        }
+    }
+    Ok(count)
+}
+
+/// How many hooks a pod should have.
+pub(super) const HOOKS_OF_A_POD: usize = HOOKS.len();
+
+fn pinned_link(pin: &Path) -> io::Result<Option<OwnedFd>> {
+    match syscall::open_pin(pin) {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

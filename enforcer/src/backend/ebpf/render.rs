@@ -1,0 +1,242 @@
+//! A pod's rules as its attach point will hold them: one list, in which a tier that isolates ends in a rule
+//! that denies everything, and a Pass says where it goes on.
+
+use std::sync::Arc;
+
+use egret_policies::rules::{
+    Action, Digest, Direction, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, Tier,
+    TierRules,
+};
+
+use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, RuleValue};
+
+/// Why rules cannot be put into the kernel: the pod is denied everything instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unrenderable {
+    #[error("its egress rules are {0}, the eBPF programs hold at most {MAX_RULES} for one pod")]
+    TooMany(usize),
+    #[error("a rule of {policy} names the set {set}, which was never made")]
+    UnknownSet { policy: Arc<str>, set: Digest },
+}
+
+/// The rendered list, and what its counters are of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rendered {
+    pub(super) rules: Vec<RuleValue>,
+    pub(super) labels: Vec<(CounterKey, (Arc<str>, usize))>,
+}
+
+/// Renders the egress rules of a pod over sets whose kinds are known.
+pub(super) fn render(
+    pod: &PodRules,
+    kind_of: impl Fn(SetId) -> Option<SetKind>,
+) -> Result<Rendered, Unrenderable> {
+    let mut rendered = Rendered::default();
+    for tier in &pod.egress.tiers {
+        rendered.append(tier, &kind_of)?;
+    }
+    match rendered.rules.len() {
+        count if count > MAX_RULES => Err(Unrenderable::TooMany(count)),
+        _ => Ok(rendered),
+    }
+}
+
+/// The list of a pod whose rules cannot be told.
+pub(super) fn deny_everything() -> Rendered {
+    let counter = CounterKey {
+        tier: CounterTier::Unprogrammed,
+        action: Action::Deny,
+        direction: Direction::Egress,
+        digest: None,
+    };
+    Rendered {
+        rules: vec![RuleValue {
+            counter,
+            peer: PeerValue::Any,
+            ports: None,
+            next: 0,
+        }],
+        labels: Vec::new(),
+    }
+}
+
+impl Rendered {
+    fn append(
+        &mut self,
+        tier: &TierRules,
+        kind_of: &impl Fn(SetId) -> Option<SetKind>,
+    ) -> Result<(), Unrenderable> {
+        let length = tier.rules.len() + usize::from(tier.otherwise == Otherwise::Deny);
+        let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);
+        for rule in &tier.rules {
+            let counter = self.counter(tier.tier, rule.action, &rule.origin);
+            let ports = match rule.port {
+                PortMatch::Any => None,
+                PortMatch::Range(transport, range) => Some((transport, range)),
+            };
+            self.rules.push(RuleValue {
+                counter,
+                peer: peer(rule, kind_of)?,
+                ports,
+                next,
+            });
+        }
+        if tier.otherwise == Otherwise::Deny {
+            let counter = self.counter(tier.tier, Action::Deny, &isolation());
+            self.rules.push(RuleValue {
+                counter,
+                peer: PeerValue::Any,
+                ports: None,
+                next,
+            });
+        }
+        Ok(())
+    }
+
+    /// Equal rules of different pods share a counter, and find it again after a restart.
+    fn counter(&mut self, tier: Tier, action: Action, origin: &Origin) -> CounterKey {
+        let text = format!("{}\n{action:?}\n{}\n{}", tier.word(), origin.policy, origin.rule);
+        let counter = CounterKey {
+            tier: CounterTier::Policy(tier),
+            action,
+            direction: Direction::Egress,
+            digest: Some(Digest::of(&text)),
+        };
+        self.labels
+            .push((counter, (Arc::clone(&origin.policy), origin.rule)));
+        counter
+    }
+}
+
+/// What the counter of a tier's end is called.
+fn isolation() -> Origin {
+    Origin {
+        policy: "isolation".into(),
+        rule: 0,
+        name: None,
+    }
+}
+
+fn peer(rule: &Rule, kind_of: &impl Fn(SetId) -> Option<SetKind>) -> Result<PeerValue, Unrenderable> {
+    match &rule.peer {
+        PeerMatch::Any => Ok(PeerValue::Any),
+        PeerMatch::OwnNode => Ok(PeerValue::OwnNode),
+        PeerMatch::In(set) => match kind_of(*set) {
+            Some(SetKind::Addresses | SetKind::Records) => Ok(PeerValue::Addresses(*set)),
+            Some(SetKind::Networks) => Ok(PeerValue::Networks(*set)),
+            Some(SetKind::AddressPorts) => Ok(PeerValue::AddressPorts(*set)),
+            None => Err(Unrenderable::UnknownSet {
+                policy: Arc::clone(&rule.origin.policy),
+                set: set.digest(),
+            }),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use egret_policies::rules::DirectionRules;
+    use egret_shared::net::{PortRange, Transport};
+    use egret_shared::pod::PodKey;
+
+    fn rule(action: Action, peer: PeerMatch) -> Rule {
+        let port = PortMatch::Range(Transport::Tcp, PortRange::single(443).unwrap());
+        Rule {
+            action,
+            peer,
+            port,
+            origin: Origin {
+                policy: "Kind/a".into(),
+                rule: 0,
+                name: None,
+            },
+        }
+    }
+
+    fn pod(tiers: Vec<TierRules>) -> PodRules {
+        PodRules {
+            pod: PodKey::new("default", "client"),
+            uid: None,
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+            egress: DirectionRules { tiers },
+            ingress: DirectionRules { tiers: Vec::new() },
+        }
+    }
+
+    fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+        TierRules {
+            tier,
+            rules,
+            otherwise,
+        }
+    }
+
+    #[test]
+    fn a_pass_goes_on_behind_its_tier_and_an_isolating_tier_ends_in_a_deny() {
+        let pod = pod(vec![
+            tier(
+                Tier::Admin,
+                vec![
+                    rule(Action::Pass, PeerMatch::Any),
+                    rule(Action::Deny, PeerMatch::OwnNode),
+                ],
+                Otherwise::NextTier,
+            ),
+            tier(
+                Tier::NetworkPolicy,
+                vec![rule(Action::Allow, PeerMatch::Any)],
+                Otherwise::Deny,
+            ),
+        ]);
+        let rendered = render(&pod, |_| None).unwrap();
+        let list: Vec<_> = rendered
+            .rules
+            .iter()
+            .map(|rule| (rule.counter.action, rule.peer, rule.next))
+            .collect();
+        assert_eq!(
+            list,
+            [
+                (Action::Pass, PeerValue::Any, 2),
+                (Action::Deny, PeerValue::OwnNode, 2),
+                (Action::Allow, PeerValue::Any, 4),
+                (Action::Deny, PeerValue::Any, 4),
+            ]
+        );
+        assert_eq!(rendered.rules[3].ports, None);
+    }
+
+    #[test]
+    fn no_tier_is_no_rule_and_an_isolating_tier_without_rules_is_one() {
+        assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().rules.len(), 0);
+        let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)]);
+        assert_eq!(
+            render(&isolated, |_| None).unwrap().rules[0].counter.action,
+            Action::Deny
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_an_error() {
+        let many = pod(vec![tier(
+            Tier::NetworkPolicy,
+            vec![rule(Action::Allow, PeerMatch::Any); 256],
+            Otherwise::Deny,
+        )]);
+        assert_eq!(render(&many, |_| None), Err(Unrenderable::TooMany(257)));
+        let set = SetId::of_content("unheard of");
+        let unknown = pod(vec![tier(
+            Tier::NetworkPolicy,
+            vec![rule(Action::Allow, PeerMatch::In(set))],
+            Otherwise::Deny,
+        )]);
+        assert_eq!(
+            render(&unknown, |_| None),
+            Err(Unrenderable::UnknownSet {
+                policy: "Kind/a".into(),
+                set: set.digest()
+            })
+        );
+    }
+}

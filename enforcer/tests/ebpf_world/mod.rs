@@ -1,0 +1,556 @@
+//! Pods for the tests of the eBPF backend: each is a process of this test program, in a cgroup as the kubelet
+//! would name it and in a network namespace of its own, in which all addresses of the tests are on `lo`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use egret_enforcer::backend::ebpf::{Ebpf, Options};
+use egret_enforcer::backend::{Backend, Standing};
+use egret_policies::rules::{Action, Direction, Tier};
+use egret_policies::rules::{
+    Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule,
+    SetId, SetKind, SetSpec, TierRules,
+};
+use egret_shared::net::{PortRange, Transport};
+use egret_shared::pod::PodKey;
+use egret_shared::revision::Revision;
+use egret_shared::time::Timestamp;
+use nix::sched::{CloneFlags, setns, unshare};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Addresses that a pod can reach on its `lo`; the second is its own.
+const ADDRESSES: [&str; 10] = [
+    "198.18.2.2/32",
+    "198.18.2.10/32",
+    "198.18.2.11/32",
+    "198.18.2.12/32",
+    "198.18.2.13/32",
+    "198.51.100.1/32",
+    "2001:db8::2/128",
+    "2001:db8::10/128",
+    "2001:db8::11/128",
+    "2001:db8::12/128",
+];
+
+/// Where a test happens: a subtree of cgroups and a directory for pins.
+#[derive(Debug)]
+pub(crate) struct World {
+    options: Options,
+    directory: PathBuf,
+}
+
+impl World {
+    /// A world, or a loud skip (in CI a failure) where this kernel or user cannot make one.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        match Self::make(name) {
+            Ok(world) => Some(world),
+            Err(reason) if std::env::var("CI").as_deref() == Ok("true") => {
+                panic!("cannot test eBPF here: {reason}")
+            }
+            Err(reason) => {
+                // Past the harness, which would swallow it.
+                let said = format!("SKIPPED {name}: cannot test eBPF here: {reason}\n");
+                std::io::stderr().write_all(said.as_bytes()).unwrap();
+                None
+            }
+        }
+    }
+
+    fn make(name: &str) -> Result<Self, String> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err("not root".to_owned());
+        }
+        let mounts = fs::read_to_string("/proc/mounts").map_err(|error| error.to_string())?;
+        let cgroup2 = mounts.lines().map(|line| line.split(' ')).find_map(|mut words| {
+            let path = words.nth(1)?;
+            (words.next() == Some("cgroup2")).then(|| PathBuf::from(path))
+        });
+        let unique = format!("eg-ebpf-{}-{name}", std::process::id());
+        let cgroup_root = cgroup2.ok_or("no cgroup2 file system is mounted")?.join(&unique);
+        let directory = std::env::temp_dir().join(unique);
+        fs::create_dir_all(cgroup_root.join("kubepods/burstable")).map_err(|error| error.to_string())?;
+        let options = Options {
+            cgroup_root,
+            pin_path: directory.join("bpf"),
+        };
+        Ok(Self { options, directory })
+    }
+
+    /// A backend that has read what an earlier one left.
+    pub(crate) fn backend(&self) -> Ebpf {
+        let mut backend = Ebpf::new(self.options.clone());
+        backend.adopt(self.now()).unwrap();
+        backend
+    }
+
+    /// Asserts that nothing is pending.
+    pub(crate) fn settled(&self, standing: &Standing) {
+        assert_eq!(
+            *standing,
+            Standing {
+                repaired: standing.repaired.clone(),
+                ..Standing::default()
+            }
+        );
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        egret_shared::rt::clock::now()
+    }
+
+    /// An address that the node of the test has, and that a pod can reach on its `lo`.
+    pub(crate) fn address_of_the_node(&self) -> IpAddr {
+        let addresses = egret_kernel::links::Links::open().unwrap().addresses().unwrap();
+        let own = addresses.iter().map(|address| address.net.addr());
+        own.into_iter()
+            .find(|own| own.is_ipv4() && !own.is_loopback())
+            .expect("the node has an IPv4 address")
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> Pod {
+        self.pod_with_uid(name, &format!("5c6e1d0e-{name}"))
+    }
+
+    pub(crate) fn pod_with_uid(&self, name: &str, uid: &str) -> Pod {
+        let cgroup = self
+            .options
+            .cgroup_root
+            .join(format!("kubepods/burstable/pod{uid}"));
+        fs::create_dir_all(cgroup.join("container")).unwrap();
+        let mut pod = Pod::start(PodKey::new("default", name), uid, cgroup, None);
+        let own = format!("{}/32", self.address_of_the_node());
+        for address in ADDRESSES.iter().copied().chain([own.as_str()]) {
+            assert_eq!(pod.ask(&format!("address {address}")), Answer::Ok);
+        }
+        assert_eq!(pod.ask("serve"), Answer::Ok);
+        pod
+    }
+
+    /// A process that is in the network namespace of a pod, but in no pod.
+    pub(crate) fn neighbour(&self, pod: &Pod) -> Pod {
+        let cgroup = self.options.cgroup_root.join("outside");
+        fs::create_dir_all(cgroup.join("container")).unwrap();
+        Pod::start(
+            PodKey::new("default", "outside"),
+            "outside",
+            cgroup,
+            Some(pod.child.id()),
+        )
+    }
+
+    /// What was counted in the egress direction.
+    pub(crate) fn count(&self, backend: &Ebpf, tier: Option<Tier>, action: Action) -> u64 {
+        let counts = backend.counters().read().unwrap();
+        let of_key = counts.iter().filter(|count| {
+            count.key.tier == tier && count.key.action == action && count.key.direction == Direction::Egress
+        });
+        of_key.map(|count| count.packets).sum()
+    }
+
+    /// Whether there are pins that hold programs on the pod.
+    pub(crate) fn is_attached(&self, pod: &Pod) -> bool {
+        self.pinned_pods().contains(&pod.uid)
+    }
+
+    /// Renames what is pinned, as if other programs had pinned it.
+    pub(crate) fn pretend_another_release(&self) {
+        let [release] = &self.names("")[..] else {
+            panic!("not one release: {:?}", self.names(""))
+        };
+        fs::rename(
+            self.options.pin_path.join(release),
+            self.options.pin_path.join("another"),
+        )
+        .unwrap();
+    }
+
+    /// How many releases have pins.
+    pub(crate) fn releases(&self) -> usize {
+        self.names("").len()
+    }
+
+    /// The pods that have pins of the one release.
+    pub(crate) fn pinned_pods(&self) -> Vec<String> {
+        let [release] = &self.names("")[..] else {
+            panic!("not one release: {:?}", self.names(""))
+        };
+        self.names(&format!("{release}/pods"))
+    }
+
+    fn names(&self, below: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.options.pin_path.join(below)).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.contains('.'))
+            .collect()
+    }
+
+    /// Ends a pod: its process and its cgroup.
+    pub(crate) fn remove(&self, pod: Pod) {
+        let cgroup = pod.cgroup.clone();
+        drop(pod);
+        remove_cgroups(&cgroup);
+        assert!(!cgroup.exists());
+    }
+
+    /// Ends everything, and looks whether the kernel still holds something.
+    pub(crate) fn end<const N: usize>(self, mut backend: Ebpf, mut pods: [Pod; N]) {
+        backend.remove_everything().unwrap();
+        for pod in &mut pods {
+            assert_eq!(
+                pod.ask("tcp 198.18.2.13:8080"),
+                Answer::Ok,
+                "a program is still attached to {}",
+                pod.key
+            );
+        }
+        assert_eq!(
+            fs::read_dir(&self.options.pin_path).unwrap().count(),
+            0,
+            "pins are left"
+        );
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        assert!(
+            !mounts.contains(self.directory.to_str().unwrap()),
+            "a mount is left"
+        );
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        drop(Ebpf::new(self.options.clone()).remove_everything());
+        drop(fs::remove_dir_all(&self.directory));
+        remove_cgroups(&self.options.cgroup_root);
+    }
+}
+
+/// Removes a subtree of cgroups. A cgroup can be removed some time after its last process was reaped.
+fn remove_cgroups(cgroup: &Path) {
+    for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_cgroups(&entry.path());
+        }
+    }
+    let events = cgroup.join("cgroup.events");
+    while fs::read_to_string(&events).is_ok_and(|events| events.contains("populated 1")) {
+        std::thread::yield_now();
+    }
+    drop(fs::remove_dir(cgroup));
+}
+
+/// What a probe ended in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Ok,
+    /// EPERM.
+    NotPermitted,
+    Other(String),
+}
+
+/// A process in a cgroup and a network namespace.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    pub(crate) key: PodKey,
+    pub(crate) uid: String,
+    cgroup: PathBuf,
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Pod {
+    fn start(key: PodKey, uid: &str, cgroup: PathBuf, namespace_of: Option<u32>) -> Self {
+        let procs = cgroup.join("container/cgroup.procs");
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([
+            "ebpf_world::process_of_a_pod",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let namespace = namespace_of.map(|pid| fs::File::open(format!("/proc/{pid}/ns/net")).unwrap());
+        #[allow(
+            unsafe_code,
+            reason = "a process enters its cgroup and namespace before it is a program"
+        )]
+        // SAFETY: between fork and exec only system calls are made; writing to a file does not allocate.
+        unsafe {
+            command.pre_exec(move || {
+                fs::write(&procs, "0")?;
+                match &namespace {
+                    Some(namespace) => setns(namespace, CloneFlags::CLONE_NEWNET)?,
+                    None => unshare(CloneFlags::CLONE_NEWNET)?,
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        let (questions, answers) = (
+            child.stdin.take().unwrap(),
+            BufReader::new(child.stdout.take().unwrap()),
+        );
+        Self {
+            key,
+            uid: uid.to_owned(),
+            cgroup,
+            child,
+            questions,
+            answers,
+        }
+    }
+
+    /// Has the process do something.
+    pub(crate) fn ask(&mut self, question: &str) -> Answer {
+        writeln!(self.questions, "{question}").unwrap();
+        let mut line = String::new();
+        while self.answers.read_line(&mut line).unwrap() > 0 {
+            match line.trim().strip_prefix("=> ") {
+                Some("ok") => return Answer::Ok,
+                Some("EPERM") => return Answer::NotPermitted,
+                Some(other) => return Answer::Other(other.to_owned()),
+                None => line.clear(),
+            }
+        }
+        panic!("the process of {} has ended", self.key);
+    }
+
+    /// Moves the process into the cgroup of another pod.
+    pub(crate) fn move_into(&self, other: &Self) {
+        fs::write(
+            other.cgroup.join("container/cgroup.procs"),
+            self.child.id().to_string(),
+        )
+        .unwrap();
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The other side of [`Pod::ask`].
+#[test]
+#[ignore = "the process of a pod: started by the other tests"]
+fn process_of_a_pod() {
+    let mut sockets = BTreeMap::new();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        // The first letters of the harness may stand on the line.
+        match answer(&words, &mut sockets) {
+            Ok(()) => println!("\n=> ok"),
+            Err(error) if error.raw_os_error() == Some(nix::libc::EPERM) => println!("\n=> EPERM"),
+            Err(error) => println!("\n=> {error}"),
+        }
+    }
+}
+
+fn answer(
+    words: &[&str],
+    sockets: &mut BTreeMap<String, (Socket, Option<SocketAddr>)>,
+) -> std::io::Result<()> {
+    let peer = |text: &str| text.parse::<SocketAddr>().map_err(std::io::Error::other);
+    match words {
+        ["address", address] => {
+            run(&["link", "set", "lo", "up"])?;
+            // An IPv6 address can be bound at once only where nobody looks for another that has it.
+            let family = if address.contains(':') {
+                &["nodad"][..]
+            } else {
+                &[]
+            };
+            run(&[&["address", "add", address, "dev", "lo"], family].concat())
+        }
+        ["serve"] => serve(),
+        ["tcp", to] => TcpStream::connect(peer(to)?).map(drop),
+        ["udp", to] => datagrams(peer(to)?)?.send_to(b"?", &peer(to)?.into()).map(drop),
+        ["udp-connect", to] => datagrams(peer(to)?)?.connect(&peer(to)?.into()),
+        ["socket-tcp", name] => {
+            sockets.insert(
+                (*name).to_owned(),
+                (Socket::new(Domain::IPV4, Type::STREAM, None)?, None),
+            );
+            Ok(())
+        }
+        ["connect", name, to] => sockets[*name].0.connect(&peer(to)?.into()),
+        ["open-tcp", name, to] => {
+            let stream = TcpStream::connect(peer(to)?)?;
+            sockets.insert((*name).to_owned(), (stream.into(), None));
+            Ok(())
+        }
+        ["open-udp", name, to] => {
+            let socket = datagrams(peer(to)?)?;
+            socket.send_to(b"?", &peer(to)?.into())?;
+            sockets.insert((*name).to_owned(), (socket, Some(peer(to)?)));
+            Ok(())
+        }
+        ["send", name] => match &sockets[*name] {
+            (socket, Some(to)) => socket.send_to(b"?", &(*to).into()).map(drop),
+            (socket, None) => socket.send(b"?").map(drop),
+        },
+        ["udp-echo", server, from] => echoed(peer(server)?, peer(from)?),
+        _ => Err(std::io::Error::other(format!("no such question: {words:?}"))),
+    }
+}
+
+fn datagrams(to: SocketAddr) -> std::io::Result<Socket> {
+    Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))
+}
+
+fn echoed(server: SocketAddr, from: SocketAddr) -> std::io::Result<()> {
+    let socket = UdpSocket::bind(from)?;
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
+    socket.send_to(b"hello", server)?;
+    let mut answer = [0; 16];
+    socket.recv(&mut answer).map(drop)
+}
+
+fn run(arguments: &[&str]) -> std::io::Result<()> {
+    let output = Command::new("ip").args(arguments).output()?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        ))
+    }
+}
+
+/// Accepts TCP on 8080 and 5353, and echoes datagrams on port 7 of both families.
+fn serve() -> std::io::Result<()> {
+    for port in [8080, 5353] {
+        let listener = TcpListener::bind(("::", port))?;
+        std::thread::spawn(move || {
+            let mut accepted = Vec::new();
+            while let Ok((stream, _)) = listener.accept() {
+                accepted.push(stream);
+            }
+        });
+    }
+    for own in ["198.18.2.2:7", "[2001:db8::2]:7"] {
+        let socket = UdpSocket::bind(own)?;
+        std::thread::spawn(move || {
+            let mut octets = [0; 16];
+            while let Ok((length, from)) = socket.recv_from(&mut octets) {
+                if socket.send_to(&octets[..length], from).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// A batch in the making.
+pub(crate) struct Made {
+    pub(crate) batch: Batch,
+}
+
+pub(crate) fn batch(revision: u64) -> Made {
+    let revision = (0..revision).fold(Revision::ZERO, |revision, _| revision.next());
+    Made {
+        batch: Batch::empty(revision),
+    }
+}
+
+impl Made {
+    pub(crate) fn create(&mut self, id: SetId, kind: SetKind, members: impl IntoIterator<Item = Member>) {
+        self.batch.sets_created.push(SetSpec {
+            id,
+            kind,
+            description: "a set of the test".into(),
+        });
+        let added = members.into_iter().map(|member| (member, None)).collect();
+        self.batch.members_changed.push(MembersChanged {
+            set: id,
+            added,
+            removed: Vec::new(),
+        });
+    }
+
+    pub(crate) fn rules(&mut self, pod: &Pod, egress: DirectionRules) {
+        self.batch
+            .rules_replaced
+            .push(ruled(pod.key.name(), &pod.uid, egress));
+    }
+}
+
+pub(crate) fn ruled(name: &str, uid: &str, egress: DirectionRules) -> PodRules {
+    let addresses = ["198.18.2.2", "2001:db8::2"]
+        .map(|text| text.parse().unwrap())
+        .to_vec();
+    PodRules {
+        pod: PodKey::new("default", name),
+        uid: Some(uid.into()),
+        addresses,
+        egress,
+        ingress: DirectionRules { tiers: Vec::new() },
+    }
+}
+
+pub(crate) fn record(revision: u64, set: SetId, address: &str, expires: Timestamp) -> Batch {
+    let mut made = batch(revision);
+    let added = vec![(Member::Address(address.parse().unwrap()), Some(expires))];
+    made.batch.members_changed.push(MembersChanged {
+        set,
+        added,
+        removed: Vec::new(),
+    });
+    made.batch
+}
+
+pub(crate) fn set(content: &str) -> SetId {
+    SetId::of_content(content)
+}
+
+pub(crate) fn egress(tiers: Vec<TierRules>) -> DirectionRules {
+    DirectionRules { tiers }
+}
+
+pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+    TierRules {
+        tier,
+        rules,
+        otherwise,
+    }
+}
+
+pub(crate) fn allow(peer: PeerMatch, port: Option<u16>) -> Rule {
+    rule(Action::Allow, peer, port)
+}
+
+pub(crate) fn deny(peer: PeerMatch, port: Option<u16>) -> Rule {
+    rule(Action::Deny, peer, port)
+}
+
+pub(crate) fn pass(peer: PeerMatch, port: Option<u16>) -> Rule {
+    rule(Action::Pass, peer, port)
+}
+
+fn rule(action: Action, peer: PeerMatch, port: Option<u16>) -> Rule {
+    let port = port.map_or(PortMatch::Any, |port| {
+        PortMatch::Range(Transport::Tcp, PortRange::single(port).unwrap())
+    });
+    Rule {
+        action,
+        peer,
+        port,
+        origin: Origin {
+            policy: "NetworkPolicy/default/test".into(),
+            rule: 0,
+            name: None,
+        },
+    }
+}
