@@ -136,16 +136,15 @@ pub struct VerdictKey {
 }
 
 impl VerdictKey {
-    /// All that can be counted: in the default only Allow, and Pass in the tiers that have one.
+    /// All that can be counted: in the default only Allow, and no Pass among NetworkPolicies.
     pub fn all() -> impl Iterator<Item = Self> {
+        use Action::{Allow, Deny, Pass};
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
         tiers.flat_map(|tier| {
             let actions: &[Action] = match tier {
-                Some(Tier::Admin) => &[Action::Allow, Action::Deny, Action::Pass],
-                Some(Tier::ClusterEgressFirewall | Tier::NetworkPolicy | Tier::Baseline) => {
-                    &[Action::Allow, Action::Deny]
-                }
-                None => &[Action::Allow],
+                Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => &[Allow, Deny, Pass],
+                Some(Tier::NetworkPolicy) => &[Allow, Deny],
+                None => &[Allow],
             };
             let each = move |direction| {
                 actions.iter().map(move |action| Self {
@@ -178,3 +177,4 @@ impl VerdictKey {
 pub mod none;
 pub mod memory;
 pub mod netfilter;
+pub mod ebpf;

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use egret_enforcer::admin::Operators;
 use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
@@ -159,7 +160,13 @@ fn open_backend(fixed: &Fixed) -> anyhow::Result<Box<dyn Backend>> {
             };
             Box::new(Netfilter::open(settings, Box::new(node))?)
         }
-        BackendKind::Ebpf => anyhow::bail!("the backend ebpf is not in this build"),
+        BackendKind::Ebpf => {
+            let (cgroup_root, pin_path) = (fixed.cgroup_root.clone(), fixed.bpf_pins.clone());
+            Box::new(Ebpf::new(ebpf::Options {
+                cgroup_root,
+                pin_path,
+            }))
+        }
         BackendKind::Memory => Box::new(InMemory::default()),
         BackendKind::None => Box::new(Unenforced),
     })

@@ -2,10 +2,13 @@
 
 mod daemon;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::{Backend, BackendError};
 use egret_enforcer::config::{Args, Command, Config};
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
@@ -51,9 +54,8 @@ fn serve(args: Args, config: Config) -> anyhow::Result<()> {
 }
 
 fn run(command: &Command) -> ExitCode {
-    let Command::Cleanup { dry_run, bpf_pins: _ } = command;
-    let mode = if *dry_run { Mode::Tell } else { Mode::Remove };
-    match cleanup::everywhere(mode) {
+    let Command::Cleanup { dry_run, bpf_pins } = command;
+    match clean(*dry_run, bpf_pins) {
         Ok(found) => {
             let verb = if *dry_run { "would remove" } else { "removed" };
             for what in &found {
@@ -69,6 +71,22 @@ fn run(command: &Command) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn clean(dry_run: bool, bpf_pins: &Path) -> Result<Vec<String>, BackendError> {
+    let mode = if dry_run { Mode::Tell } else { Mode::Remove };
+    let mut found = cleanup::everywhere(mode)?;
+    if bpf_pins.exists() {
+        found.push(format!("the pins in {}", bpf_pins.display()));
+        if mode == Mode::Remove {
+            let options = ebpf::Options {
+                cgroup_root: "/sys/fs/cgroup".into(),
+                pin_path: bpf_pins.to_owned(),
+            };
+            Ebpf::new(options).remove_everything()?;
+        }
+    }
+    Ok(found)
 }
 
 /// `--help` and `--version` are no errors.

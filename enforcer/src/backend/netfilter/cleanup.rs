@@ -4,6 +4,7 @@
 use egret_kernel::Family;
 use egret_kernel::ipset::{IpSets, Reason};
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, TableListing};
+use egret_shared::switch::{Switch, is_off};
 
 use super::dispatch::jumps;
 use super::names;
@@ -38,6 +39,9 @@ pub enum Mode {
 /// With what could not be listed or removed.
 pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
     let mut found = Vec::new();
+    if is_off(Switch::CleanUp) {
+        return Ok(found);
+    }
     for flavour in Flavour::BOTH {
         for family in Family::BOTH {
             if flavour == Flavour::Nft || is_legacy_in_use(family) {

@@ -99,8 +99,12 @@ impl PodDirection<'_> {
         );
         let mut lines = head(mark);
         let mut name = self.chains.entry(self.direction);
-        for (place, tier) in rules.tiers.iter().enumerate() {
-            let next = match rules.tiers.get(place + 1) {
+        let mut tiers: Vec<&TierRules> = rules.tiers.iter().collect();
+        if is_off(Switch::TierOrder) {
+            tiers.reverse();
+        }
+        for (place, tier) in tiers.iter().enumerate() {
+            let next = match tiers.get(place + 1) {
                 Some(next) => self.chains.tier(self.direction, next.tier),
                 None => self.chains.default(self.direction),
             };
@@ -132,6 +136,7 @@ impl PodDirection<'_> {
             .filter_map(|rule| self.rule(tier, rule, next))
             .collect();
         lines.push(match tier.otherwise {
+            Otherwise::Deny if is_off(Switch::Isolate) => Line::to(Target::Goto(next.clone())),
             Otherwise::NextTier => Line::to(Target::Goto(next.clone())),
             Otherwise::Deny => {
                 let key = VerdictKey {
@@ -188,6 +193,7 @@ impl PodDirection<'_> {
             Direction::Ingress => Side::Source,
         };
         match peer {
+            _ if is_off(Switch::MatchPeers) => Peer::Any,
             PeerMatch::Any => Peer::Any,
             PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
             PeerMatch::In(id) => {
@@ -241,6 +247,9 @@ fn labelled(line: Line, label: &Label) -> Line {
 
 fn port(line: Line, port: PortMatch) -> Line {
     match port {
+        PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
+            line.protocol(Protocol::any_port(kernel_transport(transport)))
+        }
         PortMatch::Any => line,
         PortMatch::Range(transport, range) if range == PortRange::ALL => {
             line.protocol(Protocol::any_port(kernel_transport(transport)))

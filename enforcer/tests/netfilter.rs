@@ -1,0 +1,393 @@
+//! The backend `netfilter` against this kernel, in both flavours and both families.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod node_world;
+
+use std::collections::BTreeMap;
+
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::{Backend, Pending, Standing, VerdictKey};
+use egret_kernel::iptables::Flavour;
+use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_shared::net::Transport;
+use egret_shared::pod::PodKey;
+
+use node_world::{
+    ByLastOctet, Change, NOW, Nowhere, address, backend, filter, in_fresh_namespace, network, pod, range,
+    rule, run, seconds, set, tier,
+};
+
+fn in_both_flavours(test: fn(Flavour)) {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || test(flavour));
+    }
+}
+
+fn isolated(name: &str, addresses: &[&str], peers: &str) -> PodRules {
+    let allow = rule(
+        Action::Allow,
+        PeerMatch::In(set(peers)),
+        range(Transport::Tcp, 80, 80),
+    );
+    let names = rule(Action::Allow, PeerMatch::In(set("names")), PortMatch::Any);
+    pod(
+        name,
+        addresses,
+        vec![tier(Tier::NetworkPolicy, vec![allow, names], Otherwise::Deny)],
+        Vec::new(),
+    )
+}
+
+/// Two pods, sets of every kind.
+fn first() -> Change {
+    Change::new()
+        .set(
+            "peers",
+            SetKind::Addresses,
+            &[(address("10.0.0.9"), None), (address("fd00::9"), None)],
+        )
+        .set(
+            "names",
+            SetKind::Records,
+            &[(address("203.0.113.7"), Some(seconds(300)))],
+        )
+        .set(
+            "nets",
+            SetKind::Networks,
+            &[(network("0.0.0.0/0"), None), (network("2001:db8::/32"), None)],
+        )
+        .rules(isolated("a", &["10.0.0.1", "fd00::1"], "peers"))
+        .rules(isolated("b", &["10.0.0.2"], "nets"))
+}
+
+/// All that the kernel holds of ours, in words that can be compared.
+fn kernel(flavour: Flavour) -> String {
+    filter(flavour) + &members()
+}
+
+/// The members of all sets, without their lifetimes.
+fn members() -> String {
+    let listed = run("ipset", &["list", "-o", "save"]);
+    let mut lines: Vec<&str> = listed.lines().filter(|line| line.starts_with("add ")).collect();
+    lines.sort_unstable();
+    lines
+        .iter()
+        .map(|line| line.split(" timeout ").next().unwrap().to_owned() + "\n")
+        .collect()
+}
+
+fn assert_settled(standing: &Standing) {
+    assert_eq!((&standing.pending, &standing.broken), (&BTreeMap::new(), &None));
+}
+
+/// A life of the enforcer that begins with this batch.
+fn life(flavour: Flavour, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, Standing) {
+    let mut backend = backend(flavour, ByLastOctet);
+    backend.adopt(NOW).unwrap();
+    let standing = backend.apply(&change.0, NOW);
+    assert_settled(&standing);
+    (backend, standing)
+}
+
+#[test]
+fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
+    in_both_flavours(|flavour| {
+        let (_, standing) = life(flavour, &first());
+        assert_eq!(standing.repaired, BTreeMap::new());
+        let before = kernel(flavour);
+        for expected in [
+            "-A FORWARD -m comment --comment egret -j EGRET-FORWARD",
+            "-A EGRET-FORWARD -i veth-1 -j EGRET-E-",
+            "-A EGRET-FORWARD -o veth-2 -j EGRET-I-",
+            "10.0.0.9",
+            "fd00::9",
+            "203.0.113.7",
+            "128.0.0.0/1",
+        ] {
+            assert!(before.contains(expected), "{expected} is not in:\n{before}");
+        }
+        let (mut next, standing) = life(flavour, &first());
+        assert_eq!(standing.repaired, BTreeMap::new());
+        assert_eq!(kernel(flavour), before);
+        assert_eq!(next.reconcile(NOW), Standing::default());
+        assert_eq!(kernel(flavour), before);
+    });
+}
+
+#[test]
+fn what_somebody_changed_is_repaired_and_counted_and_what_is_theirs_stays() {
+    in_both_flavours(|flavour| {
+        let iptables = format!("iptables-{}", flavour.name());
+        let (mut backend, _) = life(flavour, &first());
+        let before = kernel(flavour);
+        run(
+            &iptables,
+            &["-A", "FORWARD", "-s", "192.0.2.1/32", "-j", "ACCEPT"],
+        );
+        run(&iptables, &["-N", "THEIRS"]);
+        run("ipset", &["create", "theirs", "hash:ip"]);
+        let foreign = kernel(flavour);
+        run(&iptables, &["-I", "EGRET-FORWARD", "-j", "ACCEPT"]);
+        run(
+            &iptables,
+            &["-I", "FORWARD", "-s", "192.0.2.2/32", "-j", "ACCEPT"],
+        );
+        run(&format!("ip6tables-{}", flavour.name()), &["-D", "INPUT", "1"]);
+        let name = format!("egret-{}-4", set("peers").digest());
+        run("ipset", &["add", &name, "192.0.2.3"]);
+        run("ipset", &["del", &name, "10.0.0.9"]);
+        let standing = backend.reconcile(NOW);
+        assert_settled(&standing);
+        let repaired: Vec<_> = standing
+            .repaired
+            .iter()
+            .map(|(kind, count)| (*kind, *count))
+            .collect();
+        assert_eq!(
+            repaired,
+            [
+                ("chain_changed", 1),
+                ("jump", 2),
+                ("member_extra", 1),
+                ("member_missing", 1)
+            ]
+        );
+        run(
+            &iptables,
+            &["-D", "FORWARD", "-s", "192.0.2.2/32", "-j", "ACCEPT"],
+        );
+        // The pod whose set held a stranger is asked again under a new generation; all else is as it was.
+        let strip = |text: String| -> String {
+            text.lines()
+                .filter(|line| {
+                    !line.contains("onnmark") && !line.contains("CONNMARK") && !line.contains("serial")
+                })
+                .collect()
+        };
+        assert_eq!(strip(kernel(flavour)), strip(foreign));
+        assert_ne!(before, "");
+    });
+}
+
+#[test]
+fn a_record_is_kept_across_a_restart_and_never_shortened() {
+    in_both_flavours(|flavour| {
+        drop(life(flavour, &first()));
+        let unknown = Change::new()
+            .set(
+                "peers",
+                SetKind::Addresses,
+                &[(address("10.0.0.9"), None), (address("fd00::9"), None)],
+            )
+            .set("names", SetKind::Records, &[])
+            .set(
+                "nets",
+                SetKind::Networks,
+                &[(network("0.0.0.0/0"), None), (network("2001:db8::/32"), None)],
+            )
+            .rules(isolated("a", &["10.0.0.1", "fd00::1"], "peers"))
+            .rules(isolated("b", &["10.0.0.2"], "nets"));
+        let (mut next, _) = life(flavour, &unknown);
+        assert!(lifetime("203.0.113.7").unwrap() > 290);
+        let sooner = Change::new().members("names", &[(address("203.0.113.7"), Some(seconds(10)))], &[]);
+        assert_settled(&next.apply(&sooner.0, NOW));
+        assert!(lifetime("203.0.113.7").unwrap() > 290);
+        let later = Change::new().members("names", &[(address("203.0.113.7"), Some(seconds(900)))], &[]);
+        assert_settled(&next.apply(&later.0, NOW));
+        assert!(lifetime("203.0.113.7").unwrap() > 890);
+    });
+}
+
+/// Seconds left of an address in the IPv4 set of records.
+fn lifetime(address: &str) -> Option<u64> {
+    let listed = run("ipset", &["list", &format!("egret-{}-4", set("names").digest())]);
+    let line = listed.lines().find(|line| line.starts_with(address))?;
+    line.split(" timeout ").nth(1)?.trim().parse().ok()
+}
+
+#[test]
+fn a_record_that_is_over_or_unspecified_is_never_written() {
+    in_fresh_namespace(|| {
+        let (mut backend, _) = life(Flavour::Nft, &first());
+        let members = [
+            (address("203.0.113.8"), Some(NOW)),
+            (address("0.0.0.0"), Some(seconds(9))),
+            (address("::"), Some(seconds(9))),
+        ];
+        assert_settled(&backend.apply(&Change::new().members("names", &members, &[]).0, NOW));
+        assert_eq!(lifetime("203.0.113.8"), None);
+        let shortest = [(
+            address("203.0.113.8"),
+            Some(egret_shared::time::Timestamp::from_millis(NOW.as_millis() + 1)),
+        )];
+        assert_settled(&backend.apply(&Change::new().members("names", &shortest, &[]).0, NOW));
+        assert!(lifetime("203.0.113.8").is_none_or(|left| left <= 1));
+    });
+}
+
+#[test]
+fn only_the_pods_that_are_asked_again_get_a_generation() {
+    in_both_flavours(|flavour| {
+        let (mut backend, _) = life(flavour, &first());
+        let generations = |of: &str| -> Vec<String> {
+            let mark = |line: &&str| line.contains("-m connmark") && line.contains(of);
+            filter(flavour).lines().filter(mark).map(str::to_owned).collect()
+        };
+        let chains = |name: &str| {
+            egret_enforcer::backend::netfilter::names::PodChains::of(&PodKey::new("default", name))
+                .entry(Direction::Egress)
+                .as_str()
+                .to_owned()
+        };
+        let (a, b) = (generations(&chains("a")), generations(&chains("b")));
+        let mut again = Change::new();
+        again
+            .0
+            .reevaluate
+            .push((PodKey::new("default", "a"), Direction::Egress));
+        assert_settled(&backend.apply(&again.0, NOW));
+        assert_ne!(generations(&chains("a")), a);
+        assert_eq!(generations(&chains("b")), b);
+    });
+}
+
+#[test]
+fn a_pod_that_goes_leaves_nothing_behind() {
+    in_both_flavours(|flavour| {
+        let (mut backend, _) = life(flavour, &first());
+        let mut gone = Change::new();
+        gone.0.pods_removed = vec![PodKey::new("default", "a"), PodKey::new("default", "b")];
+        gone.0.sets_destroyed = vec![set("peers"), set("names"), set("nets")];
+        assert_settled(&backend.apply(&gone.0, NOW));
+        assert_eq!(members(), "");
+        let left = filter(flavour);
+        assert!(!left.contains("veth-"), "{left}");
+        assert!(!left.contains("EGRET-E"), "{left}");
+    });
+}
+
+#[test]
+fn a_pod_without_an_interface_is_pending_and_its_rules_wait_for_it() {
+    in_fresh_namespace(|| {
+        let mut backend = backend(Flavour::Nft, Nowhere);
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(&first().0, NOW);
+        let pending = standing.pending.get(&PodKey::new("default", "a")).cloned();
+        assert_eq!(pending, Some(Pending::Unattached("there is no route".to_owned())));
+        assert!(members().contains("203.0.113.7"));
+        assert!(!filter(Flavour::Nft).contains("veth-"));
+    });
+}
+
+#[test]
+fn a_set_that_cannot_be_made_concerns_its_pods_alone_and_closes_them() {
+    in_fresh_namespace(|| {
+        run(
+            "ipset",
+            &[
+                "create",
+                &format!("egret-{}-4", set("peers").digest()),
+                "hash:net",
+            ],
+        );
+        let mut backend = backend(Flavour::Nft, ByLastOctet);
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(&first().0, NOW);
+        assert_eq!(standing.broken, None);
+        let pods: Vec<String> = standing.pending.keys().map(ToString::to_string).collect();
+        assert_eq!(pods, ["default/a"]);
+        assert!(standing.wants_retry());
+        assert!(filter(Flavour::Nft).contains("-i veth-2 -j EGRET-E-"));
+    });
+}
+
+#[test]
+fn cleanup_leaves_what_others_made_and_nothing_else() {
+    in_both_flavours(|flavour| {
+        let iptables = format!("iptables-{}", flavour.name());
+        run(
+            &iptables,
+            &["-A", "FORWARD", "-s", "192.0.2.1/32", "-j", "ACCEPT"],
+        );
+        run(&iptables, &["-N", "EGRET-DNSD"]);
+        run("ipset", &["create", "egret-dnsd-alive-4", "hash:ip"]);
+        let before = filter(flavour) + &run("ipset", &["list", "-n"]);
+        drop(life(flavour, &first()));
+        let told = cleanup::everywhere(Mode::Tell).unwrap();
+        let (nothing_removed, _) = life(flavour, &first());
+        drop(nothing_removed);
+        assert_eq!(cleanup::everywhere(Mode::Remove).unwrap(), told);
+        assert_eq!(filter(flavour) + &run("ipset", &["list", "-n"]), before);
+        assert_eq!(cleanup::everywhere(Mode::Tell).unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn counts_survive_rewritten_chains_and_a_restart() {
+    in_both_flavours(|flavour| {
+        let denied = VerdictKey {
+            tier: Some(Tier::NetworkPolicy),
+            action: Action::Deny,
+            direction: Direction::Egress,
+        };
+        let count = |backend: &dyn Backend| -> u64 {
+            backend
+                .counters()
+                .read()
+                .unwrap()
+                .iter()
+                .filter(|count| count.key == denied)
+                .map(|count| count.packets)
+                .sum()
+        };
+        let rules = isolated("a", &["127.0.0.1"], "peers");
+        let begin = Change::new()
+            .set("peers", SetKind::Addresses, &[])
+            .set("names", SetKind::Records, &[])
+            .rules(rules.clone());
+        let mut backend = backend(flavour, ThisHost);
+        backend.adopt(NOW).unwrap();
+        assert_settled(&backend.apply(&begin.0, NOW));
+        for _ in 0..3 {
+            probe("127.0.0.1:9");
+            probe("[::1]:9");
+        }
+        assert_eq!(count(&backend), 6);
+        let mut again = Change::new().rules(rules);
+        again
+            .0
+            .reevaluate
+            .push((PodKey::new("default", "a"), Direction::Egress));
+        assert_settled(&backend.apply(&again.0, NOW));
+        assert_eq!(count(&backend), 6);
+        drop(backend);
+        let mut next = node_world::backend(flavour, ThisHost);
+        next.adopt(NOW).unwrap();
+        assert_settled(&next.apply(&begin.0, NOW));
+        probe("127.0.0.1:9");
+        assert_eq!(count(&next), 7);
+    });
+}
+
+/// The pod is behind `lo`, so that what this host sends itself is the pod's.
+#[derive(Debug)]
+struct ThisHost;
+
+impl egret_enforcer::node::Locate for ThisHost {
+    fn locate(
+        &mut self,
+        _addresses: &[std::net::IpAddr],
+    ) -> Result<Vec<egret_enforcer::node::Location>, String> {
+        let interface = egret_kernel::iptables::InterfaceName::new("lo").unwrap();
+        Ok(vec![egret_enforcer::node::Location::own(interface)])
+    }
+}
+
+/// One datagram.
+fn probe(to: &str) {
+    let to: std::net::SocketAddr = to.parse().unwrap();
+    let socket = std::net::UdpSocket::bind((to.ip(), 0)).unwrap();
+    socket.send_to(b"x", to).unwrap();
+}

@@ -1,0 +1,176 @@
+//! The text that is given to iptables, as a person approves it. `EGRET_WRITE_GOLDENS=1` writes the files anew.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod node_world;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Port};
+use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
+use egret_enforcer::backend::netfilter::names::PodChains;
+use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
+use egret_enforcer::backend::netfilter::restore::Change as Restore;
+use egret_kernel::Family;
+use egret_kernel::iptables::{Hook, InterfaceName};
+use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetId, SetKind};
+use egret_shared::net::Transport;
+
+use node_world::{pod, range, rule, set, tier};
+
+fn marks(generation: u16) -> PodMarks {
+    let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
+    let mark = |direction| marks.mark(direction, Generation::new(generation).unwrap());
+    PodMarks {
+        egress: mark(Direction::Egress),
+        ingress: mark(Direction::Ingress),
+    }
+}
+
+/// A pod with something in every tier.
+fn everything() -> PodRules {
+    use Action::{Allow, Deny, Pass};
+    let any = PortMatch::Any;
+    let egress = vec![
+        tier(
+            Tier::ClusterEgressFirewall,
+            vec![rule(Deny, PeerMatch::In(set("bad")), any)],
+            Otherwise::NextTier,
+        ),
+        tier(
+            Tier::Admin,
+            vec![
+                rule(
+                    Allow,
+                    PeerMatch::In(set("names")),
+                    range(Transport::Tcp, 443, 443),
+                ),
+                rule(Pass, PeerMatch::In(set("web")), any),
+                rule(Deny, PeerMatch::Any, range(Transport::Udp, 1, 1023)),
+            ],
+            Otherwise::NextTier,
+        ),
+        tier(
+            Tier::NetworkPolicy,
+            vec![
+                rule(Allow, PeerMatch::In(set("named-port")), any),
+                rule(Allow, PeerMatch::In(set("web")), range(Transport::Sctp, 1, 65535)),
+                rule(Allow, PeerMatch::OwnNode, any),
+            ],
+            Otherwise::Deny,
+        ),
+    ];
+    let ingress = vec![tier(
+        Tier::Baseline,
+        vec![
+            rule(
+                Allow,
+                PeerMatch::In(set("web")),
+                range(Transport::Tcp, 8000, 8010),
+            ),
+            rule(Pass, PeerMatch::In(set("bad")), any),
+            rule(Deny, PeerMatch::Any, any),
+        ],
+        Otherwise::NextTier,
+    )];
+    pod("web", &["10.0.0.1", "fd00::1"], egress, ingress)
+}
+
+fn sets() -> BTreeMap<SetId, SetKind> {
+    [
+        ("bad", SetKind::Networks),
+        ("names", SetKind::Records),
+        ("web", SetKind::Addresses),
+        ("named-port", SetKind::AddressPorts),
+    ]
+    .map(|(name, kind)| (set(name), kind))
+    .into()
+}
+
+fn text(rules: &PodRules, sets: &BTreeMap<SetId, SetKind>, family: Family, attached: &[Attached]) -> String {
+    let mut rewrite = dispatch::shared(attached, DenyAction::Drop, family);
+    rewrite.extend(render::pod(rules, marks(5), Surroundings { family, sets }));
+    let jumps = [(Hook::Forward, 0), (Hook::Input, 1)].into();
+    Restore {
+        rewrite,
+        jumps,
+        ..Restore::default()
+    }
+    .render()
+}
+
+fn attached(rules: &PodRules, port: fn(InterfaceName) -> Port) -> Vec<Attached> {
+    let interfaces = vec![port(InterfaceName::new("veth1").unwrap())];
+    vec![Attached {
+        chains: PodChains::of(&rules.pod),
+        interfaces,
+        addresses: rules.addresses.clone(),
+    }]
+}
+
+fn assert_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("EGRET_WRITE_GOLDENS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "differs from {}", path.display());
+}
+
+#[test]
+fn every_kind_of_rule_in_every_tier_in_both_families() {
+    let rules = everything();
+    for (family, name) in [
+        (Family::V4, "everything-4.rules"),
+        (Family::V6, "everything-6.rules"),
+    ] {
+        assert_golden(name, &text(&rules, &sets(), family, &attached(&rules, Port::Own)));
+    }
+}
+
+#[test]
+fn a_pod_without_policies_is_allowed_and_counted() {
+    let rules = pod("plain", &["10.0.0.2"], Vec::new(), Vec::new());
+    assert_golden(
+        "plain-4.rules",
+        &text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own)),
+    );
+}
+
+#[test]
+fn on_a_shared_interface_the_address_is_asked_as_well() {
+    let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
+    assert_golden(
+        "bridge-6.rules",
+        &text(&rules, &sets(), Family::V6, &attached(&rules, Port::Shared)),
+    );
+}
+
+#[test]
+fn rules_over_a_set_that_is_not_there_close() {
+    let rules = everything();
+    assert_golden(
+        "closed-4.rules",
+        &text(&rules, &BTreeMap::new(), Family::V4, &attached(&rules, Port::Own)),
+    );
+}
+
+#[test]
+fn no_chain_name_is_longer_than_the_kernel_takes() {
+    for name in render::pod(
+        &everything(),
+        marks(1),
+        Surroundings {
+            family: Family::V6,
+            sets: &sets(),
+        },
+    )
+    .keys()
+    {
+        assert!(name.len() <= 28, "{name}");
+    }
+}
