@@ -19,10 +19,16 @@ const BEAT: Duration = Duration::from_millis(100);
 const DEAD: Duration = Duration::from_secs(2);
 
 /// Beats while the serving thread has turns to give.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Heart(AtomicU64);
 
 impl Heart {
+    /// A heart that has just beaten.
+    #[must_use]
+    pub const fn new(now: Timestamp) -> Self {
+        Self(AtomicU64::new(now.as_millis()))
+    }
+
     /// Beats until the runtime ends.
     pub async fn beat(self: Arc<Self>) {
         loop {

@@ -49,7 +49,7 @@ impl Daemon {
             Arc::clone(&metrics),
         ));
         let service = Service::new(resolver);
-        let heart = Arc::new(Heart::default());
+        let heart = Arc::new(Heart::new(clock::now()));
         let operators = Arc::new(Operators {
             heart: Arc::clone(&heart),
             service: service.clone(),

@@ -1,4 +1,5 @@
 //! What is taken as an answer, what is learned from it, how long it lives, and what its client gets.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The parts together, on loopback: real sockets, an upstream and an enforcer that do as they are told.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! The hold in simulated time: what waits, what it waits for, how it ends.
-#![allow(clippy::expect_used, reason = "a test says what it expects")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -75,7 +75,7 @@ impl World {
             ToEnforcer::Observed { sequence, .. } => Some(*sequence),
             ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted | ToEnforcer::ResyncEnded { .. } => None,
         });
-        numbers.last().unwrap_or(Sequence::ZERO)
+        numbers.max().unwrap_or(Sequence::ZERO)
     }
 
     fn realize(&mut self, through: Sequence, failed: Vec<Sequence>) {
