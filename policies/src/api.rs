@@ -8,13 +8,15 @@
 mod node;
 mod yaml;
 mod field;
+mod notes;
 mod object;
 pub mod manifest;
 
 pub use node::{Entry, Mapping, Node, Scalar, Value};
 pub use object::{Kind, Metadata, Object, PolicyForm};
 
-pub(crate) use field::{Field, Note, Notes, Refused};
+pub(crate) use field::Field;
+pub(crate) use notes::{Note, Notes, Refused};
 pub(crate) use object::labels;
 
 /// How fields that no version of the API knows are read.

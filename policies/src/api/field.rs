@@ -3,52 +3,8 @@
 
 use super::Reading;
 use super::node::{Mapping, Node, Value};
-use crate::diagnostic::{Code, Position, Severity};
-
-/// Something could not be read; why is in the notes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused;
-
-/// What is noted about a document, before it is known whose file or object it is.
-#[derive(Clone, Debug)]
-pub(crate) struct Note {
-    pub(crate) code: Code,
-    pub(crate) severity: Severity,
-    pub(crate) position: Position,
-    pub(crate) field: String,
-    pub(crate) found: String,
-    pub(crate) accepted: String,
-    /// What is enforced meanwhile, as soon as somebody knows.
-    pub(crate) enforced: Option<String>,
-}
-
-/// The notes about a document.
-#[derive(Debug)]
-pub(crate) struct Notes {
-    pub(crate) reading: Reading,
-    pub(crate) list: Vec<Note>,
-}
-
-impl Notes {
-    pub(crate) const fn new(reading: Reading) -> Self {
-        Self {
-            reading,
-            list: Vec::new(),
-        }
-    }
-
-    /// A place to come back to with [`Notes::enforce`].
-    pub(crate) const fn mark(&self) -> usize {
-        self.list.len()
-    }
-
-    /// Says of all notes since the mark what is enforced, where that is not said yet.
-    pub(crate) fn enforce(&mut self, mark: usize, enforced: &str) {
-        for note in &mut self.list[mark..] {
-            note.enforced.get_or_insert_with(|| enforced.to_owned());
-        }
-    }
-}
+use super::notes::{Note, Notes, Refused};
+use crate::diagnostic::{Code, Severity};
 
 /// A value somewhere in a tree.
 #[derive(Clone, Debug)]
@@ -77,7 +33,12 @@ impl<'a> Field<'a> {
         self.get(key).ok_or_else(|| {
             let mut path = self.path.clone();
             append(&mut path, key);
-            self.note_at(Code::FieldMissing, path, "nothing".to_owned(), accepted, notes);
+            let field = path;
+            let found = "nothing".to_owned();
+            notes.keep(Note {
+                field,
+                ..self.note(Code::FieldMissing, found, accepted)
+            });
             Refused
         })
     }
@@ -121,18 +82,19 @@ impl<'a> Field<'a> {
     fn unknown(&self, code: Code, accepted: &str, notes: &mut Notes) -> Result<(), Refused> {
         match notes.reading {
             Reading::AsWritten => {
-                let refused = self.refuse(code, accepted, notes);
-                if let Some(note) = notes.list.last_mut() {
-                    note.severity = Severity::Error;
-                }
-                Err(refused)
+                let severity = Severity::Error;
+                notes.keep(Note {
+                    severity,
+                    ..self.note(code, self.describe(), accepted)
+                });
+                Err(Refused)
             }
             Reading::AsStored => {
-                self.note(code, self.describe(), accepted, notes);
-                if let Some(note) = notes.list.last_mut() {
-                    note.severity = Severity::Warning;
-                    note.enforced = Some("as if the field were not there".to_owned());
-                }
+                notes.keep(Note {
+                    severity: Severity::Warning,
+                    enforced: Some("as if the field were not there".to_owned()),
+                    ..self.note(code, self.describe(), accepted)
+                });
                 Ok(())
             }
         }
@@ -183,18 +145,10 @@ impl<'a> Field<'a> {
         let Value::Mapping(mapping) = &self.node.value else {
             return Err(self.refuse(Code::WrongType, "a mapping", notes));
         };
-        let last = |index: usize, key: &str| {
-            !mapping.entries[index + 1..]
-                .iter()
-                .any(|later| &*later.key == key)
-        };
-        let repeats = !mapping.repeated().is_empty();
         Ok(mapping
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(index, entry)| !repeats || last(*index, &entry.key))
-            .map(|(_, entry)| (&*entry.key, self.child(&entry.value, &entry.key)))
+            .last_entries()
+            .into_iter()
+            .map(|entry| (&*entry.key, self.child(&entry.value, &entry.key)))
             .collect())
     }
 
@@ -208,14 +162,6 @@ impl<'a> Field<'a> {
             self.tell(Code::UnquotedText, self.describe(), &quoted, &quoted, notes);
         }
         Ok(&scalar.text)
-    }
-
-    /// This whole number.
-    pub(crate) fn integer(&self, accepted: &str, notes: &mut Notes) -> Result<i64, Refused> {
-        match self.maybe_integer() {
-            Some(number) => Ok(number),
-            None => Err(self.refuse(Code::WrongType, accepted, notes)),
-        }
     }
 
     /// This whole number, if it is one: decimal, without quotes, without leading zeros (octal in YAML 1.1).
@@ -249,16 +195,17 @@ impl<'a> Field<'a> {
 
     /// Notes that this cannot be taken, and why.
     pub(crate) fn refuse(&self, code: Code, accepted: &str, notes: &mut Notes) -> Refused {
-        self.note(code, self.describe(), accepted, notes);
+        notes.keep(self.note(code, self.describe(), accepted));
         Refused
     }
 
     /// Notes something that changes nothing, or only what `enforced` says.
     pub(crate) fn tell(&self, code: Code, found: String, accepted: &str, enforced: &str, notes: &mut Notes) {
-        self.note(code, found, accepted, notes);
-        if let Some(note) = notes.list.last_mut() {
-            note.enforced = Some(enforced.to_owned());
-        }
+        let enforced = Some(enforced.to_owned());
+        notes.keep(Note {
+            enforced,
+            ..self.note(code, found, accepted)
+        });
     }
 
     /// What is here, in a few words.
@@ -300,20 +247,16 @@ impl<'a> Field<'a> {
         Self { node, path }
     }
 
-    fn note(&self, code: Code, found: String, accepted: &str, notes: &mut Notes) {
-        self.note_at(code, self.path.clone(), found, accepted, notes);
-    }
-
-    fn note_at(&self, code: Code, field: String, found: String, accepted: &str, notes: &mut Notes) {
-        notes.list.push(Note {
+    fn note(&self, code: Code, found: String, accepted: &str) -> Note {
+        Note {
             code,
             severity: code.severity(),
             position: self.node.position,
-            field,
+            field: self.path.clone(),
             found,
             accepted: accepted.to_owned(),
             enforced: None,
-        });
+        }
     }
 }
 

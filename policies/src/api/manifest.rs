@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Reading;
-use super::field::{Field, Note, Notes, Refused};
+use super::field::Field;
 use super::node::{Mapping, Node, Value};
+use super::notes::{Note, Notes, Refused};
 use super::object::{Class, Kind, Object, classify, metadata};
 use super::yaml;
 use crate::diagnostic::{Code, Position, Severity};
@@ -95,7 +96,13 @@ pub fn read(text: &str, file: &str) -> Manifest {
                 reader.problem(Code::Syntax, position, "", sentence, "a YAML or JSON document");
             }
             yaml::Document::TooLarge(position, sentence) => {
-                reader.problem(Code::TooLarge, position, "", sentence, "less");
+                reader.problem(
+                    Code::TooLarge,
+                    position,
+                    "",
+                    sentence,
+                    "several smaller documents or files",
+                );
             }
         }
     }
@@ -105,8 +112,11 @@ pub fn read(text: &str, file: &str) -> Manifest {
 struct Reader {
     file: Arc<str>,
     manifest: Manifest,
-    seen: HashMap<(Kind, Option<Arc<str>>, Arc<str>), Position>,
+    seen: HashMap<Identity, Position>,
 }
+
+/// Kind, the same as written (workloads are of many), namespace and name.
+type Identity = (Kind, Arc<str>, Option<Arc<str>>, Arc<str>);
 
 /// What the items of a typed list are, where they do not say it themselves.
 struct ItemType<'a> {
@@ -230,6 +240,7 @@ impl Reader {
     fn note_duplicate(&mut self, object: &Object, path: &str) {
         let key = (
             object.kind,
+            Arc::clone(&object.kind_name),
             object.metadata.namespace.clone(),
             Arc::clone(&object.metadata.name),
         );
@@ -254,13 +265,14 @@ impl Reader {
 
     fn repeated_field(&mut self, field: String, position: Position) {
         let found = "the field again".to_owned();
-        self.problem(
-            Code::DuplicateField,
-            position,
-            &field,
-            found,
-            "the field once; the last one counts",
-        );
+        let accepted = "the field once; the last one counts";
+        self.problem(Code::DuplicateField, position, &field, found, accepted);
+        // Of two specs nobody can say which one was meant.
+        let name = field.rsplit('.').next().unwrap_or_default();
+        let last = self.manifest.problems.last_mut();
+        if let Some(problem) = last.filter(|_| matches!(name, "apiVersion" | "kind" | "metadata" | "spec")) {
+            problem.severity = Severity::Error;
+        }
     }
 
     fn take(&mut self, notes: Notes, path: &str) {

@@ -1,5 +1,7 @@
 //! A document as a tree, with the place of everything.
 
+use std::collections::HashSet;
+
 use crate::diagnostic::Position;
 
 /// A value and its place.
@@ -95,10 +97,27 @@ impl Mapping {
                 .map(|later| &self.entries[later])
                 .collect();
         }
-        let mut seen = std::collections::HashSet::with_capacity(self.entries.len());
+        let mut seen = HashSet::with_capacity(self.entries.len());
         self.entries
             .iter()
             .filter(|entry| !seen.insert(&entry.key))
             .collect()
+    }
+
+    /// Of each name the entry that counts: the last one.
+    #[must_use]
+    pub fn last_entries(&self) -> Vec<&Entry> {
+        if self.repeated().is_empty() {
+            return self.entries.iter().collect();
+        }
+        let mut seen = HashSet::with_capacity(self.entries.len());
+        let mut last: Vec<_> = self
+            .entries
+            .iter()
+            .rev()
+            .filter(|entry| seen.insert(&entry.key))
+            .collect();
+        last.reverse();
+        last
     }
 }

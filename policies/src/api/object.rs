@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::field::{Field, Notes, Refused};
+use super::field::Field;
 use super::node::Node;
+use super::notes::{Notes, Refused};
 use crate::diagnostic::{Code, ObjectRef, Position};
 use crate::model::{self, Labels};
 

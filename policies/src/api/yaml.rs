@@ -3,21 +3,26 @@
 //! Everything is bounded: the text, the number of values, the values that aliases repeat (an "alias bomb"
 //! of a few lines stands for billions), and the depth, which the parser bounds itself.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag, options};
 
 use super::node::{Entry, Mapping, Node, Scalar, Value};
 use crate::diagnostic::Position;
 
-/// The longest text that is read. A List of 10,000 pods as `kubectl get -o yaml` prints it fits.
-pub(super) const MAX_BYTES: usize = 64 << 20;
-/// The values in a file.
-const MAX_NODES: usize = 8_000_000;
+/// The longest text that is read.
+const MAX_BYTES: usize = 64 << 20;
+/// The documents in a text.
+const MAX_DOCUMENTS: usize = 100_000;
+/// The names and values in a document: about a second of work, or a List of 10,000 small pods.
+const MAX_NODES: usize = 1_000_000;
 /// The values that aliases and merge keys of a file repeat: no manifest written by hand comes near.
 const MAX_REPEATED: usize = 100_000;
 /// The syntax errors of a file after which the rest is not read.
 const MAX_ERRORS: usize = 20;
+
+/// The repeated fields of a document that are told.
+const MAX_REPEATED_FIELDS: usize = 50;
 
 /// A document, or why there is none.
 pub(super) enum Document {
@@ -116,6 +121,7 @@ struct Builder {
     anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
     repeated_nodes: usize,
+    documents: usize,
 }
 
 struct Open {
@@ -154,6 +160,7 @@ impl Builder {
             Event::UnresolvedAlias(name) => {
                 return Err(Stop::Syntax(at, format!("the alias *{name} has no anchor")));
             }
+            Event::DocumentStart(..) => self.begin_document(at)?,
             Event::DocumentEnd => return Ok(self.finish_document()),
             _ => {} // starts, the end of the stream, comments: nothing to keep
         }
@@ -179,8 +186,9 @@ impl Builder {
         let value = match open.content {
             Content::Sequence(items) => Value::Sequence(items),
             Content::Mapping { entries, key: _ } => {
-                let mapping = self.merge(Mapping { entries })?;
-                for entry in mapping.repeated() {
+                let mapping = Self::merge(Mapping { entries })?;
+                let room = MAX_REPEATED_FIELDS - self.repeated_fields.len();
+                for entry in mapping.repeated().into_iter().take(room) {
                     let path = self.path_of(&entry.key);
                     self.repeated_fields.push((path, entry.position));
                 }
@@ -197,14 +205,14 @@ impl Builder {
     }
 
     /// Resolves `<<` (YAML 1.1 merge keys): fields of the merged mappings that are not written here.
-    fn merge(&mut self, mapping: Mapping) -> Result<Mapping, Stop> {
+    fn merge(mapping: Mapping) -> Result<Mapping, Stop> {
         if !mapping.entries.iter().any(|entry| &*entry.key == "<<") {
             return Ok(mapping);
         }
         let (merged, mut entries): (Vec<_>, Vec<_>) =
             mapping.entries.into_iter().partition(|entry| &*entry.key == "<<");
-        for source in merged {
-            let Entry { position, value, .. } = source;
+        let mut names: HashSet<Box<str>> = entries.iter().map(|entry| entry.key.clone()).collect();
+        for Entry { position, value, .. } in merged {
             let sources = match value.value {
                 Value::Sequence(items) => items,
                 Value::Null | Value::Scalar(_) | Value::Mapping(_) => vec![value],
@@ -213,12 +221,11 @@ impl Builder {
                 let Value::Mapping(source) = source.value else {
                     return Err(Stop::Syntax(position, "<< merges mappings only".to_owned()));
                 };
-                for entry in source.entries {
-                    if !entries.iter().any(|own: &Entry| own.key == entry.key) {
-                        self.count_repeated(position, 1)?;
-                        entries.push(entry);
-                    }
-                }
+                let new = source
+                    .entries
+                    .into_iter()
+                    .filter(|entry| names.insert(entry.key.clone()));
+                entries.extend(new);
             }
         }
         Ok(Mapping { entries })
@@ -249,7 +256,10 @@ impl Builder {
     fn count(&mut self, at: Position, more: usize) -> Result<(), Stop> {
         self.nodes += more;
         if self.nodes > MAX_NODES {
-            return Err(Stop::Limit(at, format!("more than {MAX_NODES} values")));
+            return Err(Stop::Limit(
+                at,
+                format!("more than {MAX_NODES} names and values in a document"),
+            ));
         }
         Ok(())
     }
@@ -294,6 +304,14 @@ impl Builder {
         path
     }
 
+    fn begin_document(&mut self, at: Position) -> Result<(), Stop> {
+        self.documents += 1;
+        if self.documents > MAX_DOCUMENTS {
+            return Err(Stop::Limit(at, format!("more than {MAX_DOCUMENTS} documents")));
+        }
+        Ok(())
+    }
+
     fn finish_document(&mut self) -> Option<Document> {
         let root = self.root.take();
         let repeated = std::mem::take(&mut self.repeated_fields);
@@ -306,6 +324,7 @@ impl Builder {
         self.root = None;
         self.repeated_fields.clear();
         self.anchors.clear();
+        self.nodes = 0;
     }
 }
 

@@ -86,6 +86,9 @@ codes! {
     UnknownFieldOutside = "EG0011", Warning: "An unknown field outside spec",
         "It is ignored.",
         "Correct its name or its place, or remove it.";
+    TooManyDiagnostics = "EG0012", Warning: "More diagnostics than are listed",
+        "What follows is enforced by the same rules, but not listed.",
+        "Correct what is listed, and look again.";
     // Policies as a whole.
     NotEnforcedKind = "EG0101", Error: "A policy kind that is not evaluated yet",
         "It is enforced closed: an extensions/v1beta1 NetworkPolicy isolates the pods that it selects for ingress, a ClusterEgressFirewall denies the egress of every pod.",

@@ -222,11 +222,12 @@ fn tier(spec: &Field<'_>, notes: &mut Notes) -> Result<Tier, Refused> {
 fn priority(spec: &Field<'_>, notes: &mut Notes) -> Result<u32, Refused> {
     let accepted = "a whole number from 0 to 1000";
     let field = spec.require("priority", accepted, notes)?;
-    let number = field.integer(accepted, notes)?;
-    match u32::try_from(number) {
-        Ok(number) if number <= 1000 => Ok(number),
-        Ok(_) | Err(_) => Err(field.refuse(Code::InvalidPriority, accepted, notes)),
-    }
+    let number = field
+        .maybe_integer()
+        .and_then(|number| u32::try_from(number).ok());
+    number
+        .filter(|&number| number <= 1000)
+        .ok_or_else(|| field.refuse(Code::InvalidPriority, accepted, notes))
 }
 
 /// The subject, and whether all of it could be read; what could not does not limit it.

@@ -4,6 +4,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use egret_shared::net::Family;
+use egret_shared::switch::{Switch, is_off};
 
 use crate::api::{Field, Notes, Refused};
 use crate::diagnostic::Code;
@@ -87,13 +88,26 @@ fn decimal(text: &str, most: u16) -> Option<u16> {
 }
 
 /// An address of a pod, node or endpoint.
-pub(super) fn address(field: &Field<'_>, notes: &mut Notes) -> Result<IpAddr, Refused> {
+fn address(field: &Field<'_>, notes: &mut Notes) -> Result<IpAddr, Refused> {
     let text = field.text(notes)?;
     let address = match text.parse::<IpAddr>() {
         Ok(address) => Some(address.to_canonical()),
         Err(_) => address4(text).map(|(address, _)| IpAddr::V4(address)),
     };
     address.ok_or_else(|| field.refuse(Code::InvalidAddress, "an IPv4 or IPv6 address", notes))
+}
+
+/// The addresses that can be read, each once; the others are noted.
+pub(super) fn addresses<'a>(fields: impl IntoIterator<Item = Field<'a>>, notes: &mut Notes) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for field in fields {
+        if let Ok(address) = address(&field, notes)
+            && !addresses.contains(&address)
+        {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 /// The networks of an ipBlock: its cidr without its exceptions.
@@ -111,6 +125,9 @@ pub(super) fn ip_block(field: &Field<'_>, notes: &mut Notes) -> Result<Vec<IpNet
         .iter()
         .map(|item| exception(item, &whole, notes))
         .collect::<Result<Vec<_>, _>>()?;
+    if is_off(Switch::HonourExcept) {
+        return Ok(vec![whole]);
+    }
     Ok(subtract(whole, &exceptions))
 }
 

@@ -9,29 +9,21 @@ use crate::model::cluster::Node;
 
 pub(super) fn lower(object: &Object, notes: &mut Notes) -> Node {
     let root = Field::root(&object.body);
-    let mut node = Node {
+    let status = root.get("status");
+    let listed = status
+        .map(|status| list(&status, "addresses", notes))
+        .unwrap_or_default();
+    let reachable: Vec<_> = listed.iter().filter_map(|item| reachable(item, notes)).collect();
+    let networks = pod_cidrs(&root, notes);
+    Node {
         name: Arc::clone(&object.metadata.name),
         labels: object.metadata.labels.clone(),
-        addresses: Vec::new(),
-        pod_networks: Vec::new(),
-    };
-    for item in root
-        .get("status")
-        .map(|status| list(&status, "addresses", notes))
-        .unwrap_or_default()
-    {
-        if let Some(Ok(address)) = reachable(&item, notes).map(|field| network::address(&field, notes)) {
-            if !node.addresses.contains(&address) {
-                node.addresses.push(address);
-            }
-        }
+        addresses: network::addresses(reachable, notes),
+        pod_networks: networks
+            .iter()
+            .flat_map(|field| network::cidr(field, notes))
+            .collect(),
     }
-    for field in pod_cidrs(&root, notes) {
-        if let Ok(net) = network::cidr(&field, notes) {
-            node.pod_networks.push(net);
-        }
-    }
-    node
 }
 
 /// Of the address types only these two are addresses; a Hostname may look like one and is none.

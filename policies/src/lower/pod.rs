@@ -64,21 +64,9 @@ fn addresses(status: Option<&Field<'_>>, notes: &mut Notes) -> Vec<IpAddr> {
     let Some(status) = status else {
         return Vec::new();
     };
-    let items = status.get("podIPs").map(|list| list.items(notes));
-    let listed = items.and_then(Result::ok).unwrap_or_default();
-    let all = status
-        .get("podIP")
-        .into_iter()
-        .chain(listed.iter().filter_map(|item| item.get("ip")));
-    let mut addresses = Vec::new();
-    for field in all {
-        if let Ok(address) = network::address(&field, notes) {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-    }
-    addresses
+    let listed = list(status, "podIPs", notes);
+    let one = status.get("podIP").into_iter();
+    network::addresses(one.chain(listed.iter().filter_map(|item| item.get("ip"))), notes)
 }
 
 /// A pod that is done keeps its address in its status, although the address may be another pod's.

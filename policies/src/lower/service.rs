@@ -45,19 +45,11 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Service {
 fn cluster_addresses(spec: &Field<'_>, notes: &mut Notes) -> Vec<IpAddr> {
     let one = spec.get("clusterIP");
     let all = one.into_iter().chain(list(spec, "clusterIPs", notes));
-    let mut addresses = Vec::new();
-    for field in all {
-        // "None" is a headless Service, "" one that has no address yet.
-        if matches!(field.text(notes), Ok("None" | "")) {
-            continue;
-        }
-        if let Ok(address) = network::address(&field, notes) {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-    }
-    addresses
+    // "None" is a headless Service, "" one that has no address yet.
+    let written: Vec<_> = all
+        .filter(|field| !matches!(field.text(notes), Ok("None" | "")))
+        .collect();
+    network::addresses(written, notes)
 }
 
 fn service_port(item: &Field<'_>, notes: &mut Notes) -> Option<ServicePort> {
@@ -133,21 +125,15 @@ fn ready_addresses(slice: &Field<'_>, notes: &mut Notes) -> Vec<IpAddr> {
         return Vec::new(); // names, deprecated
     }
     let endpoints = list(slice, "endpoints", notes);
-    let ready: Vec<_> = endpoints
+    let ready = endpoints
         .iter()
         .filter(|endpoint| is_ready(endpoint, notes))
-        .collect();
-    let mut addresses = Vec::new();
-    for field in ready
+        .collect::<Vec<_>>();
+    let addresses = ready
         .into_iter()
-        .flat_map(|endpoint| list(endpoint, "addresses", notes))
-        .collect::<Vec<_>>()
-    {
-        if let Ok(address) = network::address(&field, notes) {
-            addresses.push(address);
-        }
-    }
-    addresses
+        .flat_map(|endpoint| list(endpoint, "addresses", notes));
+    let addresses = addresses.collect::<Vec<_>>();
+    network::addresses(addresses, notes)
 }
 
 /// Unknown is ready (`EndpointConditions` of discovery.k8s.io/v1).

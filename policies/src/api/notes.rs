@@ -1,0 +1,68 @@
+//! What is noted about a document while it is read.
+
+use super::Reading;
+use crate::diagnostic::{Code, Position, Severity};
+
+/// Something could not be read; why is in the notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused;
+
+/// What is noted about a document, before it is known whose file or object it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub(crate) code: Code,
+    pub(crate) severity: Severity,
+    pub(crate) position: Position,
+    pub(crate) field: String,
+    pub(crate) found: String,
+    pub(crate) accepted: String,
+    /// What is enforced meanwhile, as soon as somebody knows.
+    pub(crate) enforced: Option<String>,
+}
+
+/// The notes about a document.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    pub(crate) reading: Reading,
+    pub(crate) list: Vec<Note>,
+}
+
+/// The notes of an object that are kept: nobody reads more, and a hostile object could have a million.
+const MOST: usize = 200;
+
+impl Notes {
+    pub(crate) const fn new(reading: Reading) -> Self {
+        Self {
+            reading,
+            list: Vec::new(),
+        }
+    }
+
+    /// A place to come back to with [`Notes::enforce`].
+    pub(crate) const fn mark(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Says of all notes since the mark what is enforced, where that is not said yet.
+    pub(crate) fn enforce(&mut self, mark: usize, enforced: &str) {
+        for note in &mut self.list[mark..] {
+            note.enforced.get_or_insert_with(|| enforced.to_owned());
+        }
+    }
+
+    /// Keeps a note. What is enforced does not depend on whether there is room for it.
+    pub(super) fn keep(&mut self, note: Note) {
+        match self.list.len() {
+            ..MOST => self.list.push(note),
+            MOST => self.list.push(Note {
+                code: Code::TooManyDiagnostics,
+                severity: Code::TooManyDiagnostics.severity(),
+                found: format!("more than {MOST} things to say"),
+                accepted: "an object with fewer errors".to_owned(),
+                enforced: Some("as said of each".to_owned()),
+                ..note
+            }),
+            _ => {}
+        }
+    }
+}
