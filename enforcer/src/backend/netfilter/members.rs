@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use egret_kernel::ipset::Member as Held;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
-use ipnet::IpNet;
 
 use super::render::kernel_transport;
 use super::sets::{Members, is_holdable};
@@ -70,7 +69,7 @@ fn stands_for(held: Held) -> Vec<Member> {
             .filter_map(|transport| Some(Member::AddressPort(address, transport, port.try_into().ok()?)))
             .collect(),
         Held::Net(network) if network.prefix_len() == 1 => {
-            let whole = network.supernet().map(IpNet::from);
+            let whole = network.supernet();
             [Some(network), whole]
                 .into_iter()
                 .flatten()

@@ -45,7 +45,7 @@ fn look_into(folder: &Path, depth: usize, found: &mut BTreeMap<PathBuf, Fingerpr
             Err(error) => return Err((path, error)),
             Ok(there) if there.is_dir() && depth > 0 => look_into(&path, depth - 1, found)?,
             Ok(there) if there.is_file() && is_manifest(&path) => {
-                drop(found.insert(path, Fingerprint::of(&there)))
+                found.insert(path, Fingerprint::of(&there));
             }
             Ok(_) => {}
         }

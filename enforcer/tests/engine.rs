@@ -1,0 +1,398 @@
+//! What the engine tells, to whom, in what order. Time is an argument; the kernel is made of maps.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::none::NoVerdicts;
+use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictCounters};
+use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, SourceState, What};
+use egret_enforcer::metrics::Metrics;
+use egret_policies::api::manifest;
+use egret_policies::compiler::{Event, NodeScope, Settings};
+use egret_policies::lower::lower;
+use egret_policies::rules::{Batch, Member, SetKind};
+use egret_shared::link::{ToDnsd, ToEnforcer};
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::pod::PodKey;
+use egret_shared::revision::Sequence;
+use egret_shared::time::Timestamp;
+use tokio::sync::mpsc;
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: default, labels: {app: a}}
+spec: {nodeName: n}
+status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}]}
+";
+
+fn names(pattern: &str) -> String {
+    format!(
+        "
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {{name: names}}
+spec:
+  tier: Admin
+  priority: 5
+  subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: a}}}}}}}}
+  egress:
+  - {{name: x, action: Accept, to: [{{domainNames: [\"{pattern}\"]}}]}}
+"
+    )
+}
+
+fn cluster(text: &str) -> Input {
+    let read = manifest::read(text, "test");
+    assert!(read.is_whole(), "{:?}", read.problems);
+    let entities = read
+        .documents
+        .iter()
+        .flat_map(|document| lower(&document.object).entities);
+    Input::Cluster(entities.map(Event::Apply).collect())
+}
+
+fn in_sync() -> Input {
+    Input::Source(SourceState {
+        is_complete: true,
+        ..SourceState::default()
+    })
+}
+
+fn engine(backend: impl Backend + 'static) -> Engine {
+    let compiler = Settings::for_scope(NodeScope::One(Arc::from("n")));
+    let mut engine = Engine::new(Setup {
+        compiler,
+        backend: Box::new(backend),
+        resync: Duration::ZERO,
+        metrics: Metrics::register(),
+    });
+    engine.pass(NOW);
+    engine
+}
+
+/// A dnsd: what it is told, and what it says.
+struct Dnsd {
+    id: PeerId,
+    told: mpsc::Receiver<Vec<ToDnsd>>,
+}
+
+impl Dnsd {
+    fn join(engine: &mut Engine, id: u64, room: usize) -> Self {
+        let (out, told) = mpsc::channel(room);
+        let id = PeerId(id);
+        engine.take(
+            Input::PeerJoined {
+                peer: id,
+                program: "dnsd".to_owned(),
+                out,
+            },
+            NOW,
+        );
+        Self { id, told }
+    }
+
+    fn observes(&self, sequence: u64, name: &str, address: &str) -> Input {
+        let addresses = vec![ObservedAddress {
+            address: address.parse().unwrap(),
+            expires: NOW.after(Duration::from_secs(60)),
+        }];
+        let observation = Observation {
+            client: "10.0.0.1".parse().unwrap(),
+            question: name.parse().unwrap(),
+            chain: Vec::new(),
+            addresses,
+        };
+        Input::PeerSaid(
+            self.id,
+            ToEnforcer::Observed {
+                sequence: number(sequence),
+                observation,
+            },
+        )
+    }
+
+    fn heard(&mut self) -> Vec<String> {
+        let mut heard = Vec::new();
+        while let Ok(messages) = self.told.try_recv() {
+            heard.extend(messages.iter().map(words));
+        }
+        heard
+    }
+}
+
+fn number(number: u64) -> Sequence {
+    (0..number).fold(Sequence::ZERO, |sequence, _| sequence.next())
+}
+
+fn words(message: &ToDnsd) -> String {
+    match message {
+        ToDnsd::Hello(_) => "hello".to_owned(),
+        ToDnsd::Interest(interest) => {
+            let patterns: Vec<String> = interest.patterns.iter().map(ToString::to_string).collect();
+            format!("interest {} {}", interest.pod, patterns.join(","))
+        }
+        ToDnsd::InterestComplete => "complete".to_owned(),
+        ToDnsd::Realized { through, failed } if failed.is_empty() => format!("realized {through}"),
+        ToDnsd::Realized { through, failed } => format!("realized {through} but {failed:?}"),
+    }
+}
+
+fn records(kernel: &InMemory) -> Vec<Member> {
+    let kernel = kernel.kernel();
+    let sets: Vec<_> = kernel
+        .sets()
+        .filter(|set| set.kind == SetKind::Records)
+        .map(|set| set.id)
+        .collect();
+    sets.into_iter()
+        .flat_map(|set| kernel.members(set).map(|(member, _)| member).collect::<Vec<_>>())
+        .collect()
+}
+
+#[test]
+fn nothing_is_told_or_applied_before_the_source_is_in_sync() {
+    let kernel = InMemory::default();
+    let mut engine = engine(kernel.clone());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    engine.take(cluster(&(POD.to_owned() + "---" + &names("*.example.test"))), NOW);
+    engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    engine.pass(NOW);
+    assert_eq!(
+        (dnsd.heard(), kernel.kernel().pods().count()),
+        (Vec::<String>::new(), 0)
+    );
+    engine.take(in_sync(), NOW);
+    engine.pass(NOW);
+    assert_eq!(
+        dnsd.heard(),
+        ["interest 10.0.0.1 *.example.test", "complete", "realized 1"]
+    );
+    assert_eq!(
+        records(&kernel),
+        [Member::Address("203.0.113.7".parse().unwrap())]
+    );
+}
+
+#[test]
+fn an_interest_comes_when_the_kernel_holds_what_was_told_before_and_ahead_of_what_is_realized_later() {
+    let kernel = InMemory::default();
+    let mut engine = engine(kernel.clone());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    for input in [
+        cluster(POD),
+        in_sync(),
+        dnsd.observes(1, "api.example.test", "203.0.113.7"),
+    ] {
+        engine.take(input, NOW);
+    }
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard(), ["complete", "realized 1"]);
+    engine.take(cluster(&names("api.example.test")), NOW);
+    engine.take(dnsd.observes(2, "api.example.test", "203.0.113.8"), NOW);
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard(), ["interest 10.0.0.1 api.example.test", "realized 2"]);
+    assert_eq!(records(&kernel).len(), 2);
+}
+
+#[test]
+fn two_dnsds_have_numbers_of_their_own() {
+    let mut engine = engine(InMemory::default());
+    let (mut one, mut two) = (Dnsd::join(&mut engine, 1, 16), Dnsd::join(&mut engine, 2, 16));
+    for input in [
+        cluster(POD),
+        in_sync(),
+        one.observes(7, "x.example.test", "203.0.113.7"),
+    ] {
+        engine.take(input, NOW);
+    }
+    engine.pass(NOW);
+    assert_eq!(
+        (one.heard(), two.heard()),
+        (
+            vec!["complete".to_owned(), "realized 7".to_owned()],
+            vec!["complete".to_owned()]
+        )
+    );
+    engine.take(two.observes(1, "y.example.test", "203.0.113.7"), NOW);
+    engine.pass(NOW);
+    assert_eq!(
+        (one.heard(), two.heard()),
+        (Vec::new(), vec!["realized 1".to_owned()])
+    );
+}
+
+#[test]
+fn telling_again_is_answered_even_if_there_was_nothing_to_tell() {
+    let mut engine = engine(InMemory::default());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    engine.take(in_sync(), NOW);
+    engine.take(Input::PeerSaid(dnsd.id, ToEnforcer::ResyncStarted), NOW);
+    engine.take(
+        Input::PeerSaid(dnsd.id, ToEnforcer::ResyncEnded { through: number(3) }),
+        NOW,
+    );
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard(), ["complete", "realized 3"]);
+}
+
+#[test]
+fn a_dnsd_that_does_not_read_is_dropped_and_the_other_goes_on() {
+    let mut engine = engine(InMemory::default());
+    let (mut deaf, mut other) = (Dnsd::join(&mut engine, 1, 2), Dnsd::join(&mut engine, 2, 16));
+    engine.take(cluster(POD), NOW);
+    engine.take(in_sync(), NOW);
+    for sequence in 1..5 {
+        engine.take(deaf.observes(sequence, "x.example.test", "203.0.113.7"), NOW);
+        engine.take(other.observes(sequence, "x.example.test", "203.0.113.7"), NOW);
+        engine.pass(NOW);
+    }
+    assert_eq!(deaf.heard(), ["complete", "realized 1"]);
+    assert!(deaf.told.is_closed());
+    assert_eq!(other.heard().last().unwrap(), "realized 4");
+}
+
+/// A kernel that refuses everything of a pod.
+#[derive(Debug)]
+struct Refusing(PodKey);
+
+impl Backend for Refusing {
+    fn name(&self) -> &'static str {
+        "refusing"
+    }
+
+    fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
+        let refused = Pending::Refused("the set is full".to_owned());
+        Standing {
+            pending: [(self.0.clone(), refused)].into(),
+            ..Standing::default()
+        }
+    }
+
+    fn links_changed(&mut self, _now: Timestamp) -> Standing {
+        Standing::default()
+    }
+
+    fn reconcile(&mut self, _now: Timestamp) -> Standing {
+        Standing::default()
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        Arc::new(NoVerdicts)
+    }
+
+    fn dump(&self) -> String {
+        String::new()
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_as_failed_and_is_in_the_reasons() {
+    let mut engine = engine(Refusing(PodKey::new("default", "a")));
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    for input in [
+        cluster(POD),
+        in_sync(),
+        dnsd.observes(1, "x.example.test", "203.0.113.7"),
+    ] {
+        engine.take(input, NOW);
+    }
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard(), ["complete", "realized 1 but [Sequence(1)]"]);
+    assert_eq!(
+        reasons(&mut engine),
+        ["pod default/a is pending: the set is full"]
+    );
+    engine.pass(NOW.after(Duration::from_millis(100)));
+    assert_eq!(reasons(&mut engine), Vec::<String>::new());
+}
+
+/// A kernel that cannot be read at first.
+#[test]
+fn a_kernel_that_cannot_be_read_is_left_alone_until_it_can() {
+    let kernel = InMemory::default();
+    let mut engine = engine(UnreadableAtFirst {
+        left: 2,
+        kernel: kernel.clone(),
+    });
+    engine.take(cluster(POD), NOW);
+    engine.take(in_sync(), NOW);
+    engine.pass(NOW);
+    assert_eq!(kernel.kernel().pods().count(), 0);
+    assert_eq!(reasons(&mut engine), ["the kernel cannot be read: list: no"]);
+    engine.pass(NOW.after(Duration::from_secs(1)));
+    assert_eq!(kernel.kernel().pods().count(), 1);
+}
+
+#[derive(Debug)]
+struct UnreadableAtFirst {
+    left: usize,
+    kernel: InMemory,
+}
+
+impl Backend for UnreadableAtFirst {
+    fn name(&self) -> &'static str {
+        "unreadable"
+    }
+
+    fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            Err(BackendError::new("list", "no"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+        self.kernel.apply(batch, now)
+    }
+
+    fn links_changed(&mut self, now: Timestamp) -> Standing {
+        self.kernel.links_changed(now)
+    }
+
+    fn reconcile(&mut self, now: Timestamp) -> Standing {
+        self.kernel.reconcile(now)
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        Arc::new(NoVerdicts)
+    }
+
+    fn dump(&self) -> String {
+        String::new()
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+fn reasons(engine: &mut Engine) -> Vec<String> {
+    let (answer, answered) = std::sync::mpsc::sync_channel(1);
+    engine.take(
+        Input::Ask(Question {
+            what: What::Report,
+            answer,
+        }),
+        NOW,
+    );
+    match answered.recv().unwrap() {
+        Answer::Report(report) => report.reasons,
+        Answer::Page(page) => panic!("{page}"),
+    }
+}
