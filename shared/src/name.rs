@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::switch::{Switch, is_off};
+
 /// The most octets that a name takes on the wire, its root label included (RFC 1035 §3.1).
 const MAX_WIRE: usize = 255;
 /// The most octets in a label (RFC 1035 §3.1).
@@ -83,6 +85,9 @@ impl DnsName {
     /// Whether this name is one or more whole labels below `zone`.
     #[must_use]
     pub fn is_below(&self, zone: &Self) -> bool {
+        if is_off(Switch::WholeLabels) {
+            return self.0.ends_with(zone.as_str());
+        }
         if zone.0.as_ref() == "." {
             return self != zone;
         }
@@ -94,7 +99,12 @@ impl DnsName {
 
 fn push_label(text: &mut String, label: &[u8]) {
     for octet in label {
-        match octet.to_ascii_lowercase() {
+        let octet = if is_off(Switch::IgnoreCase) {
+            *octet
+        } else {
+            octet.to_ascii_lowercase()
+        };
+        match octet {
             b'.' => text.push_str("\\046"),
             b'\\' => text.push_str("\\092"),
             plain @ b'!'..=b'~' => text.push(char::from(plain)),
@@ -213,6 +223,9 @@ impl NamePattern {
     /// Whether the pattern admits the name.
     #[must_use]
     pub fn matches(&self, name: &DnsName) -> bool {
+        if is_off(Switch::MatchNames) {
+            return true;
+        }
         match self {
             Self::Exact(exact) => exact == name,
             Self::Below(zone) => name.is_below(zone),

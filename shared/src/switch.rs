@@ -4,75 +4,90 @@
 //! is the constant `false`. With it, `EGRET_SWITCH_OFF` holds the names of those that are off, separated
 //! by commas.
 
-/// A mechanism that a scenario of `integration` is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Switch {
-    /// dnsd holds an interesting answer until it is realized.
-    Hold,
-    /// dnsd holds an answer from its cache for a pod that had not been told.
-    HoldCached,
-    /// dnsd holds the second of two simultaneous answers for one name.
-    HoldSecond,
-    /// dnsd takes an answer only from the server, port, id and question asked.
-    MatchAnswer,
-    /// dnsd attributes a query by arrival interface as well as by source address.
-    AttributeByInterface,
-    /// dnsd asks again over TCP when an answer is truncated.
-    RetryTruncated,
-    /// dnsd releases a held answer after its deadline.
-    StallDeadline,
-    /// dnsd sends again all that it told when the enforcer comes back.
-    Resync,
-    /// dnsd learns only owners on the chain that starts at the question.
-    ChainOnly,
-    /// Names are compared without regard to case.
-    IgnoreCase,
-    /// Records admit only the pod that asked.
-    PerPodRecords,
-    /// A record ends when its time to live does.
-    ExpireRecords,
-    /// A newer answer adds to the addresses of a name instead of replacing them.
-    AccumulateAddresses,
-    /// The established connection of an expired record goes on.
-    KeepEstablished,
-    /// The enforcer keeps what the kernel holds when it starts.
-    AdoptKernel,
-    /// The enforcer's rules and sets stay when it exits.
-    KeepOnExit,
-    /// A pod's packets are known by its interface, whatever source address they carry.
-    DispatchByInterface,
-    /// A change of policy is asked of open connections as well.
-    Generation,
-    /// A policy file that cannot be read leaves what worked in force.
-    KeepLastGood,
+macro_rules! switches {
+    ($($(#[$meaning:meta])* $switch:ident = $name:literal,)*) => {
+        /// A mechanism that a scenario of `integration` is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Switch {
+            $($(#[$meaning])* $switch,)*
+        }
+
+        impl Switch {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$switch),*];
+
+            /// The name by which `EGRET_SWITCH_OFF` knows the switch.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$switch => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Switch {
-    /// The name by which `EGRET_SWITCH_OFF` knows the switch.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::HoldCached => "hold-cached",
-            Self::HoldSecond => "hold-second",
-            Self::MatchAnswer => "match-answer",
-            Self::AttributeByInterface => "attribute-by-interface",
-            Self::RetryTruncated => "retry-truncated",
-            Self::StallDeadline => "stall-deadline",
-            Self::Resync => "resync",
-            Self::ChainOnly => "chain-only",
-            Self::IgnoreCase => "ignore-case",
-            Self::PerPodRecords => "per-pod-records",
-            Self::ExpireRecords => "expire-records",
-            Self::AccumulateAddresses => "accumulate-addresses",
-            Self::KeepEstablished => "keep-established",
-            Self::AdoptKernel => "adopt-kernel",
-            Self::KeepOnExit => "keep-on-exit",
-            Self::DispatchByInterface => "dispatch-by-interface",
-            Self::Generation => "generation",
-            Self::KeepLastGood => "keep-last-good",
-        }
-    }
+switches! {
+    /// dnsd holds an interesting answer until it is realized.
+    Hold = "hold",
+    /// dnsd holds an answer from its cache for a pod that had not been told.
+    HoldCached = "hold-cached",
+    /// dnsd holds the second of two simultaneous answers for one name.
+    HoldSecond = "hold-second",
+    /// dnsd takes an answer only from the server, port, id and question asked.
+    MatchAnswer = "match-answer",
+    /// dnsd attributes a query by arrival interface as well as by source address.
+    AttributeByInterface = "attribute-by-interface",
+    /// dnsd asks again over TCP when an answer is truncated.
+    RetryTruncated = "retry-truncated",
+    /// dnsd releases a held answer after its deadline.
+    StallDeadline = "stall-deadline",
+    /// dnsd sends again all that it told when the enforcer comes back.
+    Resync = "resync",
+    /// dnsd learns only owners on the chain that starts at the question.
+    ChainOnly = "chain-only",
+    /// Names are compared without regard to case.
+    IgnoreCase = "ignore-case",
+    /// Records admit only the pod that asked.
+    PerPodRecords = "per-pod-records",
+    /// A record ends when its time to live does.
+    ExpireRecords = "expire-records",
+    /// A newer answer adds to the addresses of a name instead of replacing them.
+    AccumulateAddresses = "accumulate-addresses",
+    /// The established connection of an expired record goes on.
+    KeepEstablished = "keep-established",
+    /// The enforcer keeps what the kernel holds when it starts.
+    AdoptKernel = "adopt-kernel",
+    /// The enforcer's rules and sets stay when it exits.
+    KeepOnExit = "keep-on-exit",
+    /// A pod's packets are known by its interface, whatever source address they carry.
+    DispatchByInterface = "dispatch-by-interface",
+    /// A change of policy is asked of open connections as well.
+    Generation = "generation",
+    /// A policy file that cannot be read leaves what worked in force.
+    KeepLastGood = "keep-last-good",
+    /// A rule for names admits the addresses of those names alone.
+    MatchNames = "match-names",
+    /// A wildcard stands for one or more whole labels.
+    WholeLabels = "whole-labels",
+    /// dnsd follows the aliases of an answer from the question on.
+    FollowChain = "follow-chain",
+    /// An address lives as long as the shortest alias on the way to it.
+    LowestTtl = "lowest-ttl",
+    /// Every answer is recorded, whether or not a policy asks for its name.
+    KeepHistory = "keep-history",
+    /// A rule's ports limit it.
+    MatchPorts = "match-ports",
+    /// A rule's peers limit it.
+    MatchPeers = "match-peers",
+    /// The exceptions of an ipBlock are no part of it.
+    HonourExcept = "honour-except",
+    /// What no rule of an isolating policy allows is denied.
+    Isolate = "isolate",
+    /// The tiers of policies are asked in their order.
+    TierOrder = "tier-order",
+    /// `enforcer cleanup` removes what is the enforcer's.
+    CleanUp = "clean-up",
 }
 
 /// Whether the mechanism is removed.

@@ -109,11 +109,26 @@ impl Engine {
             vec![pod.clone()]
         };
         for pod in admitted {
+            if is_off(Switch::KeepHistory) && !self.is_asked_for(&pod, observation) {
+                continue;
+            }
             let changed = self
                 .records
                 .observe(&pod, &observation.question, &observation.addresses, now);
             self.refresh_records(&changed);
         }
+    }
+
+    /// Whether a policy in force names the question.
+    fn is_asked_for(&self, pod: &PodKey, observation: &Observation) -> bool {
+        let patterns = self
+            .compiled
+            .get(pod)
+            .into_iter()
+            .flat_map(|compiled| &compiled.patterns);
+        patterns
+            .into_iter()
+            .any(|pattern| pattern.matches(&observation.question))
     }
 
     fn refresh_records(&mut self, changed: &[Told]) {
