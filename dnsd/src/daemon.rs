@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use egret_dnsd::admin::{Heart, Operators};
 use egret_dnsd::client::Attribution;
 use egret_dnsd::config::{Args, Config, file_name};
+use egret_dnsd::files;
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Service};
 use egret_dnsd::metrics::{BUCKETS, Metrics};
@@ -37,6 +38,10 @@ impl Daemon {
     /// # Errors
     /// When an address cannot be listened on, or the kernel refuses a socket.
     pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+        match files::raise_limit() {
+            Ok(limit) => tracing::debug!(limit, "open files"),
+            Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
+        }
         let recorder = telemetry::Metrics::install(&BUCKETS)?;
         let metrics = Arc::new(Metrics::register());
         let listeners = Listeners::bind(&config.fixed.listen)?;

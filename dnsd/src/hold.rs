@@ -25,7 +25,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_shared::link::{ToDnsd, ToEnforcer};
-use egret_shared::observation::Observation;
+use egret_shared::name::DnsName;
+use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
@@ -198,6 +199,17 @@ impl Hold {
         Verdict::Hold(self.hold(observation, sequences, now))
     }
 
+    /// Whether this client was told all of this before, and nothing of it is waited for: then an answer need not be
+    /// noted. Answers from the cache are mostly such.
+    #[must_use]
+    pub fn is_settled(&self, client: IpAddr, question: &DnsName, addresses: &[ObservedAddress]) -> bool {
+        let floor = self.floor(client);
+        let told = self.ledger.told(client, question, addresses, |sequence| {
+            sequence <= floor || self.failed.contains(&sequence)
+        });
+        told.is_some_and(|highest| highest <= self.realized)
+    }
+
     /// The enforcer is there; all that was told before counts no longer.
     pub fn connected(&mut self, now: Timestamp) {
         self.connected = true;
@@ -312,9 +324,7 @@ impl Hold {
 
     /// Notes an observation; gives the numbers it waits for, and whether it tells something new.
     fn tell(&mut self, observation: &Observation, now: Timestamp) -> (Vec<Sequence>, bool) {
-        let floor = self
-            .connection_floor
-            .max(self.interests.floor(observation.client));
+        let floor = self.floor(observation.client);
         let failed = &self.failed;
         let noted = self.ledger.note(
             observation,
@@ -325,6 +335,11 @@ impl Hold {
             self.outgoing.push(sequence, observation.clone());
         }
         (noted.sequences, noted.new.is_some())
+    }
+
+    /// What was told to a client up to this number counts no longer.
+    fn floor(&self, client: IpAddr) -> Sequence {
+        self.connection_floor.max(self.interests.floor(client))
     }
 
     fn is_waited_for(&self, observation: &Observation, now: Timestamp) -> bool {

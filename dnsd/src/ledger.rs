@@ -99,6 +99,27 @@ impl Ledger {
         noted
     }
 
+    /// The highest number under which a client was told these addresses for at least as long; nothing where one of them
+    /// was not, or `is_stale` says that its last telling does not count.
+    #[must_use]
+    pub fn told(
+        &self,
+        client: IpAddr,
+        question: &DnsName,
+        addresses: &[ObservedAddress],
+        is_stale: impl Fn(Sequence) -> bool,
+    ) -> Option<Sequence> {
+        let name = self.clients.get(&client)?.names.get(question)?;
+        addresses.iter().try_fold(Sequence::ZERO, |highest, told| {
+            let known = name
+                .addresses
+                .iter()
+                .find(|known| known.told.address == told.address)?;
+            let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
+            counts.then(|| highest.max(known.sequence))
+        })
+    }
+
     /// The last number that was given.
     #[must_use]
     pub const fn latest(&self) -> Sequence {

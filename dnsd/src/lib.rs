@@ -23,5 +23,6 @@ pub mod ledger;
 pub mod hold;
 pub mod release;
 pub mod link;
+pub mod files;
 pub mod metrics;
 pub mod admin;

@@ -28,6 +28,18 @@ pub struct Told {
 }
 
 impl Told {
+    /// The name that was asked for.
+    #[must_use]
+    pub const fn question(&self) -> &DnsName {
+        &self.question
+    }
+
+    /// The addresses, each with its end.
+    #[must_use]
+    pub fn addresses(&self) -> &[ObservedAddress] {
+        &self.addresses
+    }
+
     /// The same as told to one client.
     #[must_use]
     pub fn to(&self, client: IpAddr) -> Observation {
@@ -37,18 +49,6 @@ impl Told {
             chain: self.chain.clone(),
             addresses: self.addresses.clone(),
         }
-    }
-
-    /// How many addresses it has.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.addresses.len()
-    }
-
-    /// Never: an answer without addresses tells nothing.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.addresses.is_empty()
     }
 }
 

@@ -1,11 +1,11 @@
 //! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egret_shared::link::{ToDnsd, ToEnforcer};
-use egret_shared::observation::Observation;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::hold::{Figures, Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
 use crate::metrics::Metrics;
+use crate::observe::Told;
 
 /// How often the dead are forgotten.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -76,8 +77,16 @@ impl Holder {
     }
 
     /// An answer is about to go to its client.
-    pub fn admit(&self, observation: Observation, origin: Origin, now: Timestamp) -> Admission {
+    pub fn admit(&self, client: IpAddr, told: &Told, origin: Origin, now: Timestamp) -> Admission {
         self.metrics.observations.increment(1);
+        if self
+            .lock()
+            .hold
+            .is_settled(client, told.question(), told.addresses())
+        {
+            return Admission::Now;
+        }
+        let observation = told.to(client);
         self.change(|state| {
             let verdict = state.hold.answer(observation, origin, now);
             match verdict {

@@ -44,7 +44,10 @@ pub struct Known {
 impl Weigh for Known {
     fn weight(&self) -> usize {
         self.answer.get().size()
-            + self.told.as_ref().map_or(0, |told| 64 + 32 * told.len())
+            + self
+                .told
+                .as_ref()
+                .map_or(0, |told| 64 + 32 * told.addresses().len())
             + size_of::<Self>()
     }
 }
@@ -194,7 +197,7 @@ impl Resolver {
         let (Client::Attributed(client), Some(told), true) = (asked.client, &known.told, is_whole) else {
             return self.reply(reply);
         };
-        match self.holder.admit(told.to(client), origin, now) {
+        match self.holder.admit(client, told, origin, now) {
             Admission::Now => self.reply(reply),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.

@@ -102,7 +102,19 @@ impl World {
             chain: Vec::new(),
             addresses: vec![told],
         };
-        self.hold.answer(observation, origin, self.now)
+        let is_settled = self
+            .hold
+            .is_settled(client, &observation.question, &observation.addresses);
+        let before = self.hold.has_outgoing();
+        let verdict = self.hold.answer(observation, origin, self.now);
+        if is_settled {
+            assert_eq!(
+                (verdict, self.hold.has_outgoing()),
+                (Verdict::Release, before),
+                "{name}"
+            );
+        }
+        verdict
     }
 
     fn held(&mut self, name: &str, address: u8, ttl: u64) -> Ticket {
@@ -167,6 +179,15 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
     let mut world = World::settled();
     world.held("api.example.test", 1, 30);
     world.realize_all();
+    let (question, address) = (
+        "api.example.test".parse().unwrap(),
+        ObservedAddress {
+            address: [192, 0, 2, 1].into(),
+            expires: world.now.after(Duration::from_secs(30)),
+        },
+    );
+    assert!(world.hold.is_settled(POD.into(), &question, &[address]));
+    assert!(!world.hold.is_settled(OTHER.into(), &question, &[address]));
     assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
     assert_eq!(world.ask("api.example.test", 1, 10), Verdict::Release);
     assert!(world.transmit().is_empty());
