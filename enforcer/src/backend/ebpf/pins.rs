@@ -66,7 +66,7 @@ impl Pins {
 
     /// Detaches a pod from the programs of other releases, now that this one judges it.
     pub(super) fn supersede(&self, uid: &str) -> io::Result<()> {
-        for other in names(&self.base)?.into_iter().filter(|name| *name != self.object) {
+        for other in self.releases()?.into_iter().filter(|name| *name != self.object) {
             let other = self.base.join(other);
             detach(&other.join("pods").join(uid))?;
             if names(&other.join("pods"))?.is_empty() {
@@ -78,20 +78,37 @@ impl Pins {
 
     /// Removes everything, of every release; and the file system, if `prepare` mounted one for this alone.
     pub(super) fn remove_everything(&self) -> io::Result<()> {
-        if !self.base.exists() || statfs(&self.base)?.filesystem_type() != BPF_FS_MAGIC {
+        if !self.base.exists() {
             return Ok(());
         }
-        for name in names(&self.base)? {
+        if statfs(&self.base)?.filesystem_type() == BPF_FS_MAGIC {
+            self.remove_releases()?;
+        }
+        if self.base == Path::new(USUAL_PLACE) || !names(&self.base)?.is_empty() {
+            return Ok(());
+        }
+        if is_mount_point(&self.base)? {
+            umount2(&self.base, MntFlags::MNT_DETACH)?;
+        }
+        fs::remove_dir(&self.base)
+    }
+
+    fn remove_releases(&self) -> io::Result<()> {
+        for name in self.releases()? {
             let release = self.base.join(name);
             for uid in names(&release.join("pods"))? {
                 detach(&release.join("pods").join(uid))?;
             }
             remove(&release)?;
         }
-        if is_mount_point(&self.base)? && self.base != Path::new(USUAL_PLACE) {
-            umount2(&self.base, MntFlags::MNT_DETACH)?;
-        }
         Ok(())
+    }
+
+    /// Other programs may have pins beside ours: only what holds our maps is ours.
+    fn releases(&self) -> io::Result<Vec<String>> {
+        let mut names = names(&self.base)?;
+        names.retain(|name| self.base.join(name).join("egret_pods").exists());
+        Ok(names)
     }
 
     fn pods(&self) -> PathBuf {
