@@ -219,6 +219,11 @@ impl Daemon {
         })
     }
 
+    /// Where it writes stdout and stderr.
+    pub fn log_file(&self) -> &Path {
+        &self.log
+    }
+
     /// Everything that it wrote to stdout and stderr, over all its starts.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_else(|error| format!("({}: {error})", self.log.display()))

@@ -32,6 +32,7 @@ pub mod load;
 pub mod internet;
 pub mod upstream;
 pub mod manifests;
+pub mod demo;
 
 mod netns;
 mod command;

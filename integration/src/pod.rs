@@ -142,6 +142,11 @@ impl Pod {
         &self.spec.name
     }
 
+    /// The Kubernetes namespace that its manifest names.
+    pub fn namespace(&self) -> &str {
+        &self.spec.namespace
+    }
+
     pub fn uid(&self) -> &str {
         &self.uid
     }

@@ -1,0 +1,161 @@
+//! Steps about time: held answers, records that end, daemons that die and come back, and what was counted.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use crate::{Daemon, Load, LoadPlan, LoadReport, Metrics};
+
+use super::{
+    DemoError, Seen,
+    names::outcome,
+    screen::Screen,
+    stage::{BLOG, Stage, UNKNOWN, address, in_the_node},
+};
+
+const GRACE_AND_TTL: Duration = Duration::from_secs(3);
+/// The kernel counts timeouts in whole jiffies, and the attempt that finds out takes its time as well.
+const TOO_LATE: Duration = Duration::from_millis(4_500);
+const PHASE: Duration = Duration::from_secs(4);
+
+pub(super) fn see_an_answer_held(stage: &mut Stage) -> Result<Seen, DemoError> {
+    let before = stage.dnsd.metrics()?;
+    let told = stage.getent("client", "held.cdn.example.test")?;
+    let connected = stage.curl("client", "held.cdn.example.test")?;
+    let after = stage.dnsd.metrics()?;
+    let grown = |name: &str| after.sum(name, &[]) - before.sum(name, &[]);
+    let held = grown("egret_dnsd_held_seconds_count");
+    let stalled = grown("egret_dnsd_stalls_total");
+    let milliseconds = grown("egret_dnsd_held_seconds_sum") * 1000.0;
+    Ok(Seen::new(
+        told.len() == 1 && connected && held >= 1.0 && stalled == 0.0,
+        format!("held for {milliseconds:.1} ms, then {}", outcome(connected)),
+    ))
+}
+
+pub(super) fn let_a_record_run_out(stage: &mut Stage) -> Result<Seen, DemoError> {
+    let told = Instant::now();
+    stage.getent("client", "brief.cdn.example.test")?;
+    let brief = address("203.0.113.80");
+    let mut open = stage.connect("client", brief, 443);
+    stage
+        .screen()
+        .line("A probe keeps one connection open and goes on trying new ones.");
+    let ended = stage
+        .screen()
+        .wait("until a new connection is refused", TOO_LATE, || {
+            let tried = told.elapsed();
+            (!stage.connects("client", brief, 443)).then_some(tried)
+        });
+    let goes_on = match &mut open {
+        crate::Outcome::Connected(connection) => connection.is_alive(),
+        _ => false,
+    };
+    let open = if goes_on {
+        "the open one goes on"
+    } else {
+        "the open one is dead"
+    };
+    Ok(match ended {
+        Some(after) => Seen::new(
+            goes_on && after >= GRACE_AND_TTL,
+            format!("refused after {:.1} s, {open}", after.as_secs_f64()),
+        ),
+        None => Seen::new(false, format!("never refused, {open}")),
+    })
+}
+
+pub(super) fn kill_the_enforcer(stage: &mut Stage) -> Result<Seen, DemoError> {
+    let load = start_load(stage);
+    kill_and_return(stage, &load, |stage| &mut stage.enforcer)?;
+    Ok(judge(stage.screen(), &load.stop()))
+}
+
+pub(super) fn kill_dnsd(stage: &mut Stage) -> Result<Seen, DemoError> {
+    let load = start_load(stage);
+    kill_and_return(stage, &load, |stage| &mut stage.dnsd)?;
+    Ok(judge(stage.screen(), &load.stop()))
+}
+
+pub(super) fn scrape_both(stage: &mut Stage) -> Result<Seen, DemoError> {
+    let screen = stage.screen();
+    screen.line("A Prometheus in the node's namespace scrapes these:");
+    for daemon in [&stage.dnsd, &stage.enforcer] {
+        let url = format!("curl -s http://{}/metrics", daemon.spec().admin);
+        screen.typed("#", &in_the_node(stage.world.node(), &url));
+    }
+    let (dnsd, enforcer) = (stage.dnsd.metrics()?, stage.enforcer.metrics()?);
+    let answers = dnsd.sum("egret_dnsd_responses_total", &[("rcode", "NOERROR")]);
+    let [allows, denies] = ["allow", "deny"].map(|action| verdicts(&enforcer, action));
+    Ok(Seen::new(
+        [answers, allows, denies].iter().all(|count| *count > 0.0),
+        format!("{answers} answers since its start; {allows} connections allowed, {denies} denied"),
+    ))
+}
+
+fn verdicts(enforcer: &Metrics, action: &str) -> f64 {
+    enforcer.sum("egret_enforcer_verdicts_total", &[("action", action)])
+}
+
+fn start_load(stage: &Stage) -> Load {
+    let forbidden = [BLOG, UNKNOWN].map(|text| SocketAddr::new(address(text), 443));
+    let plan = LoadPlan {
+        port: 443,
+        ..LoadPlan::of(["api.example.test", "{}.cdn.example.test"]).forbidding(forbidden)
+    };
+    stage.world.load("client", plan)
+}
+
+/// Kills one daemon under load, lets the load go on without it, starts it again, lets the load go on with it.
+fn kill_and_return(
+    stage: &mut Stage,
+    load: &Load,
+    daemon: fn(&mut Stage) -> &mut Daemon,
+) -> Result<(), DemoError> {
+    let screen = stage.screen();
+    go_on(load, "before it is killed", 2)?;
+    let killed = Instant::now();
+    let pid = daemon(stage).pid();
+    screen.typed("#", &format!("kill -KILL {pid}"));
+    daemon(stage).kill()?;
+    go_on(load, "while it is gone", 0)?;
+    daemon(stage).restart()?;
+    daemon(stage).wait_until_ready()?;
+    screen.line(&format!(
+        "back after {} ms, pid {}",
+        killed.elapsed().as_millis(),
+        daemon(stage).pid()
+    ));
+    go_on(load, "after it is back", 5)
+}
+
+/// Waits until every kind of traffic was seen again, and so many look-ups were answered.
+fn go_on(load: &Load, when: &str, answers: usize) -> Result<(), DemoError> {
+    let then = load.report();
+    let answered = |report: &LoadReport| report.lookups.saturating_sub(report.lookups_unanswered);
+    let seen = load.wait_for(PHASE, |now| {
+        answered(now) >= answered(&then) + answers
+            && now.connections >= then.connections + 15
+            && now.echoes >= then.echoes + 15
+            && now.refusals >= then.refusals + 2
+    });
+    let report = load.report();
+    let stuck = || DemoError::Unexpected(format!("the traffic stands still {when}: {report:?}"));
+    seen.then_some(()).ok_or_else(stuck)
+}
+
+fn judge(screen: Screen, report: &LoadReport) -> Seen {
+    screen.line(&format!(
+        "{} echoes on open connections, {} refusals, {} look-ups of which {} not answered",
+        report.echoes, report.refusals, report.lookups, report.lookups_unanswered,
+    ));
+    report.notes.iter().for_each(|note| screen.line(note));
+    Seen::new(
+        report.is_clean(),
+        format!(
+            "lost {}, leaked {}, late {}, in {} connections",
+            report.lost, report.leaked, report.late, report.connections
+        ),
+    )
+}

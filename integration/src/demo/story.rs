@@ -1,0 +1,100 @@
+//! The steps, in the order in which they are played.
+
+use super::{DemoError, Seen, moments, names, stage::Stage};
+
+/// One thing to be seen.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) title: &'static str,
+    /// Sentences for who has not read the documentation.
+    pub(super) about: &'static [&'static str],
+    pub(super) expected: &'static str,
+    pub(super) act: fn(&mut Stage) -> Result<Seen, DemoError>,
+}
+
+pub(super) const STORY: &[Step] = &[
+    Step {
+        title: "Policies are put into force",
+        about: &[
+            "The files of deploy/examples/ are copied into the folder that the enforcer watches. Until then \
+             every pod may connect everywhere.",
+        ],
+        expected: "an address that nobody was told: open before, refused after",
+        act: names::apply_the_examples,
+    },
+    Step {
+        title: "A pod asks for an allowed name and connects",
+        about: &["Stock programs; the pod's resolv.conf names dnsd."],
+        expected: "connected to the address that it was told",
+        act: names::ask_and_connect,
+    },
+    Step {
+        title: "An answer is held until the kernel is ready",
+        about: &[
+            "dnsd gives an answer to the pod only when the enforcer has put its addresses into the kernel: the \
+             first connection finds the door open.",
+        ],
+        expected: "held some milliseconds, then connected at the first attempt",
+        act: moments::see_an_answer_held,
+    },
+    Step {
+        title: "The same pod is refused another name's address",
+        about: &["Every name is answered; being answered is not being allowed."],
+        expected: "answered, connection refused",
+        act: names::try_a_name_that_is_not_allowed,
+    },
+    Step {
+        title: "A pod that did not ask is refused the same address",
+        about: &[
+            "shop/other may use the same name, but an address counts only for the pod that was told it.",
+        ],
+        expected: "refused before it asks, connected after",
+        act: names::try_as_another_pod,
+    },
+    Step {
+        title: "A wildcard name",
+        about: &["The policy says *.cdn.example.test: names below it, not the name itself."],
+        expected: "img.eu.cdn.example.test connected, cdn.example.test refused",
+        act: names::try_a_wildcard,
+    },
+    Step {
+        title: "A name with 120 addresses",
+        about: &["The answer is too long for a datagram; getent asks again over TCP."],
+        expected: "120 addresses told, 120 connected",
+        act: names::use_every_address_of_many,
+    },
+    Step {
+        title: "Between pods, both sides have a word",
+        about: &["tools/worker lets shop/other in at the ports 8000 to 8010, and nobody else."],
+        expected: "shop/other: 8010 connected, 8011 refused; shop/client: 8010 refused",
+        act: names::connect_between_pods,
+    },
+    Step {
+        title: "The TTL runs out",
+        about: &["brief.cdn.example.test has a TTL of 2 s; in this demo an address outlives its TTL by 1 s."],
+        expected: "new connections refused after 3 s, the open one goes on",
+        act: moments::let_a_record_run_out,
+    },
+    Step {
+        title: "The enforcer is killed and comes back",
+        about: &[
+            "shop/client looks up, connects and keeps connections all the while. Lost: an allowed connection \
+             fails. Leaked: a forbidden one comes about. Late: an address is told before the kernel has it, \
+             because dnsd holds no answer longer than 200 ms.",
+        ],
+        expected: "lost 0, leaked 0",
+        act: moments::kill_the_enforcer,
+    },
+    Step {
+        title: "dnsd is killed and comes back",
+        about: &["Without dnsd nobody answers; what was told before stays usable."],
+        expected: "lost 0, leaked 0",
+        act: moments::kill_dnsd,
+    },
+    Step {
+        title: "Both daemons count for Prometheus",
+        about: &[],
+        expected: "both scraped; answers, allows and denies counted",
+        act: moments::scrape_both,
+    },
+];
