@@ -9,7 +9,7 @@
 //! The answer comes from the rules that a node would have, for every pod. What is done here is what no node
 //! does: addresses are made up for pods without one, names and Services are resolved.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -141,6 +141,7 @@ impl Arguments {
             selection: Selection::new(manifests.policies.clone(), manifests.namespaces.clone()),
             object_notes: &manifests.object_notes,
             pod_notes: &manifests.pod_notes,
+            member_notes: HashMap::new(),
             carried: BTreeSet::new(),
         };
         let answers: Vec<(&Probe, Row)> = probes

@@ -64,6 +64,25 @@ fn of_a_pod_and_a_workload_with_one_name_the_pod_is_meant() {
 }
 
 #[test]
+fn of_two_workloads_with_one_name_the_first_is_meant() {
+    let workload = |kind: &str, app: &str| {
+        format!(
+            "---\napiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web, namespace: a}}\nspec: {{template: {{metadata: {{labels: {{app: {app}}}}}}}}}\n"
+        )
+    };
+    let rows = Asked::of("same_name_workloads")
+        .manifest(&(workload("StatefulSet", "guarded") + &workload("Deployment", "free")))
+        .manifest(&network_policy(
+            "a/guard",
+            "{podSelector: {matchLabels: {app: guarded}}}",
+        ))
+        .tcp("192.0.2.1", "a/web", 80)
+        .rows();
+    assert_eq!(asked::words(&rows[0]), "deny none np");
+    assert_eq!(codes(&rows[0]), ["same-name"]);
+}
+
+#[test]
 fn folders_are_read_to_the_bottom_and_only_yaml_and_json_by_name() {
     let answered = Asked::of("folders")
         .file("deep/er/pod.yml", &pod("a/web", "app: web", &["10.0.0.1"]))

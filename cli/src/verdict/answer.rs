@@ -1,6 +1,6 @@
 //! From a probe to its row.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use egret_policies::diagnostic::{ObjectRef, Severity};
@@ -24,6 +24,8 @@ pub struct Answerer<'a> {
     pub(super) selection: Selection,
     pub(super) object_notes: &'a BTreeMap<ObjectRef, Vec<Note>>,
     pub(super) pod_notes: &'a BTreeMap<PodKey, Vec<Note>>,
+    /// Of each pod that was asked about, what should be known whenever it is.
+    pub(super) member_notes: HashMap<PodKey, Vec<Note>>,
     pub(super) carried: BTreeSet<ObjectRef>,
 }
 
@@ -176,17 +178,28 @@ impl Answerer<'_> {
         if !notes.members.insert(member.pod.key.clone()) {
             return;
         }
-        notes.extend(self.pod_notes.get(&member.pod.key));
+        if !self.member_notes.contains_key(&member.pod.key) {
+            let found = self.find_notes(member);
+            self.member_notes.insert(member.pod.key.clone(), found);
+        }
+        for note in self.member_notes.get(&member.pod.key).into_iter().flatten() {
+            notes.push(note.clone());
+        }
+    }
+
+    fn find_notes(&mut self, member: &Member) -> Vec<Note> {
+        let mut found = self.pod_notes.get(&member.pod.key).cloned().unwrap_or_default();
         if !member.is_policed() {
-            return;
+            return found;
         }
         for policy in self.selection.policies_of(&member.pod) {
             let object = ObjectRef::from(&policy.id);
-            if let Some(found) = self.object_notes.get(&object) {
-                notes.extend(Some(found));
+            if let Some(notes) = self.object_notes.get(&object) {
+                found.extend(notes.iter().cloned());
                 self.carried.insert(object);
             }
         }
+        found
     }
 
     fn note_made_up(
@@ -287,12 +300,6 @@ impl Notes {
     fn push(&mut self, note: Note) {
         if !self.list.contains(&note) {
             self.list.push(note);
-        }
-    }
-
-    fn extend(&mut self, notes: Option<&Vec<Note>>) {
-        for note in notes.into_iter().flatten() {
-            self.push(note.clone());
         }
     }
 }

@@ -22,6 +22,7 @@ pub struct Cluster {
     services: BTreeMap<PodKey, Service>,
     slices: BTreeMap<PodKey, Vec<EndpointSlice>>,
     owners: HashMap<IpAddr, Owner>,
+    service_addresses: HashMap<IpAddr, PodKey>,
 }
 
 /// A pod, or a workload that stands for one.
@@ -74,7 +75,14 @@ impl Cluster {
                 .collect(),
             slices: BTreeMap::new(),
             owners: HashMap::new(),
+            service_addresses: HashMap::new(),
         };
+        for service in cluster.services.values() {
+            let address = |address: &IpAddr| (address.to_canonical(), service.key.clone());
+            cluster
+                .service_addresses
+                .extend(service.addresses.iter().map(address));
+        }
         for slice in slices {
             if let Some(service) = &slice.service {
                 let service = PodKey::new(slice.key.namespace(), service);

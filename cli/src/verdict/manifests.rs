@@ -149,15 +149,10 @@ impl Collector {
     fn take_object(&mut self, object: &Object, file: &Arc<str>) {
         let lowered = lower_as(object, self.reading);
         let about = subject_of_notes(object, &lowered);
-        let notes = lowered
-            .diagnostics
-            .iter()
-            .map(|diagnostic| Note::of(diagnostic, Some(file)));
-        self.manifests
-            .object_notes
-            .entry(about)
-            .or_default()
-            .extend(notes);
+        for diagnostic in &lowered.diagnostics {
+            let notes = self.manifests.object_notes.entry(about.clone()).or_default();
+            notes.push(Note::of(diagnostic, Some(file)));
+        }
         for entity in lowered.entities {
             self.take_entity(entity, object, file);
         }

@@ -46,10 +46,8 @@ impl Cluster {
     /// The Service that has an address of its own and serves a port there.
     #[must_use]
     pub fn forward_at(&self, address: IpAddr, transport: Transport, port: NonZeroU16) -> Option<Forward<'_>> {
-        self.services
-            .values()
-            .filter(|service| service.addresses.contains(&address))
-            .find_map(|service| Forward::new(service, transport, port).ok())
+        let service = self.services.get(self.service_addresses.get(&address)?)?;
+        Forward::new(service, transport, port).ok()
     }
 
     /// The endpoints of a family: those that EndpointSlices call ready; where the Service has no slice at
@@ -65,8 +63,11 @@ impl Cluster {
     }
 
     fn selected_endpoints(&self, forward: &Forward<'_>, family: Family) -> BTreeSet<Endpoint> {
+        let namespace = forward.service.key.namespace();
         self.pods
-            .values()
+            .range(PodKey::new(namespace, "")..)
+            .map(|(_, member)| member)
+            .take_while(|member| member.pod.key.namespace() == namespace)
             .filter(|member| forward.service.selects(member))
             .filter_map(|member| {
                 let mut addresses = self.addresses(member).into_iter();
@@ -94,7 +95,6 @@ impl Selects for Service {
         };
         member.is_ready
             && member.pod.life == PodLife::Live
-            && member.pod.key.namespace() == self.key.namespace()
             && selector
                 .iter()
                 .all(|(label, value)| member.pod.labels.get(label) == Some(value))
