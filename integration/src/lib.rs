@@ -33,6 +33,7 @@ pub mod internet;
 pub mod upstream;
 pub mod manifests;
 pub mod demo;
+pub mod holdings;
 
 mod netns;
 mod command;
@@ -45,6 +46,7 @@ mod error;
 pub use command::Output;
 pub use daemon::{Daemon, DaemonSpec};
 pub use error::WorldError;
+pub use holdings::Holdings;
 pub use internet::Service;
 pub use load::{Load, LoadPlan, LoadReport};
 pub use lookup::{Heard, Lookup, LookupFailure, Reply, Transport};

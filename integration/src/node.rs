@@ -80,6 +80,11 @@ impl Node {
         self.ask(&["ipset", "list"])
     }
 
+    /// What `ipset save` says.
+    pub fn ipset_save(&self) -> Result<String, WorldError> {
+        self.ask(&["ipset", "save"])
+    }
+
     /// The rules of one family, without counters.
     pub fn iptables_save(&self, family: Family) -> Result<String, WorldError> {
         self.ask(&[match family {

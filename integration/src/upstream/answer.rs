@@ -41,10 +41,24 @@ pub(super) fn answer(
         }
         Gathered::Records(records) => message.answers = records,
     }
+    if let Some(records) = &first {
+        spoil(&mut message.answers, records);
+    }
     let told_to = first.is_some_and(|records| records.truncated_over_udp);
     let bytes = message.to_vec().expect("records that were parsed can be written");
     let truncate = transport == Transport::Udp && (told_to || bytes.len() > datagram_size(query));
     Some(if truncate { truncated(message) } else { bytes })
+}
+
+/// What a server does to a right answer that does not keep to what resolvers expect.
+fn spoil(answers: &mut Vec<Record>, records: &Records) {
+    let strays = records.strays.iter();
+    answers.extend(
+        strays.map(|(owner, address)| Record::from_rdata(parse(owner), records.ttl, data_of(*address))),
+    );
+    if records.reversed {
+        answers.reverse();
+    }
 }
 
 /// An answer as a forger would send it: well-formed, with his address.

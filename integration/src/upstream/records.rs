@@ -14,6 +14,8 @@ pub struct Records {
     pub(super) truncated_over_udp: bool,
     pub(super) spelling: Option<String>,
     pub(super) spoofs: Vec<Spoof>,
+    pub(super) strays: Vec<(String, IpAddr)>,
+    pub(super) reversed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +118,23 @@ impl Records {
         }
     }
 
+    /// Adds an address under another owner name, as a careless or a hostile server does.
+    #[must_use]
+    pub fn with_stray(mut self, owner: &str, address: &str) -> Self {
+        let address = address.parse().expect("an IP address");
+        self.strays.push((owner.into(), address));
+        self
+    }
+
+    /// The records of the answer in reverse order: the addresses before the aliases that lead to them.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            reversed: true,
+            ..self
+        }
+    }
+
     fn of(content: Content) -> Self {
         Self {
             content,
@@ -125,6 +144,8 @@ impl Records {
             truncated_over_udp: false,
             spelling: None,
             spoofs: Vec::new(),
+            strays: Vec::new(),
+            reversed: false,
         }
     }
 }

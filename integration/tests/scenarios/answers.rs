@@ -1,0 +1,205 @@
+//! What dnsd makes of answers: chains, strays, forgeries, and those that are too long for a datagram.
+
+use std::net::SocketAddr;
+
+use egret_integration::{
+    Lookup, RecordType, Records, Spoof, Transport, World,
+    lookup::{read_framed, write_framed},
+    node,
+};
+
+use super::stage::{MOMENT, PATIENCE, Setting, Told, ip, only_names};
+
+/// Three aliases, the addresses first; a loop of aliases; and a policy for an alias's target alone.
+pub(super) fn aliases_in_any_order_lead_to_their_addresses(world: &mut World) -> Told {
+    let policy = only_names(&["www.example.test", "loop.example.test", "target.example.test"]);
+    let stage = Setting::of(policy).play(world)?;
+    let upstream = stage.upstream();
+    upstream.set("www.example.test", Records::alias("cdn.example.test").reversed());
+    upstream.set("cdn.example.test", Records::alias("edge.example"));
+    upstream.set("edge.example", Records::alias("rack.example"));
+    upstream.set("rack.example", Records::addresses(["203.0.113.1", "203.0.113.2"]));
+    upstream.set("loop.example.test", Records::alias("pool.example.test"));
+    upstream.set("pool.example.test", Records::alias("loop.example.test"));
+    upstream.set("elsewhere.example.test", Records::alias("target.example.test"));
+    upstream.set("target.example.test", Records::addresses(["203.0.113.3"]));
+    let reply = stage.ask("client", "www.example.test");
+    assert_eq!(reply.message.answers.len(), 5);
+    assert_eq!(
+        reply.message.answers[0].record_type(),
+        RecordType::A,
+        "as the upstream wrote it"
+    );
+    for address in ["203.0.113.1", "203.0.113.2"] {
+        stage.assert_reaches("client", address);
+    }
+    assert!(stage.ask("client", "loop.example.test").addresses().is_empty());
+    // A record belongs to the name that was asked for, not to those that it leads over.
+    assert_eq!(stage.ask("client", "elsewhere.example.test").addresses().len(), 1);
+    stage.assert_refused("client", "203.0.113.3");
+    stage.ask("client", "target.example.test");
+    stage.assert_reaches("client", "203.0.113.3");
+    Ok(())
+}
+
+pub(super) fn an_address_lives_as_long_as_the_shortest_alias_on_its_way(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["www.example.test"]))
+        .without_grace()
+        .play(world)?;
+    stage
+        .upstream()
+        .set("www.example.test", Records::alias("cdn.example.test").ttl(600));
+    stage
+        .upstream()
+        .set("cdn.example.test", Records::alias("edge.example").ttl(20));
+    stage
+        .upstream()
+        .set("edge.example", Records::addresses(["203.0.113.7"]).ttl(3600));
+    stage.ask("client", "www.example.test");
+    stage.assert_reaches("client", "203.0.113.7");
+    let records = stage.world.node().holdings()?.records_of(stage.pod("client"));
+    let left = records[&ip("203.0.113.7")];
+    assert!((15..=21).contains(&left), "{left} s left of 20");
+    Ok(())
+}
+
+pub(super) fn an_address_whose_owner_is_not_on_the_chain_is_not_learned(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
+    let records = Records::addresses(["203.0.113.7"]).with_stray("bank.example.test", "203.0.113.66");
+    stage.upstream().set("api.example.test", records);
+    assert_eq!(
+        stage.ask("client", "api.example.test").addresses().len(),
+        2,
+        "it is relayed as it came"
+    );
+    stage.assert_reaches("client", "203.0.113.7");
+    stage.assert_refused("client", "203.0.113.66");
+    assert_eq!(stage.kernel_records("client"), [ip("203.0.113.7")]);
+    Ok(())
+}
+
+/// Each forgery comes before the right answer: another id, another port, another question, another server.
+pub(super) fn a_spoofed_answer_is_neither_relayed_nor_learned(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["*.example.test"])).play(world)?;
+    let evil = ip("203.0.113.66");
+    let forgeries = [
+        ("id", Spoof::WrongId(evil)),
+        ("port", Spoof::WrongPort(evil)),
+        ("question", Spoof::WrongQuestion(evil)),
+        ("server", Spoof::WrongServer(evil)),
+    ];
+    for (what, forgery) in forgeries {
+        let name = format!("{what}.example.test");
+        stage
+            .upstream()
+            .set(&name, Records::addresses(["203.0.113.7"]).spoofed([forgery]));
+        let told = stage.ask("client", &name).addresses();
+        assert_eq!(told, [ip("203.0.113.7")], "an answer with another {what}");
+    }
+    stage.assert_reaches("client", "203.0.113.7");
+    stage.assert_refused("client", "203.0.113.66");
+    assert_eq!(stage.kernel_records("client"), [ip("203.0.113.7")]);
+    Ok(())
+}
+
+pub(super) fn a_truncated_answer_is_asked_again_over_tcp(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["short.example.test"])).play(world)?;
+    let records = Records::addresses(["203.0.113.7", "203.0.113.8"]).truncated_over_udp();
+    stage.upstream().set("short.example.test", records);
+    let reply = stage.ask("client", "short.example.test");
+    assert_eq!((reply.is_truncated(), reply.addresses().len()), (false, 2));
+    for address in ["203.0.113.7", "203.0.113.8"] {
+        stage.assert_reaches("client", address);
+    }
+    let transports: Vec<_> = stage
+        .upstream()
+        .log()
+        .iter()
+        .map(|asked| asked.transport)
+        .collect();
+    assert_eq!(transports, [Transport::Udp, Transport::Tcp]);
+    Ok(())
+}
+
+/// 120 addresses fit into no datagram.
+pub(super) fn stock_programs_that_are_told_of_truncation_get_all_over_tcp(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["many.example.test"])).play(world)?;
+    let addresses: Vec<String> = (1..=120).map(|last| format!("198.51.100.{last}")).collect();
+    stage
+        .upstream()
+        .set("many.example.test", Records::addresses(addresses));
+    assert!(stage.ask("client", "many.example.test").is_truncated());
+    let dig = stage
+        .pod("client")
+        .run(&["dig", "+short", "many.example.test", "A"])?;
+    assert_eq!(dig.stdout.lines().count(), 120, "{dig:?}");
+    let hosts = stage
+        .pod("client")
+        .run(&["getent", "ahostsv4", "many.example.test"])?;
+    let streams = hosts
+        .stdout
+        .lines()
+        .filter(|line| line.contains("STREAM"))
+        .count();
+    assert_eq!(streams, 120, "{hosts:?}");
+    stage.assert_reaches("client", "198.51.100.1");
+    stage.assert_reaches("client", "198.51.100.120");
+    assert_eq!(stage.kernel_records("client").len(), 120);
+    Ok(())
+}
+
+/// Three questions in one segment, then one in many; what nobody waits for overtakes what is held.
+pub(super) fn questions_over_one_connection_are_observed_and_held_each_by_itself(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["*.held.example.test"]))
+        .patient()
+        .play(world)?;
+    for (name, address) in [
+        ("one.held.example.test", "203.0.113.1"),
+        ("two.held.example.test", "203.0.113.2"),
+        ("slow.held.example.test", "203.0.113.3"),
+        ("free.example.test", "203.0.113.9"),
+    ] {
+        stage.upstream().set(name, Records::addresses([address]));
+    }
+    let question = |name: &str, id| Lookup::of(name, RecordType::A).with_id(id).to_vec();
+    let to = SocketAddr::new(node::DNS.into(), 53);
+    let mut connection = stage.pod("client").connect_tcp(to, PATIENCE).connection();
+    let stream = connection.stream();
+    let id_of = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+
+    stage.enforcer.stop()?;
+    let framed = [
+        question("one.held.example.test", 1),
+        question("two.held.example.test", 2),
+        question("free.example.test", 3),
+    ];
+    let framed = framed.map(|message| [&[0, u8::try_from(message.len()).unwrap()][..], &message].concat());
+    std::io::Write::write_all(stream, &framed.concat())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let first = read_framed(stream).expect("what nobody waits for is answered");
+    assert_eq!(id_of(&first), 3);
+    stream.set_read_timeout(Some(MOMENT))?;
+    let early = stream.peek(&mut [0]);
+    assert!(early.is_err(), "an answer before the kernel was ready");
+    stage.enforcer.cont()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut rest = [(); 2].map(|()| id_of(&read_framed(stream).expect("both are answered now")));
+    rest.sort_unstable();
+    assert_eq!(rest, [1, 2]);
+    stage.assert_reaches("client", "203.0.113.1");
+    stage.assert_reaches("client", "203.0.113.2");
+
+    let slow = question("slow.held.example.test", 4);
+    let length = u16::try_from(slow.len()).unwrap().to_be_bytes();
+    for byte in [&length[..], &slow].concat() {
+        std::io::Write::write_all(stream, &[byte])?;
+    }
+    assert_eq!(
+        id_of(&read_framed(stream).expect("a question in pieces is answered")),
+        4
+    );
+    stage.assert_reaches("client", "203.0.113.3");
+    write_framed(stream, &question("free.example.test", 5))?;
+    assert_eq!(id_of(&read_framed(stream).expect("the connection goes on")), 5);
+    Ok(())
+}

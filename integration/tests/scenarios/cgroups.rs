@@ -1,0 +1,81 @@
+//! The same story on the other backend: the pod is its cgroup, and a refused connection fails at once.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use egret_integration::{Outcome, PodSpec, Records, World};
+
+use super::stage::{Setting, Stage, Told, only_names};
+
+pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Told {
+    let pins = Pins::of(world);
+    let pods = ["client", "other"].map(|name| PodSpec::new(name).in_a_cgroup());
+    let setting = Setting::of(only_names(&["api.example.test"]))
+        .instead(pods)
+        .backend("ebpf")
+        .enforcer(&["--bpf-pins", pins.text()]);
+    let stage = setting.play(world)?;
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    stage
+        .upstream()
+        .set("other.example.test", Records::addresses(["203.0.113.8"]));
+    assert_not_permitted(&stage, "client", "203.0.113.7");
+    stage.ask("client", "api.example.test");
+    stage.ask("client", "other.example.test");
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    assert_not_permitted(&stage, "client", "203.0.113.8");
+    assert_not_permitted(&stage, "other", "203.0.113.7");
+    assert!(open.is_alive());
+
+    let binary = stage.enforcer.spec().binary.display().to_string();
+    let Stage {
+        world,
+        dnsd,
+        enforcer,
+    } = stage;
+    drop((dnsd, enforcer));
+    assert!(pins.0.exists(), "exit removes nothing");
+    let cleanup = world
+        .node()
+        .run(&[&binary, "cleanup", "--bpf-pins", pins.text()])?;
+    assert!(cleanup.success() && !pins.0.exists(), "{cleanup:?}");
+    Ok(())
+}
+
+#[track_caller]
+fn assert_not_permitted(stage: &Stage<'_>, pod: &str, address: &str) {
+    let outcome = stage.reach(pod, address);
+    assert!(
+        matches!(outcome, Outcome::NotPermitted),
+        "{pod} to {address}: {outcome:?}"
+    );
+}
+
+/// The world's own pins. The file system of BPF is the machine's, not the namespace's: what a story that fails leaves
+/// there is removed here.
+struct Pins(PathBuf);
+
+impl Pins {
+    fn of(world: &World) -> Self {
+        Self(Path::new("/sys/fs/bpf").join(world.name()))
+    }
+
+    fn text(&self) -> &str {
+        self.0.to_str().expect("names of worlds are ASCII")
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        // Usually the story itself has removed them.
+        if self.0.exists()
+            && let Err(error) = fs::remove_dir_all(&self.0)
+        {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What happens when a record's time is over.
+
+use std::time::Duration;
+
+use egret_integration::{Records, World};
+
+use super::stage::{Setting, Told, eventually, only_names};
+
+pub(super) fn a_name_whose_time_is_over_opens_no_new_connection(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["*.example.test"]))
+        .without_grace()
+        .play(world)?;
+    stage
+        .upstream()
+        .set("brief.example.test", Records::addresses(["203.0.113.7"]).ttl(1));
+    stage.upstream().set(
+        "lasting.example.test",
+        Records::addresses(["203.0.113.8"]).ttl(60),
+    );
+    stage.ask("client", "brief.example.test");
+    stage.ask("client", "lasting.example.test");
+    stage.assert_reaches("client", "203.0.113.7");
+    eventually("the record has ended", || {
+        !stage.kernel_holds("client", "203.0.113.7")
+    });
+    stage.assert_refused("client", "203.0.113.7");
+    stage.assert_reaches("client", "203.0.113.8");
+    stage.ask("client", "brief.example.test");
+    stage.assert_reaches("client", "203.0.113.7");
+    assert_eq!(stage.upstream().asked("brief.example.test"), 2);
+    Ok(())
+}
+
+/// A TTL of 0 means "for this once" (RFC 1035 section 3.2.1): never for ever, never too short to connect.
+pub(super) fn an_answer_without_time_to_live_is_usable_for_a_moment(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["now.example.test"]))
+        .without_grace()
+        .play(world)?;
+    stage
+        .upstream()
+        .set("now.example.test", Records::addresses(["203.0.113.7"]).ttl(0));
+    for _ in 0..3 {
+        assert_eq!(stage.ask("client", "now.example.test").ttl(), Some(0));
+        stage.assert_reaches("client", "203.0.113.7");
+    }
+    assert_eq!(stage.upstream().asked("now.example.test"), 3, "it is not cached");
+    eventually("the record has ended", || {
+        !stage.kernel_holds("client", "203.0.113.7")
+    });
+    stage.assert_refused("client", "203.0.113.7");
+    Ok(())
+}
+
+pub(super) fn an_open_connection_outlives_its_record(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["brief.example.test"]))
+        .without_grace()
+        .and_pod("other")
+        .play(world)?;
+    stage.upstream().set(
+        "brief.example.test",
+        Records::addresses(["203.0.113.7", "2001:db8::7"]).ttl(1),
+    );
+    stage.ask("client", "brief.example.test");
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    assert!(open.is_alive());
+    let mut pushed = stage.reach_port("client", "203.0.113.7", 19).connection();
+    eventually("the record has ended", || {
+        !stage.kernel_holds("client", "203.0.113.7")
+    });
+    stage.assert_refused("client", "203.0.113.7");
+    assert!(open.is_alive(), "it was opened in time");
+    assert!(pushed.received_within(Duration::from_millis(200))? > 0);
+
+    // A change that is about others does not ask it again.
+    stage.world.manifests().write("other.yaml", OTHERS)?;
+    stage
+        .upstream()
+        .set("brief.example.test", Records::addresses(["203.0.113.7"]).ttl(1));
+    eventually("the change is in force", || {
+        stage
+            .pod("other")
+            .resolve("brief.example.test", egret_integration::RecordType::A)
+            .is_err()
+    });
+    assert!(open.is_alive(), "nothing changed for this pod");
+    Ok(())
+}
+
+const OTHERS: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: others
+spec:
+  tier: Admin
+  priority: 1
+  subject:
+    pods:
+      namespaceSelector: {}
+      podSelector: {matchLabels: {app: other}}
+  egress:
+  - name: nothing
+    action: Deny
+    to:
+    - networks: [0.0.0.0/0, "::/0"]
+"#;

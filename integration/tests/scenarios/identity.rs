@@ -1,0 +1,107 @@
+//! Who is who: a source address is a claim, the interface that a packet comes in by is not.
+
+use std::net::SocketAddr;
+
+use egret_integration::{Lookup, RecordType, Records, World, node, upstream};
+
+use super::stage::{PATIENCE, QUICK, Setting, Told, eventually, only_names};
+
+pub(super) fn a_question_in_anothers_name_teaches_nothing(world: &mut World) -> Told {
+    let setting = Setting::of(only_names(&["*.example.test"])).and_pod("victim");
+    let stage = setting.play(world)?;
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    let servers = [node::DNS.into(), node::DNS_V6.into()];
+    for (victim, server) in stage.pod("victim").addresses().into_iter().zip(servers) {
+        let question = Lookup::of("api.example.test", RecordType::A).to_vec();
+        let (source, server) = (SocketAddr::new(victim, 5353), SocketAddr::new(server, 53));
+        stage.pod("client").send_udp_as(source, server, &question)?;
+    }
+    eventually("dnsd has answered both", || {
+        stage.dnsd_counted("egret_dnsd_responses_total", &[("rcode", "NOERROR")]) == 2.0
+    });
+    // What it told comes before what it tells now.
+    stage
+        .upstream()
+        .set("mark.example.test", Records::addresses(["203.0.113.8"]));
+    stage.ask("victim", "mark.example.test");
+    stage.assert_reaches("victim", "203.0.113.8");
+    stage.assert_refused("victim", "203.0.113.7");
+    stage.assert_refused("client", "203.0.113.7");
+    assert!(!stage.kernel_holds("victim", "203.0.113.7") && !stage.kernel_holds("client", "203.0.113.7"));
+    assert_eq!(
+        stage.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "interface")]),
+        2.0
+    );
+    Ok(())
+}
+
+/// The node itself asks, as a hostNetwork pod or the kubelet does.
+pub(super) fn a_question_that_belongs_to_no_pod_is_answered_and_not_recorded(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["*.example.test"])).play(world)?;
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    let server = format!("@{}", node::DNS);
+    let dig = [
+        "dig",
+        "+short",
+        "+tries=1",
+        "+timeout=2",
+        &server,
+        "api.example.test",
+        "A",
+    ];
+    let answer = stage.world.node().run(&dig)?;
+    assert_eq!(answer.stdout, "203.0.113.7\n", "{answer:?}");
+    assert_eq!(
+        stage.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "local")]),
+        1.0
+    );
+    assert_eq!(stage.dnsd_counted("egret_dnsd_observations_total", &[]), 0.0);
+    stage.assert_refused("client", "203.0.113.7");
+    Ok(())
+}
+
+const VICTIM_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: victim-alone
+spec:
+  tier: Admin
+  priority: 10
+  subject:
+    pods:
+      namespaceSelector: {}
+      podSelector: {matchLabels: {app: client}}
+  egress:
+  - name: nothing
+    action: Deny
+    to:
+    - networks: [0.0.0.0/0, "::/0"]
+"#;
+
+/// The victim may reach the upstream, the client may not. The upstream's log shows whose packets got there.
+pub(super) fn a_packet_in_anothers_name_gains_nothing(world: &mut World) -> Told {
+    let stage = Setting::of(VICTIM_ALONE).and_pod("victim").play(world)?;
+    let (client, victim) = (stage.pod("client"), stage.pod("victim"));
+    let servers = [upstream::ADDRESS.into(), upstream::ADDRESS_V6.into()];
+    for (source, server) in victim.addresses().into_iter().zip(servers) {
+        let to = SocketAddr::new(server, 53);
+        let question = Lookup::of("stolen.example.test", RecordType::A);
+        client.send_udp_as(SocketAddr::new(source, 5353), to, &question.to_vec())?;
+        let attempt = client.connect_tcp_as(SocketAddr::new(source, 5354), to, QUICK);
+        assert!(!attempt.is_connected(), "{attempt:?}");
+        // Packets keep their order on this path: where the victim's is, the client's would be.
+        stage.ask_as(
+            "victim",
+            &Lookup::of("own.example.test", RecordType::A).at(server),
+        );
+        let own = client.look_up(&question.at(server).patience(QUICK));
+        assert!(own.is_err(), "in its own name it gets nothing either: {own:?}");
+    }
+    assert!(stage.upstream().wait_until_asked("own.example.test", 2, PATIENCE));
+    assert_eq!(stage.upstream().asked("stolen.example.test"), 0);
+    Ok(())
+}

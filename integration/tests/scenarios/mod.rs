@@ -1,0 +1,107 @@
+//! Every story of a working node, with the mechanism that it is about.
+//!
+//! A story gets a world, sets up what it needs, and panics where something is not as it should be; an error means
+//! that it could not be told at all. The list below ties name, switch and story together: `tests/scenarios.rs` tells
+//! each as it is, `tests/switches.rs` tells each without its mechanism.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "stories are about real time: how long an answer waits, when a record ends"
+)]
+#![allow(clippy::unwrap_used, reason = "a story says what it expects")]
+
+use egret_integration::World;
+use egret_shared::switch::Switch;
+
+mod stage;
+mod names;
+mod answers;
+mod holding;
+mod identity;
+mod expiry;
+mod restarts;
+mod changes;
+mod rules;
+mod cgroups;
+
+use stage::Told;
+
+/// A story and the mechanism without which it must fail.
+#[derive(Debug)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) switch: Switch,
+    story: fn(&mut World) -> Told,
+}
+
+impl Scenario {
+    /// Tells the story in a world of its own, and looks whether anything is left of it.
+    pub(crate) fn tell(&self) -> Told {
+        let Some(mut world) = World::or_skip() else {
+            return Ok(());
+        };
+        (self.story)(&mut world)?;
+        world.assert_nothing_left();
+        Ok(())
+    }
+}
+
+/// Hands the list to a macro: `chapter: story without switch`.
+macro_rules! with_every_scenario {
+    ($then:ident) => {
+        $then! {
+            names: an_allowed_name_resolves_and_connects_at_once without Hold;
+            names: the_pod_that_asked_is_refused_another_names_address without MatchNames;
+            names: a_pod_that_did_not_ask_is_refused_the_same_address without PerPodRecords;
+            names: a_wildcard_covers_one_or_more_labels_and_not_its_apex without WholeLabels;
+            names: letter_case_makes_no_difference_anywhere without IgnoreCase;
+            names: a_name_with_120_addresses_is_reached_at_each_of_them without RetryTruncated;
+            names: rotating_answers_add_up_for_each_name_under_a_wildcard without AccumulateAddresses;
+            names: both_families_are_learned_side_by_side without AccumulateAddresses;
+            answers: aliases_in_any_order_lead_to_their_addresses without FollowChain;
+            answers: an_address_lives_as_long_as_the_shortest_alias_on_its_way without LowestTtl;
+            answers: an_address_whose_owner_is_not_on_the_chain_is_not_learned without ChainOnly;
+            answers: a_spoofed_answer_is_neither_relayed_nor_learned without MatchAnswer;
+            answers: a_truncated_answer_is_asked_again_over_tcp without RetryTruncated;
+            answers: stock_programs_that_are_told_of_truncation_get_all_over_tcp without RetryTruncated;
+            answers: questions_over_one_connection_are_observed_and_held_each_by_itself without Hold;
+            holding: no_answer_arrives_before_the_kernel_is_ready without Hold;
+            holding: the_second_of_two_simultaneous_questions_waits_as_long_as_the_first without HoldSecond;
+            holding: an_answer_from_the_cache_is_held_for_a_pod_that_was_not_told without HoldCached;
+            holding: a_stalled_answer_is_released_at_its_deadline_and_opens_nothing without StallDeadline;
+            holding: a_stalled_answer_becomes_a_failure_or_silence_where_told_so without StallDeadline;
+            holding: what_was_told_while_the_enforcer_was_away_is_realized_soon_after without Resync;
+            identity: a_question_in_anothers_name_teaches_nothing without AttributeByInterface;
+            identity: a_question_that_belongs_to_no_pod_is_answered_and_not_recorded without AttributeByInterface;
+            identity: a_packet_in_anothers_name_gains_nothing without DispatchByInterface;
+            expiry: a_name_whose_time_is_over_opens_no_new_connection without ExpireRecords;
+            expiry: an_answer_without_time_to_live_is_usable_for_a_moment without ExpireRecords;
+            expiry: an_open_connection_outlives_its_record without KeepEstablished;
+            restarts: rules_and_sets_stay_while_the_enforcer_is_away without KeepOnExit;
+            restarts: a_restarted_enforcer_changes_nothing_that_is_right without AdoptKernel;
+            restarts: records_stay_when_dnsd_restarts without AccumulateAddresses;
+            restarts: cleanup_removes_every_trace_of_ours_and_nothing_of_others without CleanUp;
+            changes: a_policy_that_comes_later_works_from_history without KeepHistory;
+            changes: a_change_of_policy_ends_what_it_forbids_and_nothing_else without Generation;
+            changes: a_bad_policy_file_is_named_and_what_worked_stays_in_force without KeepLastGood;
+            rules: a_port_range_holds_at_its_edges_in_both_directions_and_families without MatchPorts;
+            rules: an_exception_of_an_ip_block_is_refused without HonourExcept;
+            rules: selectors_choose_who_may_reach_whom without MatchPeers;
+            rules: a_selected_pod_is_isolated_in_the_named_direction_alone without Isolate;
+            rules: tiers_decide_in_their_order without TierOrder;
+            cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
+        }
+    };
+}
+
+macro_rules! list {
+    ($($chapter:ident: $story:ident without $switch:ident;)*) => {
+        pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {
+            name: stringify!($story),
+            switch: Switch::$switch,
+            story: $chapter::$story,
+        }),*];
+    };
+}
+
+with_every_scenario!(list);

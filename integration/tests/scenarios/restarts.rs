@@ -1,0 +1,172 @@
+//! A daemon goes and comes back: what was realized stays.
+
+use egret_integration::{Daemon, Family, Records, World};
+
+use super::stage::{Setting, Stage, Told, eventually, ip, metrics, only_names};
+
+/// However it goes: by SIGTERM, and by SIGKILL.
+pub(super) fn rules_and_sets_stay_while_the_enforcer_is_away(world: &mut World) -> Told {
+    let mut stage = learn_one(world)?;
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    let before = stage.world.node().holdings()?;
+    for end in [Daemon::terminate, Daemon::kill] {
+        end(&mut stage.enforcer)?;
+        let after = stage.world.node().holdings()?;
+        assert_eq!(after.standing(), before.standing());
+        assert!(after.holds(stage.pod("client"), ip("203.0.113.7")));
+        assert!(open.is_alive());
+        stage.assert_reaches("client", "203.0.113.7");
+        stage.assert_refused("client", "203.0.113.8");
+        stage.enforcer.restart()?;
+        stage.enforcer.wait_until_ready()?;
+    }
+    Ok(())
+}
+
+/// dnsd is gone, so nothing but the kernel knows the record.
+pub(super) fn a_restarted_enforcer_changes_nothing_that_is_right(world: &mut World) -> Told {
+    let mut stage = learn_one(world)?;
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    stage.assert_refused("client", "203.0.113.8");
+    let before = stage.world.node().holdings()?;
+    let allowed = verdicts(&stage.enforcer, "allow");
+    let denied = verdicts(&stage.enforcer, "deny");
+    assert!(allowed > 0.0 && denied > 0.0);
+    stage.dnsd.kill()?;
+    for end in [Daemon::terminate, Daemon::kill] {
+        end(&mut stage.enforcer)?;
+        stage.enforcer.restart()?;
+        stage.enforcer.wait_until_ready()?;
+        let after = stage.world.node().holdings()?;
+        assert_eq!(after.standing(), before.standing());
+        assert!(
+            after.holds(stage.pod("client"), ip("203.0.113.7")),
+            "nothing but the kernel knew it"
+        );
+        assert!(open.is_alive());
+        stage.assert_reaches("client", "203.0.113.7");
+        stage.assert_refused("client", "203.0.113.8");
+        assert_eq!(
+            metrics(&stage.enforcer).sum("egret_enforcer_kernel_repairs_total", &[]),
+            0.0
+        );
+        assert!(verdicts(&stage.enforcer, "allow") >= allowed, "counters go on");
+        assert!(verdicts(&stage.enforcer, "deny") >= denied, "counters go on");
+    }
+    Ok(())
+}
+
+pub(super) fn records_stay_when_dnsd_restarts(world: &mut World) -> Told {
+    let mut stage = learn_one(world)?;
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    stage.dnsd.kill()?;
+    stage.assert_reaches("client", "203.0.113.7");
+    stage.dnsd.restart()?;
+    stage.dnsd.wait_until_ready()?;
+    stage.wait_until_joined();
+    assert!(open.is_alive());
+    stage.assert_reaches("client", "203.0.113.7");
+    // The new one knows another address of the name; what the old one told stays beside it.
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.9"]));
+    stage.ask("client", "api.example.test");
+    stage.assert_reaches("client", "203.0.113.9");
+    stage.assert_reaches("client", "203.0.113.7");
+    assert_eq!(stage.kernel_records("client").len(), 2);
+    Ok(())
+}
+
+pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &mut World) -> Told {
+    let foreign: [&[&str]; 6] = [
+        &["ipset", "create", "foreign", "hash:ip"],
+        &["ipset", "add", "foreign", "203.0.113.99"],
+        &["iptables", "-w", "-N", "FOREIGN"],
+        &[
+            "iptables",
+            "-w",
+            "-A",
+            "FOREIGN",
+            "-m",
+            "set",
+            "--match-set",
+            "foreign",
+            "dst",
+            "-j",
+            "ACCEPT",
+        ],
+        &["iptables", "-w", "-A", "FORWARD", "-j", "FOREIGN"],
+        &[
+            "ip6tables",
+            "-w",
+            "-A",
+            "FORWARD",
+            "-d",
+            "2001:db8::99/128",
+            "-j",
+            "ACCEPT",
+        ],
+    ];
+    for command in foreign {
+        let done = world.node().run(command)?;
+        assert!(done.success(), "{done:?}");
+    }
+    let before = kernel_texts(world)?;
+    let stage = learn_one(world)?;
+    stage.assert_reaches("client", "203.0.113.7");
+    let binary = stage.enforcer.spec().binary.display().to_string();
+    let Stage {
+        world,
+        dnsd,
+        enforcer,
+    } = stage;
+    drop((dnsd, enforcer));
+    let cleanup = world.node().run(&[&binary, "cleanup"])?;
+    assert!(cleanup.success(), "{cleanup:?}");
+    for (before, after) in before.iter().zip(kernel_texts(world)?) {
+        assert_eq!(
+            *before, after,
+            "what others have is as it was, and there is nothing else"
+        );
+    }
+    let again = world.node().run(&[&binary, "cleanup"])?;
+    assert!(again.success(), "nothing to do is no failure: {again:?}");
+    Ok(())
+}
+
+/// The client was told one name that it may reach, and one that it may not.
+fn learn_one(world: &mut World) -> Result<Stage<'_>, Box<dyn std::error::Error>> {
+    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
+    stage
+        .upstream()
+        .set("other.example.test", Records::addresses(["203.0.113.8"]));
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]).ttl(60));
+    stage.ask("client", "other.example.test");
+    stage.ask("client", "api.example.test");
+    eventually("the kernel has it", || {
+        stage.kernel_holds("client", "203.0.113.7")
+    });
+    Ok(stage)
+}
+
+fn verdicts(enforcer: &Daemon, action: &str) -> f64 {
+    let labels = [("direction", "egress"), ("action", action)];
+    metrics(enforcer).sum("egret_enforcer_verdicts_total", &labels)
+}
+
+/// Sets and rules as their programs print them, without the counters and the hour.
+fn kernel_texts(world: &World) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+    let node = world.node();
+    let rules = |family| node.iptables_save(family).map(|text| without_counters(&text));
+    Ok(vec![node.ipset_save()?, rules(Family::V4)?, rules(Family::V6)?])
+}
+
+fn without_counters(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.split(" [").next().unwrap_or(line))
+        .collect::<Vec<_>>()
+        .join("\n")
+}

@@ -1,0 +1,306 @@
+//! What policies mean, on packets: ports, networks, selectors, isolation, tiers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use egret_integration::{PodSpec, Service, World};
+
+use super::stage::{QUICK, Setting, Stage, Told};
+
+/// Each line: who, where to, port, whether it must connect.
+type Probe<'a> = (&'a str, IpAddr, u16, bool);
+
+#[track_caller]
+fn assert_verdicts(stage: &Stage<'_>, probes: &[Probe<'_>]) {
+    // Silence takes its time: all are tried at once.
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let tries = probes.iter().map(|(pod, to, port, _)| {
+            let (pod, to) = (stage.pod(pod), SocketAddr::new(*to, *port));
+            scope.spawn(move || pod.connect_tcp(to, QUICK).is_connected())
+        });
+        let tries: Vec<_> = tries.collect();
+        tries
+            .into_iter()
+            .map(|probe| probe.join().expect("a probe does not panic"))
+            .collect()
+    });
+    let wrong: Vec<_> = probes
+        .iter()
+        .zip(outcomes)
+        .filter(|((.., wanted), got)| wanted != got)
+        .collect();
+    assert!(wrong.is_empty(), "wanted and got: {wrong:#?}");
+}
+
+const PORTS: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: in
+  namespace: default
+spec:
+  podSelector: {matchLabels: {app: server}}
+  policyTypes: [Ingress]
+  ingress:
+  - ports:
+    - {protocol: TCP, port: 70, endPort: 79}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: out
+  namespace: default
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress:
+  - to:
+    - ipBlock: {cidr: 203.0.113.0/24}
+    - ipBlock: {cidr: "2001:db8::/32"}
+    ports:
+    - {protocol: TCP, port: 70, endPort: 79}
+"#;
+
+pub(super) fn a_port_range_holds_at_its_edges_in_both_directions_and_families(world: &mut World) -> Told {
+    let stage = Setting::of(PORTS).and_pod("server").and_pod("free").play(world)?;
+    let ports = [(69, false), (70, true), (79, true), (80, false)];
+    for (port, _) in ports {
+        stage.pod("server").serve(port, Service::TcpEcho)?;
+        if port != 80 {
+            stage.world.serve(port, Service::TcpEcho)?;
+        }
+    }
+    let outside = ["203.0.113.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+    let probes = ports.into_iter().flat_map(|(port, is_open)| {
+        let server = stage.pod("server").addresses();
+        let inward = server.map(|address| ("free", address, port, is_open));
+        let outward = outside.map(|address| ("client", address, port, is_open));
+        let unselected = outside.map(|address| ("free", address, port, true));
+        [inward, outward, unselected].concat()
+    });
+    assert_verdicts(&stage, &probes.collect::<Vec<_>>());
+    Ok(())
+}
+
+const EXCEPT: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: blocks
+  namespace: default
+spec:
+  podSelector: {}
+  policyTypes: [Egress]
+  egress:
+  - to:
+    - ipBlock: {cidr: 203.0.113.0/24, except: [203.0.113.64/26, 203.0.113.7/32]}
+    - ipBlock: {cidr: "2001:db8::/32", except: ["2001:db8:1::/48"]}
+  - to:
+    - ipBlock: {cidr: 203.0.113.96/30}
+"#;
+
+/// Another block allows a part of what the first one excepts.
+pub(super) fn an_exception_of_an_ip_block_is_refused(world: &mut World) -> Told {
+    let stage = Setting::of(EXCEPT).play(world)?;
+    let probes = [
+        ("203.0.113.6", true),
+        ("203.0.113.7", false),
+        ("203.0.113.8", true),
+        ("203.0.113.63", true),
+        ("203.0.113.64", false),
+        ("203.0.113.95", false),
+        ("203.0.113.96", true),
+        ("203.0.113.99", true),
+        ("203.0.113.100", false),
+        ("203.0.113.127", false),
+        ("203.0.113.128", true),
+        ("198.51.100.1", false),
+        ("2001:db8::1", true),
+        ("2001:db8:0:ffff::1", true),
+        ("2001:db8:1::1", false),
+        ("2001:db8:2::1", true),
+    ];
+    let probes = probes.map(|(address, is_open)| ("client", address.parse().unwrap(), 7, is_open));
+    assert_verdicts(&stage, &probes);
+    Ok(())
+}
+
+const SELECTORS: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: shop
+  namespace: sales
+spec:
+  podSelector: {matchLabels: {app: shop}}
+  policyTypes: [Ingress]
+  ingress:
+  - from:
+    - podSelector: {matchLabels: {tier: front}}
+    - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}
+      podSelector: {matchExpressions: [{key: app, operator: In, values: [client]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: client
+  namespace: default
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress:
+  - to:
+    - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: sales}}
+"#;
+
+pub(super) fn selectors_choose_who_may_reach_whom(world: &mut World) -> Told {
+    let setting = Setting::of(SELECTORS)
+        .and_pod("stranger")
+        .and(PodSpec::new("shop").in_namespace("sales"))
+        .and(
+            PodSpec::new("web")
+                .in_namespace("sales")
+                .labelled("tier", "front"),
+        )
+        .and(PodSpec::new("back").in_namespace("sales"));
+    let stage = setting.play(world)?;
+    for pod in ["shop", "web", "back", "stranger"] {
+        stage.pod(pod).serve(7, Service::TcpEcho)?;
+    }
+    let probes = [
+        ("client", "shop", true),
+        ("web", "shop", true),
+        ("back", "shop", false),
+        ("stranger", "shop", false),
+        ("client", "back", true),
+        ("client", "stranger", false),
+        ("back", "web", true),
+        ("shop", "stranger", true),
+    ];
+    let probes = probes.into_iter().flat_map(|(from, to, is_open)| {
+        stage
+            .pod(to)
+            .addresses()
+            .map(|address| (from, address, 7, is_open))
+    });
+    assert_verdicts(&stage, &probes.collect::<Vec<_>>());
+    Ok(())
+}
+
+/// Empty rules allow nothing; a direction that is not named is not isolated; the own node is always reached.
+const ISOLATION: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: no-way-in
+  namespace: default
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Ingress]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: no-way-out
+  namespace: default
+spec:
+  podSelector: {matchLabels: {app: other}}
+  policyTypes: [Egress]
+  egress: []
+"#;
+
+pub(super) fn a_selected_pod_is_isolated_in_the_named_direction_alone(world: &mut World) -> Told {
+    let stage = Setting::of(ISOLATION)
+        .and_pod("other")
+        .and_pod("free")
+        .play(world)?;
+    for pod in ["client", "other"] {
+        stage.pod(pod).serve(7, Service::TcpEcho)?;
+    }
+    let of = |pod: &str| stage.pod(pod).addresses();
+    let outside: [IpAddr; 2] = ["203.0.113.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+    let own_node: [IpAddr; 2] = [
+        egret_integration::node::DNS.into(),
+        egret_integration::node::DNS_V6.into(),
+    ];
+    let probes = [
+        of("client").map(|address| ("free", address, 7, false)),
+        of("other").map(|address| ("free", address, 7, true)),
+        outside.map(|address| ("client", address, 7, true)),
+        outside.map(|address| ("other", address, 7, false)),
+        own_node.map(|address| ("other", address, 53, true)),
+    ];
+    assert_verdicts(&stage, &probes.concat());
+    Ok(())
+}
+
+const TIERS: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha1
+kind: AdminNetworkPolicy
+metadata:
+  name: first
+spec:
+  priority: 5
+  subject: {namespaces: {}}
+  egress:
+  - {name: one, action: Allow, to: [{networks: [198.51.100.1/32, "2001:db8::1/128"]}]}
+  - {name: two, action: Deny, to: [{networks: [198.51.100.2/32, "2001:db8::2/128"]}]}
+  - {name: three, action: Pass, to: [{networks: [198.51.100.3/32, "2001:db8::3/128"]}]}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: second
+spec:
+  tier: Admin
+  priority: 10
+  subject: {namespaces: {}}
+  egress:
+  - {name: shadowed, action: Deny, to: [{networks: [198.51.100.1/32, 198.51.100.3/32, "2001:db8::1/128", "2001:db8::3/128"]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: third
+  namespace: default
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress:
+  - to:
+    - ipBlock: {cidr: 198.51.100.2/31}
+    - ipBlock: {cidr: 198.51.100.4/32}
+    - ipBlock: {cidr: "2001:db8::2/127"}
+    - ipBlock: {cidr: "2001:db8::4/128"}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: last
+spec:
+  tier: Baseline
+  priority: 10
+  subject: {namespaces: {}}
+  egress:
+  - {name: rest, action: Deny, to: [{networks: [198.51.100.0/24, "2001:db8::/112"]}]}
+"#;
+
+/// Of two pods, a NetworkPolicy isolates the client; for the other, what the Admin tier does not decide is the
+/// Baseline's.
+pub(super) fn tiers_decide_in_their_order(world: &mut World) -> Told {
+    let stage = Setting::of(TIERS).and_pod("other").play(world)?;
+    let table = [
+        (1, true, true),
+        (2, false, false),
+        (3, true, false),
+        (4, true, false),
+        (5, false, false),
+    ];
+    let mut probes = Vec::new();
+    for (last, client, other) in table {
+        for address in [format!("198.51.100.{last}"), format!("2001:db8::{last}")] {
+            let address = address.parse()?;
+            probes.extend([("client", address, 7, client), ("other", address, 7, other)]);
+        }
+    }
+    probes.extend([
+        ("client", "203.0.113.1".parse()?, 7, false),
+        ("other", "203.0.113.1".parse()?, 7, true),
+    ]);
+    assert_verdicts(&stage, &probes);
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! The usual set-up of a story: pods, a policy, both daemons; and the words in which stories ask and expect.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::mpsc::{self, Receiver},
+    time::{Duration, Instant},
+};
+
+use egret_integration::{
+    Connection, Daemon, Lookup, LookupFailure, Metrics, Outcome, Pod, PodSpec, RecordType, Reply, Upstream,
+    World,
+};
+
+/// An error means that the story could not be told; what is not as it should be is a panic.
+pub(super) type Told = Result<(), Box<dyn std::error::Error>>;
+
+/// How long something that must happen is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
+/// How long an attempt goes on that may be refused in silence; the kernel repeats a SYN after a second.
+pub(super) const QUICK: Duration = Duration::from_millis(300);
+/// How long nothing must happen, for a story to believe that it does not.
+pub(super) const MOMENT: Duration = Duration::from_millis(150);
+/// The port of the echo servers.
+const ECHO: u16 = 7;
+
+/// All pods may ask the node's DNS and reach these names, and nothing else.
+pub(super) fn only_names(names: &[&str]) -> String {
+    let names = names
+        .iter()
+        .map(|name| format!("\"{name}\""))
+        .collect::<Vec<_>>()
+        .join(", ");
+    format!(
+        r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: names
+spec:
+  tier: Admin
+  priority: 10
+  subject:
+    namespaces: {{}}
+  egress:
+  - name: dns
+    action: Accept
+    to:
+    - networks: [169.254.20.10/32, "fd00::20:10/128"]
+    protocols:
+    - udp: {{destinationPort: {{number: 53}}}}
+    - tcp: {{destinationPort: {{number: 53}}}}
+  - name: names
+    action: Accept
+    to:
+    - domainNames: [{names}]
+  - name: rest
+    action: Deny
+    to:
+    - networks: [0.0.0.0/0, "::/0"]
+"#
+    )
+}
+
+/// What a story starts with.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pods: Vec<PodSpec>,
+    policy: String,
+    backend: &'static str,
+    dnsd: Vec<String>,
+    enforcer: Vec<String>,
+}
+
+impl Setting {
+    /// One pod `client`, this policy, the netfilter backend.
+    pub(super) fn of(policy: impl Into<String>) -> Self {
+        Self {
+            pods: vec![PodSpec::new("client")],
+            policy: policy.into(),
+            backend: "netfilter",
+            dnsd: Vec::new(),
+            enforcer: Vec::new(),
+        }
+    }
+
+    pub(super) fn and_pod(self, name: &str) -> Self {
+        self.and(PodSpec::new(name))
+    }
+
+    pub(super) fn and(mut self, pod: PodSpec) -> Self {
+        self.pods.push(pod);
+        self
+    }
+
+    pub(super) fn instead(self, pods: impl IntoIterator<Item = PodSpec>) -> Self {
+        Self {
+            pods: pods.into_iter().collect(),
+            ..self
+        }
+    }
+
+    pub(super) fn backend(self, backend: &'static str) -> Self {
+        Self { backend, ..self }
+    }
+
+    pub(super) fn dnsd(mut self, arguments: &[&str]) -> Self {
+        self.dnsd
+            .extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    pub(super) fn enforcer(mut self, arguments: &[&str]) -> Self {
+        self.enforcer
+            .extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    /// Records end with their TTL.
+    pub(super) fn without_grace(self) -> Self {
+        self.enforcer(&["--record-grace", "0s"])
+    }
+
+    /// Held answers wait for as long as dnsd can.
+    pub(super) fn patient(self) -> Self {
+        self.dnsd(&["--stall-deadline", "4s"])
+    }
+
+    /// Adds the pods, writes the policy, starts both daemons and waits until they are joined.
+    pub(super) fn play(self, world: &mut World) -> Result<Stage<'_>, Box<dyn std::error::Error>> {
+        for pod in self.pods {
+            world.add(pod)?;
+        }
+        world.manifests().write("policy.yaml", &self.policy)?;
+        let enforcer = world.start(world.enforcer(self.backend).with(self.enforcer))?;
+        let dnsd = world.start(world.dnsd().with(self.dnsd))?;
+        let stage = Stage {
+            world,
+            dnsd,
+            enforcer,
+        };
+        stage.wait_until_joined();
+        Ok(stage)
+    }
+}
+
+/// A world with both daemons running. The daemons end before the world does.
+#[derive(Debug)]
+pub(super) struct Stage<'w> {
+    pub(super) world: &'w World,
+    pub(super) dnsd: Daemon,
+    pub(super) enforcer: Daemon,
+}
+
+impl Stage<'_> {
+    #[track_caller]
+    pub(super) fn pod(&self, name: &str) -> &Pod {
+        self.world.pod(name)
+    }
+
+    pub(super) fn upstream(&self) -> &Upstream {
+        self.world.upstream()
+    }
+
+    /// The answer to a question for A records that the pod sends to dnsd.
+    #[track_caller]
+    pub(super) fn ask(&self, pod: &str, name: &str) -> Reply {
+        self.ask_as(pod, &Lookup::of(name, RecordType::A))
+    }
+
+    #[track_caller]
+    pub(super) fn ask_as(&self, pod: &str, lookup: &Lookup) -> Reply {
+        match self.pod(pod).look_up(lookup) {
+            Ok(reply) => reply,
+            Err(failure) => panic!("{pod} got no answer: {failure}"),
+        }
+    }
+
+    /// An attempt of the pod to connect to the echo server at this address.
+    #[track_caller]
+    pub(super) fn reach(&self, pod: &str, address: &str) -> Outcome {
+        self.reach_port(pod, address, ECHO)
+    }
+
+    #[track_caller]
+    pub(super) fn reach_port(&self, pod: &str, address: &str, port: u16) -> Outcome {
+        self.pod(pod)
+            .connect_tcp(SocketAddr::new(ip(address), port), QUICK)
+    }
+
+    #[track_caller]
+    pub(super) fn assert_reaches(&self, pod: &str, address: &str) -> Connection {
+        let outcome = self.reach(pod, address);
+        assert!(outcome.is_connected(), "{pod} to {address}: {outcome:?}");
+        outcome.connection()
+    }
+
+    /// Silence is what netfilter answers, EPERM what the cgroup hooks do.
+    #[track_caller]
+    pub(super) fn assert_refused(&self, pod: &str, address: &str) {
+        let outcome = self.reach(pod, address);
+        assert!(
+            matches!(outcome, Outcome::TimedOut | Outcome::NotPermitted),
+            "{pod} to {address}: {outcome:?}"
+        );
+    }
+
+    /// Whether the kernel holds a record that lets the pod reach the address.
+    pub(super) fn kernel_holds(&self, pod: &str, address: &str) -> bool {
+        let held = self.world.node().holdings().expect("the kernel can be asked");
+        held.holds(self.pod(pod), ip(address))
+    }
+
+    /// The addresses that the pod may reach by name, as the kernel has them.
+    pub(super) fn kernel_records(&self, pod: &str) -> Vec<IpAddr> {
+        let held = self.world.node().holdings().expect("the kernel can be asked");
+        held.records_of(self.pod(pod)).into_keys().collect()
+    }
+
+    /// Waits until dnsd and the enforcer have told each other who they are and what is interesting.
+    #[track_caller]
+    pub(super) fn wait_until_joined(&self) {
+        eventually("dnsd and the enforcer are joined", || {
+            metrics(&self.dnsd).sum("egret_dnsd_link_connected", &[]) == 1.0
+        });
+    }
+
+    /// How often dnsd counted this.
+    #[track_caller]
+    pub(super) fn dnsd_counted(&self, metric: &str, labels: &[(&str, &str)]) -> f64 {
+        metrics(&self.dnsd).sum(metric, labels)
+    }
+}
+
+#[track_caller]
+pub(super) fn metrics(daemon: &Daemon) -> Metrics {
+    match daemon.metrics() {
+        Ok(metrics) => metrics,
+        Err(error) => panic!("{}: {error}", daemon.spec().name),
+    }
+}
+
+/// Runs `during` while the pods' questions are under way; what comes back is in the receiver, in its order.
+pub(super) fn while_asking<T>(
+    questions: &[(&Pod, Lookup)],
+    during: impl FnOnce(&Receiver<Result<Reply, LookupFailure>>) -> T,
+) -> T {
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        for (pod, lookup) in questions {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                // The story has ended early: it has panicked, and says why.
+                drop(tell.send(pod.look_up(lookup)));
+            });
+        }
+        during(&told)
+    })
+}
+
+/// A question for A records whose answer may be held for seconds.
+pub(super) fn patient_question(name: &str) -> Lookup {
+    Lookup::of(name, RecordType::A).patience(PATIENCE)
+}
+
+/// Nothing arrives for a moment.
+#[track_caller]
+pub(super) fn assert_nothing_comes<T: std::fmt::Debug>(receiver: &Receiver<T>) {
+    let early = receiver.recv_timeout(MOMENT);
+    assert!(early.is_err(), "too early: {early:?}");
+}
+
+/// The next answer.
+#[track_caller]
+pub(super) fn next_of(receiver: &Receiver<Result<Reply, LookupFailure>>) -> Reply {
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(Ok(reply)) => reply,
+        other => panic!("no answer: {other:?}"),
+    }
+}
+
+/// Looks again and again until it is so.
+#[track_caller]
+pub(super) fn eventually(what: &str, is_so: impl FnMut() -> bool) -> Duration {
+    within(PATIENCE, what, is_so)
+}
+
+/// Looks again and again until it is so, and says how long that took.
+#[track_caller]
+pub(super) fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < patience, "not within {patience:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    begun.elapsed()
+}
+
+#[track_caller]
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an IP address")
+}
