@@ -115,13 +115,15 @@ impl Operators {
             (&metrics.cache_entries, entries),
             (&metrics.cache_bytes, octets),
             (&metrics.cache_limit_bytes, config.fixed.cache_size),
+            (&metrics.waiting_queries, resolver.waiting()),
+            (&metrics.waiting_limit, config.waiting.total),
             (&metrics.held_answers, held.held),
             (&metrics.held_limit, config.hold.total),
             (&metrics.ledger_entries, held.told),
             (&metrics.ledger_limit_entries, config.hold.ledger.total),
             (&metrics.link_connected, usize::from(held.is_connected)),
             (&metrics.interested_clients, held.clients_with_interest),
-            (&metrics.tcp_connections, self.service.connections.count()),
+            (&metrics.tcp_connections, self.service.connections.taken()),
         ] {
             gauge.set(u32::try_from(value).map_or(f64::MAX, f64::from));
         }

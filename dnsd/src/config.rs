@@ -15,6 +15,7 @@ use egret_shared::rt::config::{ConfigError, load};
 use crate::answer::TtlLimits;
 use crate::hold::HoldLimits;
 use crate::ledger::LedgerLimits;
+use crate::tally::Places;
 
 pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
 pub use written::{Args, Written};
@@ -32,8 +33,8 @@ pub struct Config {
     pub try_timeout: Duration,
     /// How long all of them are waited for.
     pub total_timeout: Duration,
-    /// Questions under way at once.
-    pub max_exchanges: usize,
+    /// Queries that may wait for upstreams.
+    pub waiting: Places,
     /// The largest datagram, to clients and from upstreams.
     pub max_udp_size: u16,
     /// What becomes of an answer that cannot be held any longer.
@@ -66,10 +67,8 @@ pub struct Fixed {
 /// Limits of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
-    /// Connections of all clients.
-    pub connections: usize,
-    /// Connections of one client.
-    pub connections_per_client: usize,
+    /// Connections that may be open.
+    pub connections: Places,
     /// How long a connection may be idle.
     pub idle: Duration,
 }
@@ -163,19 +162,20 @@ impl Written {
             force_tcp: self.force_tcp.unwrap_or(false),
             try_timeout: span("tryTimeout", self.try_timeout, 2_000, 50, 30_000)?,
             total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
-            max_exchanges: count("maxExchanges", self.max_exchanges, 4_096)?,
+            waiting: Places {
+                per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
+                total: count("waitingTotal", self.waiting_total, 4_096)?,
+            },
             max_udp_size: within("maxUdpSize", self.max_udp_size, 1_232, 512, 4_096)?,
             on_stall: self.on_stall.unwrap_or(OnStall::Release),
             hold,
             ttl,
             max_negative_ttl: span("maxNegativeTtl", self.max_negative_ttl, 3_600_000, 0, 86_400_000)?,
             tcp: TcpLimits {
-                connections: count("tcpConnections", self.tcp_connections, 1_000)?,
-                connections_per_client: count(
-                    "tcpConnectionsPerClient",
-                    self.tcp_connections_per_client,
-                    100,
-                )?,
+                connections: Places {
+                    per_client: count("tcpConnectionsPerClient", self.tcp_connections_per_client, 100)?,
+                    total: count("tcpConnections", self.tcp_connections, 1_000)?,
+                },
                 idle: span("tcpIdle", self.tcp_idle, 10_000, 100, 600_000)?,
             },
             protected: self.protected.unwrap_or_else(default_protected),

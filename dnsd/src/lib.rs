@@ -23,6 +23,7 @@ pub mod ledger;
 pub mod hold;
 pub mod release;
 pub mod link;
+pub mod tally;
 pub mod files;
 pub mod metrics;
 pub mod admin;

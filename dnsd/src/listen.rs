@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::resolve::Resolver;
+use crate::tally::Tally;
 use datagram::Datagrams;
 
 /// Bound sockets, on which nobody listens yet.
@@ -44,7 +45,7 @@ pub struct Service {
     /// Cancelled when nothing new is to be taken.
     pub stop: CancellationToken,
     /// TCP connections.
-    pub connections: Arc<tcp::Connections>,
+    pub connections: Arc<Tally>,
 }
 
 impl Service {

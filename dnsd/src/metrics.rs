@@ -75,7 +75,7 @@ pub enum UpstreamError {
     Unreachable,
     /// This host has no socket, port or memory left.
     Local,
-    /// More questions are under way than are allowed.
+    /// More queries wait than may.
     OverLimit,
 }
 
@@ -122,6 +122,10 @@ pub struct Metrics {
     pub cache_bytes: Gauge,
     /// Octets that the cache may take.
     pub cache_limit_bytes: Gauge,
+    /// Queries that wait for upstreams.
+    pub waiting_queries: Gauge,
+    /// How many may.
+    pub waiting_limit: Gauge,
     /// How long upstreams took.
     pub upstream_seconds: Histogram,
     /// Answers with addresses given to attributed clients.
@@ -196,6 +200,8 @@ impl Metrics {
             cache_entries: gauge!("egret_dnsd_cache_entries"),
             cache_bytes: gauge!("egret_dnsd_cache_bytes"),
             cache_limit_bytes: gauge!("egret_dnsd_cache_limit_bytes"),
+            waiting_queries: gauge!("egret_dnsd_waiting_queries"),
+            waiting_limit: gauge!("egret_dnsd_waiting_queries_limit"),
             upstream_seconds: histogram!("egret_dnsd_upstream_seconds"),
             observations: counter!("egret_dnsd_observations_total"),
             protected: counter!("egret_dnsd_protected_total"),
@@ -291,6 +297,11 @@ fn describe() {
         "egret_dnsd_cache_limit_bytes",
         Unit::Bytes,
         "Memory that the cache may take."
+    );
+    now!("egret_dnsd_waiting_queries", "Queries that wait for upstreams.");
+    now!(
+        "egret_dnsd_waiting_queries_limit",
+        "Queries that may wait for upstreams."
     );
     spans!(
         "egret_dnsd_upstream_seconds",

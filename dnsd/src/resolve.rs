@@ -1,7 +1,6 @@
 //! The way of one query: read, attribute, answer from the cache or from an upstream, observe, hold, reply.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_shared::rt::clock;
@@ -18,6 +17,7 @@ use crate::message::{Query, Refusal, bad_version_reply, error_reply, header_repl
 use crate::metrics::{Metrics, Transport, UpstreamError};
 use crate::observe::{Told, observe};
 use crate::release::{Admission, Held, Holder, stalled};
+use crate::tally::{Place, Tally};
 
 /// All that answering takes.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct Resolver {
     cache: Mutex<Cache<Known>>,
     flights: Arc<Flights<Result<Arc<Known>, UpstreamError>>>,
     forwarder: Forwarder,
-    /// Questions under way, those included that are for one client alone.
-    exchanges: Arc<AtomicUsize>,
+    /// Queries that wait for upstreams.
+    waiting: Arc<Tally>,
     attribution: Attribution,
     holder: Arc<Holder>,
     metrics: Arc<Metrics>,
@@ -80,7 +80,7 @@ pub struct Pending(Waiting);
 
 #[derive(Debug)]
 enum Waiting {
-    ForAnswer(Arc<Resolver>, Box<Asked>),
+    ForAnswer(Arc<Resolver>, Box<Asked>, Place),
     ForKernel(Arc<Resolver>, Unsent, Held),
 }
 
@@ -109,7 +109,7 @@ impl Resolver {
             config: Live::new(config),
             flights: Arc::default(),
             forwarder: Forwarder::new(Arc::clone(&metrics)),
-            exchanges: Arc::default(),
+            waiting: Arc::default(),
             attribution,
             holder,
             metrics,
@@ -159,7 +159,7 @@ impl Resolver {
             }
             None => {
                 self.metrics.cache_misses.increment(1);
-                Step::Later(Pending(Waiting::ForAnswer(Arc::clone(self), Box::new(asked))))
+                self.wait(asked, arrival.source)
             }
         }
     }
@@ -171,10 +171,29 @@ impl Resolver {
         (cache.len(), cache.weight(), cache.evictions())
     }
 
-    /// Questions under way.
+    /// Queries that wait for upstreams.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.exchanges.load(Ordering::Relaxed)
+    pub fn waiting(&self) -> usize {
+        self.waiting.taken()
+    }
+
+    /// Makes a query wait for an upstream, if there is room.
+    fn wait(self: &Arc<Self>, asked: Asked, source: IpAddr) -> Step {
+        match self.waiting.take(source, self.config().waiting) {
+            Some(place) => Step::Later(Pending(Waiting::ForAnswer(
+                Arc::clone(self),
+                Box::new(asked),
+                place,
+            ))),
+            None => {
+                self.metrics.upstream_error(UpstreamError::OverLimit);
+                self.fail(&asked.query)
+            }
+        }
+    }
+
+    fn fail(&self, query: &Query) -> Step {
+        self.reply(error_reply(query, rcode::SERVFAIL, self.config().max_udp_size))
     }
 
     fn refuse(&self, octets: &[u8], refusal: Refusal) -> Step {
@@ -234,10 +253,6 @@ impl Resolver {
 
     async fn ask(&self, query: Query) -> Result<Known, UpstreamError> {
         let config = self.config();
-        let _under_way = UnderWay::begin(&self.exchanges, config.max_exchanges).ok_or_else(|| {
-            self.metrics.upstream_error(UpstreamError::OverLimit);
-            UpstreamError::OverLimit
-        })?;
         let answer = self.forwarder.forward(&query, &config).await?;
         if !answer.get().is_readable() {
             self.metrics.unreadable_answers.increment(1);
@@ -290,7 +305,7 @@ impl Pending {
         let mut waiting = self.0;
         loop {
             let step = match waiting {
-                Waiting::ForAnswer(resolver, asked) => answered(&resolver, &asked).await,
+                Waiting::ForAnswer(resolver, asked, _place) => answered(&resolver, &asked).await,
                 Waiting::ForKernel(resolver, unsent, held) => released(&resolver, unsent, held).await,
             };
             match step {
@@ -305,10 +320,7 @@ impl Pending {
 async fn answered(resolver: &Arc<Resolver>, asked: &Asked) -> Step {
     match resolver.answer(asked).await {
         Ok(known) => resolver.give(asked, &known, Origin::Upstream, clock::now()),
-        Err(_counted) => {
-            let udp_size = resolver.config().max_udp_size;
-            resolver.reply(error_reply(&asked.query, rcode::SERVFAIL, udp_size))
-        }
+        Err(_counted) => resolver.fail(&asked.query),
     }
 }
 
@@ -323,22 +335,5 @@ async fn released(resolver: &Resolver, unsent: Unsent, held: Held) -> Step {
         OnStall::Release => resolver.reply(unsent.reply),
         OnStall::Servfail => resolver.reply(unsent.or_else),
         OnStall::Drop => Step::Silence,
-    }
-}
-
-/// One question under way, counted while it lives.
-struct UnderWay(Arc<AtomicUsize>);
-
-impl UnderWay {
-    fn begin(exchanges: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
-        let before = exchanges.fetch_add(1, Ordering::Relaxed);
-        let counted = Self(Arc::clone(exchanges));
-        (before < limit).then_some(counted)
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -516,6 +516,24 @@ async fn ends(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
+async fn a_client_whose_questions_all_wait_is_refused_more_of_them() {
+    let upstream = upstream_with_a_slow_name().await;
+    let options = "waitingPerClient: 1\ntryTimeout: 300ms\ntotalTimeout: 300ms\nstallDeadline: 1ms";
+    let dnsd = Dnsd::start("waiting", &[&upstream], options);
+    let second = async {
+        while upstream.asked() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        dnsd.ask("one.example.test").await.unwrap()
+    };
+    let (_slow, refused) = tokio::join!(dnsd.ask("slow.example.test"), second);
+    assert_eq!(u16::from(refused.metadata.response_code), 2);
+    assert!(refused.answers.is_empty());
+    let later = dnsd.ask("one.example.test").await.unwrap();
+    assert_eq!(later.answers.len(), 1);
+}
+
+#[tokio::test]
 async fn stopping_waits_for_what_is_under_way() {
     let upstream = upstream_with_a_slow_name().await;
     let dnsd = Dnsd::start("stop", &[&upstream], "tryTimeout: 200ms\ntotalTimeout: 200ms");

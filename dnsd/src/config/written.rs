@@ -71,9 +71,12 @@ pub struct Written {
     /// How long all upstreams are waited for before SERVFAIL: 50ms to 60s [default: 4500ms]
     #[arg(long, value_name = "SPAN")]
     pub total_timeout: Option<Span>,
-    /// Questions to upstreams under way at once: 1 to 10000000 [default: 4096]
+    /// Queries of one client that wait for upstreams at once: 1 to 10000000 [default: 1024]
     #[arg(long, value_name = "COUNT")]
-    pub max_exchanges: Option<usize>,
+    pub waiting_per_client: Option<usize>,
+    /// Queries of all clients that wait for upstreams at once: 1 to 10000000 [default: 4096]
+    #[arg(long, value_name = "COUNT")]
+    pub waiting_total: Option<usize>,
     /// The largest datagram, to clients and from upstreams, in octets: 512 to 4096 [default: 1232]
     #[arg(long, value_name = "OCTETS")]
     pub max_udp_size: Option<u16>,
@@ -122,7 +125,8 @@ impl Written {
             force_tcp: self.force_tcp.or(below.force_tcp),
             try_timeout: self.try_timeout.or(below.try_timeout),
             total_timeout: self.total_timeout.or(below.total_timeout),
-            max_exchanges: self.max_exchanges.or(below.max_exchanges),
+            waiting_per_client: self.waiting_per_client.or(below.waiting_per_client),
+            waiting_total: self.waiting_total.or(below.waiting_total),
             max_udp_size: self.max_udp_size.or(below.max_udp_size),
             cache_size: self.cache_size.or(below.cache_size),
             min_ttl: self.min_ttl.or(below.min_ttl),

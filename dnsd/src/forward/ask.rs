@@ -14,6 +14,9 @@ use crate::exchange::{Case, Exchange, Matched, Mismatch, Transport};
 use crate::message::Query;
 use crate::metrics::{Metrics, UpstreamError};
 
+/// Octets of a datagram that are read: twice what any upstream is told to send.
+const LARGEST: usize = 8192;
+
 /// What came back in a datagram.
 #[derive(Debug)]
 pub(super) enum Datagram {
@@ -37,7 +40,7 @@ pub(super) async fn over_udp(
         .send_to(exchange.octets(), upstream)
         .await
         .map_err(|error| kind_of(&error))?;
-    let mut buffer = vec![0; 65_535];
+    let mut buffer = vec![0; LARGEST];
     loop {
         let length = socket.recv(&mut buffer).await.map_err(|error| kind_of(&error))?;
         match exchange.take(&buffer[..length], clock::now(), &config.ttl) {

@@ -1,10 +1,9 @@
 //! Connections (RFC 7766): two octets of length before each message, however the segments split them; questions
 //! are answered as answers come, not as they were asked, so that a held answer holds up nothing else.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::task;
@@ -21,6 +20,7 @@ use super::arrival;
 use crate::config::TcpLimits;
 use crate::metrics::Transport;
 use crate::resolve::{Arrival, Step};
+use crate::tally::Place;
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
 const MAX_PIPELINED: usize = 256;
@@ -62,16 +62,16 @@ pub(super) async fn serve(listener: TcpListener, service: Service) {
 
 fn admit(stream: TcpStream, client: IpAddr, service: &Service) {
     let limits = service.resolver.config().tcp;
-    match Connections::open(&service.connections, client, limits) {
-        Some(open) => {
-            let serving = converse(stream, client, service.clone(), limits, open);
+    match service.connections.take(client, limits.connections) {
+        Some(place) => {
+            let serving = converse(stream, client, service.clone(), limits, place);
             drop(task::spawn("connection", service.under_way.track_future(serving)));
         }
         None => service.resolver.metrics().tcp_refused.increment(1),
     }
 }
 
-async fn converse(stream: TcpStream, client: IpAddr, service: Service, limits: TcpLimits, _open: Open) {
+async fn converse(stream: TcpStream, client: IpAddr, service: Service, limits: TcpLimits, _place: Place) {
     let arrival = Arrival {
         source: client,
         interface: arrival::interface(&stream),
@@ -149,58 +149,6 @@ async fn write(mut writer: OwnedWriteHalf, mut outbox: mpsc::Receiver<Vec<u8>>, 
         match timeout(patience, writer.write_all(&framed)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return,
-        }
-    }
-}
-
-/// The open connections, by client.
-#[derive(Debug, Default)]
-pub struct Connections(Mutex<HashMap<IpAddr, usize>>);
-
-impl Connections {
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.lock().values().sum()
-    }
-
-    fn open(connections: &Arc<Self>, client: IpAddr, limits: TcpLimits) -> Option<Open> {
-        let mut counts = connections.lock();
-        let total: usize = counts.values().sum();
-        let of_client = counts.entry(client).or_default();
-        if total >= limits.connections || *of_client >= limits.connections_per_client {
-            return None;
-        }
-        *of_client += 1;
-        drop(counts);
-        Some(Open {
-            connections: Arc::clone(connections),
-            client,
-        })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One open connection, counted while it lives.
-#[derive(Debug)]
-struct Open {
-    connections: Arc<Connections>,
-    client: IpAddr,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let mut counts = self.connections.lock();
-        let left = counts
-            .get(&self.client)
-            .map_or(0, |count| count.saturating_sub(1));
-        if left == 0 {
-            counts.remove(&self.client);
-        } else {
-            counts.insert(self.client, left);
         }
     }
 }

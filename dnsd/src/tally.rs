@@ -1,0 +1,101 @@
+//! Places that are few: each client may have some of them, and all clients together some more.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many places there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// For one client.
+    pub per_client: usize,
+    /// For all.
+    pub total: usize,
+}
+
+/// Who has places.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Held for one map operation.
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    by_client: HashMap<IpAddr, usize>,
+    total: usize,
+}
+
+/// A place, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    tally: Arc<Tally>,
+    client: IpAddr,
+}
+
+impl Tally {
+    /// How many places are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.lock().total
+    }
+
+    /// Takes a place, if there is one for this client.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, client: IpAddr, places: Places) -> Option<Place> {
+        let mut taken = self.lock();
+        let of_client = taken.by_client.get(&client).copied().unwrap_or(0);
+        if taken.total >= places.total || of_client >= places.per_client {
+            return None;
+        }
+        taken.total += 1;
+        taken.by_client.insert(client, of_client + 1);
+        drop(taken);
+        Some(Place {
+            tally: Arc::clone(self),
+            client,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.tally.lock();
+        taken.total -= 1;
+        let left = taken
+            .by_client
+            .get(&self.client)
+            .map_or(0, |count| count.saturating_sub(1));
+        if left == 0 {
+            taken.by_client.remove(&self.client);
+        } else {
+            taken.by_client.insert(self.client, left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_takes_all_of_its_places_leaves_some_to_others() {
+        let tally = Arc::<Tally>::default();
+        let places = Places {
+            per_client: 2,
+            total: 3,
+        };
+        let take = |client: u8| tally.take([10, 0, 0, client].into(), places);
+        let mine = [take(1), take(1)];
+        assert!(take(1).is_none());
+        let other = take(2);
+        assert!(other.is_some() && take(3).is_none(), "three are taken");
+        drop(mine);
+        assert_eq!(tally.taken(), 1);
+        assert!(take(1).is_some() && take(3).is_some());
+    }
+}
