@@ -26,12 +26,19 @@ pub struct Operators {
     pub engine: mpsc::Sender<Input>,
     /// Counters of verdicts.
     pub counters: Arc<dyn VerdictCounters>,
-    /// When the counters were read last; one scrape at a time reads them.
-    pub read: Mutex<Option<Timestamp>>,
+    /// What was read of the counters; one scrape at a time reads them.
+    pub read: Mutex<LastRead>,
     /// What renders the metrics.
     pub recorder: telemetry::Metrics,
     /// How many rules have a series of their own.
     pub rule_metrics: RwLock<usize>,
+}
+
+/// What was read of the counters.
+#[derive(Debug, Default)]
+pub struct LastRead {
+    at: Option<Timestamp>,
+    named: metrics::NamedRules,
 }
 
 impl Operators {
@@ -53,14 +60,14 @@ impl Operators {
     fn read_counters(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        if read.is_some_and(|at| now.since(at) < FRESH) {
+        if read.at.is_some_and(|at| now.since(at) < FRESH) {
             return;
         }
         match self.counters.read() {
             Ok(counts) => {
                 let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
-                metrics::verdict_counts(&counts, series);
-                *read = Some(now);
+                metrics::verdict_counts(&counts, &mut read.named, series);
+                read.at = Some(now);
             }
             Err(error) => tracing::warn!(%error, "verdicts cannot be counted"),
         }

@@ -53,7 +53,7 @@ impl Daemon {
         let operators = Arc::new(Operators {
             engine: inputs.clone(),
             counters: backend.counters(),
-            read: Mutex::new(None),
+            read: Mutex::default(),
             recorder: recorder.clone(),
             rule_metrics: RwLock::new(config.rule_metrics),
         });
@@ -112,8 +112,9 @@ impl Daemon {
         let mut backend = joined.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
         if is_off(Switch::KeepOnExit) {
             backend.remove_everything()?;
+        } else {
+            tracing::info!("stopped; rules and sets stay in force");
         }
-        tracing::info!("stopped; rules and sets stay in force");
         Ok(())
     }
 

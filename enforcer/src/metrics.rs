@@ -1,6 +1,6 @@
 //! What the enforcer counts, under the names that operators know. Everything is there from the start, at 0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use metrics::{
 use crate::apply::retry::Retry;
 use crate::backend::{Standing, VerdictCount, VerdictKey};
 use crate::engine::Report;
+use crate::link::MOST_PEERS;
 
 /// Buckets of `egret_enforcer_programming_seconds`: from a member of a set to many rewritten chains.
 pub const BUCKETS: [f64; 13] = [
@@ -68,6 +69,8 @@ impl Metrics {
             verdicts(key).absolute(0);
         }
         report(&Report::default());
+        gauge!("egret_enforcer_link_peers_limit").set(as_gauge(MOST_PEERS));
+        counter!("egret_enforcer_link_connections_total").absolute(0);
         let batches = |touched: &'static str| counter!("egret_enforcer_batches_total", "touched" => touched);
         let seconds =
             |touched: &'static str| histogram!("egret_enforcer_programming_seconds", "touched" => touched);
@@ -175,35 +178,44 @@ pub fn report(report: &Report) {
     counter!("egret_enforcer_observations_unattributed_total").absolute(records.unattributed);
 }
 
+/// Rules that have a series of their own: who came first keeps it, so that no series ever falls.
+#[derive(Debug, Default)]
+pub struct NamedRules(BTreeSet<RuleKey>);
+
+type RuleKey = (VerdictKey, Arc<str>, usize);
+
 /// Puts verdicts where a scrape finds them; with `series`, also those of so many single rules.
-pub fn verdict_counts(counts: &[VerdictCount], series: usize) {
+pub fn verdict_counts(counts: &[VerdictCount], named: &mut NamedRules, series: usize) {
     let mut by_key: BTreeMap<VerdictKey, u64> = BTreeMap::new();
-    let mut by_rule: BTreeMap<(VerdictKey, Arc<str>, usize), u64> = BTreeMap::new();
     for count in counts {
         *by_key.entry(count.key).or_default() += count.packets;
-        if let Some((policy, rule)) = &count.origin {
-            *by_rule.entry((count.key, Arc::clone(policy), *rule)).or_default() += count.packets;
-        }
     }
-    for (key, packets) in by_key {
-        verdicts(key).absolute(packets);
+    for (key, packets) in &by_key {
+        verdicts(*key).absolute(*packets);
     }
     if series > 0 {
-        rule_counts(by_rule, series);
+        named.put(counts, series, by_key);
     }
 }
 
-fn rule_counts(by_rule: BTreeMap<(VerdictKey, Arc<str>, usize), u64>, series: usize) {
-    let mut other: BTreeMap<VerdictKey, u64> = BTreeMap::new();
-    for (place, ((key, policy, rule), packets)) in by_rule.into_iter().enumerate() {
-        if place < series {
-            rule_packets(key, policy.to_string(), rule.to_string()).absolute(packets);
-        } else {
-            *other.entry(key).or_default() += packets;
+impl NamedRules {
+    fn put(&mut self, counts: &[VerdictCount], series: usize, mut rest: BTreeMap<VerdictKey, u64>) {
+        let mut by_rule: BTreeMap<RuleKey, u64> = BTreeMap::new();
+        for count in counts.iter().filter(|count| count.key.tier.is_some()) {
+            if let Some((policy, rule)) = &count.origin {
+                *by_rule.entry((count.key, Arc::clone(policy), *rule)).or_default() += count.packets;
+            }
         }
-    }
-    for (key, packets) in other {
-        rule_packets(key, "other".to_owned(), String::new()).absolute(packets);
+        for (rule, packets) in by_rule {
+            if self.0.len() < series || self.0.contains(&rule) {
+                rule_packets(rule.0, rule.1.to_string(), rule.2.to_string()).absolute(packets);
+                *rest.entry(rule.0).or_default() -= packets;
+                self.0.insert(rule);
+            }
+        }
+        for (key, packets) in rest {
+            rule_packets(key, "other".to_owned(), String::new()).absolute(packets);
+        }
     }
 }
 

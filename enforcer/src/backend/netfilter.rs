@@ -31,6 +31,7 @@ mod members;
 mod table;
 mod program;
 mod totals;
+mod neighbours;
 
 use dispatch::{Attached, DenyAction, Port};
 use generations::Generations;
@@ -362,6 +363,12 @@ impl Backend for Netfilter {
     fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError> {
         if is_off(Switch::AdoptKernel) {
             self.remove_everything()?;
+        }
+        for rule in neighbours::foreign_writers(self.settings.flavour, self.settings.marks) {
+            tracing::warn!(
+                rule,
+                "another agent writes bits of the connection mark that are ours: choose other mark masks"
+            );
         }
         self.sets
             .resync(now)

@@ -41,11 +41,7 @@ pub(crate) fn in_fresh_namespace(test: impl FnOnce() + Send + 'static) {
             panic!("a network namespace is needed to test against the kernel: {errno}")
         }
         Ok(Some(errno)) => {
-            writeln!(
-                std::io::stderr(),
-                "NOT TESTED: no network namespace ({errno}); run as root"
-            )
-            .unwrap();
+            say(&format!("NOT TESTED: no network namespace ({errno}); run as root"));
         }
         Err(panic) => resume_unwind(panic),
     }

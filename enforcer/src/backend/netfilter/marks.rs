@@ -119,6 +119,12 @@ impl Marks {
         u16::try_from((1u32 << bits) - 1).expect("at most 16 bits")
     }
 
+    /// All bits that are ours.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.egress.0.get() | self.ingress.0.get()
+    }
+
     const fn mask(self, direction: Direction) -> NonZeroU32 {
         match direction {
             Direction::Egress => self.egress.0,
