@@ -63,7 +63,7 @@ pub(crate) fn compile(pod: &LivePod<'_>, templates: &Templates, own_node: PodToO
         rules: PodRules {
             pod: pod.pod.key.clone(),
             uid: pod.pod.uid.clone(),
-            addresses: pod.addresses.clone(),
+            addresses: pod.addresses.to_vec(),
             egress,
             ingress,
         },

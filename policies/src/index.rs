@@ -10,7 +10,9 @@ use crate::model::cluster::{Namespace, Node, Pod};
 use crate::model::{Labels, NamespaceSelector, Selector};
 
 mod claims;
+mod by_label;
 
+use by_label::ByLabel;
 use claims::Claims;
 
 /// The label that every namespace has (KEP-2161).
@@ -23,6 +25,9 @@ pub(crate) struct Index {
     pods: BTreeMap<PodKey, Pod>,
     nodes: BTreeMap<Arc<str>, Node>,
     claims: Claims,
+    /// The pods that count, with the addresses that are their own.
+    live: BTreeMap<PodKey, Vec<IpAddr>>,
+    by_label: ByLabel,
 }
 
 /// The labels of a namespace that has an object or pods.
@@ -37,7 +42,7 @@ struct NamespaceLabels {
 pub(crate) struct LivePod<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) namespace: &'a Labels,
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) addresses: &'a [IpAddr],
 }
 
 impl LivePod<'_> {
@@ -54,16 +59,26 @@ impl LivePod<'_> {
 impl Index {
     /// A pod that counts, by its key.
     pub(crate) fn live(&self, key: &PodKey) -> Option<LivePod<'_>> {
-        self.pods.get(key).and_then(|pod| self.view(pod))
+        Some(LivePod {
+            addresses: self.live.get(key)?,
+            pod: self.pods.get(key)?,
+            namespace: &self.namespaces.get(key.namespace())?.labels,
+        })
     }
 
-    /// All pods that count, or those of one namespace.
-    pub(crate) fn live_pods(&self, namespace: Option<&str>) -> impl Iterator<Item = LivePod<'_>> {
-        let from = namespace.map_or_else(|| PodKey::new("", ""), |name| PodKey::new(name, ""));
-        self.pods
-            .range(from..)
-            .take_while(move |(key, _)| namespace.is_none_or(|name| key.namespace() == name))
-            .filter_map(|(_, pod)| self.view(pod))
+    /// The pods that count and that both selectors match.
+    pub(crate) fn selected<'a>(
+        &'a self,
+        namespaces: &'a NamespaceSelector,
+        pods: &'a Selector,
+    ) -> impl Iterator<Item = LivePod<'a>> {
+        let keys: Box<dyn Iterator<Item = &PodKey>> = match (self.by_label.candidates(pods), namespaces) {
+            (Some(candidates), _) => Box::new(candidates),
+            (None, NamespaceSelector::Named(name)) => Box::new(self.keys_of_namespace(name)),
+            (None, NamespaceSelector::Matching(_)) => Box::new(self.live.keys()),
+        };
+        keys.filter_map(|key| self.live(key))
+            .filter(|pod| pod.is_selected(namespaces, pods))
     }
 
     /// A pod as it was told, whether or not it counts.
@@ -95,9 +110,11 @@ impl Index {
         }
         if let Some(before) = &before {
             self.claims.withdraw_pod(before);
+            self.by_label.remove(before);
         }
         if let Some(pod) = pod {
             self.claims.claim_pod(&pod);
+            self.by_label.insert(&pod);
             self.namespaces
                 .entry(key.namespace().into())
                 .or_insert_with(|| NamespaceLabels::default_of(key.namespace()));
@@ -105,6 +122,7 @@ impl Index {
         } else {
             self.forget_namespace(key.namespace());
         }
+        self.settle_addresses(&touched);
         touched
     }
 
@@ -144,22 +162,29 @@ impl Index {
             self.claims.claim_node(&node.addresses);
             self.nodes.insert(Arc::clone(name), node);
         }
+        self.settle_addresses(&touched);
         touched
     }
 
-    fn view<'a>(&'a self, pod: &'a Pod) -> Option<LivePod<'a>> {
+    /// Finds out anew which addresses are these pods' own.
+    fn settle_addresses(&mut self, keys: &BTreeSet<PodKey>) {
+        for key in keys {
+            let addresses = self.pods.get(key).map(|pod| self.own_addresses(pod));
+            match addresses.filter(|addresses| !addresses.is_empty()) {
+                Some(addresses) => self.live.insert(key.clone(), addresses),
+                None => self.live.remove(key),
+            };
+        }
+    }
+
+    fn own_addresses(&self, pod: &Pod) -> Vec<IpAddr> {
         let mut addresses = Vec::with_capacity(pod.addresses.len());
         for address in pod.addresses.iter().map(IpAddr::to_canonical) {
             if self.owner(address) == Some(&pod.key) && !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
-        let namespace = &self.namespaces.get(pod.key.namespace())?.labels;
-        (!addresses.is_empty()).then_some(LivePod {
-            pod,
-            namespace,
-            addresses,
-        })
+        addresses
     }
 
     fn keys_of_namespace<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a PodKey> {

@@ -183,9 +183,9 @@ impl Sets {
     fn make(&mut self, named: &Arc<NamedSet>, index: &Index, records: &Records) {
         let mut set = LiveSet::new(Arc::clone(named));
         match &named.content {
-            SetContent::Pods { .. } | SetContent::PodPorts { .. } => {
+            SetContent::Pods { namespaces, pods } | SetContent::PodPorts { namespaces, pods, .. } => {
                 self.of_pods.insert(named.id);
-                for pod in index.live_pods(named.content.namespace()) {
+                for pod in index.selected(namespaces, pods) {
                     let members = named.content.members_of_pod(&pod);
                     set.contribute(Contributor::Pod(pod.pod.key.clone()), members);
                 }

@@ -87,7 +87,7 @@ fn hold_through(mut situation: Situation, changes: Vec<Vec<Entity>>) {
         }
         let mut batches = Vec::new();
         while let Some(batch) = situation.compiler.poll_batch(START) {
-            situation.memory.apply(&batch, START).unwrap();
+            situation.memory.apply(&batch, START).expect("the batch applies");
             batches.push(batch);
         }
         hold_between(&old, &situation.memory, &batches);

@@ -106,17 +106,6 @@ impl SetContent {
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
-
-    /// The one namespace that it can be about, where there is only one.
-    pub(crate) fn namespace(&self) -> Option<&str> {
-        match self {
-            Self::Pods { namespaces, .. } | Self::PodPorts { namespaces, .. } => match namespaces {
-                NamespaceSelector::Named(name) => Some(name),
-                NamespaceSelector::Matching(_) => None,
-            },
-            Self::Networks(_) | Self::Nodes(_) | Self::Records { .. } => None,
-        }
-    }
 }
 
 fn port_members(pod: &LivePod<'_>, name: &str, transport: Option<Transport>) -> BTreeSet<Member> {

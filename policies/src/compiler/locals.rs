@@ -79,7 +79,7 @@ impl Engine {
             .filter(|pod| self.is_local(pod))
             .map(|pod| Local {
                 uid: pod.pod.uid.clone(),
-                addresses: pod.addresses.into_iter().collect(),
+                addresses: pod.addresses.iter().copied().collect(),
             })
     }
 
