@@ -82,6 +82,53 @@ fn policies_that_nobody_knows_are_never_skipped_silently() {
     );
 }
 
+/// A policy kind in a group of Kubernetes that does not have it is a mistake, not somebody else's.
+#[test]
+fn a_policy_of_the_wrong_group_is_an_error() {
+    for (version, kind) in [
+        ("v1", "NetworkPolicy"),
+        ("apps/v1", "NetworkPolicy"),
+        ("networking.k8s.io/v1", "ClusterNetworkPolicy"),
+        ("policy.networking.k8s.io/v1alpha2", "NetworkPolicy"),
+        ("policy.egret.dev/v1alpha1", "Firewall"),
+    ] {
+        let manifest = read(
+            &format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\n"),
+            "f",
+        );
+        let codes: Vec<_> = manifest.problems.iter().map(|problem| problem.code).collect();
+        assert_eq!(
+            (codes, manifest.is_whole()),
+            (vec![Code::UnknownPolicyKind], false),
+            "{version} {kind}"
+        );
+    }
+}
+
+#[test]
+fn workloads_of_one_name_are_different_objects() {
+    let of =
+        |kind: &str, version: &str| format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\n");
+    let manifest = read(
+        &format!("{}---\n{}", of("Deployment", "apps/v1"), of("Job", "batch/v1")),
+        "f",
+    );
+    assert_eq!(manifest.problems, []);
+    let manifest = read(
+        &format!(
+            "{}---\n{}",
+            of("NetworkPolicy", "networking.k8s.io/v1"),
+            of("NetworkPolicy", "extensions/v1beta1")
+        ),
+        "f",
+    );
+    assert_eq!(
+        manifest.problems[0].code,
+        Code::DuplicateObject,
+        "versions of one kind are one object"
+    );
+}
+
 /// Text; code, line, column and field of its only problem; whether the file is whole nevertheless.
 #[test]
 fn problems_name_file_line_column_and_field() {

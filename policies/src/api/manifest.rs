@@ -115,8 +115,9 @@ struct Reader {
     seen: HashMap<Identity, Position>,
 }
 
-/// Kind, the same as written (workloads are of many), namespace and name.
-type Identity = (Kind, Arc<str>, Option<Arc<str>>, Arc<str>);
+/// Kind as written (`Kind::Workload` is of many, and the versions of a policy kind are one object),
+/// namespace and name.
+type Identity = (Arc<str>, Option<Arc<str>>, Arc<str>);
 
 /// What the items of a typed list are, where they do not say it themselves.
 struct ItemType<'a> {
@@ -239,7 +240,6 @@ impl Reader {
 
     fn note_duplicate(&mut self, object: &Object, path: &str) {
         let key = (
-            object.kind,
             Arc::clone(&object.kind_name),
             object.metadata.namespace.clone(),
             Arc::clone(&object.metadata.name),

@@ -128,33 +128,41 @@ pub(super) enum Class {
 
 pub(super) fn classify(api_version: &str, kind: &str) -> Class {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-    match group {
+    let known = match group {
         "" => core(kind),
-        "discovery.k8s.io" if kind == "EndpointSlice" => Class::Known(Kind::EndpointSlice),
-        "apps" | "extensions" | "batch" if workload(kind).is_some() => {
-            workload(kind).map_or(Class::Irrelevant, Class::Known)
-        }
-        "networking.k8s.io" | "extensions" if kind == "NetworkPolicy" => policy(match (group, version) {
-            ("networking.k8s.io", "v1") => PolicyForm::NetworkPolicy,
-            ("extensions", "v1beta1") => PolicyForm::LegacyNetworkPolicy,
-            _ => PolicyForm::OtherVersion(model::Kind::NetworkPolicy),
-        }),
+        "discovery.k8s.io" if kind == "EndpointSlice" => Some(Kind::EndpointSlice),
+        "networking.k8s.io" | "extensions" if kind == "NetworkPolicy" => Some(network_policy(group, version)),
+        "apps" | "extensions" | "batch" => workload(kind),
         "policy.networking.k8s.io" => cluster_policy(version, kind),
-        "policy.egret.dev" if kind == "ClusterEgressFirewall" => policy(PolicyForm::ClusterEgressFirewall),
-        "policy.egret.dev" => Class::UnknownPolicy,
-        _ if is_policy_by_name(kind) => Class::ForeignPolicy,
-        _ => Class::Irrelevant,
+        "policy.egret.dev" if kind == "ClusterEgressFirewall" => {
+            Some(Kind::Policy(PolicyForm::ClusterEgressFirewall))
+        }
+        _ => None,
+    };
+    known.map_or_else(|| unknown(group, kind), Class::Known)
+}
+
+/// A kind that is not known. A policy kind in one of Kubernetes' own groups is one of the wrong group or of
+/// a newer version; in any other group it is another product's.
+fn unknown(group: &str, kind: &str) -> Class {
+    let kubernetes = !group.contains('.') || group.ends_with("k8s.io");
+    let policies = matches!(group, "policy.networking.k8s.io" | "policy.egret.dev");
+    match is_policy_by_name(kind) {
+        _ if policies => Class::UnknownPolicy,
+        true if kubernetes => Class::UnknownPolicy,
+        true => Class::ForeignPolicy,
+        false => Class::Irrelevant,
     }
 }
 
-fn core(kind: &str) -> Class {
+fn core(kind: &str) -> Option<Kind> {
     match kind {
-        "Namespace" => Class::Known(Kind::Namespace),
-        "Pod" => Class::Known(Kind::Pod),
-        "Node" => Class::Known(Kind::Node),
-        "Service" => Class::Known(Kind::Service),
-        "ReplicationController" => Class::Known(Kind::Workload),
-        _ => Class::Irrelevant,
+        "Namespace" => Some(Kind::Namespace),
+        "Pod" => Some(Kind::Pod),
+        "Node" => Some(Kind::Node),
+        "Service" => Some(Kind::Service),
+        "ReplicationController" => Some(Kind::Workload),
+        _ => None,
     }
 }
 
@@ -166,22 +174,27 @@ fn workload(kind: &str) -> Option<Kind> {
     }
 }
 
-fn cluster_policy(version: &str, kind: &str) -> Class {
-    match (version, kind) {
-        ("v1alpha1", "AdminNetworkPolicy") => policy(PolicyForm::AdminNetworkPolicy),
-        ("v1alpha1", "BaselineAdminNetworkPolicy") => policy(PolicyForm::BaselineAdminNetworkPolicy),
-        ("v1alpha2", "ClusterNetworkPolicy") => policy(PolicyForm::ClusterNetworkPolicy),
-        (_, "AdminNetworkPolicy") => policy(PolicyForm::OtherVersion(model::Kind::AdminNetworkPolicy)),
-        (_, "BaselineAdminNetworkPolicy") => {
-            policy(PolicyForm::OtherVersion(model::Kind::BaselineAdminNetworkPolicy))
-        }
-        (_, "ClusterNetworkPolicy") => policy(PolicyForm::OtherVersion(model::Kind::ClusterNetworkPolicy)),
-        _ => Class::UnknownPolicy,
-    }
+fn network_policy(group: &str, version: &str) -> Kind {
+    Kind::Policy(match (group, version) {
+        ("networking.k8s.io", "v1") => PolicyForm::NetworkPolicy,
+        ("extensions", "v1beta1") => PolicyForm::LegacyNetworkPolicy,
+        _ => PolicyForm::OtherVersion(model::Kind::NetworkPolicy),
+    })
 }
 
-const fn policy(form: PolicyForm) -> Class {
-    Class::Known(Kind::Policy(form))
+fn cluster_policy(version: &str, kind: &str) -> Option<Kind> {
+    let form = match (version, kind) {
+        ("v1alpha1", "AdminNetworkPolicy") => PolicyForm::AdminNetworkPolicy,
+        ("v1alpha1", "BaselineAdminNetworkPolicy") => PolicyForm::BaselineAdminNetworkPolicy,
+        ("v1alpha2", "ClusterNetworkPolicy") => PolicyForm::ClusterNetworkPolicy,
+        (_, "AdminNetworkPolicy") => PolicyForm::OtherVersion(model::Kind::AdminNetworkPolicy),
+        (_, "BaselineAdminNetworkPolicy") => {
+            PolicyForm::OtherVersion(model::Kind::BaselineAdminNetworkPolicy)
+        }
+        (_, "ClusterNetworkPolicy") => PolicyForm::OtherVersion(model::Kind::ClusterNetworkPolicy),
+        _ => return None,
+    };
+    Some(Kind::Policy(form))
 }
 
 fn is_policy_by_name(kind: &str) -> bool {
@@ -209,21 +222,28 @@ pub(super) fn metadata(object: &Field<'_>, kind: Kind, notes: &mut Notes) -> Res
     let metadata = object
         .require("metadata", accepted, notes)
         .map_err(|refused| renamed(refused, notes))?;
-    let name = metadata
-        .get("name")
-        .or_else(|| metadata.get("generateName"))
-        .ok_or_else(|| metadata.refuse(Code::NameMissing, accepted, notes))?;
-    let name_text = name.text(notes)?.trim_end_matches('-');
-    if name_text.is_empty() {
-        return Err(name.refuse(Code::NameMissing, accepted, notes));
-    }
+    let name = name(&metadata, notes)?;
     Ok(Metadata {
-        name: name_text.into(),
+        name,
         namespace: namespace(&metadata, kind, notes)?,
         labels: labels(metadata.get("labels").as_ref(), notes)?,
         uid: optional_text(&metadata, "uid", notes)?,
         created: optional_text(&metadata, "creationTimestamp", notes)?,
     })
+}
+
+/// The name, or what the server would begin it with.
+fn name(metadata: &Field<'_>, notes: &mut Notes) -> Result<Arc<str>, Refused> {
+    let generated = metadata.get("generateName");
+    let (field, text) = match (metadata.get("name"), generated) {
+        (Some(field), _) => (field.clone(), field.text(notes)?),
+        (None, Some(field)) => (field.clone(), field.text(notes)?.trim_end_matches('-')),
+        (None, None) => return Err(metadata.refuse(Code::NameMissing, "metadata with a name", notes)),
+    };
+    match text {
+        "" => Err(field.refuse(Code::NameMissing, "metadata with a name", notes)),
+        text => Ok(text.into()),
+    }
 }
 
 fn renamed(refused: Refused, notes: &mut Notes) -> Refused {

@@ -14,8 +14,8 @@ use crate::diagnostic::Position;
 const MAX_BYTES: usize = 64 << 20;
 /// The documents in a text.
 const MAX_DOCUMENTS: usize = 100_000;
-/// The names and values in a document: about a second of work, or a List of 10,000 small pods.
-const MAX_NODES: usize = 1_000_000;
+/// The names and values in a document: less than a second of work, or a List of 20,000 small pods.
+const MAX_NODES: usize = 1_200_000;
 /// The values that aliases and merge keys of a file repeat: no manifest written by hand comes near.
 const MAX_REPEATED: usize = 100_000;
 /// The syntax errors of a file after which the rest is not read.

@@ -81,8 +81,8 @@ codes! {
         "It is not evaluated.",
         "Write it as one of the kinds that are.";
     UnknownPolicyKind = "EG0010", Error: "An unknown policy kind",
-        "The API group is one whose policies are enforced, but this kind is not known: nobody can say what it selects.",
-        "Use a version that knows the kind, or remove the object.";
+        "A kind of policy in one of Kubernetes' API groups, or in one whose policies are enforced, that is not known there: nobody can say what it selects.",
+        "Correct the apiVersion, use a version of this program that knows the kind, or remove the object.";
     UnknownFieldOutside = "EG0011", Warning: "An unknown field outside spec",
         "It is ignored.",
         "Correct its name or its place, or remove it.";
