@@ -100,7 +100,7 @@ impl<State> Compiler<State> {
     /// Counts and limits of records.
     #[must_use]
     pub fn record_stats(&self) -> RecordStats {
-        self.engine.records.stats()
+        self.engine.record_stats()
     }
 }
 

@@ -9,7 +9,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use crate::records::{Told, Waiting};
+use crate::records::{RecordStats, Told, Waiting};
 
 use super::engine::Engine;
 
@@ -33,7 +33,16 @@ impl Engine {
         match self.index.owner(observation.client.to_canonical()).cloned() {
             Some(pod) if self.locals.pods.contains_key(&pod) => self.record(&pod, &observation, now),
             Some(_) => self.records.stats.unattributed += 1,
-            None => self.records.stats.unattributed += self.locals.waiting.keep(observation, now),
+            None => self.locals.waiting.keep(observation, now),
+        }
+    }
+
+    /// Counts and limits of records.
+    pub(super) fn record_stats(&self) -> RecordStats {
+        let stats = self.records.stats();
+        RecordStats {
+            unattributed: stats.unattributed + self.locals.waiting.lost,
+            ..stats
         }
     }
 

@@ -1,8 +1,8 @@
 //! Answers to an address that is no known pod's yet: a pod asks its first question before the API server
-//! has told of it. They wait a little while, and not at all for an address that a pod has just given up:
-//! that pod may have asked.
+//! has told of it, and dnsd may tell all that it knows before the first pod is known. They wait a little
+//! while, and not at all for an address that a pod has just given up: that pod may have asked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,51 +11,122 @@ use egret_shared::time::Timestamp;
 
 /// How long an answer waits for its pod, and how long an address stays given up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many answers wait at most; the oldest go first.
-const MOST_WAITING: usize = 4096;
+/// How many answers wait at most for one address, and in all; one more is turned away.
+const MOST_OF_ADDRESS: usize = 1_000;
+const MOST_WAITING: usize = 50_000;
 
-/// What waits, in order of arrival.
+/// What waits, by client, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    answers: VecDeque<(Timestamp, Observation)>,
+    answers: BTreeMap<IpAddr, Vec<(Timestamp, Observation)>>,
+    count: usize,
     given_up: BTreeMap<IpAddr, Timestamp>,
+    /// How many answers found no pod.
+    pub(crate) lost: u64,
 }
 
 impl Waiting {
-    /// Keeps an answer for a pod to come; returns how many answers were given up for good.
-    pub(crate) fn keep(&mut self, observation: Observation, now: Timestamp) -> u64 {
-        let mut lost = self.forget_old(now);
-        if self.given_up.contains_key(&observation.client.to_canonical()) {
-            return lost + 1;
+    /// Keeps an answer for a pod to come.
+    pub(crate) fn keep(&mut self, observation: Observation, now: Timestamp) {
+        let client = observation.client.to_canonical();
+        let is_given_up = self
+            .given_up
+            .get(&client)
+            .is_some_and(|since| now.since(*since) < PATIENCE);
+        if self.count >= MOST_WAITING {
+            self.forget_old(now);
         }
-        self.answers.push_back((now, observation));
-        if self.answers.len() > MOST_WAITING {
-            self.answers.pop_front();
-            lost += 1;
+        let waiting = self.answers.get(&client).map_or(0, Vec::len);
+        if is_given_up || waiting >= MOST_OF_ADDRESS || self.count >= MOST_WAITING {
+            self.lost += 1;
+            return;
         }
-        lost
+        self.answers.entry(client).or_default().push((now, observation));
+        self.count += 1;
     }
 
     /// What waited for this address.
     pub(crate) fn take(&mut self, address: IpAddr, now: Timestamp) -> Vec<Observation> {
-        self.forget_old(now);
-        let (taken, kept) = std::mem::take(&mut self.answers)
-            .into_iter()
-            .partition(|(_, observation)| observation.client.to_canonical() == address);
-        self.answers = kept;
-        let taken: VecDeque<(Timestamp, Observation)> = taken;
-        taken.into_iter().map(|(_, observation)| observation).collect()
+        self.given_up.remove(&address);
+        let waited = self.answers.remove(&address).unwrap_or_default();
+        self.count -= waited.len();
+        let taken: Vec<Observation> = waited
+            .iter()
+            .filter(|(since, _)| now.since(*since) < PATIENCE)
+            .map(|(_, observation)| observation.clone())
+            .collect();
+        self.lost += (waited.len() - taken.len()) as u64;
+        taken
     }
 
     /// A pod does not have this address any more.
     pub(crate) fn give_up(&mut self, address: IpAddr, now: Timestamp) {
+        self.forget_old(now);
         self.given_up.insert(address, now);
     }
 
-    fn forget_old(&mut self, now: Timestamp) -> u64 {
-        self.given_up.retain(|_, since| now.since(*since) < PATIENCE);
-        let before = self.answers.len();
-        self.answers.retain(|(since, _)| now.since(*since) < PATIENCE);
-        (before - self.answers.len()) as u64
+    fn forget_old(&mut self, now: Timestamp) {
+        let is_young = |since: &Timestamp| now.since(*since) < PATIENCE;
+        self.given_up.retain(|_, since| is_young(since));
+        self.answers.retain(|_, waiting| {
+            waiting.retain(|(since, _)| is_young(since));
+            !waiting.is_empty()
+        });
+        let left = self.answers.values().map(Vec::len).sum();
+        self.lost += (self.count - left) as u64;
+        self.count = left;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    fn answer(client: IpAddr) -> Observation {
+        Observation {
+            client,
+            question: "a.test".parse().expect("a name"),
+            chain: Vec::new(),
+            addresses: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_answer_waits_a_minute() {
+        for (seconds, waits) in [(59, 1), (60, 0)] {
+            let mut waiting = Waiting::default();
+            waiting.keep(answer(CLIENT), at(0));
+            assert_eq!(waiting.take(CLIENT, at(seconds)).len(), waits);
+            assert_eq!(waiting.lost, 1 - waits as u64);
+            assert_eq!(waiting.take(CLIENT, at(seconds)), []);
+        }
+    }
+
+    #[test]
+    fn no_client_takes_the_place_of_another() {
+        let mut waiting = Waiting::default();
+        for _ in 0..MOST_OF_ADDRESS + 10 {
+            waiting.keep(answer(CLIENT), at(0));
+        }
+        let other = "::1".parse().expect("an address");
+        waiting.keep(answer(other), at(0));
+        assert_eq!(waiting.lost, 10);
+        assert_eq!(waiting.take(other, at(1)).len(), 1);
+    }
+
+    #[test]
+    fn what_a_pod_may_have_asked_before_it_went_does_not_wait() {
+        let mut waiting = Waiting::default();
+        waiting.give_up(CLIENT, at(0));
+        waiting.keep(answer(CLIENT), at(59));
+        waiting.keep(answer(CLIENT), at(60));
+        assert_eq!(waiting.take(CLIENT, at(60)).len(), 1);
+        assert_eq!(waiting.lost, 1);
     }
 }
