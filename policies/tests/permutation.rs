@@ -91,6 +91,7 @@ fn hold_through(mut situation: Situation, changes: Vec<Vec<Entity>>) {
             batches.push(batch);
         }
         hold_between(&old, &situation.memory, &batches);
+        hold_reevaluated(&old, &situation.memory, &batches);
     }
 }
 
@@ -117,6 +118,21 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
                     "{connection:?} is allowed after {step:?}"
                 );
             }
+        }
+    }
+}
+
+/// Whatever was allowed and is not any more is asked again.
+fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
+    let asked: BTreeSet<_> = batches.iter().flat_map(|batch| &batch.reevaluate).collect();
+    for rules in old.pods().filter(|rules| new.pod(&rules.pod).is_some()) {
+        for connection in connections(&rules.pod) {
+            let [before, after] = [old, new].map(|memory| memory.decide(&connection, START).verdict);
+            let has_closed = before == Verdict::Allow && after == Verdict::Deny;
+            assert!(
+                !has_closed || asked.contains(&(connection.pod.clone(), connection.direction)),
+                "{connection:?} has closed and is not asked again"
+            );
         }
     }
 }
