@@ -17,10 +17,12 @@
 //!   Realized{7}: released  Realized{7}: released
 //! ```
 
+mod outcome;
+mod held;
 mod interest;
 mod outgoing;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -32,8 +34,12 @@ use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::ledger::{Ledger, LedgerLimits};
+use held::HeldAnswers;
 use interest::Interests;
 use outgoing::Outgoing;
+
+pub use held::Ticket;
+pub use outcome::{Figures, Origin, Outcome, Stall, Verdict};
 
 /// How long a dnsd that never heard of any interest waits with every answer.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -55,93 +61,6 @@ pub struct HoldLimits {
     pub ledger: LedgerLimits,
 }
 
-/// A held answer, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
-
-/// Where an answer came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// An upstream, just now.
-    Upstream,
-    /// The cache.
-    Cache,
-}
-
-/// What becomes of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It may go to its client.
-    Release,
-    /// It may not be held for want of room.
-    OverLimit,
-    /// It waits.
-    Hold(Ticket),
-}
-
-/// How the wait of a held answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The kernel holds what it tells.
-    Realized,
-    /// It turned out that nobody waits for it.
-    NotInteresting,
-    /// It cannot or will not be waited for any longer.
-    Stalled(Stall),
-}
-
-/// Why an answer is not waited for any longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stall {
-    /// The enforcer was slow.
-    Deadline,
-    /// No enforcer is connected.
-    LinkDown,
-    /// No enforcer has ever told what is interesting.
-    NoInterest,
-    /// The enforcer could not realize it.
-    Failed,
-    /// Too many answers are held already.
-    OverLimit,
-}
-
-impl Stall {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Deadline,
-        Self::LinkDown,
-        Self::NoInterest,
-        Self::Failed,
-        Self::OverLimit,
-    ];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Deadline => "deadline",
-            Self::LinkDown => "link_down",
-            Self::NoInterest => "no_interest",
-            Self::Failed => "failed",
-            Self::OverLimit => "over_limit",
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Held {
-    observation: Observation,
-    /// The numbers it waits for; the last is the highest.
-    sequences: Vec<Sequence>,
-    deadline: Timestamp,
-}
-
-impl Held {
-    fn target(&self) -> Sequence {
-        self.sequences.last().copied().unwrap_or(Sequence::ZERO)
-    }
-}
-
 /// The answers that wait, and all that decides about them.
 #[derive(Debug)]
 pub struct Hold {
@@ -155,12 +74,8 @@ pub struct Hold {
     connection_floor: Sequence,
     realized: Sequence,
     failed: BTreeSet<Sequence>,
-    held: HashMap<Ticket, Held>,
-    held_by_client: HashMap<IpAddr, usize>,
-    by_target: BTreeSet<(Sequence, Ticket)>,
-    by_deadline: BTreeSet<(Timestamp, Ticket)>,
+    held: HeldAnswers,
     ended: VecDeque<(Ticket, Outcome)>,
-    next_ticket: u64,
 }
 
 impl Hold {
@@ -177,12 +92,8 @@ impl Hold {
             connection_floor: Sequence::ZERO,
             realized: Sequence::ZERO,
             failed: BTreeSet::new(),
-            held: HashMap::new(),
-            held_by_client: HashMap::new(),
-            by_target: BTreeSet::new(),
-            by_deadline: BTreeSet::new(),
+            held: HeldAnswers::default(),
             ended: VecDeque::new(),
-            next_ticket: 0,
         }
     }
 
@@ -196,7 +107,8 @@ impl Hold {
         if self.is_full(observation.client) {
             return Verdict::OverLimit;
         }
-        Verdict::Hold(self.hold(observation, sequences, now))
+        let deadline = now.after(self.limits.deadline);
+        Verdict::Hold(self.held.insert(observation, sequences, deadline))
     }
 
     /// Whether this client was told all of this before, and nothing of it is waited for: then an answer need not be
@@ -250,10 +162,7 @@ impl Hold {
         if switch::is_off(Switch::StallDeadline) {
             return;
         }
-        while let Some((deadline, ticket)) = self.by_deadline.first().copied() {
-            if deadline > now {
-                break;
-            }
+        while let Some(ticket) = self.held.due(now) {
             self.end(ticket, Outcome::Stalled(self.stall()));
         }
     }
@@ -262,9 +171,8 @@ impl Hold {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let held = self
-            .by_deadline
-            .first()
-            .map(|(deadline, _)| *deadline)
+            .held
+            .first_deadline()
             .filter(|_| !switch::is_off(Switch::StallDeadline));
         [held, self.outgoing.interest_deadline()]
             .into_iter()
@@ -353,39 +261,11 @@ impl Hold {
     }
 
     fn is_full(&self, client: IpAddr) -> bool {
-        let of_client = self.held_by_client.get(&client).copied().unwrap_or(0);
-        self.held.len() >= self.limits.total || of_client >= self.limits.per_client
-    }
-
-    fn hold(&mut self, observation: Observation, sequences: Vec<Sequence>, now: Timestamp) -> Ticket {
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        let held = Held {
-            observation,
-            sequences,
-            deadline: now.after(self.limits.deadline),
-        };
-        self.by_target.insert((held.target(), ticket));
-        self.by_deadline.insert((held.deadline, ticket));
-        *self.held_by_client.entry(held.observation.client).or_default() += 1;
-        self.held.insert(ticket, held);
-        ticket
+        self.held.len() >= self.limits.total || self.held.of_client(client) >= self.limits.per_client
     }
 
     fn end(&mut self, ticket: Ticket, outcome: Outcome) {
-        let held = self
-            .held
-            .remove(&ticket)
-            .expect("the orders by target and by deadline name held answers only");
-        self.by_target.remove(&(held.target(), ticket));
-        self.by_deadline.remove(&(held.deadline, ticket));
-        let client = held.observation.client;
-        let left = self.held_by_client.get(&client).map_or(0, |count| count - 1);
-        if left == 0 {
-            self.held_by_client.remove(&client);
-        } else {
-            self.held_by_client.insert(client, left);
-        }
+        self.held.remove(ticket);
         self.ended.push_back((ticket, outcome));
     }
 
@@ -405,21 +285,13 @@ impl Hold {
             self.connection_floor =
                 oldest.map_or(self.connection_floor, |oldest| self.connection_floor.max(oldest));
         }
-        while let Some((target, ticket)) = self.by_target.first().copied() {
-            if target > self.realized {
-                break;
-            }
-            let outcome = self.outcome(ticket);
+        while let Some((ticket, held)) = self.held.reached(self.realized) {
+            let outcome = if self.are_realized(&held.sequences) {
+                Outcome::Realized
+            } else {
+                Outcome::Stalled(Stall::Failed)
+            };
             self.end(ticket, outcome);
-        }
-    }
-
-    fn outcome(&self, ticket: Ticket) -> Outcome {
-        let held = self.held.get(&ticket);
-        if held.is_some_and(|held| self.are_realized(&held.sequences)) {
-            Outcome::Realized
-        } else {
-            Outcome::Stalled(Stall::Failed)
         }
     }
 
@@ -435,42 +307,15 @@ impl Hold {
 
     /// Tells anew what held answers tell, and lets those go that nobody waits for.
     fn reconsider(&mut self, now: Timestamp) {
-        let tickets: Vec<Ticket> = self.held.keys().copied().collect();
-        for ticket in tickets {
-            let observation = self.held[&ticket].observation.clone();
+        for (ticket, observation) in self.held.observations() {
             if self.is_waited_for(&observation, now) {
                 let (sequences, _) = self.tell(&observation, now);
-                self.wait_for(ticket, sequences);
+                self.held.wait_for(ticket, sequences);
             } else {
                 self.end(ticket, Outcome::NotInteresting);
             }
         }
     }
-
-    fn wait_for(&mut self, ticket: Ticket, sequences: Vec<Sequence>) {
-        if let Some(held) = self.held.get_mut(&ticket) {
-            self.by_target.remove(&(held.target(), ticket));
-            held.sequences = sequences;
-            self.by_target.insert((held.target(), ticket));
-        }
-    }
-}
-
-/// The state of a `Hold` in figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
-    /// Answers that wait.
-    pub held: usize,
-    /// Addresses told and live.
-    pub told: usize,
-    /// Addresses that had to leave the ledger while they lived.
-    pub evictions: u64,
-    /// Clients that wait for some names.
-    pub clients_with_interest: usize,
-    /// Whether an enforcer is connected.
-    pub is_connected: bool,
-    /// Whether an enforcer has ever told its interest.
-    pub is_interest_known: bool,
 }
 
 fn is_switched_off(origin: Origin, is_new: bool) -> bool {

@@ -29,10 +29,10 @@ pub struct Args {
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Written {
-    /// Where clients ask, over UDP and TCP; an IPv4 or IPv6 address, 0.0.0.0 and [::] for all [required]
+    /// Where clients ask, over UDP and TCP; an IPv4 or IPv6 address, 0.0.0.0 and :: for all (required)
     #[arg(long, value_name = "ADDR:PORT", num_args = 1..)]
     pub listen: Option<Vec<SocketAddr>>,
-    /// The servers that are asked, in order of preference [required]
+    /// The servers that are asked, in order of preference (required)
     #[arg(long = "upstream", value_name = "[tcp://]ADDR:PORT", num_args = 1..)]
     pub upstreams: Option<Vec<Upstream>>,
     /// The enforcer's Unix socket [default: /run/egret/link.sock]

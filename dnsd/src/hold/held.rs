@@ -1,0 +1,116 @@
+//! The answers that wait: by ticket, by what they wait for, by deadline, and counted for each client.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use egret_shared::observation::Observation;
+use egret_shared::revision::Sequence;
+use egret_shared::time::Timestamp;
+
+/// A held answer, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) observation: Observation,
+    /// The numbers it waits for; the last is the highest.
+    pub(super) sequences: Vec<Sequence>,
+    deadline: Timestamp,
+}
+
+impl Held {
+    fn target(&self) -> Sequence {
+        self.sequences.last().copied().unwrap_or(Sequence::ZERO)
+    }
+}
+
+/// All of them; the orders always name exactly those that are there.
+#[derive(Debug, Default)]
+pub(super) struct HeldAnswers {
+    held: HashMap<Ticket, Held>,
+    by_client: HashMap<IpAddr, usize>,
+    by_target: BTreeSet<(Sequence, Ticket)>,
+    by_deadline: BTreeSet<(Timestamp, Ticket)>,
+    next: u64,
+}
+
+impl HeldAnswers {
+    pub(super) fn insert(
+        &mut self,
+        observation: Observation,
+        sequences: Vec<Sequence>,
+        deadline: Timestamp,
+    ) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let held = Held {
+            observation,
+            sequences,
+            deadline,
+        };
+        self.by_target.insert((held.target(), ticket));
+        self.by_deadline.insert((held.deadline, ticket));
+        *self.by_client.entry(held.observation.client).or_default() += 1;
+        self.held.insert(ticket, held);
+        ticket
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) {
+        let Some(held) = self.held.remove(&ticket) else {
+            return;
+        };
+        self.by_target.remove(&(held.target(), ticket));
+        self.by_deadline.remove(&(held.deadline, ticket));
+        let client = held.observation.client;
+        let left = self.of_client(client).saturating_sub(1);
+        if left == 0 {
+            self.by_client.remove(&client);
+        } else {
+            self.by_client.insert(client, left);
+        }
+    }
+
+    /// Makes an answer wait for other numbers than before.
+    pub(super) fn wait_for(&mut self, ticket: Ticket, sequences: Vec<Sequence>) {
+        if let Some(held) = self.held.get_mut(&ticket) {
+            self.by_target.remove(&(held.target(), ticket));
+            held.sequences = sequences;
+            self.by_target.insert((held.target(), ticket));
+        }
+    }
+
+    /// One whose deadline has come.
+    pub(super) fn due(&self, now: Timestamp) -> Option<Ticket> {
+        let (deadline, ticket) = self.by_deadline.first()?;
+        (*deadline <= now).then_some(*ticket)
+    }
+
+    /// One that waits for nothing beyond this number.
+    pub(super) fn reached(&self, realized: Sequence) -> Option<(Ticket, &Held)> {
+        let (target, ticket) = self.by_target.first()?;
+        let held = self.held.get(ticket)?;
+        (*target <= realized).then_some((*ticket, held))
+    }
+
+    pub(super) fn first_deadline(&self) -> Option<Timestamp> {
+        self.by_deadline.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// What each of them tells.
+    pub(super) fn observations(&self) -> Vec<(Ticket, Observation)> {
+        let observations = self
+            .held
+            .iter()
+            .map(|(ticket, held)| (*ticket, held.observation.clone()));
+        observations.collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn of_client(&self, client: IpAddr) -> usize {
+        self.by_client.get(&client).copied().unwrap_or(0)
+    }
+}
