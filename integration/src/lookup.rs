@@ -12,7 +12,7 @@ use hickory_proto::{
 };
 use socket2::Type;
 
-use crate::{Pod, node};
+use crate::{Pod, node, sockets::uninterrupted};
 
 /// How a question travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -230,7 +230,7 @@ impl Pod {
                 .filter(|left| !left.is_zero());
             let Some(left) = left else { break };
             socket.set_read_timeout(Some(left))?;
-            let Ok((length, from)) = socket.recv_from(&mut bytes) else {
+            let Ok((length, from)) = uninterrupted(|| socket.recv_from(&mut bytes)) else {
                 break;
             };
             let message = Message::from_vec(&bytes[..length]).map_err(io::Error::other)?;
@@ -251,7 +251,7 @@ impl Pod {
         socket.set_read_timeout(Some(lookup.patience))?;
         socket.send(&lookup.to_vec())?;
         let mut bytes = vec![0; 65_536];
-        let length = socket.recv(&mut bytes)?;
+        let length = uninterrupted(|| socket.recv(&mut bytes))?;
         bytes.truncate(length);
         Ok(bytes)
     }

@@ -9,7 +9,7 @@ use std::{
 use nix::errno::Errno;
 use socket2::{SockAddr, Socket, Type};
 
-use crate::Pod;
+use crate::{Pod, sockets::uninterrupted};
 
 /// How an attempt to connect ended.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Connection {
             .filter(|left| !left.is_zero())
         {
             self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut bytes) {
+            match uninterrupted(|| self.stream.read(&mut bytes)) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => received += length,
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -214,7 +214,7 @@ impl Pod {
         socket.set_read_timeout(Some(patience))?;
         socket.send(bytes)?;
         let mut back = vec![0; 65_536];
-        let length = socket.recv(&mut back)?;
+        let length = uninterrupted(|| socket.recv(&mut back))?;
         back.truncate(length);
         Ok(back)
     }

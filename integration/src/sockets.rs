@@ -54,3 +54,14 @@ impl SocketMaker {
         }
     }
 }
+
+/// A socket call with a timeout ends with EINTR when the process was stopped and goes on again, as when the machine
+/// was paused (signal(7)): that is no answer of the network.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ended => return ended,
+        }
+    }
+}

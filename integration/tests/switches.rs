@@ -64,7 +64,7 @@ fn every_scenario_fails_without_its_mechanism() {
         .collect();
     let results = run_all(&chosen);
     let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
+    table.load_style(comfy_table::presets::NOTHING);
     table.set_header(["scenario", "switch", "as it is", "without its mechanism"]);
     for (scenario, as_it_is, without) in &results {
         let switch = scenario.switch.name();
