@@ -161,6 +161,18 @@ fn a_newer_answer_extends_and_never_shortens() {
 }
 
 #[test]
+fn a_shorter_answer_does_not_shorten_what_a_later_policy_finds() {
+    let mut situation = situation(&["www.example.test"]);
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 300);
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    situation.apply(Entity::Policy(names_only(&["api.example.test"])));
+    situation.sleep(329);
+    assert!(reaches(&situation, "default/client", API));
+    situation.sleep(1);
+    assert!(!reaches(&situation, "default/client", API));
+}
+
+#[test]
 fn each_address_has_its_own_end() {
     let mut situation = situation(&["api.example.test"]);
     situation.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.1")], 10);

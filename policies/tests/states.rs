@@ -581,6 +581,18 @@ fn open_connections_are_asked_again_when_something_may_have_closed() {
 }
 
 #[test]
+fn a_member_of_a_pass_may_close_when_it_comes_and_when_it_goes() {
+    let passing =
+        admin_policy("p", 1, "app=client").egress(vec![pass(pods("app=odd")), deny(pods("tier=x"))]);
+    let more = |labels: &str| Entity::Pod(pod("prod/more", labels, &["10.0.0.7"]));
+    let mut situation = cluster(vec![passing]);
+    for labels in ["app=odd", "app=even"] {
+        let asked = situation.apply(more(labels)).reevaluate;
+        assert_eq!(asked, [(key("default/client"), Direction::Egress)], "{labels}");
+    }
+}
+
+#[test]
 fn every_event_has_a_revision_that_comes() {
     let mut situation = cluster(vec![]);
     let settled = situation.compiler.revision();
