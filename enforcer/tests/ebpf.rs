@@ -57,6 +57,11 @@ fn what_is_allowed_connects_and_what_is_not_fails_with_eperm() {
     }
     assert_eq!(world.count(&backend, Some(Tier::NetworkPolicy), Action::Allow), 3);
     assert_eq!(world.count(&backend, Some(Tier::NetworkPolicy), Action::Deny), 8);
+    assert!(
+        backend.dump().contains("TCP connections opened 6, accepted 6"),
+        "{}",
+        backend.dump()
+    );
     world.end(backend, [pod]);
 }
 

@@ -28,7 +28,7 @@ mod programs;
 mod pins;
 mod syscall;
 
-use counters::Counters;
+use counters::{Counters, Established};
 use layout::POD_SIZE;
 use pins::Pins;
 use pod::{Kernel, Pod, Which};
@@ -129,6 +129,7 @@ impl Ebpf {
             storage: Map::open(&maps.join("egret_pods"), (size_of::<u64>(), POD_SIZE), 1).map_err(opened)?,
             tables: Tables::open(&maps).map_err(opened)?,
             counters: Arc::new(Counters::open(&maps, processors).map_err(opened)?),
+            established: Established::open(&maps, processors).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
         })
@@ -313,10 +314,12 @@ impl Backend for Ebpf {
         let mut lines: Vec<String> = LIMITS.iter().map(|limit| format!("not done: {limit}")).collect();
         if let Stage::Adopted(kernel) | Stage::Running(kernel) = &self.stage {
             let (members, pending) = kernel.tables.counts();
-            lines.push(format!(
-                "sets {}, members {members}, pending {pending}",
-                self.sets.len()
-            ));
+            let sets = self.sets.len();
+            lines.push(format!("sets {sets}, members {members}, pending {pending}"));
+            lines.push(match kernel.established.read() {
+                Ok([opened, accepted]) => format!("TCP connections opened {opened}, accepted {accepted}"),
+                Err(error) => format!("TCP connections unknown: {error}"),
+            });
         }
         lines.extend(self.pods.iter().map(|(key, pod)| format!("{key}: {pod}")));
         lines.join("\n") + "\n"

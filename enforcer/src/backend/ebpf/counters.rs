@@ -11,6 +11,23 @@ use super::layout::{CounterKey, CounterTier};
 use super::syscall::{Map, Update};
 use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
 
+/// TCP connections that came about, as sock_ops saw them.
+#[derive(Debug)]
+pub(super) struct Established(Map);
+
+impl Established {
+    /// Opens the pinned map.
+    pub(super) fn open(pins: &Path, processors: usize) -> io::Result<Self> {
+        Map::open(&pins.join("egret_established"), (4, 8), processors).map(Self)
+    }
+
+    /// Those that pods opened, and those that they accepted.
+    pub(super) fn read(&self) -> io::Result<[u64; 2]> {
+        let read = |index: u32| self.0.lookup(&index.to_ne_bytes());
+        Ok([read(0)?, read(1)?].map(|value| value.map_or(0, |value| words(&value).sum())))
+    }
+}
+
 /// The map of counters, with the names of the rules they are of. The engine's thread names rules while any
 /// other reads: hence the lock, which is held for no system call that waits.
 #[derive(Debug)]
@@ -119,11 +136,12 @@ impl VerdictCounters for Counters {
                 continue;
             };
             let origin = self.label(&octets).and_then(|(_, origin)| origin);
-            counts.push(VerdictCount {
-                key: verdict_key(key),
-                origin,
-                packets: words(&value).sum(),
-            });
+            let packets = words(&value).sum();
+            // Of tiers and actions that do not go together there is nothing to tell.
+            if packets > 0 || origin.is_some() {
+                let key = verdict_key(key);
+                counts.push(VerdictCount { key, origin, packets });
+            }
         }
         Ok(counts)
     }

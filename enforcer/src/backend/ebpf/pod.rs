@@ -11,7 +11,7 @@ use egret_policies::rules::{Action, Direction, PeerMatch, PodRules, SetId, SetKi
 use egret_shared::pod::PodKey;
 
 use super::cgroup::{self, PodCgroups};
-use super::counters::Counters;
+use super::counters::{Counters, Established};
 use super::layout::{CounterKey, PodValue, generation_of};
 use super::pins::Pins;
 use super::programs::{self, HOOKS_OF_A_POD, Programs};
@@ -26,6 +26,7 @@ pub(super) struct Kernel {
     pub(super) storage: Map,
     pub(super) tables: Tables,
     pub(super) counters: Arc<Counters>,
+    pub(super) established: Established,
     pub(super) pins: Pins,
     pub(super) cgroup_root: PathBuf,
 }
