@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::Batch;
+use egret_policies::rules::{Action, Batch, Direction, Tier};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 

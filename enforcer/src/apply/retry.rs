@@ -5,7 +5,7 @@ use std::time::Duration;
 use egret_shared::time::Timestamp;
 
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Waiting that doubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_half_a_minute_and_a_success_ends_them() {
+    fn pauses_double_up_to_five_seconds_and_a_success_ends_them() {
         let mut retry = Retry::Idle;
         let mut now = Timestamp::from_millis(0);
         let mut pauses = Vec::new();
@@ -69,7 +69,7 @@ mod tests {
         }
         assert_eq!(
             pauses,
-            [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]
+            [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000, 5000]
         );
         assert_eq!(retry.after(false, now), Retry::Idle);
     }

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, InterfaceName};
-use egret_policies::model::Direction;
-use egret_policies::rules::{Batch, PeerMatch, PodRules, SetId};
+use egret_policies::rules::{Batch, Direction, PeerMatch, PodRules, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -140,13 +139,10 @@ impl Netfilter {
 
     fn step(&mut self, batch: &Batch, now: Timestamp) -> Standing {
         self.sets.want(&batch.sets_created);
-        let sizes = batch
-            .members_changed
-            .iter()
-            .map(|change| (change.set, change.added.len()))
-            .collect();
-        self.sets.create_wanted(&batch.sets_created, &sizes);
         self.sets.note(&batch.members_changed);
+        for spec in &batch.sets_created {
+            self.sets.settle_one(spec.id, now);
+        }
         self.sets.write_noted(&batch.members_changed, now);
         let touches_rules = !(batch.rules_replaced.is_empty()
             && batch.pods_removed.is_empty()

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use egret_policies::diagnostic::Severity;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use tokio::sync::mpsc;
 
@@ -31,7 +32,7 @@ pub struct Directory {
     files: BTreeMap<PathBuf, File>,
     told: BTreeMap<EntityKey, Entity>,
     state: SourceState,
-    reported: Vec<String>,
+    reported: Vec<(Severity, String)>,
 }
 
 impl Directory {
@@ -123,9 +124,13 @@ impl Directory {
     }
 
     /// Says each thing once, as long as it stays the same.
-    fn log(&mut self, lines: &[String]) {
-        for line in lines.iter().filter(|line| !self.reported.contains(line)) {
-            tracing::warn!("{line}");
+    fn log(&mut self, lines: &[(Severity, String)]) {
+        for (severity, line) in lines.iter().filter(|line| !self.reported.contains(line)) {
+            match severity {
+                Severity::Error => tracing::error!("{line}"),
+                Severity::Warning => tracing::warn!("{line}"),
+                Severity::Info => tracing::info!("{line}"),
+            }
         }
         self.reported = lines.to_vec();
     }

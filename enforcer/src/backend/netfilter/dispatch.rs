@@ -7,7 +7,7 @@ use egret_kernel::Family;
 use egret_kernel::Transport;
 use egret_kernel::iptables::Protocol;
 use egret_kernel::iptables::{Hook, InterfaceName, RejectWith, Rule as Line, Target};
-use egret_policies::model::Direction;
+use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

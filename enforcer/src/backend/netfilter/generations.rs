@@ -6,8 +6,7 @@ use std::num::NonZeroU32;
 
 use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter};
-use egret_policies::model::Direction;
-use egret_policies::rules::PodRules;
+use egret_policies::rules::{Direction, PodRules};
 
 use super::marks::{Generation, Marks};
 use super::names::{CHAIN_PREFIX, PodChains};

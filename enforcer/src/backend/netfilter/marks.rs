@@ -11,7 +11,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use egret_kernel::Mark;
-use egret_policies::model::Direction;
+use egret_policies::rules::Direction;
 use serde::{Deserialize, Serialize};
 
 /// The bits of a direction; any bits, in one piece or not.

@@ -3,8 +3,7 @@
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, SetName};
-use egret_policies::model::{Direction, Tier};
-use egret_policies::rules::{Digest, SetId};
+use egret_policies::rules::{Digest, Direction, SetId, Tier};
 use egret_shared::pod::PodKey;
 
 /// Every chain of ours begins so.

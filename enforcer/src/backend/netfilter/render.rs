@@ -21,9 +21,9 @@ use egret_kernel::iptables::{
     ChainName, ConnState, Direction as FlowDirection, Match, Protocol, Rule as Line, Side, Sides, Target,
 };
 use egret_kernel::{Family, Mark};
-use egret_policies::model::{Action, Direction};
 use egret_policies::rules::{
-    DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, TierRules,
+    Action, Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind,
+    TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::switch::{Switch, is_off};

@@ -77,14 +77,15 @@ impl Sets {
 
     /// The sets that rules may refer to: those that are there in both families.
     pub(super) fn available(&self) -> BTreeMap<SetId, SetKind> {
-        let there = |id: &SetId| {
+        let is_there = |id: SetId, kind: SetKind| {
+            let known = |family| self.known.get(names::set(id, family).as_str());
             Family::BOTH
-                .iter()
-                .all(|family| self.known.contains_key(names::set(*id, *family).as_str()))
+                .into_iter()
+                .all(|family| known(family).is_some_and(|known| known.fits(kind)))
         };
         self.wanted
             .iter()
-            .filter(|(id, _)| there(id))
+            .filter(|(id, wanted)| is_there(**id, wanted.kind))
             .map(|(id, wanted)| (*id, wanted.kind))
             .collect()
     }
@@ -119,8 +120,13 @@ impl Sets {
 
     /// Writes changes that were noted to the sets that are there.
     pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+        let available = self.available();
         for change in changes {
-            let Some(wanted) = self.wanted.get(&change.set) else {
+            let Some(wanted) = self
+                .wanted
+                .get(&change.set)
+                .filter(|_| available.contains_key(&change.set))
+            else {
                 continue;
             };
             let members = change
@@ -135,30 +141,35 @@ impl Sets {
 
     /// Makes every wanted set hold what it should; returns the sets from which members went.
     pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
-        let mut shrunk = BTreeSet::new();
         self.failed.clear();
-        for id in self.wanted.keys().copied().collect::<Vec<_>>() {
-            let Some(wanted) = self.wanted.get_mut(&id) else {
-                continue;
-            };
-            wanted
-                .members
-                .retain(|_, expires| expires.is_none_or(|at| at > now));
-            let (kind, target) = (wanted.kind, members::target(&wanted.members, None));
-            for family in Family::BOTH {
-                self.create(id, kind, family, target.len());
+        let all: Vec<SetId> = self.wanted.keys().copied().collect();
+        all.into_iter().filter(|id| self.settle_one(*id, now)).collect()
+    }
+
+    /// Makes a wanted set hold what it should, whatever is there under its name; says whether members went.
+    pub(super) fn settle_one(&mut self, id: SetId, now: Timestamp) -> bool {
+        let Some(wanted) = self.wanted.get_mut(&id) else {
+            return false;
+        };
+        wanted
+            .members
+            .retain(|_, expires| expires.is_none_or(|at| at > now));
+        let (kind, target) = (wanted.kind, members::target(&wanted.members, None));
+        for family in Family::BOTH {
+            if let Err(reason) = self.create(id, kind, family, target.len()) {
+                tracing::error!(reason, "a set cannot be made");
+                self.failed.insert(id, reason);
+                return false;
             }
-            let mut touched: BTreeSet<Held> = target.keys().copied().collect();
-            if kind != SetKind::Records {
-                let extra = self.surplus(id, &target);
-                if !extra.is_empty() {
-                    shrunk.insert(id);
-                }
-                touched.extend(extra);
-            }
-            self.write(id, &touched, &target, now);
         }
-        shrunk
+        // What the kernel holds of records and we do not know was told before we began.
+        let surplus = match kind {
+            SetKind::Records => BTreeSet::new(),
+            SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
+        };
+        let touched = target.keys().chain(&surplus).copied().collect();
+        self.write(id, &touched, &target, now);
+        !surplus.is_empty()
     }
 
     /// Members that the kernel holds and nobody wants.
@@ -172,55 +183,31 @@ impl Sets {
             .collect()
     }
 
-    /// Makes the new sets of a batch.
-    pub(super) fn create_wanted(&mut self, created: &[SetSpec], sizes: &BTreeMap<SetId, usize>) {
-        for spec in created {
-            for family in Family::BOTH {
-                self.create(
-                    spec.id,
-                    spec.kind,
-                    family,
-                    sizes.get(&spec.id).copied().unwrap_or(0),
-                );
-            }
-        }
-    }
-
-    fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) {
+    /// Makes the set of a family, unless it is there.
+    fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) -> Result<(), String> {
         let name = names::set(id, family).as_str().to_owned();
-        let (held, has_timeouts) = (kernel_kind(kind), kind == SetKind::Records);
         match self.known.get(&name) {
-            Some(known) if known.kind == Some(held) && known.has_timeouts == has_timeouts => return,
-            Some(_) => {
-                self.failed.insert(
-                    id,
-                    format!("the set {name} is there with another type: remove it"),
-                );
-                return;
-            }
+            Some(known) if known.fits(kind) => return Ok(()),
+            Some(_) => return Err(format!("the set {name} is there with another type: remove it")),
             None => {}
         }
         let buckets = u32::try_from(members.next_power_of_two())
             .unwrap_or(MOST_MEMBERS)
             .clamp(64, 1 << 17);
-        let timeout = has_timeouts.then_some(0);
         let spec = ipset::SetSpec {
-            timeout,
+            timeout: (kind == SetKind::Records).then_some(0),
             hashsize: buckets,
             maxelem: MOST_MEMBERS,
-            ..ipset::SetSpec::new(&name, held, family)
+            ..ipset::SetSpec::new(&name, kernel_kind(kind), family)
         };
-        match self.ipsets.create(&spec) {
-            Ok(()) => drop(self.known.insert(
-                name,
-                Known {
-                    kind: Some(held),
-                    has_timeouts,
-                    members: Members::new(),
-                },
-            )),
-            Err(error) => drop(self.failed.insert(id, error.to_string())),
-        }
+        self.ipsets.create(&spec).map_err(|error| said(&error))?;
+        let known = Known {
+            kind: Some(kernel_kind(kind)),
+            has_timeouts: kind == SetKind::Records,
+            members: Members::new(),
+        };
+        self.known.insert(name, known);
+        Ok(())
     }
 
     /// Makes the touched members as the target says, where the sets are there.
@@ -333,6 +320,11 @@ impl Sets {
 }
 
 impl Known {
+    /// Whether it can hold what a set of this kind holds.
+    fn fits(&self, kind: SetKind) -> bool {
+        self.kind == Some(kernel_kind(kind)) && self.has_timeouts == (kind == SetKind::Records)
+    }
+
     fn of(listing: SetListing, now: Timestamp) -> Self {
         let lives = |entry: &Entry| {
             entry

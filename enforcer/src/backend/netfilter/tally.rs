@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use egret_kernel::iptables::Chain;
-use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::{Action, Direction, Tier};
 
 use crate::backend::{VerdictCount, VerdictKey};
 

@@ -47,8 +47,9 @@ impl File {
                 "a file cannot be taken: {reason}"
             );
         }
-        let keeps = self.bad.is_some() && self.has_good && !is_off(Switch::KeepLastGood);
-        if !keeps {
+        if self.bad.is_some() && is_off(Switch::KeepLastGood) {
+            self.entities.clear();
+        } else if self.bad.is_none() || !self.has_good {
             self.entities = read.entities;
         }
         self.has_good |= self.bad.is_none();

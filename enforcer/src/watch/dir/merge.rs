@@ -15,7 +15,7 @@ use super::file::File;
 pub(super) struct Merged {
     pub(super) entities: BTreeMap<EntityKey, Entity>,
     pub(super) bad: Vec<String>,
-    pub(super) lines: Vec<String>,
+    pub(super) lines: Vec<(Severity, String)>,
     pub(super) severities: BTreeMap<Severity, usize>,
 }
 
@@ -65,6 +65,6 @@ pub(super) fn events(
 impl Merged {
     fn note(&mut self, severity: Severity, line: String) {
         *self.severities.entry(severity).or_default() += 1;
-        self.lines.push(line);
+        self.lines.push((severity, line));
     }
 }

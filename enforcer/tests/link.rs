@@ -1,0 +1,155 @@
+//! The socket as dnsd finds it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use egret_enforcer::engine::{Input, PeerId};
+use egret_enforcer::link;
+use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::{Instance, Sequence};
+use egret_shared::rt::task;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+const DNSD: Instance = Instance::from_random(7);
+
+fn path(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("egret-link-{name}-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&folder));
+    folder.join("run/link.sock")
+}
+
+fn serve(path: &std::path::Path) -> mpsc::Receiver<Input> {
+    let listener = link::bind(path).unwrap();
+    let (engine, inputs) = mpsc::channel(64);
+    drop(task::spawn(
+        "link",
+        link::serve(listener, path.to_owned(), Instance::from_random(1), engine),
+    ));
+    inputs
+}
+
+async fn next(inputs: &mut mpsc::Receiver<Input>) -> Input {
+    let input = tokio::time::timeout(Duration::from_secs(5), inputs.recv()).await;
+    input.expect("something happens within 5 s").unwrap()
+}
+
+async fn say(stream: &mut UnixStream, instance: Instance, message: &ToEnforcer) {
+    let mut wire = Vec::new();
+    encode(instance, message, &mut wire);
+    stream.write_all(&wire).await.unwrap();
+}
+
+async fn hear(stream: &mut UnixStream, decoder: &mut Decoder) -> ToDnsd {
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(Frame::Message(_, message)) = decoder.next_frame().unwrap() {
+            return message;
+        }
+        let length = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut buffer))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_ne!(length, 0, "the connection ended");
+        decoder.push(&buffer[..length]);
+    }
+}
+
+#[tokio::test]
+async fn frames_go_both_ways_and_the_end_is_told() {
+    let path = path("frames");
+    let mut inputs = serve(&path);
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let mut decoder = Decoder::default();
+    assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
+    let Input::PeerJoined { peer, out, .. } = next(&mut inputs).await else {
+        panic!("nobody joined")
+    };
+    say(
+        &mut stream,
+        DNSD,
+        &ToEnforcer::Hello(Hello {
+            program: "dnsd".to_owned(),
+        }),
+    )
+    .await;
+    assert!(matches!(next(&mut inputs).await, Input::PeerSaid(from, ToEnforcer::Hello(_)) if from == peer));
+    let realized = ToDnsd::Realized {
+        through: Sequence::ZERO.next(),
+        failed: Vec::new(),
+    };
+    out.send(vec![ToDnsd::InterestComplete, realized.clone()])
+        .await
+        .unwrap();
+    assert_eq!(hear(&mut stream, &mut decoder).await, ToDnsd::InterestComplete);
+    assert_eq!(hear(&mut stream, &mut decoder).await, realized);
+    drop(stream);
+    assert!(matches!(next(&mut inputs).await, Input::PeerLeft(gone) if gone == peer));
+}
+
+#[tokio::test]
+async fn whoever_speaks_nonsense_or_for_another_is_disconnected_alone() {
+    let path = path("nonsense");
+    let mut inputs = serve(&path);
+    let mut good = UnixStream::connect(&path).await.unwrap();
+    let mut bad = UnixStream::connect(&path).await.unwrap();
+    let mut joined = Vec::new();
+    for _ in 0..2 {
+        let Input::PeerJoined { peer, out, .. } = next(&mut inputs).await else {
+            panic!("nobody joined")
+        };
+        joined.push((peer, out));
+    }
+    bad.write_all(&[0xff; 64]).await.unwrap();
+    assert!(matches!(next(&mut inputs).await, Input::PeerLeft(PeerId(2))));
+    say(&mut good, DNSD, &ToEnforcer::ResyncStarted).await;
+    assert!(matches!(
+        next(&mut inputs).await,
+        Input::PeerSaid(PeerId(1), ToEnforcer::ResyncStarted)
+    ));
+    say(&mut good, Instance::from_random(8), &ToEnforcer::ResyncStarted).await;
+    assert!(matches!(next(&mut inputs).await, Input::PeerLeft(PeerId(1))));
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_the_engine_drops_it() {
+    let path = path("dropped");
+    let mut inputs = serve(&path);
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let Input::PeerJoined { out, .. } = next(&mut inputs).await else {
+        panic!("nobody joined")
+    };
+    drop(out);
+    assert!(matches!(next(&mut inputs).await, Input::PeerLeft(_)));
+    let mut rest = Vec::new();
+    tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_nobody_listens_on_is_replaced_and_nothing_else_is() {
+    let path = path("stale");
+    drop(link::bind(&path).unwrap());
+    let second = link::bind(&path).unwrap();
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o660
+    );
+    assert!(
+        link::bind(&path)
+            .unwrap_err()
+            .to_string()
+            .contains("another enforcer listens there")
+    );
+    drop(second);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    assert!(link::bind(&path).unwrap_err().to_string().contains("no socket"));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
