@@ -12,5 +12,5 @@ where
     F::Output: Send + 'static,
 {
     #[allow(clippy::disallowed_methods, reason = "this is the place")]
-    tokio::spawn(future.instrument(tracing::info_span!("task", name)))
+    tokio::spawn(future.instrument(tracing::info_span!("run", task = name)))
 }
