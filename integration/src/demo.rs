@@ -19,7 +19,7 @@ use self::{
     screen::{Mood, Screen, WIDTH},
     stage::Stage,
     stop::Stop,
-    story::{STORY, Step},
+    story::{CLEANUP, STORY, Step},
 };
 
 /// How the demo ended.
@@ -87,10 +87,12 @@ pub fn run(keep: bool) -> Result<Ending, DemoError> {
         stage.show_how_to_play()?;
         stop.wait();
     }
-    rows.push(take_down(stage));
     if interrupted {
+        take_down(stage);
         return Ok(Ending::Interrupted);
     }
+    rows.push(play_one(&mut stage, &CLEANUP, rows.len() + 1));
+    rows.push(take_down(stage));
     if !keep {
         show(screen, &rows, begun);
     }

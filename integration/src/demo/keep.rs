@@ -26,7 +26,7 @@ impl Stage {
                 ),
             );
         }
-        screen.line("In there: getent ahosts img.cdn.example.test; curl -m 1 http://api.example.test/");
+        screen.line("In there: getent ahosts any.cdn.example.test; curl -m 1 http://api.example.test/");
         screen.line("The policies; edit, add or remove one and try again:");
         screen.typed("#", &format!("ls {}", self.world.manifests().folder().display()));
         screen.line("What the kernel holds:");

@@ -2,16 +2,17 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     time::{Duration, Instant},
 };
 
-use crate::{Daemon, Load, LoadPlan, LoadReport, Metrics};
+use crate::{Daemon, Family, Load, LoadPlan, LoadReport, Metrics, Node, daemon::describe_end};
 
 use super::{
     DemoError, Seen,
     names::outcome,
     screen::Screen,
-    stage::{BLOG, Stage, UNKNOWN, address, in_the_node},
+    stage::{BLOG, Stage, UNKNOWN, address, in_the_node, shorten},
 };
 
 const GRACE_AND_TTL: Duration = Duration::from_secs(3);
@@ -92,6 +93,49 @@ pub(super) fn scrape_both(stage: &mut Stage) -> Result<Seen, DemoError> {
         [answers, allows, denies].iter().all(|count| *count > 0.0),
         format!("{answers} answers since its start; {allows} connections allowed, {denies} denied"),
     ))
+}
+
+pub(super) fn clean_up(stage: &mut Stage) -> Result<Seen, DemoError> {
+    let screen = stage.screen();
+    for daemon in [&mut stage.dnsd, &mut stage.enforcer] {
+        screen.typed("#", &format!("kill {}", daemon.pid()));
+        let end = daemon.terminate()?;
+        screen.line(&format!("{}: {}", daemon.spec().name, describe_end(end)));
+    }
+    let node = stage.world.node();
+    let stayed = held_by_the_kernel(node)?;
+    let enforcer = stage.enforcer.spec().binary.display().to_string();
+    screen.typed(
+        "#",
+        &in_the_node(node, &format!("{} cleanup", shorten(Path::new(&enforcer)))),
+    );
+    let output = node.run(&[&enforcer, "cleanup"])?;
+    let left = held_by_the_kernel(node)?;
+    Ok(Seen::new(
+        output.success() && stayed.iter().all(|count| *count > 0) && left == [0, 0],
+        format!(
+            "{} rules and {} sets stayed; {} and {} after cleanup",
+            stayed[0], stayed[1], left[0], left[1]
+        ),
+    ))
+}
+
+/// How many rules and sets are Egret's, by their names.
+fn held_by_the_kernel(node: &Node) -> Result<[usize; 2], DemoError> {
+    let rules = [Family::V4, Family::V6].map(|family| node.iptables_save(family));
+    let mut count = 0;
+    for rules in rules {
+        count += rules?
+            .lines()
+            .filter(|line| line.starts_with("-A") && line.contains("EGRET-"))
+            .count();
+    }
+    let sets = node.ipset_list()?;
+    let sets = sets
+        .lines()
+        .filter(|line| line.starts_with("Name: egret-"))
+        .count();
+    Ok([count, sets])
 }
 
 fn verdicts(enforcer: &Metrics, action: &str) -> f64 {

@@ -130,7 +130,7 @@ pub(super) fn examples() -> Result<Vec<PathBuf>, DemoError> {
         let is_yaml = path.extension().is_some_and(|extension| extension == "yaml");
         let is_policy = !["cluster.yaml", "dnsd.yaml", "enforcer.yaml"]
             .map(Path::new)
-            .contains(&path.file_name().map_or(Path::new(""), Path::new));
+            .contains(&path.file_name().map_or_else(|| Path::new(""), Path::new));
         if is_yaml && is_policy {
             files.push(path);
         }
@@ -152,7 +152,7 @@ fn fill_the_internet(world: &World) {
     set("api.example.test", &[API, "2001:db8::7"]);
     set("blog.example.test", &[BLOG]);
     set("cdn.example.test", &["203.0.113.20"]);
-    set("img.eu.cdn.example.test", &["203.0.113.21"]);
+    set("*.cdn.example.test", &["203.0.113.21"]);
     set("held.cdn.example.test", &["203.0.113.30"]);
     let many = (1..=MANY).map(|last| format!("198.51.100.{last}"));
     upstream.set("many.example.test", Records::addresses(many).ttl(30));
@@ -204,7 +204,7 @@ fn start(screen: Screen, world: &World, spec: DaemonSpec) -> Result<Daemon, Worl
 }
 
 /// The path as somebody in the current folder would type it.
-fn shorten(path: &Path) -> String {
+pub(super) fn shorten(path: &Path) -> String {
     let here = env::current_dir().unwrap_or_default();
     path.strip_prefix(here).unwrap_or(path).display().to_string()
 }

@@ -44,7 +44,7 @@ impl Stop {
     }
 
     fn ask(&self) {
-        println!("\n      Stopping, once the step under way has ended …");
+        println!("\n      Stopping …");
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
     }

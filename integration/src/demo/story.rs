@@ -98,3 +98,11 @@ pub(super) const STORY: &[Step] = &[
         act: moments::scrape_both,
     },
 ];
+
+/// The last one: nothing can be played after it.
+pub(super) const CLEANUP: Step = Step {
+    title: "The daemons end; cleanup removes their traces",
+    about: &["A daemon that ends leaves its rules and sets in force. One command removes them."],
+    expected: "rules and sets stay after SIGTERM, none after cleanup",
+    act: moments::clean_up,
+};
