@@ -17,7 +17,7 @@ use crate::metrics;
 /// How long the engine may take to answer: longer than the slowest change of rules.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How old counters of the kernel may be.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH: Duration = Duration::from_millis(250);
 
 /// Answers operators.
 #[derive(Debug)]

@@ -327,21 +327,6 @@ fn cleanup_leaves_what_others_made_and_nothing_else() {
 #[test]
 fn counts_survive_rewritten_chains_and_a_restart() {
     in_both_flavours(|flavour| {
-        let denied = VerdictKey {
-            tier: Some(Tier::NetworkPolicy),
-            action: Action::Deny,
-            direction: Direction::Egress,
-        };
-        let count = |backend: &dyn Backend| -> u64 {
-            backend
-                .counters()
-                .read()
-                .unwrap()
-                .iter()
-                .filter(|count| count.key == denied)
-                .map(|count| count.packets)
-                .sum()
-        };
         let rules = isolated("a", &["127.0.0.1"], "peers");
         let begin = Change::new()
             .set("peers", SetKind::Addresses, &[])
@@ -354,21 +339,79 @@ fn counts_survive_rewritten_chains_and_a_restart() {
             probe("127.0.0.1:9");
             probe("[::1]:9");
         }
-        assert_eq!(count(&backend), 6);
+        assert_eq!(denied(&backend), 6);
         let mut again = Change::new().rules(rules);
         again
             .0
             .reevaluate
             .push((PodKey::new("default", "a"), Direction::Egress));
         assert_settled(&backend.apply(&again.0, NOW));
-        assert_eq!(count(&backend), 6);
+        assert_eq!(denied(&backend), 6);
         drop(backend);
         let mut next = node_world::backend(flavour, ThisHost);
         next.adopt(NOW).unwrap();
         assert_settled(&next.apply(&begin.0, NOW));
         probe("127.0.0.1:9");
-        assert_eq!(count(&next), 7);
+        assert_eq!(denied(&next), 7);
     });
+}
+
+#[test]
+fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_rule_goes() {
+    in_both_flavours(|flavour| {
+        let begin = Change::new()
+            .set("peers", SetKind::Addresses, &[])
+            .set(
+                "names",
+                SetKind::Records,
+                &[(address("127.0.0.1"), Some(seconds(1)))],
+            )
+            .rules(isolated("a", &["127.0.0.1"], "peers"));
+        let mut backend = backend(flavour, ThisHost);
+        backend.adopt(NOW).unwrap();
+        assert_settled(&backend.apply(&begin.0, NOW));
+        let open = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let denied_after_a_packet = |backend: &dyn Backend| {
+            open.send_to(b"x", "127.0.0.1:9").unwrap();
+            denied(backend)
+        };
+        assert_eq!(denied_after_a_packet(&backend), 0);
+        while lifetime("127.0.0.1").is_some() {
+            std::thread::yield_now();
+        }
+        let mut again = Change::new();
+        again
+            .0
+            .reevaluate
+            .push((PodKey::new("default", "a"), Direction::Egress));
+        assert_settled(&backend.apply(&again.0, seconds(2)));
+        assert_eq!(denied_after_a_packet(&backend), 0);
+        probe("127.0.0.1:9");
+        assert_eq!(denied(&backend), 1);
+        let without = vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)];
+        let mut gone = Change::new().rules(pod("a", &["127.0.0.1"], without, Vec::new()));
+        gone.0
+            .reevaluate
+            .push((PodKey::new("default", "a"), Direction::Egress));
+        gone.0.sets_destroyed.push(set("names"));
+        assert_settled(&backend.apply(&gone.0, seconds(2)));
+        assert_eq!(denied_after_a_packet(&backend), 2);
+    });
+}
+
+/// Packets that the NetworkPolicy tier refused.
+fn denied(backend: &dyn Backend) -> u64 {
+    let key = VerdictKey {
+        tier: Some(Tier::NetworkPolicy),
+        action: Action::Deny,
+        direction: Direction::Egress,
+    };
+    let counts = backend.counters().read().unwrap();
+    counts
+        .iter()
+        .filter(|count| count.key == key)
+        .map(|count| count.packets)
+        .sum()
 }
 
 /// The pod is behind `lo`, so that what this host sends itself is the pod's.

@@ -31,12 +31,13 @@ mod table;
 mod program;
 mod totals;
 mod neighbours;
+mod lapsed;
 
 use dispatch::{Attached, DenyAction, Port};
 use generations::Generations;
 use marks::{Generation, Marks};
 use names::PodChains;
-use render::{Chains, Surroundings};
+use render::{Chains, PodMarks, Surroundings};
 use sets::Sets;
 use table::Table;
 use totals::{Counters, Totals};
@@ -150,6 +151,7 @@ impl Netfilter {
         if touches_rules {
             self.replace(&batch.rules_replaced);
             self.remove(&batch.pods_removed);
+            let mut before = Vec::new();
             if !is_off(Switch::Generation) {
                 let asked = batch
                     .reevaluate
@@ -157,9 +159,9 @@ impl Netfilter {
                     .filter(|(pod, _)| self.pods.contains_key(pod))
                     .cloned()
                     .collect();
-                self.renew(&asked);
+                before = self.renew(&asked);
             }
-            self.program();
+            self.program_and_carry(&before);
         }
         if !batch.sets_destroyed.is_empty() {
             self.sets.unwant(&batch.sets_destroyed);
@@ -189,16 +191,46 @@ impl Netfilter {
         }
     }
 
-    /// Gives these pods and directions, and those that have none yet, a generation that no flow bears.
-    fn renew(&mut self, asked: &BTreeSet<(PodKey, Direction)>) {
+    /// Gives these pods and directions, and those that have none yet, a generation that no flow bears. Returns the
+    /// marks that flows of the asked pods bear so far.
+    fn renew(&mut self, asked: &BTreeSet<(PodKey, Direction)>) -> Vec<(PodKey, PodMarks)> {
         let mut drawn: Option<Generation> = None;
+        let mut before = Vec::new();
         for (pod, local) in &self.pods {
+            if asked.contains(&(pod.clone(), Direction::Egress)) {
+                before.extend(
+                    self.generations
+                        .marks(PodChains::of(pod))
+                        .map(|marks| (pod.clone(), marks)),
+                );
+            }
             for direction in Direction::ALL {
                 if asked.contains(&(pod.clone(), direction)) || !self.generations.has(&local.rules, direction)
                 {
                     let generation =
                         *drawn.get_or_insert_with(|| self.generations.draw(&mut self.counters.lock().serial));
                     self.generations.set(PodChains::of(pod), direction, generation);
+                }
+            }
+        }
+        before
+    }
+
+    /// Programs the rules, and keeps open what only an expired record would end.
+    fn program_and_carry(&mut self, before: &[(PodKey, PodMarks)]) {
+        self.program();
+        for (pod, before) in before {
+            let Some(local) = self.pods.get(pod) else { continue };
+            let Some(after) = self.generations.marks(PodChains::of(pod)) else {
+                continue;
+            };
+            match lapsed::carry_over(&local.rules, &self.sets, before.egress, after.egress) {
+                Ok(0) => {}
+                Ok(flows) => {
+                    tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
+                }
+                Err(error) => {
+                    tracing::warn!(%pod, %error, "connections of expired records may end with the change of rules")
                 }
             }
         }
@@ -435,8 +467,8 @@ impl Backend for Netfilter {
             named.map(|direction| (pod.clone(), direction))
         });
         let stale = stale.collect();
-        self.renew(&stale);
-        self.program();
+        let before = self.renew(&stale);
+        self.program_and_carry(&before);
         self.sweep();
         self.standing(standing)
     }

@@ -41,7 +41,9 @@ pub(crate) fn in_fresh_namespace(test: impl FnOnce() + Send + 'static) {
             panic!("a network namespace is needed to test against the kernel: {errno}")
         }
         Ok(Some(errno)) => {
-            say(&format!("NOT TESTED: no network namespace ({errno}); run as root"));
+            say(&format!(
+                "NOT TESTED: no network namespace ({errno}); run as root"
+            ));
         }
         Err(panic) => resume_unwind(panic),
     }

@@ -8,9 +8,11 @@ use std::net::IpAddr;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetListing};
-use egret_policies::rules::{MembersChanged, SetId, SetKind, SetSpec};
+use egret_policies::rules::{Member, MembersChanged, SetId, SetKind, SetSpec};
+use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
+use super::lapsed;
 use super::members;
 use super::names;
 
@@ -22,7 +24,8 @@ pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
 struct Wanted {
     kind: SetKind,
     description: String,
-    members: BTreeMap<egret_policies::rules::Member, Option<Timestamp>>,
+    /// With records that are over, as long as there are not too many: what they opened may still be open.
+    members: BTreeMap<Member, Option<Timestamp>>,
 }
 
 /// What the kernel holds of a set.
@@ -90,6 +93,36 @@ impl Sets {
             .collect()
     }
 
+    /// Whether a set remembers records that are over.
+    pub(super) fn has_lapsed(&self, id: SetId) -> bool {
+        self.wanted
+            .get(&id)
+            .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
+    }
+
+    /// Whether a set of records holds an address, or did.
+    pub(super) fn was_told(&self, id: SetId, address: IpAddr) -> bool {
+        let records = self
+            .wanted
+            .get(&id)
+            .filter(|wanted| wanted.kind == SetKind::Records);
+        records.is_some_and(|wanted| wanted.members.contains_key(&Member::Address(address)))
+    }
+
+    /// Whether a set holds an address; a set of records also while the record is over.
+    pub(super) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+        let Some(wanted) = self.wanted.get(&id) else {
+            return false;
+        };
+        match wanted.kind {
+            SetKind::Addresses | SetKind::Records => wanted.members.contains_key(&Member::Address(address)),
+            SetKind::Networks | SetKind::AddressPorts => wanted
+                .members
+                .keys()
+                .any(|member| lapsed::covers(member, address, port)),
+        }
+    }
+
     pub(super) const fn failed(&self) -> &BTreeMap<SetId, String> {
         &self.failed
     }
@@ -151,9 +184,7 @@ impl Sets {
         let Some(wanted) = self.wanted.get_mut(&id) else {
             return false;
         };
-        wanted
-            .members
-            .retain(|_, expires| expires.is_none_or(|at| at > now));
+        wanted.forget_oldest(now);
         let (kind, target) = (wanted.kind, members::target(&wanted.members, None));
         for family in Family::BOTH {
             if let Err(reason) = self.create(id, kind, family, target.len()) {
@@ -316,6 +347,33 @@ impl Sets {
             lines.extend(self.failed.get(id).map(|reason| format!("  pending: {reason}")));
         }
         lines.join("\n")
+    }
+}
+
+/// Records that are over and remembered for the connections that they opened, for each set.
+const MOST_LAPSED: usize = 4096;
+
+impl Wanted {
+    /// Forgets records that are over, the oldest first, as far as there are too many.
+    fn forget_oldest(&mut self, now: Timestamp) {
+        let mut lapsed: Vec<Timestamp> = self
+            .members
+            .values()
+            .flatten()
+            .filter(|at| **at <= now)
+            .copied()
+            .collect();
+        let Some(surplus) = lapsed
+            .len()
+            .checked_sub(MOST_LAPSED)
+            .filter(|surplus| *surplus > 0)
+        else {
+            return;
+        };
+        lapsed.sort_unstable();
+        let newest_gone = lapsed[surplus - 1];
+        self.members
+            .retain(|_, expires| expires.is_none_or(|at| at > newest_gone));
     }
 }
 

@@ -1,0 +1,140 @@
+//! Connections whose record is over. That a record expires ends nothing; so when the rules of a pod are asked again for
+//! another reason, what is open to an address that a name *was* live for must not end either, as long as the rule
+//! over that name stands. Such flows are given the new generation here, since the kernel no longer knows the address.
+
+use std::net::IpAddr;
+
+use egret_kernel::conntrack::{Conntrack, Detail, Filter, Flow};
+use egret_kernel::{Mark, netlink};
+use egret_policies::rules::{
+    Action, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+};
+use egret_shared::net::Transport;
+
+use super::sets::Sets;
+
+/// Carries a pod's flows over to its new mark where only an expired record stands between them and an Allow.
+/// Returns how many.
+pub(super) fn carry_over(
+    rules: &PodRules,
+    sets: &Sets,
+    old: Mark,
+    new: Mark,
+) -> Result<usize, netlink::Error> {
+    if !rules
+        .egress
+        .tiers
+        .iter()
+        .flat_map(|tier| &tier.rules)
+        .any(|rule| has_lapsed(rule, sets))
+    {
+        return Ok(0);
+    }
+    let mut conntrack = Conntrack::open()?;
+    let mut carried = 0;
+    for address in &rules.addresses {
+        let opened_by = Filter {
+            mark: Some(old),
+            ..Filter::from_source(*address)
+        };
+        for flow in conntrack.dump(&opened_by)? {
+            let end = End::of(&flow);
+            if sets_with(&rules.egress).any(|id| sets.was_told(id, end.address))
+                && is_allowed(&rules.egress, &end, sets)
+            {
+                carried += usize::from(conntrack.set_mark(&flow, new)?);
+            }
+        }
+    }
+    Ok(carried)
+}
+
+/// The other end of a flow, behind any translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    address: IpAddr,
+    transport: Option<Transport>,
+    port: Option<u16>,
+}
+
+impl End {
+    fn of(flow: &Flow) -> Self {
+        let port = match flow.reply.detail {
+            Detail::Ports { source, .. } => Some(source),
+            Detail::Icmp { .. } | Detail::Nothing => None,
+        };
+        let transport = Transport::ALL
+            .into_iter()
+            .find(|transport| transport.number() == flow.reply.protocol);
+        Self {
+            address: flow.reply.source,
+            transport,
+            port,
+        }
+    }
+}
+
+fn has_lapsed(rule: &Rule, sets: &Sets) -> bool {
+    match &rule.peer {
+        PeerMatch::In(id) => sets.has_lapsed(*id),
+        PeerMatch::Any | PeerMatch::OwnNode => false,
+    }
+}
+
+fn sets_with(rules: &DirectionRules) -> impl Iterator<Item = SetId> {
+    rules
+        .tiers
+        .iter()
+        .flat_map(|tier| &tier.rules)
+        .filter_map(|rule| match &rule.peer {
+            PeerMatch::In(id) => Some(*id),
+            PeerMatch::Any | PeerMatch::OwnNode => None,
+        })
+}
+
+/// The rules' verdict, with expired records as if they were live.
+fn is_allowed(rules: &DirectionRules, end: &End, sets: &Sets) -> bool {
+    for tier in &rules.tiers {
+        match tier
+            .rules
+            .iter()
+            .find(|rule| matches(rule, end, sets))
+            .map(|rule| rule.action)
+        {
+            Some(Action::Allow) => return true,
+            Some(Action::Deny) => return false,
+            Some(Action::Pass) => {}
+            None => match tier.otherwise {
+                Otherwise::Deny => return false,
+                Otherwise::NextTier => {}
+            },
+        }
+    }
+    true
+}
+
+fn matches(rule: &Rule, end: &End, sets: &Sets) -> bool {
+    let port = match rule.port {
+        PortMatch::Any => true,
+        PortMatch::Range(transport, range) => {
+            end.transport == Some(transport) && end.port.is_some_and(|port| range.contains(port))
+        }
+    };
+    port && match &rule.peer {
+        PeerMatch::Any => true,
+        PeerMatch::In(id) => sets.holds(*id, end.address, end.transport.zip(end.port)),
+        // The node's own addresses are no names' addresses.
+        PeerMatch::OwnNode => false,
+    }
+}
+
+/// Whether a wanted member holds an address, with a port where the set has some.
+pub(super) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+    match member {
+        Member::Address(own) => *own == address,
+        Member::Network(network) => network.contains(&address),
+        Member::AddressPort(own, transport, number) => {
+            *own == address && port == Some((*transport, number.get()))
+        }
+    }
+}
