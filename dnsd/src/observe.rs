@@ -69,7 +69,9 @@ pub fn observe(answer: &Matched<Answer>, protected: &[IpNet]) -> (Option<Told>, 
     let chain = Chain::follow(&message, &records);
     let mut addresses = chain.addresses(&message, &records, answer.arrived());
     let found = addresses.len();
-    addresses.retain(|told| !protected.iter().any(|net| net.contains(&told.address)));
+    let is_protected =
+        |address| !switch::is_off(Switch::Protect) && protected.iter().any(|net| net.contains(&address));
+    addresses.retain(|told| !is_protected(told.address));
     let left_out = found - addresses.len();
     (chain.told(addresses), left_out)
 }

@@ -86,6 +86,8 @@ switches! {
     Isolate = "isolate",
     /// The tiers of policies are asked in their order.
     TierOrder = "tier-order",
+    /// Some addresses are opened by no name.
+    Protect = "protect",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
 }

@@ -70,7 +70,7 @@ impl RecordLimits {
 
 impl RecordSettings {
     pub(super) fn is_protected(&self, address: IpAddr) -> bool {
-        self.protected.iter().any(|network| network.contains(&address))
+        !is_off(Switch::Protect) && self.protected.iter().any(|network| network.contains(&address))
     }
 
     /// Until when a record lives whose time to live ends at `expires`; none when that is over already.
