@@ -169,3 +169,44 @@ fn pinned_link(pin: &Path) -> io::Result<Option<OwnedFd>> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ebpf::cgroup;
+    use crate::backend::ebpf::pins::Pins;
+    use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_pod_that_is_attached_and_not_programmed_is_refused_everything() {
+        if !nix::unistd::geteuid().is_root() {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not root");
+            // Past the harness, which would swallow it.
+            let said = b"SKIPPED: not root, the eBPF programs were not attached\n";
+            return std::io::stderr().write_all(said).unwrap();
+        }
+        let name = format!("eg-ebpf-unprogrammed-{}", std::process::id());
+        let cgroup = cgroup::tree(Path::new("/sys/fs/cgroup")).unwrap().join(&name);
+        let pins = Pins::new(&std::env::temp_dir().join(&name), "object".to_owned());
+        fs::create_dir(&cgroup).unwrap();
+        pins.prepare().unwrap();
+
+        let programs = Programs::load(&pins.maps()).unwrap();
+        let id = fs::metadata(&cgroup).unwrap().ino();
+        let killed = || Err(io::Error::other("killed here"));
+        let attached = programs.attach(&cgroup, id, &pins.pod("a"), killed);
+        let script = format!(
+            "echo $$ >{}/cgroup.procs; exec 3<>/dev/tcp/127.0.0.1/9",
+            cgroup.display()
+        );
+        let connect = Command::new("bash").args(["-c", &script]).output().unwrap();
+        pins.remove_everything().unwrap();
+        fs::remove_dir(&cgroup).unwrap();
+
+        assert!(attached.is_err());
+        let said = String::from_utf8_lossy(&connect.stderr);
+        assert!(said.contains("Operation not permitted"), "{said}");
+    }
+}
