@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn long_lines_break_between_words_and_short_ones_do_not() {
         let word = "x".repeat(30);
-        for (words, lines) in [(1, 1), (3, 1), (4, 2), (9, 3)] {
+        for (words, lines) in [(1, 1), (3, 1), (4, 2), (9, 4)] {
             let filled = fill(vec![word.as_str(); words].into_iter(), " \\", "  ");
             assert_eq!(filled.len(), lines, "{filled:#?}");
             assert!(
