@@ -180,4 +180,7 @@ async fn a_folder_that_cannot_be_read_says_nothing_is_gone() {
     let (events, state) = watched.told().await;
     assert_eq!((events, state.is_complete), (Vec::new(), true));
     assert!(state.unreadable.is_some());
+    std::fs::rename(watched.root.join("n"), watched.root.join("m")).unwrap();
+    let (events, state) = watched.told().await;
+    assert_eq!((events, state.unreadable), (Vec::new(), None));
 }

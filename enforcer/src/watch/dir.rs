@@ -58,7 +58,7 @@ impl Directory {
                         return;
                     }
                 }
-                Ok(found) if Some(&found) != seen.as_ref() => {
+                Ok(found) if Some(&found) != seen.as_ref() || self.state.unreadable.is_some() => {
                     let Ok(found) = self.settled(found).await else {
                         continue;
                     };
