@@ -56,6 +56,8 @@ switches! {
     AccumulateAddresses = "accumulate-addresses",
     /// The established connection of an expired record goes on.
     KeepEstablished = "keep-established",
+    /// It goes on when the rules of its pod are asked again, too.
+    KeepLapsed = "keep-lapsed",
     /// The enforcer keeps what the kernel holds when it starts.
     AdoptKernel = "adopt-kernel",
     /// The enforcer's rules and sets stay when it exits.

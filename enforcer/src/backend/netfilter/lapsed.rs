@@ -10,6 +10,7 @@ use egret_policies::rules::{
     Action, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
 };
 use egret_shared::net::Transport;
+use egret_shared::switch::{Switch, is_off};
 
 use super::sets::Sets;
 
@@ -21,6 +22,9 @@ pub(super) fn carry_over(
     old: Mark,
     new: Mark,
 ) -> Result<usize, netlink::Error> {
+    if is_off(Switch::KeepLapsed) {
+        return Ok(0);
+    }
     if !rules
         .egress
         .tiers
