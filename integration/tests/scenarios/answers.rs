@@ -78,6 +78,21 @@ pub(super) fn an_address_whose_owner_is_not_on_the_chain_is_not_learned(world: &
     Ok(())
 }
 
+/// Whoever writes a zone could otherwise open the node itself and the cloud's metadata service to its readers.
+pub(super) fn a_name_opens_neither_the_node_nor_the_metadata_service(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
+    let addresses = ["169.254.169.254", "127.0.0.1", "203.0.113.7"];
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(addresses));
+    let told = stage.ask("client", "api.example.test").addresses();
+    assert_eq!(told, addresses.map(ip), "it is relayed as it came");
+    stage.assert_reaches("client", "203.0.113.7");
+    assert_eq!(stage.kernel_records("client"), [ip("203.0.113.7")]);
+    assert_eq!(stage.dnsd_counted("egret_dnsd_protected_total", &[]), 2.0);
+    Ok(())
+}
+
 /// Each forgery comes before the right answer: another id, another port, another question, another server.
 pub(super) fn a_spoofed_answer_is_neither_relayed_nor_learned(world: &mut World) -> Told {
     let stage = Setting::of(only_names(&["*.example.test"])).play(world)?;

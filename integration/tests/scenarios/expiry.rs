@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use egret_integration::{Records, World};
 
-use super::stage::{Setting, Told, eventually, only_names};
+use super::stage::{QUICK, Setting, Told, eventually, only_names};
 
 pub(super) fn a_name_whose_time_is_over_opens_no_new_connection(world: &mut World) -> Told {
     let stage = Setting::of(only_names(&["*.example.test"]))
@@ -17,13 +17,18 @@ pub(super) fn a_name_whose_time_is_over_opens_no_new_connection(world: &mut Worl
         "lasting.example.test",
         Records::addresses(["203.0.113.8"]).ttl(60),
     );
-    stage.ask("client", "brief.example.test");
-    stage.ask("client", "lasting.example.test");
+    stage
+        .upstream()
+        .set("twin.example.test", Records::addresses(["203.0.113.8"]).ttl(1));
+    for name in ["brief.example.test", "lasting.example.test", "twin.example.test"] {
+        stage.ask("client", name);
+    }
     stage.assert_reaches("client", "203.0.113.7");
     eventually("the record has ended", || {
         !stage.kernel_holds("client", "203.0.113.7")
     });
     stage.assert_refused("client", "203.0.113.7");
+    // An address of two names lives as long as either.
     stage.assert_reaches("client", "203.0.113.8");
     stage.ask("client", "brief.example.test");
     stage.assert_reaches("client", "203.0.113.7");
@@ -83,6 +88,36 @@ pub(super) fn an_open_connection_outlives_its_record(world: &mut World) -> Told 
             .is_err()
     });
     assert!(open.is_alive(), "nothing changed for this pod");
+    Ok(())
+}
+
+/// The change takes something else away from this very pod, so its open connections are judged again; the name is
+/// allowed as before.
+pub(super) fn an_open_connection_outlives_its_record_and_a_later_change_of_policy(world: &mut World) -> Told {
+    let after = only_names(&["brief.example.test"]);
+    let network =
+        "  - name: more\n    action: Accept\n    to:\n    - networks: [198.51.100.0/24]\n  - name: rest";
+    let before = after.replace("  - name: rest", network);
+    let stage = Setting::of(before).without_grace().play(world)?;
+    stage
+        .upstream()
+        .set("brief.example.test", Records::addresses(["203.0.113.7"]).ttl(1));
+    stage.ask("client", "brief.example.test");
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    let mut ended = stage.assert_reaches("client", "198.51.100.1");
+    assert!(open.is_alive() && ended.is_alive());
+    eventually("the record has ended", || {
+        !stage.kernel_holds("client", "203.0.113.7")
+    });
+    stage.world.manifests().write("policy.yaml", &after)?;
+    eventually("what was taken away has ended", || {
+        ended.echo_within(QUICK).is_err()
+    });
+    assert!(
+        open.is_alive(),
+        "it was allowed when it was opened, and its name still is"
+    );
+    stage.assert_refused("client", "203.0.113.7");
     Ok(())
 }
 

@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
-use egret_integration::{Lookup, RecordType, Records, ResponseCode, World};
+use egret_integration::{
+    DaemonSpec, Lookup, LookupFailure, RecordType, Records, ResponseCode, World, node, upstream,
+};
 
 use super::stage::{
-    PATIENCE, Setting, Told, assert_nothing_comes, eventually, next_of, only_names, patient_question,
-    while_asking, within,
+    PATIENCE, Setting, Told, assert_nothing_comes, eventually, metrics, next_of, only_names,
+    patient_question, while_asking, within,
 };
 
 pub(super) fn no_answer_arrives_before_the_kernel_is_ready(world: &mut World) -> Told {
@@ -139,7 +141,7 @@ pub(super) fn a_stalled_answer_becomes_a_failure_or_silence_where_told_so(world:
     stage.enforcer.stop()?;
     let lookup = Lookup::of("drop.example.test", RecordType::A).patience(Duration::from_millis(600));
     let reply = stage.pod("client").look_up(&lookup);
-    assert!(reply.is_err(), "{reply:?}");
+    assert!(matches!(reply, Err(LookupFailure::NoAnswer { .. })), "{reply:?}");
     assert_eq!(
         stage.dnsd_counted("egret_dnsd_stalls_total", &[("action", "drop")]),
         1.0
@@ -178,5 +180,46 @@ pub(super) fn what_was_told_while_the_enforcer_was_away_is_realized_soon_after(w
         || stage.kernel_records("client").len() == 20,
     );
     stage.assert_reaches("client", "203.0.113.20");
+    Ok(())
+}
+
+/// While dnsd is rolled there are two. What the enforcer has realized of the one says nothing of the other, although
+/// both number what they tell from one on.
+pub(super) fn two_dnsds_hold_each_what_it_told_itself(world: &mut World) -> Told {
+    let policy =
+        only_names(&["*.example.test"]).replace("169.254.20.10/32", "169.254.20.10/32, 10.76.0.2/32");
+    let mut stage = Setting::of(policy).play(world)?;
+    for number in 1..=5 {
+        let name = format!("n{number}.example.test");
+        let address = format!("203.0.113.{number}");
+        stage.upstream().set(&name, Records::addresses([address]));
+        stage.ask("client", &name);
+    }
+    let second = DaemonSpec::dnsd(9255)
+        .with(["--listen".to_owned(), format!("{}:53", node::ADDRESS)])
+        .with(["--upstream".to_owned(), format!("{}:53", upstream::ADDRESS)])
+        .with(["--link".to_owned(), stage.world.link().display().to_string()])
+        .with(["--stall-deadline", "4s"]);
+    let second = stage.world.start(second)?;
+    eventually("the second is joined", || {
+        metrics(&second).sum("egret_dnsd_link_connected", &[]) == 1.0
+            && metrics(&second).sum("egret_dnsd_interested_clients", &[]) > 0.0
+    });
+    stage
+        .upstream()
+        .set("new.example.test", Records::addresses(["203.0.113.9"]));
+    stage.enforcer.stop()?;
+    let question = patient_question("new.example.test").at(node::ADDRESS);
+    while_asking(&[(stage.pod("client"), question)], |answers| {
+        assert!(stage.upstream().wait_until_asked("new.example.test", 1, PATIENCE));
+        assert_nothing_comes(answers);
+        stage.enforcer.cont().unwrap();
+        next_of(answers);
+        stage.assert_reaches("client", "203.0.113.9");
+    });
+    stage.dnsd.kill()?;
+    for address in ["203.0.113.1", "203.0.113.5", "203.0.113.9"] {
+        stage.assert_reaches("client", address);
+    }
     Ok(())
 }

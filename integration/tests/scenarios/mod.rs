@@ -61,6 +61,7 @@ macro_rules! with_every_scenario {
             answers: aliases_in_any_order_lead_to_their_addresses without FollowChain;
             answers: an_address_lives_as_long_as_the_shortest_alias_on_its_way without LowestTtl;
             answers: an_address_whose_owner_is_not_on_the_chain_is_not_learned without ChainOnly;
+            answers: a_name_opens_neither_the_node_nor_the_metadata_service without Protect;
             answers: a_spoofed_answer_is_neither_relayed_nor_learned without MatchAnswer;
             answers: a_truncated_answer_is_asked_again_over_tcp without RetryTruncated;
             answers: stock_programs_that_are_told_of_truncation_get_all_over_tcp without RetryTruncated;
@@ -71,12 +72,14 @@ macro_rules! with_every_scenario {
             holding: a_stalled_answer_is_released_at_its_deadline_and_opens_nothing without StallDeadline;
             holding: a_stalled_answer_becomes_a_failure_or_silence_where_told_so without StallDeadline;
             holding: what_was_told_while_the_enforcer_was_away_is_realized_soon_after without Resync;
+            holding: two_dnsds_hold_each_what_it_told_itself without Hold;
             identity: a_question_in_anothers_name_teaches_nothing without AttributeByInterface;
             identity: a_question_that_belongs_to_no_pod_is_answered_and_not_recorded without AttributeByInterface;
             identity: a_packet_in_anothers_name_gains_nothing without DispatchByInterface;
             expiry: a_name_whose_time_is_over_opens_no_new_connection without ExpireRecords;
             expiry: an_answer_without_time_to_live_is_usable_for_a_moment without ExpireRecords;
             expiry: an_open_connection_outlives_its_record without KeepEstablished;
+            expiry: an_open_connection_outlives_its_record_and_a_later_change_of_policy without KeepLapsed;
             restarts: rules_and_sets_stay_while_the_enforcer_is_away without KeepOnExit;
             restarts: a_restarted_enforcer_changes_nothing_that_is_right without AdoptKernel;
             restarts: records_stay_when_dnsd_restarts without AccumulateAddresses;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_integration::{PodSpec, Service, World};
+use egret_integration::{PodSpec, Service, UdpOutcome, World};
 
 use super::stage::{QUICK, Setting, Stage, Told};
 
@@ -77,6 +77,11 @@ pub(super) fn a_port_range_holds_at_its_edges_in_both_directions_and_families(wo
         [inward, outward, unselected].concat()
     });
     assert_verdicts(&stage, &probes.collect::<Vec<_>>());
+    // The range is TCP's.
+    stage.pod("server").serve(75, Service::UdpEcho)?;
+    let to = SocketAddr::new(stage.pod("server").address(), 75);
+    let datagram = stage.pod("free").exchange_udp(to, b"?", QUICK);
+    assert!(matches!(datagram, UdpOutcome::Silent), "{datagram:?}");
     Ok(())
 }
 
