@@ -41,6 +41,7 @@ soak: packages-test build ## Both daemons killed and stopped 200 times under loa
 
 .PHONY: bench
 bench: packages-demo ## The promises of SPECIFICATION.md, measured.
+	@$(CARGO) build --release -p egret-dnsd -p egret-enforcer --bins
 	@$(AS_ROOT) $(CARGO) bench -p egret-benches
 
 .PHONY: lint

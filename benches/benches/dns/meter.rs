@@ -1,0 +1,75 @@
+//! CPU time, and which CPU does what: servers on the first, the generator and its upstream on the second.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+
+/// Where servers run.
+pub(crate) const SERVERS: usize = 0;
+/// Where the generator and its upstream run.
+pub(crate) const GENERATOR: usize = 1;
+
+/// A process or a thread whose CPU time is measured.
+#[derive(Clone, Debug)]
+pub(crate) enum Meter {
+    Process(u32),
+    /// A thread of this process.
+    Thread(Pid),
+}
+
+impl Meter {
+    /// The time that it has spent on a CPU: the first number of `schedstat` (Documentation/scheduler/sched-stats.rst),
+    /// in nanoseconds where `stat` counts ticks.
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+        let times = self.tasks()?.into_iter().map(|task| time_of(&task));
+        times.sum()
+    }
+
+    /// Moves all its threads to one CPU; those that they start later follow.
+    pub(crate) fn pin(&self, cpu: usize) -> anyhow::Result<()> {
+        self.tasks()?.iter().try_for_each(|task| {
+            let id = task.file_name().and_then(|name| name.to_str()?.parse().ok());
+            pin(Pid::from_raw(id.context("a task is a number")?), cpu)
+        })
+    }
+
+    fn tasks(&self) -> anyhow::Result<Vec<PathBuf>> {
+        match self {
+            Self::Thread(id) => Ok(vec![format!("/proc/self/task/{id}").into()]),
+            Self::Process(id) => {
+                let folder = format!("/proc/{id}/task");
+                let entries = fs::read_dir(&folder).context(folder)?;
+                Ok(entries
+                    .map(|entry| entry.map(|entry| entry.path()))
+                    .collect::<Result<_, _>>()?)
+            }
+        }
+    }
+}
+
+/// Moves the calling thread to one CPU.
+pub(crate) fn pin_this_thread(cpu: usize) -> anyhow::Result<()> {
+    pin(gettid(), cpu)
+}
+
+fn pin(task: Pid, cpu: usize) -> anyhow::Result<()> {
+    if std::thread::available_parallelism()?.get() == 1 && cpu > 0 {
+        return Ok(());
+    }
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(task, &only).with_context(|| format!("task {task} cannot be moved to CPU {cpu}"))
+}
+
+fn time_of(task: &Path) -> anyhow::Result<Duration> {
+    let path = task.join("schedstat");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
+    nanoseconds
+        .map(Duration::from_nanos)
+        .with_context(|| format!("{}: not three numbers: {text}", path.display()))
+}
