@@ -123,6 +123,7 @@ fn push_rules(
             uses.patterns.extend(patterns.iter().cloned());
             let set = NamedSet::new(SetContent::Records {
                 pod: pod.pod.key.clone(),
+                uid: pod.pod.uid.clone(),
                 patterns: Arc::clone(patterns),
             });
             uses.add(&set, template.action, direction)

@@ -201,7 +201,7 @@ impl Sets {
                 let members = networks.iter().copied().map(Member::Network).collect();
                 set.contribute(Contributor::Policy, members);
             }
-            SetContent::Records { pod, patterns } => {
+            SetContent::Records { pod, patterns, .. } => {
                 self.of_records.entry(pod.clone()).or_default().insert(named.id);
                 let addresses: BTreeSet<IpAddr> = records.addresses(pod, patterns);
                 for address in addresses {

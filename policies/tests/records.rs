@@ -323,6 +323,8 @@ fn another_run_under_the_same_name_was_told_nothing() {
     let batch = situation.apply(run("two"));
     assert!(!reaches(&situation, "default/other", API));
     assert_eq!(batch.reevaluate, [(key("default/other"), Direction::Egress)]);
+    // The set of its names is another one, so that nothing of the old one is adopted after a restart.
+    assert_eq!((batch.sets_created.len(), batch.sets_destroyed.len()), (1, 1));
 }
 
 #[test]

@@ -41,9 +41,11 @@ pub(crate) enum SetContent {
     Networks(BTreeSet<IpNet>),
     /// Addresses of nodes by selector.
     Nodes(Selector),
-    /// What a pod was told for names.
+    /// What a pod was told for names. A pod that is made anew under the same name has another UID: what the one before
+    /// was told is not in its set, even where the kernel still holds that.
     Records {
         pod: PodKey,
+        uid: Option<Arc<str>>,
         patterns: Arc<BTreeSet<NamePattern>>,
     },
 }
@@ -149,10 +151,11 @@ impl fmt::Display for SetContent {
                 networks.iter().try_for_each(|network| write!(f, " {network}"))
             }
             Self::Nodes(selector) => write!(f, "nodes {}", Requirements(selector)),
-            Self::Records { pod, patterns } => {
+            Self::Records { pod, uid, patterns } => {
                 f.write_str("names")?;
                 patterns.iter().try_for_each(|pattern| write!(f, " {pattern}"))?;
-                write!(f, " of {pod}")
+                write!(f, " of {pod}")?;
+                uid.iter().try_for_each(|uid| write!(f, " with UID {uid:?}"))
             }
         }
     }

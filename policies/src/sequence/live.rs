@@ -97,7 +97,7 @@ impl LiveSet {
     /// Until when an address is in a set that is made of records.
     pub(super) fn record_expiry(&self, address: IpAddr, records: &Records) -> Option<Timestamp> {
         match &self.named.content {
-            SetContent::Records { pod, patterns } => records.expiry(pod, patterns, address),
+            SetContent::Records { pod, patterns, .. } => records.expiry(pod, patterns, address),
             SetContent::Pods { .. }
             | SetContent::PodPorts { .. }
             | SetContent::Networks(_)
