@@ -8,6 +8,7 @@ use std::time::Duration;
 use egret_enforcer::engine::{Input, SourceState};
 use egret_enforcer::watch::dir::Directory;
 use egret_policies::compiler::Event;
+use egret_policies::diagnostic::Severity;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use tokio::sync::mpsc;
 
@@ -127,6 +128,43 @@ async fn a_file_that_cannot_be_taken_leaves_what_it_said_in_force() {
     watched.write("a.yaml", &namespace("a", 3));
     let (events, state) = watched.told().await;
     assert_eq!((events, state.bad), (vec!["+a 3".to_owned()], Vec::new()));
+}
+
+fn policy(priority: &str) -> String {
+    format!(
+        "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: p}}\n\
+         spec: {{tier: Admin, priority: {priority}, subject: {{namespaces: {{}}}}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn an_object_with_an_error_leaves_the_one_before_in_force_and_nothing_else() {
+    let mut watched = Watched::new("unsound", |root| {
+        make_folder(root);
+        std::fs::write(root.join("m/a.yaml"), namespace("a", 1) + &policy("10")).unwrap();
+    });
+    assert_eq!(watched.told().await.0, ["+a 1", "+ClusterNetworkPolicy/p"]);
+    watched.write("a.yaml", &(namespace("a", 2) + &policy("ten")));
+    let (events, state) = watched.told().await;
+    assert_eq!(events, ["+a 2"]);
+    assert!(state.bad[0].contains("spec.priority"), "{:?}", state.bad);
+    watched.write("a.yaml", &(namespace("a", 2) + &policy("11")));
+    let (events, state) = watched.told().await;
+    assert_eq!(
+        (events, state.bad),
+        (vec!["+ClusterNetworkPolicy/p".to_owned()], Vec::new())
+    );
+}
+
+#[tokio::test]
+async fn an_object_with_an_error_from_the_start_is_closed_rather_than_left_out() {
+    let mut watched = Watched::new("unsound-first", |root| {
+        make_folder(root);
+        std::fs::write(root.join("m/a.yaml"), policy("ten")).unwrap();
+    });
+    let (events, state) = watched.told().await;
+    assert_eq!(events, ["+ClusterNetworkPolicy/p"]);
+    assert_eq!(state.diagnostics.get(&Severity::Error), Some(&1));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! What the cluster holds besides policies, as far as policy depends on it.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -56,6 +57,19 @@ pub enum EntityKey {
     EndpointSlice(PodKey),
     /// A policy.
     Policy(PolicyId),
+}
+
+impl fmt::Display for EntityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Namespace(name) => write!(f, "Namespace/{name}"),
+            Self::Pod(pod) => write!(f, "Pod/{pod}"),
+            Self::Node(name) => write!(f, "Node/{name}"),
+            Self::Service(service) => write!(f, "Service/{service}"),
+            Self::EndpointSlice(slice) => write!(f, "EndpointSlice/{slice}"),
+            Self::Policy(policy) => policy.fmt(f),
+        }
+    }
 }
 
 /// A namespace. One without an object has only its default label, `kubernetes.io/metadata.name`.

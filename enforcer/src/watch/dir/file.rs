@@ -1,11 +1,12 @@
 //! One file: what it said last that could be taken, and what is wrong with it now.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use egret_policies::api::manifest;
 use egret_policies::diagnostic::Severity;
 use egret_policies::lower::lower;
-use egret_policies::model::cluster::Entity;
+use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_shared::switch::{Switch, is_off};
 
 use super::scan::Fingerprint;
@@ -18,9 +19,11 @@ pub(super) struct File {
     pub(super) entities: Vec<Entity>,
     /// What is wrong with it as it is now, each in a line.
     pub(super) lines: Vec<(Severity, String)>,
-    /// Why it cannot be taken as it is now.
+    /// Why it, or an object in it, cannot be taken as it is now.
     pub(super) bad: Option<String>,
     has_good: bool,
+    /// Its objects as they last were without an error.
+    sound: BTreeMap<EntityKey, Entity>,
 }
 
 impl File {
@@ -29,10 +32,10 @@ impl File {
     }
 
     /// Reads the file. Where it cannot be taken, what it said before stays; where it said nothing before, what can be read
-    /// of it counts, since to enforce nothing of it would be weaker.
+    /// of it counts, since to enforce nothing of it would be weaker. An object with an error is treated alike: an API
+    /// server would have refused it and kept the one before.
     pub(super) fn read(&mut self, path: &Path, fingerprint: Fingerprint) {
         self.fingerprint = Some(fingerprint);
-        self.lines.clear();
         let name = path.display().to_string();
         let read = match std::fs::read(path) {
             Ok(octets) => Read::of(&String::from_utf8_lossy(&octets), &name),
@@ -40,24 +43,57 @@ impl File {
         };
         self.lines = read.lines;
         self.bad = read.bad;
-        if let Some(reason) = &self.bad {
-            tracing::error!(
-                file = name,
-                kept = self.has_good,
-                "a file cannot be taken: {reason}"
-            );
-        }
         if self.bad.is_some() && is_off(Switch::KeepLastGood) {
             self.entities.clear();
         } else if self.bad.is_none() || !self.has_good {
-            self.entities = read.entities;
+            self.take(read.objects, &name);
+        } else {
+            self.say_kept(&name);
         }
         self.has_good |= self.bad.is_none();
     }
+
+    fn take(&mut self, objects: Vec<Object>, name: &str) {
+        let before = std::mem::take(&mut self.sound);
+        self.entities.clear();
+        for object in objects {
+            for entity in object.entities {
+                let last = before
+                    .get(&entity.key())
+                    .filter(|_| !is_off(Switch::KeepLastGood));
+                match (&object.error, last) {
+                    (None, _) => self.keep(entity),
+                    (Some(error), Some(last)) => {
+                        self.bad.get_or_insert_with(|| error.clone());
+                        self.say_kept(&format!("{name}: {}", last.key()));
+                        self.keep(last.clone());
+                    }
+                    (Some(_), None) => self.entities.push(entity),
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, entity: Entity) {
+        self.sound.insert(entity.key(), entity.clone());
+        self.entities.push(entity);
+    }
+
+    fn say_kept(&mut self, what: &str) {
+        self.lines.push((
+            Severity::Warning,
+            format!("{what}: not taken as it is now; what it said before stays in force"),
+        ));
+    }
+}
+
+struct Object {
+    entities: Vec<Entity>,
+    error: Option<String>,
 }
 
 struct Read {
-    entities: Vec<Entity>,
+    objects: Vec<Object>,
     lines: Vec<(Severity, String)>,
     bad: Option<String>,
 }
@@ -65,7 +101,7 @@ struct Read {
 impl Read {
     fn failed(reason: String) -> Self {
         Self {
-            entities: Vec::new(),
+            objects: Vec::new(),
             lines: vec![(Severity::Error, reason.clone())],
             bad: Some(reason),
         }
@@ -85,17 +121,21 @@ impl Read {
             .iter()
             .map(|problem| (problem.severity, problem.to_string()))
             .collect();
-        let mut entities = Vec::new();
+        let mut objects = Vec::new();
         for document in &manifest.documents {
             let lowered = lower(&document.object);
-            entities.extend(lowered.entities);
-            lines.extend(
-                lowered
-                    .diagnostics
-                    .iter()
-                    .map(|found| (found.severity, format!("{name}: {found}"))),
-            );
+            let found: Vec<(Severity, String)> = lowered
+                .diagnostics
+                .iter()
+                .map(|found| (found.severity, format!("{name}: {found}")))
+                .collect();
+            let error = found.iter().find(|(severity, _)| *severity == Severity::Error);
+            objects.push(Object {
+                entities: lowered.entities,
+                error: error.map(|(_, line)| line.clone()),
+            });
+            lines.extend(found);
         }
-        Self { entities, lines, bad }
+        Self { objects, lines, bad }
     }
 }
