@@ -26,6 +26,8 @@ enum Command {
     Verdict(verdict::Arguments),
 }
 
+/// What a single question ends in when the answer is no.
+const DENIED: u8 = 1;
 /// What ends in 2, as with every usage error.
 const UNANSWERED: u8 = 2;
 
@@ -33,10 +35,15 @@ impl Arguments {
     /// Runs the command.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let Command::Verdict(arguments) = &self.command;
         let mut out = BufWriter::new(io::stdout().lock());
-        match arguments.run(&mut out, &mut io::stderr().lock()) {
+        let mut remarks = io::stderr().lock();
+        let outcome = match &self.command {
+            Command::Verdict(arguments) => arguments.run(&mut out, &mut remarks),
+        };
+        drop(remarks);
+        match outcome {
             Ok(Outcome::Answered) => ExitCode::SUCCESS,
+            Ok(Outcome::Denied) => ExitCode::from(DENIED),
             Ok(Outcome::Unanswered) => ExitCode::from(UNANSWERED),
             // Whoever read the answers has seen enough of them, as `head` does.
             Err(VerdictError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {

@@ -7,7 +7,9 @@ use egret_policies::diagnostic::{ObjectRef, Severity};
 use egret_policies::memory::{ConnectionDecision, Decision};
 use egret_policies::model::Direction;
 use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
 
+use super::ask::Asked;
 use super::cluster::{Cluster, Member};
 use super::input::{Destination, Probe, Protocol, Source};
 use super::judge::{Judge, protocol_of};
@@ -19,17 +21,32 @@ use super::selection::Selection;
 /// Answers probes, and remembers which notes a row has carried.
 #[derive(Debug)]
 pub struct Answerer<'a> {
-    pub(super) cluster: &'a Cluster,
-    pub(super) judge: &'a Judge,
-    pub(super) selection: Selection,
-    pub(super) object_notes: &'a BTreeMap<ObjectRef, Vec<Note>>,
-    pub(super) pod_notes: &'a BTreeMap<PodKey, Vec<Note>>,
+    cluster: &'a Cluster,
+    judge: &'a Judge,
+    selection: Selection,
+    object_notes: &'a BTreeMap<ObjectRef, Vec<Note>>,
+    pod_notes: &'a BTreeMap<PodKey, Vec<Note>>,
     /// Of each pod that was asked about, what should be known whenever it is.
-    pub(super) member_notes: HashMap<PodKey, Vec<Note>>,
-    pub(super) carried: BTreeSet<ObjectRef>,
+    member_notes: HashMap<PodKey, Vec<Note>>,
+    carried: BTreeSet<ObjectRef>,
 }
 
-impl Answerer<'_> {
+impl<'a> Answerer<'a> {
+    /// Answers from what was read.
+    #[must_use]
+    pub fn new(asked: &'a Asked) -> Self {
+        let manifests = &asked.manifests;
+        Self {
+            cluster: &asked.cluster,
+            judge: &asked.judge,
+            selection: Selection::new(manifests.policies.clone(), manifests.namespaces.clone()),
+            object_notes: &manifests.object_notes,
+            pod_notes: &manifests.pod_notes,
+            member_notes: HashMap::new(),
+            carried: BTreeSet::new(),
+        }
+    }
+
     /// The row of a probe.
     pub fn answer(&mut self, probe: &Probe) -> Row {
         let router = Router {
@@ -61,7 +78,7 @@ impl Answerer<'_> {
 
     fn answer_one(&mut self, probe: &Probe, connection: &Connection) -> Row {
         let mut notes = self.notes_of_ends(probe);
-        let decision = self.decide(connection, &mut notes);
+        let decision = self.decide(connection, probe.moment(), &mut notes);
         let (egress, ingress) = ends(&decision);
         let verdict = decision.verdict().into();
         Row {
@@ -87,7 +104,7 @@ impl Answerer<'_> {
         }
         let parts: Vec<Part> = connections
             .iter()
-            .map(|connection| self.part(connection, &mut notes))
+            .map(|connection| self.part(connection, probe.moment(), &mut notes))
             .collect();
         Row {
             endpoints: Some(parts.clone()),
@@ -102,7 +119,7 @@ impl Answerer<'_> {
             parts.push(match connection {
                 Ok(connection) => Part {
                     address: told,
-                    ..self.part(&connection, &mut notes)
+                    ..self.part(&connection, probe.moment(), &mut notes)
                 },
                 Err(Unjudgeable::NoEndpoints) => unjudged_part(told, Word::Deny, &Unjudgeable::NoEndpoints),
                 Err(unjudgeable) => unjudged_part(told, Word::Error, &unjudgeable),
@@ -119,8 +136,8 @@ impl Answerer<'_> {
         row(probe, Word::Error, Some(unjudgeable.to_string()), notes)
     }
 
-    fn part(&mut self, connection: &Connection, notes: &mut Notes) -> Part {
-        let decision = self.decide(connection, notes);
+    fn part(&mut self, connection: &Connection, now: Timestamp, notes: &mut Notes) -> Part {
+        let decision = self.decide(connection, now, notes);
         let (egress, ingress) = ends(&decision);
         Part {
             address: connection.destination,
@@ -136,8 +153,8 @@ impl Answerer<'_> {
         }
     }
 
-    fn decide(&mut self, connection: &Connection, notes: &mut Notes) -> ConnectionDecision {
-        let decision = self.judge.decide(self.cluster, connection);
+    fn decide(&mut self, connection: &Connection, now: Timestamp, notes: &mut Notes) -> ConnectionDecision {
+        let decision = self.judge.decide(self.cluster, connection, now);
         let source = self.cluster.pod_at(connection.source);
         let destination = self.cluster.pod_at(connection.destination);
         for member in [source, destination].into_iter().flatten() {
@@ -241,11 +258,13 @@ fn made_up_note(peer: &Member, address: IpAddr, direction: Direction, subject: &
 fn named_ends(probe: &Probe) -> Vec<&PodKey> {
     let from = match &probe.from {
         Source::Pod(key) => Some(key),
-        Source::Address(_) => None,
+        Source::Address(_) | Source::Node(_) => None,
     };
     let to = match &probe.to {
         Destination::Pod(key) => Some(key),
-        Destination::Address(_) | Destination::Service(_) | Destination::Name(_) => None,
+        Destination::Address(_) | Destination::Service(_) | Destination::Name(_) | Destination::Node(_) => {
+            None
+        }
     };
     from.into_iter().chain(to).collect()
 }

@@ -148,6 +148,23 @@ impl Cluster {
             .collect()
     }
 
+    /// The addresses of a node in the order of its status, then those that only pods of its network show;
+    /// none for a node that nothing shows.
+    #[must_use]
+    pub fn addresses_of_node(&self, name: &str) -> Option<Vec<IpAddr>> {
+        let node = self.nodes.get(name);
+        let mut addresses: Vec<IpAddr> = node
+            .into_iter()
+            .flat_map(|node| node.addresses.iter().map(IpAddr::to_canonical))
+            .collect();
+        for (address, nodes) in self.addresses_of_nodes() {
+            if nodes.contains(name) && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        (node.is_some() || !addresses.is_empty()).then_some(addresses)
+    }
+
     /// Of two live pods with one address the one that started last has it; what is a node's is no pod's.
     fn find_owners(&self) -> HashMap<IpAddr, Owner> {
         let mut owners = HashMap::new();

@@ -2,8 +2,10 @@
 
 mod lines;
 mod probe;
+mod question;
 mod record;
 
 pub use lines::{Fields, LineProblem, ReadError, read_lines};
 pub use probe::{Destination, Probe, Protocol, Source};
+pub use question::{BadQuestion, Question};
 pub use record::Record;

@@ -18,7 +18,7 @@ use super::input::Record;
 use super::manifests::Manifests;
 use super::route::{Connection, Told};
 
-/// The moment at which everything is asked: records live from now.
+/// The moment at which records are learned.
 const NOW: Timestamp = Timestamp::from_millis(0);
 
 /// A node that has every pod.
@@ -92,7 +92,7 @@ impl Judge {
         for record in compiler.records() {
             told.entry((record.pod.clone(), record.name.clone()))
                 .or_default()
-                .insert(record.address);
+                .insert(record.address, record.expires);
         }
         (Self { memory, told }, unused)
     }
@@ -103,14 +103,14 @@ impl Judge {
         &self.told
     }
 
-    /// What both ends say of a connection.
+    /// What both ends say of a connection at a moment.
     #[must_use]
-    pub fn decide(&self, cluster: &Cluster, connection: &Connection) -> ConnectionDecision {
+    pub fn decide(&self, cluster: &Cluster, connection: &Connection, now: Timestamp) -> ConnectionDecision {
         let source = cluster.pod_at(connection.source);
         let destination = cluster.pod_at(connection.destination);
         let protocol = protocol_of(connection);
         if let Some(pod) = meets_itself(source, destination).filter(|_| connection.is_forwarded) {
-            return self.decide_hairpin(pod, connection, protocol);
+            return self.decide_hairpin(pod, connection, protocol, now);
         }
         let from = End {
             address: connection.source,
@@ -120,7 +120,7 @@ impl Judge {
             address: connection.destination,
             who: who(cluster, destination, connection.destination, source),
         };
-        self.memory.decide_connection(&from, &to, protocol, NOW)
+        self.memory.decide_connection(&from, &to, protocol, now)
     }
 
     /// A pod that a Service leads back to itself: cluster-wide policies judge it (network-policy-api, the
@@ -131,6 +131,7 @@ impl Judge {
         pod: &Member,
         connection: &Connection,
         protocol: Protocol,
+        now: Timestamp,
     ) -> ConnectionDecision {
         let decide = |direction, peer: IpAddr| {
             let pod = pod.pod.key.clone();
@@ -141,7 +142,7 @@ impl Judge {
                 peer_is_own_node: false,
                 protocol,
             };
-            let decision = self.memory.decide(&question, NOW);
+            let decision = self.memory.decide(&question, now);
             if decision.verdict == Verdict::Deny && decision.tier == "np" {
                 return Decision {
                     verdict: Verdict::Allow,

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use egret_policies::model::cluster::PodLife;
 use egret_shared::name::DnsName;
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
 
 use super::cluster::{Cluster, Forward, Member};
 use super::input::{Destination, Probe, Protocol, Source};
@@ -53,8 +55,8 @@ pub struct Reached {
     pub connection: Result<Connection, Unjudgeable>,
 }
 
-/// What each pod was told for each name, and still counts.
-pub type Told = BTreeMap<(PodKey, DnsName), BTreeSet<IpAddr>>;
+/// What each pod was told for each name, and until when it counts.
+pub type Told = BTreeMap<(PodKey, DnsName), BTreeMap<IpAddr, Timestamp>>;
 
 /// Finds the connections of probes.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +89,12 @@ impl Router<'_> {
             }
             Destination::Address(address) => self.route_to_address(&origin, *address, port),
             Destination::Service(key) => self.route_to_service(&origin, key, port),
+            Destination::Node(name) => {
+                let addresses = self.addresses_of_node(name)?;
+                origin
+                    .connect(&probe.to.to_string(), &addresses, port)
+                    .map(Route::Direct)
+            }
             Destination::Name(name) => self.route_to_name(&origin, probe, name, port),
         }
     }
@@ -98,6 +106,7 @@ impl Router<'_> {
                 let pod = self.cluster.pod_at(*address).map(|member| member.pod.key.clone());
                 (pod, vec![*address])
             }
+            Source::Node(name) => (None, self.addresses_of_node(name)?),
         };
         addresses.retain(|address| probe.family.is_none_or(|family| family == Family::of(*address)));
         Ok(Origin {
@@ -118,6 +127,17 @@ impl Router<'_> {
         let addresses = self.cluster.addresses(member);
         if addresses.is_empty() {
             return Err(without_address(member));
+        }
+        Ok(addresses)
+    }
+
+    fn addresses_of_node(&self, name: &Arc<str>) -> Result<Vec<IpAddr>, Unjudgeable> {
+        let addresses = self
+            .cluster
+            .addresses_of_node(name)
+            .ok_or_else(|| Unjudgeable::UnknownNode(Arc::clone(name)))?;
+        if addresses.is_empty() {
+            return Err(Unjudgeable::NodeWithoutAddress(Arc::clone(name)));
         }
         Ok(addresses)
     }
@@ -179,15 +199,24 @@ impl Router<'_> {
     ) -> Result<Route, Unjudgeable> {
         let pod = match (&origin.pod, &probe.from) {
             (Some(pod), _) | (None, Source::Pod(pod)) => pod.clone(),
-            (None, Source::Address(address)) => return Err(Unjudgeable::NoResolver(*address)),
+            (None, Source::Address(_) | Source::Node(_)) => {
+                return Err(Unjudgeable::NoResolver(probe.from.to_string()));
+            }
         };
         let key = (pod, name.clone());
         let Some(addresses) = self.told.get(&key) else {
             let (pod, name) = key;
             return Err(Unjudgeable::NoRecord { pod, name });
         };
+        let now = probe.moment();
+        let live = addresses.iter().filter(|(_, until)| **until > now);
+        let live: Vec<&IpAddr> = live.map(|(address, _)| address).collect();
+        if live.is_empty() {
+            let ((pod, name), at) = (key, probe.at);
+            return Err(Unjudgeable::ExpiredRecords { pod, name, at });
+        }
         let is_asked = |address: &&IpAddr| probe.family.is_none_or(|family| family == Family::of(**address));
-        let asked = addresses.iter().filter(is_asked);
+        let asked = live.into_iter().filter(is_asked);
         Ok(Route::Addresses(
             asked
                 .flat_map(|address| self.reach(origin, *address, port))

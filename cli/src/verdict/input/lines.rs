@@ -108,10 +108,18 @@ pub(crate) fn parse_line<T>(
     text: &str,
     parse: fn(&mut Fields) -> Result<T, LineProblem>,
 ) -> Result<T, LineProblem> {
-    let mut fields = match serde_json::from_str(text)? {
-        Value::Object(map) => Fields(map),
-        other => return Err(LineProblem::NoObject(kind_of(&other))),
-    };
+    match serde_json::from_str(text)? {
+        Value::Object(map) => parse_object(map, parse),
+        other => Err(LineProblem::NoObject(kind_of(&other))),
+    }
+}
+
+/// Reads an object, every field of which must mean something.
+pub(crate) fn parse_object<T>(
+    map: Map<String, Value>,
+    parse: fn(&mut Fields) -> Result<T, LineProblem>,
+) -> Result<T, LineProblem> {
+    let mut fields = Fields(map);
     let parsed = parse(&mut fields)?;
     match fields.0.keys().next() {
         Some(unknown) => Err(LineProblem::field(unknown, "unknown here")),

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
 
 use egret_shared::name::DnsName;
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
 use serde_json::Value;
 
 use super::lines::{Fields, LineProblem, kind_of, parse_text};
@@ -24,6 +27,8 @@ pub struct Probe {
     pub protocol: Protocol,
     /// The family to use; where it is left open, the first that both ends have.
     pub family: Option<Family>,
+    /// How long after the records were learned this is asked.
+    pub at: Duration,
 }
 
 /// Who connects.
@@ -33,6 +38,8 @@ pub enum Source {
     Pod(PodKey),
     /// Whoever has this address.
     Address(IpAddr),
+    /// A node by name.
+    Node(Arc<str>),
 }
 
 /// Where to.
@@ -46,6 +53,8 @@ pub enum Destination {
     Service(PodKey),
     /// What the source was told for a name.
     Name(DnsName),
+    /// A node by name.
+    Node(Arc<str>),
 }
 
 /// The protocol and, where it has them, the destination port.
@@ -73,7 +82,19 @@ impl Probe {
             to: parse_destination(&fields.require("to")?)?,
             protocol: parse_protocol(&protocol, fields.take("port").as_ref())?,
             family: fields.take("family").as_ref().map(parse_family).transpose()?,
+            at: fields
+                .take("at")
+                .as_ref()
+                .map(parse_seconds)
+                .transpose()?
+                .unwrap_or_default(),
         })
+    }
+
+    /// The moment at which it is asked; records are learned at zero.
+    #[must_use]
+    pub fn moment(&self) -> Timestamp {
+        Timestamp::from_millis(0).after(self.at)
     }
 }
 
@@ -87,14 +108,14 @@ fn parse_id(id: Value) -> Result<Value, LineProblem> {
     ))
 }
 
-const SOURCES: &str = "\"namespace/pod\" or {\"ip\": \"…\"}";
-const DESTINATIONS: &str =
-    "\"namespace/pod\", {\"ip\": \"…\"}, {\"service\": \"namespace/name\"} or {\"name\": \"…\"}";
+const SOURCES: &str = "\"namespace/pod\", {\"ip\": \"…\"} or {\"node\": \"…\"}";
+const DESTINATIONS: &str = "\"namespace/pod\", {\"ip\": \"…\"}, {\"node\": \"…\"}, {\"service\": \"namespace/name\"} or {\"name\": \"…\"}";
 
 fn parse_source(value: &Value) -> Result<Source, LineProblem> {
     match End::parse("from", value, SOURCES)? {
         End::Pod(pod) => Ok(Source::Pod(pod)),
         End::Tagged("ip", value) => Ok(Source::Address(parse_address("from.ip", value)?)),
+        End::Tagged("node", value) => Ok(Source::Node(parse_node("from.node", value)?)),
         End::Tagged(tag, _) => Err(LineProblem::field(
             &format!("from.{tag}"),
             format!("a source is {SOURCES}"),
@@ -108,6 +129,7 @@ fn parse_destination(value: &Value) -> Result<Destination, LineProblem> {
         End::Tagged("ip", value) => Ok(Destination::Address(parse_address("to.ip", value)?)),
         End::Tagged("service", value) => Ok(Destination::Service(parse_text("to.service", value)?)),
         End::Tagged("name", value) => Ok(Destination::Name(parse_text("to.name", value)?)),
+        End::Tagged("node", value) => Ok(Destination::Node(parse_node("to.node", value)?)),
         End::Tagged(tag, _) => Err(LineProblem::field(
             &format!("to.{tag}"),
             format!("a destination is {DESTINATIONS}"),
@@ -144,6 +166,10 @@ impl<'a> End<'a> {
 /// Reads an address; one that is IPv4 in the clothes of IPv6 (RFC 4291 §2.5.5.2) is IPv4 on the wire.
 pub(crate) fn parse_address(field: &str, value: &Value) -> Result<IpAddr, LineProblem> {
     parse_text(field, value).map(|address: IpAddr| address.to_canonical())
+}
+
+fn parse_node(field: &str, value: &Value) -> Result<Arc<str>, LineProblem> {
+    parse_text(field, value).map(|name: String| name.into())
 }
 
 fn parse_protocol(protocol: &Value, port: Option<&Value>) -> Result<Protocol, LineProblem> {
@@ -191,11 +217,24 @@ fn parse_family(value: &Value) -> Result<Family, LineProblem> {
     }
 }
 
+fn parse_seconds(value: &Value) -> Result<Duration, LineProblem> {
+    value
+        .as_f64()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| {
+            LineProblem::field(
+                "at",
+                format!("{value} is no time; a number of seconds from 0 on is expected"),
+            )
+        })
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(pod) => pod.fmt(f),
             Self::Address(address) => address.fmt(f),
+            Self::Node(node) => write!(f, "node {node}"),
         }
     }
 }
@@ -207,6 +246,7 @@ impl fmt::Display for Destination {
             Self::Address(address) => address.fmt(f),
             Self::Service(service) => write!(f, "service {service}"),
             Self::Name(name) => name.fmt(f),
+            Self::Node(node) => write!(f, "node {node}"),
         }
     }
 }
@@ -227,6 +267,24 @@ mod tests {
 
     fn parse(text: &str) -> Result<Probe, String> {
         lines::parse_line(text, Probe::parse).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn nodes_and_moments_are_read() {
+        let probe = parse(
+            r#"{"id":"1","from":{"node":"n1"},"to":{"node":"n2"},"protocol":"UDP","port":53,"at":1.5}"#,
+        )
+        .unwrap();
+        assert_eq!(probe.from, Source::Node("n1".into()));
+        assert_eq!(probe.to, Destination::Node("n2".into()));
+        assert_eq!(probe.moment(), Timestamp::from_millis(1500));
+        for at in ["-1", "\"1\"", "1e300"] {
+            let problem = parse(&format!(
+                r#"{{"id":"1","from":"a/b","to":"c/d","protocol":"TCP","port":80,"at":{at}}}"#
+            ))
+            .unwrap_err();
+            assert!(problem.starts_with("field \"at\": "), "{problem}");
+        }
     }
 
     #[test]

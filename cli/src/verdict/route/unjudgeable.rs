@@ -1,7 +1,8 @@
 //! Why a probe cannot be judged.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use egret_shared::name::DnsName;
 use egret_shared::net::Family;
@@ -21,6 +22,12 @@ pub enum Unjudgeable {
     /// It uses the network of a node that the manifests do not show.
     #[error("pod {0} has no address: it uses the network of its node, whose addresses no manifest has")]
     NoAddress(PodKey),
+    /// The manifests have no such node.
+    #[error("no node {0} in the manifests")]
+    UnknownNode(Arc<str>),
+    /// Nothing shows an address of it.
+    #[error("node {0} has no address in the manifests")]
+    NodeWithoutAddress(Arc<str>),
     /// Its addresses are a node's, or of a pod that started later.
     #[error("pod {0} has lost its address: a node or a pod that started later has it")]
     LostAddress(PodKey),
@@ -50,7 +57,7 @@ pub enum Unjudgeable {
     IcmpToService,
     /// Only pods are told addresses.
     #[error("{0} is no pod of the manifests, so nobody knows what it was told for a name")]
-    NoResolver(IpAddr),
+    NoResolver(String),
     /// It was told nothing.
     #[error("no record of {pod} for {name}")]
     NoRecord {
@@ -58,6 +65,16 @@ pub enum Unjudgeable {
         pod: PodKey,
         /// The name.
         name: DnsName,
+    },
+    /// All that it was told is over by then.
+    #[error("every record of {pod} for {name} is over {} s after it was learned", .at.as_secs_f64())]
+    ExpiredRecords {
+        /// The pod.
+        pod: PodKey,
+        /// The name.
+        name: DnsName,
+        /// When it was asked.
+        at: Duration,
     },
 }
 
