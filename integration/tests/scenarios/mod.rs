@@ -57,6 +57,7 @@ macro_rules! with_every_scenario {
             names: letter_case_makes_no_difference_anywhere without IgnoreCase;
             names: a_name_with_120_addresses_is_reached_at_each_of_them without RetryTruncated;
             names: rotating_answers_add_up_for_each_name_under_a_wildcard without AccumulateAddresses;
+            names: a_rule_of_names_and_ports_opens_those_ports_alone without MatchPorts;
             names: both_families_are_learned_side_by_side without AccumulateAddresses;
             answers: aliases_in_any_order_lead_to_their_addresses without FollowChain;
             answers: an_address_lives_as_long_as_the_shortest_alias_on_its_way without LowestTtl;

@@ -1,10 +1,13 @@
 //! Which addresses a name opens, and for whom.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
-use egret_integration::{Lookup, RecordType, Records, World};
+use egret_integration::{Lookup, RecordType, Records, World, node};
 
-use super::stage::{Setting, Told, eventually, only_names};
+use super::stage::{QUICK, Setting, Told, eventually, ip, only_names};
 
 /// Each name is fresh, so each first packet would meet a kernel that does not know its address yet.
 pub(super) fn an_allowed_name_resolves_and_connects_at_once(world: &mut World) -> Told {
@@ -154,14 +157,16 @@ pub(super) fn rotating_answers_add_up_for_each_name_under_a_wildcard(world: &mut
     Ok(())
 }
 
-/// Clients ask for A and AAAA at once, and connect to either.
+/// Clients ask for A and AAAA at once, over either family, and connect to either.
 pub(super) fn both_families_are_learned_side_by_side(world: &mut World) -> Told {
     let stage = Setting::of(only_names(&["*.dual.example.test"])).play(world)?;
     for number in 1..=10 {
         let name = format!("n{number}.dual.example.test");
         let addresses = [format!("203.0.113.{number}"), format!("2001:db8::{number}")];
         stage.upstream().set(&name, Records::addresses(addresses.clone()));
-        let questions = [RecordType::A, RecordType::AAAA].map(|record_type| Lookup::of(&name, record_type));
+        let server = [IpAddr::from(node::DNS), IpAddr::from(node::DNS_V6)][number % 2];
+        let questions =
+            [RecordType::A, RecordType::AAAA].map(|record_type| Lookup::of(&name, record_type).at(server));
         std::thread::scope(|scope| {
             let asked = questions
                 .each_ref()
@@ -177,5 +182,55 @@ pub(super) fn both_families_are_learned_side_by_side(world: &mut World) -> Told 
     eventually("the kernel has all of them", || {
         stage.kernel_records("client").len() == 20
     });
+    Ok(())
+}
+
+/// The older kind, with its own words; the deny is another object's.
+const NAMES_AND_PORTS: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha1
+kind: AdminNetworkPolicy
+metadata:
+  name: names-and-ports
+spec:
+  priority: 3
+  subject: {namespaces: {}}
+  egress:
+  - name: dns
+    action: Allow
+    to: [{networks: [169.254.20.10/32]}]
+    ports: [{portNumber: {protocol: UDP, port: 53}}]
+  - name: names
+    action: Allow
+    to: [{domainNames: [api.example.test]}]
+    ports:
+    - portNumber: {protocol: TCP, port: 443}
+    - portRange: {protocol: UDP, start: 4990, end: 5000}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: nothing-else
+spec:
+  tier: Baseline
+  priority: 0
+  subject: {namespaces: {}}
+  egress:
+  - {name: rest, action: Deny, to: [{networks: [0.0.0.0/0, "::/0"]}]}
+"#;
+
+pub(super) fn a_rule_of_names_and_ports_opens_those_ports_alone(world: &mut World) -> Told {
+    let stage = Setting::of(NAMES_AND_PORTS).play(world)?;
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    stage.ask("client", "api.example.test");
+    for (port, is_open) in [(443, true), (7, false), (80, false)] {
+        let outcome = stage.reach_port("client", "203.0.113.7", port);
+        assert_eq!(outcome.is_connected(), is_open, "TCP {port}: {outcome:?}");
+    }
+    for (port, is_open) in [(5000, true), (443, false)] {
+        let to = SocketAddr::new(ip("203.0.113.7"), port);
+        let outcome = stage.pod("client").exchange_udp(to, b"?", QUICK);
+        assert_eq!(outcome.is_answered(), is_open, "UDP {port}: {outcome:?}");
+    }
     Ok(())
 }
