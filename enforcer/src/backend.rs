@@ -23,6 +23,11 @@ pub trait Backend: Send + fmt::Debug {
     /// When the kernel cannot be read: nothing else may be called then.
     fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError>;
 
+    /// Whether `adopt` found rules of an earlier life: they stay in force until the first batch, which need not hurry.
+    fn is_in_force(&self) -> bool {
+        false
+    }
+
     /// Turns one state into the next, field by field of the batch. The first batch after `adopt` holds everything.
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing;
 

@@ -37,6 +37,13 @@ use peers::Peers;
 /// of them does not wait long.
 const MOST_AT_ONCE: usize = 512;
 
+/// How long rules of an earlier life may stay in force while nobody has told again what pods were told. A dnsd connects
+/// within 20 ms, waits 100 ms for interests that come only later, and then tells.
+///
+/// Without this, a rule whose names changed while the enforcer was away would begin with an empty set, and refuse what
+/// was realized before until the dnsd had spoken.
+const TOLD_AGAIN_WITHIN: Duration = Duration::from_millis(300);
+
 /// What the engine is made with.
 #[derive(Debug)]
 pub struct Setup {
@@ -77,6 +84,8 @@ enum Phase {
         is_complete: bool,
         /// Why the kernel could not be read; none once it was.
         unread: Option<String>,
+        /// Until when a dnsd is waited for; none before everything else is there.
+        patience: Option<Timestamp>,
     },
     /// Batches are made and applied.
     Running(Compiler<InSync>),
@@ -93,6 +102,7 @@ impl Engine {
                 compiler: Compiler::new(setup.compiler),
                 is_complete: false,
                 unread: Some("the kernel was not read yet".to_owned()),
+                patience: None,
             },
             backend: setup.backend,
             peers: Peers::default(),
@@ -243,21 +253,27 @@ impl Engine {
             }
             self.read_kernel(now);
         }
-        let is_ready = matches!(
-            &self.compiler,
-            Phase::Starting {
-                is_complete: true,
-                unread: None,
-                ..
-            }
-        );
-        if !is_ready {
+        if !self.is_ready(now) {
             return;
         }
         if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Moving) {
             self.compiler = Phase::Running(compiler.in_sync());
             self.set_resync(self.resync, now);
             tracing::info!("the source is in sync; the kernel is made to agree");
+        }
+    }
+
+    /// Whether the first batch can be made: everything is known, or what is in force can wait no longer.
+    fn is_ready(&mut self, now: Timestamp) -> bool {
+        let may_wait = self.backend.is_in_force() && !self.peers.have_told_again();
+        match &mut self.compiler {
+            Phase::Starting {
+                is_complete: true,
+                unread: None,
+                patience,
+                ..
+            } => !may_wait || *patience.get_or_insert(now.after(TOLD_AGAIN_WITHIN)) <= now,
+            Phase::Starting { .. } | Phase::Running(_) | Phase::Moving => false,
         }
     }
 
@@ -278,11 +294,12 @@ impl Engine {
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        let records = match &self.compiler {
+        let compiler = match &self.compiler {
             Phase::Running(compiler) => compiler.poll_timeout(),
-            Phase::Starting { .. } | Phase::Moving => None,
+            Phase::Starting { patience, .. } => *patience,
+            Phase::Moving => None,
         };
-        [records, self.retry.deadline(), self.next_resync]
+        [compiler, self.retry.deadline(), self.next_resync]
             .into_iter()
             .flatten()
             .min()

@@ -257,6 +257,83 @@ fn a_dnsd_that_does_not_read_is_dropped_and_the_other_goes_on() {
     assert_eq!(other.heard().last().unwrap(), "realized 4");
 }
 
+/// A kernel in which rules of an earlier life are in force.
+#[derive(Debug)]
+struct InForce(InMemory);
+
+impl Backend for InForce {
+    fn name(&self) -> &'static str {
+        "in force"
+    }
+
+    fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError> {
+        self.0.adopt(now)
+    }
+
+    fn is_in_force(&self) -> bool {
+        true
+    }
+
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+        self.0.apply(batch, now)
+    }
+
+    fn links_changed(&mut self, now: Timestamp) -> Standing {
+        self.0.links_changed(now)
+    }
+
+    fn reconcile(&mut self, now: Timestamp) -> Standing {
+        self.0.reconcile(now)
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        self.0.counters()
+    }
+
+    fn dump(&self) -> String {
+        self.0.dump()
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        self.0.remove_everything()
+    }
+}
+
+#[test]
+fn rules_in_force_are_replaced_when_every_dnsd_has_told_again_or_none_does_in_time() {
+    let told = [Member::Address("203.0.113.7".parse().unwrap())];
+    let begin = || {
+        let kernel = InMemory::default();
+        let mut engine = engine(InForce(kernel.clone()));
+        engine.take(cluster(&(POD.to_owned() + "---" + &names("*.example.test"))), NOW);
+        engine.take(in_sync(), NOW);
+        engine.pass(NOW);
+        assert_eq!(kernel.kernel().pods().count(), 0);
+        assert!(!reasons(&mut engine).is_empty());
+        (engine, kernel)
+    };
+
+    let (mut engine, kernel) = begin();
+    let dnsd = Dnsd::join(&mut engine, 1, 16);
+    engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    engine.pass(NOW);
+    assert_eq!(kernel.kernel().pods().count(), 0, "it has not told everything");
+    let through = number(1);
+    engine.take(Input::PeerSaid(dnsd.id, ToEnforcer::ResyncEnded { through }), NOW);
+    engine.pass(NOW);
+    assert_eq!(
+        (kernel.kernel().pods().count(), records(&kernel)),
+        (1, told.to_vec())
+    );
+    assert_eq!(reasons(&mut engine), Vec::<String>::new());
+
+    let (mut engine, kernel) = begin();
+    engine.pass(NOW.after(Duration::from_millis(299)));
+    assert_eq!(kernel.kernel().pods().count(), 0, "a dnsd may still come");
+    engine.pass(NOW.after(Duration::from_millis(300)));
+    assert_eq!(kernel.kernel().pods().count(), 1);
+}
+
 /// A kernel that refuses everything of a pod.
 #[derive(Debug)]
 struct Refusing(PodKey);

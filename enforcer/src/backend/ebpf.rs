@@ -251,6 +251,13 @@ impl Backend for Ebpf {
         Ok(())
     }
 
+    fn is_in_force(&self) -> bool {
+        match &self.stage {
+            Stage::Unread => false,
+            Stage::Adopted(kernel) | Stage::Running(kernel) => kernel.tables.hold_anything(),
+        }
+    }
+
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
         let node = if matches!(self.stage, Stage::Adopted(_)) {
             self.read_node()

@@ -420,6 +420,10 @@ impl Backend for Netfilter {
         Ok(())
     }
 
+    fn is_in_force(&self) -> bool {
+        matches!(self.phase, Phase::Adopting { had_state: true } | Phase::InForce)
+    }
+
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
         match self.phase {
             Phase::Adopting { had_state } => self.begin(batch, had_state, now),

@@ -30,6 +30,8 @@ struct Peer {
     through: Sequence,
     /// Whether `through` is still to be told.
     is_owed: bool,
+    /// Whether it has told again all that it knew when it connected.
+    has_told_again: bool,
 }
 
 /// An observation on its way into the kernel.
@@ -50,6 +52,7 @@ impl Peers {
             awaiting: VecDeque::new(),
             through: Sequence::ZERO,
             is_owed: false,
+            has_told_again: false,
         };
         self.peers.insert(id, peer);
     }
@@ -78,6 +81,7 @@ impl Peers {
                     peer.through = peer.through.max(through);
                 }
                 peer.is_owed = true;
+                peer.has_told_again = true;
             }
             ToEnforcer::Observed {
                 sequence,
@@ -137,6 +141,11 @@ impl Peers {
                 self.send(id, vec![ToDnsd::Realized { through, failed }]);
             }
         }
+    }
+
+    /// Whether there is a dnsd, and each has told again what it knew.
+    pub(super) fn have_told_again(&self) -> bool {
+        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_told_again)
     }
 
     pub(super) fn count(&self) -> usize {

@@ -93,8 +93,14 @@ impl Engine {
         let mut reasons = Vec::new();
         match &self.compiler {
             Phase::Starting {
-                is_complete, unread, ..
+                is_complete,
+                unread,
+                patience,
+                ..
             } => {
+                if patience.is_some() {
+                    reasons.push("a dnsd is waited for, to tell again what pods were told".to_owned());
+                }
                 if !is_complete {
                     let why = self.source.unreadable.as_deref().unwrap_or("it is being read");
                     reasons.push(format!("the source is not in sync: {why}"));

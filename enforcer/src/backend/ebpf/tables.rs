@@ -99,6 +99,11 @@ impl Tables {
         });
     }
 
+    /// Whether the kernel holds anything, of this life or an earlier one.
+    pub(super) fn hold_anything(&self) -> bool {
+        !self.tracker.programmed().is_empty()
+    }
+
     /// Wants the records that the kernel holds of these sets: they end when they expire.
     pub(super) fn adopt_records(&mut self, is_records: impl Fn(&[u8]) -> bool, now: Timestamp) {
         let is_adopted = |(place, value): &(&Place, &Vec<u8>)| {
