@@ -3,9 +3,10 @@
 use egret_integration::{LoadPlan, World};
 
 use crate::{
-    TestResult,
+    POLICY, TestResult,
     daemons::{Daemons, Victim, WHOLE_WITHIN},
     report::Seeded,
+    verdicts::realize,
 };
 
 /// Says something about another pod, so that the enforcer has rules to write.
@@ -55,7 +56,7 @@ pub(crate) const MOMENTS: &[(&str, Happening)] = &[
         },
     ),
     (
-        "killed while policies change",
+        "killed while another pod's policy changes",
         |daemons, world, victim, random| {
             world.manifests().write("unrelated.yaml", UNRELATED)?;
             std::thread::sleep(random.span(0..60));
@@ -64,6 +65,20 @@ pub(crate) const MOMENTS: &[(&str, Happening)] = &[
             world.manifests().remove("unrelated.yaml")?;
             std::thread::sleep(random.span(0..60));
             Ok(daemons.of(victim).kill().map(drop)?)
+        },
+    ),
+    (
+        "killed while its pods' policy gets one more name, three times",
+        |daemons, world, victim, random| {
+            for round in 0..3 {
+                realize(world)?;
+                let wider = POLICY.replace("domainNames: [", &format!("domainNames: [more{round}.example, "));
+                world.manifests().write("policy.yaml", &wider)?;
+                std::thread::sleep(random.span(0..300));
+                daemons.of(victim).kill()?;
+                daemons.bring_back(world)?;
+            }
+            Ok(())
         },
     ),
     ("killed together with the other", |daemons, _, victim, random| {
