@@ -55,12 +55,16 @@ pub(super) fn a_question_that_belongs_to_no_pod_is_answered_and_not_recorded(wor
     ];
     let answer = stage.world.node().run(&dig)?;
     assert_eq!(answer.stdout, "203.0.113.7\n", "{answer:?}");
+    stage.assert_refused("client", "203.0.113.7");
+    assert_eq!(
+        stage.dnsd_counted("egret_dnsd_observations_total", &[]),
+        0.0,
+        "observations"
+    );
     assert_eq!(
         stage.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "local")]),
         1.0
     );
-    assert_eq!(stage.dnsd_counted("egret_dnsd_observations_total", &[]), 0.0);
-    stage.assert_refused("client", "203.0.113.7");
     Ok(())
 }
 

@@ -28,7 +28,7 @@ fn assert_verdicts(stage: &Stage<'_>, probes: &[Probe<'_>]) {
         .zip(outcomes)
         .filter(|((.., wanted), got)| wanted != got)
         .collect();
-    assert!(wrong.is_empty(), "wanted and got: {wrong:#?}");
+    assert!(wrong.is_empty(), "wanted and got: {wrong:?}");
 }
 
 const PORTS: &str = r#"apiVersion: networking.k8s.io/v1
