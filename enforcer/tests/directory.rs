@@ -75,6 +75,7 @@ fn words(event: &Event) -> String {
         Event::Apply(entity) => format!("+{}", key(&entity.key())),
         Event::Delete(gone) => format!("-{}", key(gone)),
         Event::Observed(_) => "observed".to_owned(),
+        Event::Restored(_) => "restored".to_owned(),
     }
 }
 

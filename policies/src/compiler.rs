@@ -9,7 +9,7 @@ use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
 use crate::model::cluster::{Entity, EntityKey};
-use crate::records::{Record, RecordStats};
+use crate::records::{Record, RecordStats, Remembered};
 use crate::rules::Batch;
 
 mod settings;
@@ -30,6 +30,9 @@ pub enum Event {
     Delete(EntityKey),
     /// A client was told addresses.
     Observed(Observation),
+    /// A pod was told this in an earlier life of the compiler. A pod that is not known, or is another run than was
+    /// told, gets nothing: the objects come before.
+    Restored(Remembered),
 }
 
 /// Not everything is known yet: rules made now would be weaker or harder than what the cluster says.
@@ -77,6 +80,7 @@ impl<State> Compiler<State> {
             Event::Apply(entity) => self.engine.apply(entity, now),
             Event::Delete(key) => self.engine.delete(&key, now),
             Event::Observed(observation) => self.engine.observe(observation, now),
+            Event::Restored(remembered) => self.engine.restore(&remembered, now),
         }
         self.engine.pending_revision()
     }
@@ -95,6 +99,17 @@ impl<State> Compiler<State> {
     /// Live records, in the order in which they end.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
         self.engine.records.iter()
+    }
+
+    /// Whether `take_changed_records` would give any.
+    #[must_use]
+    pub fn has_changed_records(&self) -> bool {
+        self.engine.records.have_changed()
+    }
+
+    /// All records of the pods whose records changed since the last call, to be kept for `Event::Restored`.
+    pub fn take_changed_records(&mut self) -> Vec<Remembered> {
+        self.engine.take_changed_records()
     }
 
     /// Counts and limits of records.

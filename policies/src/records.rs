@@ -15,7 +15,9 @@ use egret_shared::time::Timestamp;
 mod settings;
 mod pod;
 mod waiting;
+mod remembered;
 
+pub use remembered::{Remembered, RememberedRecord};
 pub use settings::{RecordLimits, RecordSettings};
 
 pub(crate) use waiting::Waiting;
@@ -80,6 +82,10 @@ pub(crate) struct Records {
     by_expiry: BTreeSet<(Timestamp, Told)>,
     /// Answers are numbered, so that the oldest can be found whatever the clock says.
     answers: u64,
+    /// What is restored is older than any answer: it has numbers of its own, below those of answers.
+    restored: u64,
+    /// Pods whose records are others than were last asked for.
+    changed: BTreeSet<PodKey>,
     pub(crate) stats: RecordStats,
 }
 
@@ -92,10 +98,12 @@ impl Records {
             ..RecordStats::default()
         };
         Self {
+            answers: settings.limits.total as u64,
+            restored: 0,
+            changed: BTreeSet::new(),
             settings,
             pods: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
-            answers: 0,
             stats,
         }
     }
@@ -128,12 +136,70 @@ impl Records {
                 name: Arc::clone(&name),
                 address,
             };
-            self.tell(&told, until);
+            self.tell(&told, until, self.answers);
             changed.push(told);
         }
         changed.extend(self.keep_limits(pod, &name));
         self.forget_empty_pod(pod);
         changed
+    }
+
+    /// Takes in what a pod was told in an earlier life; returns all records that came, changed or had to go.
+    /// Nothing lives longer than it was to live, nor longer than if it were told now.
+    pub(crate) fn restore(
+        &mut self,
+        pod: &PodKey,
+        remembered: &[RememberedRecord],
+        now: Timestamp,
+    ) -> Vec<Told> {
+        let longest = self.settings.lifetime(Timestamp::from_millis(u64::MAX), now);
+        let mut changed = Vec::new();
+        for record in remembered {
+            let address = record.address.to_canonical();
+            let until = longest.map_or(record.expires, |longest| record.expires.min(longest));
+            if until <= now {
+                continue;
+            }
+            if self.settings.is_protected(address) {
+                self.stats.protected += 1;
+                continue;
+            }
+            if self.restored >= self.settings.limits.total as u64 {
+                self.stats.evicted_total += 1;
+                continue;
+            }
+            let name = self
+                .pods
+                .entry(pod.clone())
+                .or_default()
+                .shared_name(&record.name);
+            let told = Told {
+                pod: pod.clone(),
+                name: Arc::clone(&name),
+                address,
+            };
+            self.restored += 1;
+            self.tell(&told, until, self.restored);
+            changed.push(told);
+            changed.extend(self.keep_limits(pod, &name));
+        }
+        self.forget_empty_pod(pod);
+        changed
+    }
+
+    /// The pods whose records are others than when this was called before.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<PodKey> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Whether `take_changed` would give any.
+    pub(crate) fn have_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// What a pod was told, the oldest answer first.
+    pub(crate) fn remembered(&self, pod: &PodKey) -> Vec<RememberedRecord> {
+        self.pods.get(pod).map(PodRecords::remembered).unwrap_or_default()
     }
 
     /// Ends what has lived its time; returns it.
@@ -214,16 +280,17 @@ impl Records {
     }
 
     /// A newer answer extends what was told, and never shortens it.
-    fn tell(&mut self, told: &Told, until: Timestamp) {
+    fn tell(&mut self, told: &Told, until: Timestamp, answer: u64) {
         let Some(records) = self.pods.get_mut(&told.pod) else {
             return;
         };
-        let before = records.tell(&told.name, told.address, until, self.answers);
+        let before = records.tell(&told.name, told.address, until, answer);
         if let Some(before) = before.filter(|before| *before < until) {
             self.by_expiry.remove(&(before, told.clone()));
         }
         if before.is_none_or(|before| before < until) {
             self.by_expiry.insert((until, told.clone()));
+            self.changed.insert(told.pod.clone());
         }
     }
 
@@ -234,6 +301,7 @@ impl Records {
             .and_then(|records| records.remove(&told.name, told.address));
         if let Some(until) = until {
             self.by_expiry.remove(&(until, told.clone()));
+            self.changed.insert(told.pod.clone());
         }
     }
 

@@ -3,13 +3,14 @@
 mod situation;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, Settings};
 use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod};
 use egret_policies::model::{Direction, Policy};
-use egret_policies::records::{RecordLimits, RecordSettings};
+use egret_policies::records::{RecordLimits, RecordSettings, Remembered};
 use egret_policies::rules::Batch;
 use egret_shared::name::NamePattern;
 use egret_shared::time::Timestamp;
@@ -249,6 +250,127 @@ fn a_policy_that_comes_later_works_from_history() {
     situation.apply(Entity::Policy(names_only(&["*.example.test"])));
     assert!(reaches(&situation, "default/client", API));
     assert!(!reaches(&situation, "default/other", API));
+}
+
+/// What is remembered of one life, told to the next one.
+fn next_life(before: &mut Situation, records: RecordSettings, list: &[&str], pods: [Pod; 2]) -> Situation {
+    let settings = Settings {
+        records,
+        ..settings()
+    };
+    let entities = pods.map(Entity::Pod).into_iter();
+    let mut after = Situation::with(settings, entities.chain([Entity::Policy(names_only(list))]));
+    after.now = before.now;
+    for remembered in before.compiler.take_changed_records() {
+        after.tell(Event::Restored(remembered));
+    }
+    after.poll();
+    after
+}
+
+#[test]
+fn a_policy_that_changed_between_two_lives_works_from_what_was_told_in_the_first() {
+    let usual = RecordSettings::default();
+    let mut first = situation(&["www.example.test"]);
+    first.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    first.sleep(20);
+    let mut second = next_life(&mut first, usual, &["api.example.test"], [client(), other()]);
+    assert!(reaches(&second, "default/client", API));
+    assert!(!reaches(&second, "default/other", API));
+    second.sleep(69);
+    assert!(reaches(&second, "default/client", API));
+    second.sleep(1);
+    assert!(!reaches(&second, "default/client", API), "no second grace");
+}
+
+#[test]
+fn what_was_told_is_not_restored_to_another_run_or_to_a_protected_address() {
+    let usual = RecordSettings::default();
+    let another = Pod {
+        uid: Some(Arc::from("another")),
+        ..client()
+    };
+    let moved = pod("default/client", "app=client", &["10.0.0.9"]);
+    let protecting = RecordSettings {
+        protected: vec!["203.0.113.0/24".parse().unwrap()],
+        ..usual.clone()
+    };
+    for (what, settings, pod, is_restored) in [
+        ("the same", usual.clone(), client(), true),
+        ("another uid", usual.clone(), another, false),
+        ("another address", usual.clone(), moved, false),
+        ("protected since", protecting, client(), false),
+    ] {
+        let mut first = situation(&["api.example.test"]);
+        first.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+        let second = next_life(&mut first, settings, &["api.example.test"], [pod, other()]);
+        assert_eq!(reaches(&second, "default/client", API), is_restored, "{what}");
+    }
+}
+
+#[test]
+fn nothing_is_restored_for_longer_than_if_it_were_told_now() {
+    let short = RecordSettings {
+        max_ttl: Duration::from_secs(5),
+        ..RecordSettings::default()
+    };
+    let mut first = situation(&["api.example.test"]);
+    first.observe("10.0.0.1", "api.example.test", &[ip(API)], 3600);
+    let mut second = next_life(&mut first, short, &["api.example.test"], [client(), other()]);
+    second.sleep(34);
+    assert!(reaches(&second, "default/client", API));
+    second.sleep(1);
+    assert!(!reaches(&second, "default/client", API));
+}
+
+#[test]
+fn what_is_restored_gives_way_to_what_was_told_since() {
+    let mut first = situation(&["api.example.test"]);
+    first.observe("10.0.0.1", "api.example.test", &many(100), 60);
+    let remembered = first.compiler.take_changed_records();
+    let few = RecordSettings {
+        limits: RecordLimits {
+            addresses_per_name: 100,
+            ..RecordLimits::default()
+        },
+        ..RecordSettings::default()
+    };
+    let mut second = with_records(few, &["api.example.test"]);
+    let since = ip("198.51.100.1");
+    second.observe("10.0.0.1", "api.example.test", &[since], 60);
+    for remembered in remembered {
+        second.compiler.handle(Event::Restored(remembered), second.now);
+    }
+    let left: Vec<IpAddr> = second.compiler.records().map(|record| record.address).collect();
+    assert_eq!(left.len(), 100);
+    assert!(left.contains(&since));
+    assert!(!left.contains(&many(1)[0]), "the oldest went");
+    assert_eq!(second.compiler.record_stats().evicted_addresses_per_name, 1);
+}
+
+#[test]
+fn only_pods_whose_records_changed_are_remembered_anew() {
+    let mut situation = situation(&["api.example.test"]);
+    let changed = |situation: &mut Situation| -> Vec<(String, usize)> {
+        let changed = situation.compiler.take_changed_records();
+        let words = |of: &Remembered| (of.pod.to_string(), of.records.len());
+        changed.iter().map(words).collect()
+    };
+    assert_eq!(changed(&mut situation), []);
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 600);
+    let of = |name: &str, count: usize| (name.to_owned(), count);
+    assert_eq!(
+        changed(&mut situation),
+        [of("default/client", 1), of("default/other", 1)]
+    );
+    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    assert_eq!(changed(&mut situation), [], "nothing lives longer than before");
+    situation.sleep(90);
+    situation.compiler.handle_timeout(situation.now);
+    assert_eq!(changed(&mut situation), [of("default/client", 0)]);
+    situation.delete(EntityKey::Pod(key("default/other")));
+    assert_eq!(changed(&mut situation), [of("default/other", 0)]);
 }
 
 #[test]

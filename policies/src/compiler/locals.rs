@@ -9,7 +9,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use crate::records::{RecordStats, Told, Waiting};
+use crate::records::{RecordStats, Remembered, Told, Waiting};
 
 use super::engine::Engine;
 
@@ -35,6 +35,36 @@ impl Engine {
             Some(_) => self.records.stats.unattributed += 1,
             None => self.locals.waiting.keep(observation, now),
         }
+    }
+
+    /// Takes in what a run of a pod was told in an earlier life.
+    pub(super) fn restore(&mut self, remembered: &Remembered, now: Timestamp) {
+        let is_same_run = self.locals.pods.get(&remembered.pod).is_some_and(|local| {
+            let has_kept = |address: &IpAddr| local.addresses.contains(&address.to_canonical());
+            let had_any = !remembered.addresses.is_empty();
+            local.uid == remembered.uid && had_any && remembered.addresses.iter().all(has_kept)
+        });
+        if is_same_run {
+            let changed = self.records.restore(&remembered.pod, &remembered.records, now);
+            self.refresh_records(&changed);
+        }
+    }
+
+    /// The pods whose records are others than when this was called before; a pod that is gone has none left.
+    pub(super) fn take_changed_records(&mut self) -> Vec<Remembered> {
+        let changed = self.records.take_changed();
+        let remember = |pod: PodKey| {
+            let local = self.locals.pods.get(&pod);
+            Remembered {
+                uid: local.and_then(|local| local.uid.clone()),
+                addresses: local
+                    .map(|local| local.addresses.iter().copied().collect())
+                    .unwrap_or_default(),
+                records: self.records.remembered(&pod),
+                pod,
+            }
+        };
+        changed.into_iter().map(remember).collect()
     }
 
     /// Counts and limits of records.

@@ -8,6 +8,8 @@ use egret_shared::observation::Observation;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use crate::records::Remembered;
+
 use super::World;
 
 /// One address that a pod was told.
@@ -29,6 +31,33 @@ pub(super) struct Run {
 }
 
 impl World {
+    /// A run of a pod was told this in an earlier life; nothing comes of it when there is no such run.
+    pub fn restore(&mut self, remembered: &Remembered, now: Timestamp) {
+        let is_there = self.runs.iter().any(|run| {
+            run.pod == remembered.pod
+                && run.uid == remembered.uid
+                && !remembered.addresses.is_empty()
+                && remembered
+                    .addresses
+                    .iter()
+                    .all(|address| run.addresses.contains(address))
+        });
+        let records = &self.settings.records;
+        let latest = now.after(records.max_ttl).after(records.grace);
+        let is_protected = |address: &IpAddr| records.protected.iter().any(|net| net.contains(address));
+        let told = remembered
+            .records
+            .iter()
+            .filter(|record| is_there && !is_protected(&record.address))
+            .map(|record| Told {
+                pod: remembered.pod.clone(),
+                name: (*record.name).clone(),
+                address: record.address,
+                until: record.expires.min(latest),
+            });
+        self.told.extend(told);
+    }
+
     pub(super) fn remember(&mut self, observation: &Observation, now: Timestamp) {
         let asking = self
             .pod_at(observation.client.to_canonical())

@@ -8,7 +8,7 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::Told;
+use super::{RememberedRecord, Told};
 
 /// The records of a pod, by name and by address.
 #[derive(Debug, Default)]
@@ -44,6 +44,7 @@ impl PodRecords {
         let lives = self.names.entry(Arc::clone(name)).or_default();
         let before = lives.get(&address).copied();
         let until = before.map_or(until, |before| before.until.max(until));
+        let answer = before.map_or(answer, |before| before.answer.max(answer));
         lives.insert(address, Life { until, answer });
         self.by_address
             .entry(address)
@@ -96,6 +97,21 @@ impl PodRecords {
             name: Arc::clone(name),
             address: *address,
         })
+    }
+
+    /// All of it, the oldest answer first.
+    pub(super) fn remembered(&self) -> Vec<RememberedRecord> {
+        self.by_age
+            .iter()
+            .filter_map(|(_, name, address)| {
+                let life = self.names.get(name)?.get(address)?;
+                Some(RememberedRecord {
+                    name: Arc::clone(name),
+                    address: *address,
+                    expires: life.until,
+                })
+            })
+            .collect()
     }
 
     /// The address of a name that was told longest ago, when the name has more than `limit`.

@@ -282,6 +282,7 @@ impl Situation {
             Event::Apply(entity) => self.world.apply(entity.clone()),
             Event::Delete(key) => self.world.delete(key),
             Event::Observed(observation) => self.world.observe(observation, self.now),
+            Event::Restored(remembered) => self.world.restore(remembered, self.now),
         }
         self.compiler.handle(event, self.now);
     }
