@@ -236,7 +236,8 @@ impl Resolver {
 
     async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Arc<Known>, UpstreamError> {
         let Some(key) = asked.key.clone() else {
-            return self.ask(asked.query.clone()).await.map(Arc::new);
+            // Boxed: the rare way must not make every waiting query as large as itself.
+            return Box::pin(self.ask(asked.query.clone())).await.map(Arc::new);
         };
         let (resolver, query) = (Arc::clone(self), asked.query.clone());
         let ask = || async move {

@@ -73,7 +73,7 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
             key,
         };
         let asking = ask();
-        drop(task::spawn("forward", async move {
+        drop(task::spawn_brief(async move {
             let result = asking.await;
             drop(landing);
             sender.send_replace(Some(result));

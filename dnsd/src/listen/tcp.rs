@@ -124,7 +124,7 @@ async fn read(
                     }
                     drop(permit);
                 };
-                drop(task::spawn("answer", service.under_way.track_future(answering)));
+                drop(task::spawn_brief(service.under_way.track_future(answering)));
             }
         }
     }

@@ -72,7 +72,7 @@ fn spawn(
             report(datagrams.send(&reply, &envelope).await, &envelope);
         }
     };
-    drop(task::spawn("answer", service.under_way.track_future(answering)));
+    drop(task::spawn_brief(service.under_way.track_future(answering)));
 }
 
 fn report(sent: io::Result<()>, envelope: &Envelope) {

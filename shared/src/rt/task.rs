@@ -14,3 +14,13 @@ where
     #[allow(clippy::disallowed_methods, reason = "this is the place")]
     tokio::spawn(future.instrument(tracing::info_span!("run", task = name)))
 }
+
+/// Spawns a task that is one of thousands a second: it has no name, since a span for each costs microseconds.
+pub fn spawn_brief<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    #[allow(clippy::disallowed_methods, reason = "this is the place")]
+    tokio::spawn(future)
+}
