@@ -53,10 +53,10 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Written {
-    /// Where objects come from: dir: and a folder of manifests (YAML, JSON), which is watched [required]
+    /// Where objects come from: dir: and a folder of manifests (YAML, JSON), which is watched (required)
     #[arg(long, value_name = "dir:PATH")]
     pub source: Option<Source>,
-    /// The name of this node, as Pods have it in spec.nodeName [required]
+    /// The name of this node, as Pods have it in spec.nodeName (required)
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
     /// What enforces [default: netfilter]
