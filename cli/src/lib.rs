@@ -8,8 +8,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod list;
+pub mod reach;
 pub mod verdict;
 
+use reach::input::ReachError;
 use verdict::{Outcome, VerdictError};
 
 /// Ask, offline, what network policies mean
@@ -24,6 +27,8 @@ pub struct Arguments {
 enum Command {
     /// Judge connections by the policies in manifests, without a cluster
     Verdict(verdict::Arguments),
+    /// List all connections that the policies in manifests allow
+    List(list::Arguments),
 }
 
 /// What a single question ends in when the answer is no.
@@ -38,23 +43,45 @@ impl Arguments {
         let mut out = BufWriter::new(io::stdout().lock());
         let mut remarks = io::stderr().lock();
         let outcome = match &self.command {
-            Command::Verdict(arguments) => arguments.run(&mut out, &mut remarks),
+            Command::Verdict(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(status)
+                .map_err(Failure::from),
+            Command::List(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(Failure::from),
         };
         drop(remarks);
         match outcome {
-            Ok(Outcome::Answered) => ExitCode::SUCCESS,
-            Ok(Outcome::Denied) => ExitCode::from(DENIED),
-            Ok(Outcome::Unanswered) => ExitCode::from(UNANSWERED),
+            Ok(status) => status,
             // Whoever read the answers has seen enough of them, as `head` does.
-            Err(VerdictError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                ExitCode::SUCCESS
-            }
+            Err(
+                Failure::Verdict(VerdictError::Output(error)) | Failure::Reach(ReachError::Output(error)),
+            ) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(error) => complain(&error),
         }
     }
 }
 
-fn complain(error: &VerdictError) -> ExitCode {
+/// Why a command gives no answer.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Verdict(#[from] VerdictError),
+    #[error(transparent)]
+    Reach(#[from] ReachError),
+}
+
+fn status(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Answered => ExitCode::SUCCESS,
+        Outcome::Denied => ExitCode::from(DENIED),
+        Outcome::Unanswered => ExitCode::from(UNANSWERED),
+    }
+}
+
+fn complain(error: &Failure) -> ExitCode {
     // Where even this cannot be written, the exit status still says it.
     drop(writeln!(io::stderr(), "egret: {error}"));
     ExitCode::from(UNANSWERED)

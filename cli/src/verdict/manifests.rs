@@ -31,6 +31,10 @@ pub struct Manifests {
     pub namespaces: Vec<Namespace>,
     /// Pods, and workloads without a pod of their name.
     pub members: BTreeMap<PodKey, Member>,
+    /// The object that each of them comes from.
+    pub origins: BTreeMap<PodKey, ObjectRef>,
+    /// The first owner of each object that pods come from (`metadata.ownerReferences`).
+    pub owners: BTreeMap<ObjectRef, ObjectRef>,
     /// Nodes.
     pub nodes: Vec<Node>,
     /// Services.
@@ -189,8 +193,14 @@ impl Collector {
     }
 
     fn keep_pod(&mut self, pod: Pod, object: &Object) {
-        self.owners.extend(owners(object));
+        let reference = object.reference();
+        let owners = owners(object);
+        if let Some(owner) = owners.first() {
+            self.manifests.owners.insert(reference.clone(), owner.clone());
+        }
+        self.owners.extend(owners);
         let key = pod.key.clone();
+        self.manifests.origins.insert(key.clone(), reference);
         let member = Member {
             is_ready: is_ready(object),
             pod,

@@ -141,7 +141,7 @@ fn asks_for(ports: &Ports, protocol: Protocol) -> bool {
 }
 
 /// The networks that a policy names.
-pub(super) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
+pub(crate) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
     Direction::ALL
         .into_iter()
         .filter_map(|direction| match policy.effect(direction) {

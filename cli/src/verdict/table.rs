@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::input::Probe;
 use super::row::{End, Part, Row, Word};
 
-const WIDTH: u16 = 100;
+pub(crate) const WIDTH: u16 = 100;
 /// Longer ids and connections are broken into lines: what decided needs the room.
 const ID_WIDTH: u16 = 20;
 const CONNECTION_WIDTH: u16 = 30;
 
 /// A line under the header and nothing else.
-const PLAIN: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+pub(crate) const PLAIN: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// The answers as a table, with what was asked.
 #[must_use]
@@ -43,7 +43,7 @@ pub fn render(answers: &[(&Probe, Row)]) -> String {
     text
 }
 
-fn empty_table(style: TableStyle) -> Table {
+pub(crate) fn empty_table(style: TableStyle) -> Table {
     let mut table = Table::new();
     table
         .load_style(style)
@@ -52,7 +52,7 @@ fn empty_table(style: TableStyle) -> Table {
     table
 }
 
-fn header(text: &str) -> Cell {
+pub(crate) fn header(text: &str) -> Cell {
     Cell::new(text).add_attribute(Attribute::Bold)
 }
 
@@ -196,10 +196,10 @@ fn summary(answers: &[(&Probe, Row)]) -> String {
     )
 }
 
-fn count(number: usize, one: &str, many: &str) -> String {
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-fn plain(id: &Value) -> String {
+pub(crate) fn plain(id: &Value) -> String {
     id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }

@@ -1,0 +1,158 @@
+//! `egret list`: all connections that the policies in manifests allow.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use comfy_table::Cell;
+use egret_policies::model::Direction;
+use serde::Serialize;
+
+use crate::reach::Reach;
+use crate::reach::fold::{Folding, Unit};
+use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::json::EndsJson;
+use crate::reach::load::Loaded;
+use crate::reach::merge::{Row, merge};
+use crate::reach::names::Everybody;
+use crate::reach::points::Point;
+use crate::reach::ports::PortSet;
+use crate::verdict::table::{PLAIN, count, empty_table, header};
+
+mod dot;
+
+/// What is asked on the command line.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    from: From,
+    /// List each pod for itself, not each workload
+    #[arg(long)]
+    pods: bool,
+    /// How to print the connections
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+const AFTER_HELP: &str = "\
+Ends of connections:
+  shop/client         a workload, with all its pods
+  own node            the node on which the pod at the other end runs
+  node node-1         a node, for pods that run on others
+  outside             every address that is neither a pod's nor a node's
+  10.0.0.0/8          those of them in these networks
+  *.example.com       those that the pod was told for such a name, if less is allowed without
+
+A connection of a pod with itself is always allowed, and not listed.
+
+Exit status:
+  0  all is listed
+  2  bad usage, or input that cannot be read";
+
+/// How to print connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// For programs: one object a line
+    Json,
+    /// The same as one list in YAML
+    Yaml,
+    /// The source of a picture, for Graphviz
+    Dot,
+}
+
+#[derive(Serialize)]
+struct Allowed<'a> {
+    #[serde(flatten)]
+    ends: EndsJson,
+    ports: &'a PortSet,
+}
+
+impl Arguments {
+    /// Lists: connections go to `out`, all that should be known besides to `remarks`.
+    ///
+    /// # Errors
+    /// Why there is no list.
+    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ReachError> {
+        let reach = Reach::new(Loaded::read(&self.from.manifests, self.from.as_stored)?);
+        let folding = if self.pods {
+            Folding::Pods
+        } else {
+            Folding::Workloads
+        };
+        let units = reach.units(folding, &BTreeSet::new());
+        let rows = connections(&reach, &units);
+        reach.loaded.write_remarks(remarks)?;
+        let objects = || -> Vec<Allowed<'_>> { rows.iter().map(object).collect() };
+        match self.output {
+            Output::Table => write!(out, "{}", table(&units, &rows))?,
+            Output::Json => write_json(&objects(), out)?,
+            Output::Yaml => write_yaml(&objects(), out)?,
+            Output::Dot => write!(out, "{}", dot::render(&units, &rows))?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+/// All connections that are allowed.
+#[must_use]
+pub fn connections(reach: &Reach, units: &[Unit]) -> Vec<Row<PortSet>> {
+    let mut points = Vec::new();
+    for unit in units {
+        for other in units {
+            points.extend(reach.between_pods(unit, other));
+        }
+        points.extend(reach.with_nodes(unit));
+        for direction in Direction::ALL {
+            let cuts = reach.cuts(unit, direction);
+            points.extend(reach.with_outside(unit, direction, &cuts));
+            points.extend(reach.with_names(unit, &cuts));
+        }
+    }
+    merge(points.into_iter().map(|point| {
+        let ports = Some(ports(&point)).filter(|ports| !ports.is_empty());
+        (point.way, point.extent, ports)
+    }))
+}
+
+/// What is allowed; of names, what is allowed because of them.
+fn ports(point: &Point) -> PortSet {
+    let allowed = point.said.allowed();
+    match &point.untold {
+        Some(untold) => allowed.without(untold),
+        None => allowed,
+    }
+}
+
+fn object(row: &Row<PortSet>) -> Allowed<'_> {
+    Allowed {
+        ends: EndsJson::of(row),
+        ports: &row.value,
+    }
+}
+
+fn table(units: &[Unit], rows: &[Row<PortSet>]) -> String {
+    let mut table = empty_table(PLAIN);
+    table.set_header(["FROM", "TO", "PORTS"].map(header));
+    for several in Everybody::of(units).gather(rows, words) {
+        table.add_row([several.from.join("\n"), several.to.join("\n"), several.said].map(Cell::new));
+    }
+    let pods = units.iter().map(|unit| unit.workload.pods.len()).sum();
+    format!(
+        "{}\n\n{} ({}), {}\n",
+        table.trim_fmt(),
+        count(units.len(), "workload", "workloads"),
+        count(pods, "pod", "pods"),
+        count(rows.len(), "connection", "connections"),
+    )
+}
+
+fn words(row: &Row<PortSet>) -> String {
+    match row.part.family() {
+        Some(family) => format!("{family}: {}", row.value),
+        None => row.value.to_string(),
+    }
+}

@@ -1,0 +1,271 @@
+//! Who may connect to whom, computed from the rules of all pods: not by asking about samples, but for all
+//! ports and all addresses that rules can tell apart.
+//!
+//! ```text
+//!  manifests ──▶ load ──▶ rules (per direction, with what each says of all ports)
+//!                 │                       ▲
+//!                 └─────▶ facts (which sets an address is in) ──▶ points ──▶ merge ──▶ rows
+//! ```
+//!
+//! Of pods that have equal rules and are in the same sets nothing is computed twice.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use egret_policies::memory::{Decision, Memory};
+use egret_policies::model::Direction;
+use egret_policies::model::cluster::PodLife;
+use egret_policies::rules::{Member as SetMember, SetId, SetKind};
+use egret_shared::net::IpNet;
+
+pub mod input;
+pub mod addresses;
+pub mod fold;
+pub mod load;
+pub mod json;
+pub mod merge;
+pub mod names;
+pub mod place;
+pub mod points;
+pub mod ports;
+pub mod ranges;
+pub mod rules;
+
+use load::Loaded;
+use ports::PortSet;
+use rules::{Facts, Rules, Slice, allowed};
+
+/// The rules and sets of a cluster, ready to be asked.
+#[derive(Debug)]
+pub struct Reach {
+    /// What was read.
+    pub loaded: Loaded,
+    /// Nodes by name, with the addresses that are theirs.
+    pub nodes: BTreeMap<Arc<str>, BTreeSet<IpAddr>>,
+    sets: Sets,
+    records: BTreeMap<SetId, Arc<str>>,
+    known_rules: RefCell<Known<Rules>>,
+    known_facts: RefCell<Known<Facts>>,
+    judged: RefCell<HashMap<(RulesId, FactsId), Rc<Judged>>>,
+}
+
+/// Equal rules have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RulesId(usize);
+
+/// Equal facts have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FactsId(usize);
+
+/// What rules say of all ports.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Which ports are allowed.
+    pub allowed: PortSet,
+    /// What was decided, port by port.
+    pub slices: Vec<Slice>,
+}
+
+impl From<Vec<Slice>> for Judged {
+    fn from(slices: Vec<Slice>) -> Self {
+        Self {
+            allowed: allowed(&slices),
+            slices,
+        }
+    }
+}
+
+impl Judged {
+    /// What is decided for some of the ports: each decision once, with the ports.
+    pub fn decisions<'a>(&'a self, ports: &'a PortSet) -> impl Iterator<Item = (PortSet, &'a Decision)> {
+        self.slices
+            .iter()
+            .map(|slice| (slice.ports.intersection(ports), &slice.decision))
+            .filter(|(ports, _)| !ports.is_empty())
+    }
+}
+
+impl Reach {
+    /// Of what was read.
+    #[must_use]
+    pub fn new(loaded: Loaded) -> Self {
+        let records = loaded
+            .memory
+            .sets()
+            .filter(|set| set.kind == SetKind::Records)
+            .map(|set| (set.id, Arc::clone(&set.description)))
+            .collect();
+        Self {
+            nodes: nodes(&loaded),
+            sets: Sets::of(&loaded.memory),
+            records,
+            known_rules: RefCell::default(),
+            known_facts: RefCell::default(),
+            judged: RefCell::default(),
+            loaded,
+        }
+    }
+
+    /// The networks that the rules compare addresses with.
+    #[must_use]
+    pub fn networks(&self, rules: RulesId) -> BTreeSet<IpNet> {
+        let rules = self.known_rules.borrow().get(rules.0);
+        let of_set = |set| self.sets.networks.get(&set).into_iter().flatten().copied();
+        rules.sets().flat_map(of_set).collect()
+    }
+
+    /// The names that the rules have.
+    #[must_use]
+    pub fn names(&self, rules: RulesId) -> BTreeSet<rules::Names> {
+        self.known_rules.borrow().get(rules.0).names()
+    }
+
+    /// What the rules say of an end.
+    #[must_use]
+    pub fn judge(&self, rules: RulesId, facts: FactsId) -> Rc<Judged> {
+        let key = (rules, facts);
+        if let Some(judged) = self.judged.borrow().get(&key) {
+            return Rc::clone(judged);
+        }
+        let (rules, facts) = (
+            self.known_rules.borrow().get(rules.0),
+            self.known_facts.borrow().get(facts.0),
+        );
+        let judged: Rc<Judged> = Rc::new(rules.judge(&facts).into());
+        self.judged.borrow_mut().insert(key, Rc::clone(&judged));
+        judged
+    }
+
+    /// What is to be known of an address of a pod or node.
+    #[must_use]
+    pub fn facts_of(&self, address: IpAddr, is_own_node: bool) -> FactsId {
+        let mut facts = Facts {
+            sets: self.sets.of_networks(address),
+            names: None,
+            is_own_node,
+        };
+        for (set, ports) in self.sets.by_address.get(&address).into_iter().flatten() {
+            let known = facts.sets.entry(*set).or_default();
+            *known = known.union(ports);
+        }
+        self.know_facts(facts)
+    }
+
+    /// What is to be known of an address that is nobody's here, maybe told for names.
+    #[must_use]
+    pub fn facts_outside(&self, address: IpAddr, names: Option<rules::Names>) -> FactsId {
+        self.know_facts(Facts {
+            sets: self.sets.of_networks(address),
+            names,
+            is_own_node: false,
+        })
+    }
+
+    fn know_facts(&self, facts: Facts) -> FactsId {
+        FactsId(self.known_facts.borrow_mut().know(facts))
+    }
+
+    /// The rules of a pod's direction; none for a pod that has no rules at all.
+    fn rules_of(&self, pod: &egret_shared::pod::PodKey, direction: Direction) -> Option<RulesId> {
+        let rules = self.loaded.memory.pod(pod)?.direction(direction);
+        let rules = Rules::new(pod, rules, &self.records);
+        Some(RulesId(self.known_rules.borrow_mut().know(rules)))
+    }
+}
+
+/// Values that have a number, equal ones the same.
+#[derive(Debug)]
+struct Known<T> {
+    values: Vec<Rc<T>>,
+    numbers: HashMap<Rc<T>, usize>,
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Eq + std::hash::Hash> Known<T> {
+    fn know(&mut self, value: T) -> usize {
+        if let Some(number) = self.numbers.get(&value) {
+            return *number;
+        }
+        let (number, value) = (self.values.len(), Rc::new(value));
+        self.values.push(Rc::clone(&value));
+        self.numbers.insert(value, number);
+        number
+    }
+
+    fn get(&self, number: usize) -> Rc<T> {
+        Rc::clone(&self.values[number])
+    }
+}
+
+/// What is in which set.
+#[derive(Debug, Default)]
+struct Sets {
+    by_address: HashMap<IpAddr, Vec<(SetId, PortSet)>>,
+    networks: BTreeMap<SetId, BTreeSet<IpNet>>,
+}
+
+impl Sets {
+    fn of(memory: &Memory) -> Self {
+        let mut sets = Self::default();
+        for set in memory.sets().map(|set| set.id) {
+            for (member, _) in memory.members(set) {
+                match member {
+                    SetMember::Address(address) => sets.add(address, set, PortSet::everything()),
+                    SetMember::AddressPort(address, transport, port) => {
+                        let port = egret_shared::net::PortRange::single(port.get())
+                            .expect("a port that is not 0 is a range");
+                        sets.add(address, set, PortSet::range(transport, port));
+                    }
+                    SetMember::Network(network) => {
+                        sets.networks.entry(set).or_default().insert(network);
+                    }
+                }
+            }
+        }
+        sets
+    }
+
+    fn add(&mut self, address: IpAddr, set: SetId, ports: PortSet) {
+        self.by_address
+            .entry(address.to_canonical())
+            .or_default()
+            .push((set, ports));
+    }
+
+    fn of_networks(&self, address: IpAddr) -> BTreeMap<SetId, PortSet> {
+        self.networks
+            .iter()
+            .filter(|(_, networks)| networks.iter().any(|network| network.contains(&address)))
+            .map(|(set, _)| (*set, PortSet::everything()))
+            .collect()
+    }
+}
+
+/// Nodes, with the addresses that only pods of their network show.
+fn nodes(loaded: &Loaded) -> BTreeMap<Arc<str>, BTreeSet<IpAddr>> {
+    let mut nodes: BTreeMap<Arc<str>, BTreeSet<IpAddr>> = BTreeMap::new();
+    for node in &loaded.manifests.nodes {
+        let addresses = nodes.entry(Arc::clone(&node.name)).or_default();
+        addresses.extend(node.addresses.iter().map(IpAddr::to_canonical));
+    }
+    for member in loaded.manifests.members.values() {
+        let pod = &member.pod;
+        if pod.life == PodLife::Live && pod.host_network && !pod.addresses.is_empty() {
+            let name = pod.node.clone().unwrap_or_else(|| "?".into());
+            let addresses = nodes.entry(name).or_default();
+            addresses.extend(pod.addresses.iter().map(IpAddr::to_canonical));
+        }
+    }
+    nodes
+}

@@ -1,0 +1,57 @@
+//! Options and errors that the commands about all connections have in common.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::verdict::manifests::UnreadableManifests;
+
+/// Which manifests.
+#[derive(Args, Debug)]
+pub struct From {
+    /// Files or folders (with all below them) of YAML or JSON manifests
+    ///
+    /// What is read is the same as for `egret verdict`.
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    pub manifests: Vec<PathBuf>,
+    /// Read policies as an API server would have stored them
+    ///
+    /// Unknown fields are dropped with a warning. Without this, a rule with a field that nobody knows is
+    /// taken for a mistake and fails closed.
+    #[arg(long)]
+    pub as_stored: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// The manifests cannot be read.
+    #[error(transparent)]
+    Manifests(#[from] UnreadableManifests),
+    /// The answer cannot be written.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Writes rows as JSON, one object a line.
+///
+/// # Errors
+/// They cannot be written.
+pub fn write_json<T: Serialize>(rows: &[T], out: &mut impl Write) -> io::Result<()> {
+    for row in rows {
+        serde_json::to_writer(&mut *out, row)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Writes rows as a list in YAML.
+///
+/// # Errors
+/// They cannot be written.
+pub fn write_yaml<T: Serialize>(rows: &[T], out: &mut impl Write) -> io::Result<()> {
+    let text = serde_saphyr::to_string(&rows).map_err(io::Error::other)?;
+    writeln!(out, "{}", text.trim_end())
+}

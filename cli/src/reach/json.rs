@@ -1,0 +1,91 @@
+//! Ends for programs.
+
+use egret_shared::net::Family;
+use serde::Serialize;
+
+use super::addresses::Addresses;
+use super::merge::Row;
+use super::place::Place;
+
+/// An end: exactly one of `workload`, `ownNode`, `node` and `names`, or none of them: then it is what
+/// `networks` says.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndJson {
+    /// `namespace/name` of pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<String>,
+    /// The kind of the workload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    /// Its pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pods: Option<Vec<String>>,
+    /// The node on which the pod at the other end runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_node: Option<bool>,
+    /// A node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    /// Patterns of names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names: Option<Vec<String>>,
+    /// The addresses, where they are not all that the rest says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    networks: Option<Addresses>,
+}
+
+/// Both ends.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndsJson {
+    /// Who connects.
+    pub from: EndJson,
+    /// To whom.
+    pub to: EndJson,
+    /// The family, where others go otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<Family>,
+}
+
+impl EndsJson {
+    /// The ends of a row.
+    #[must_use]
+    pub fn of<V>(row: &Row<V>) -> Self {
+        Self {
+            from: end(row, &row.way.from),
+            to: end(row, &row.way.to),
+            family: row.part.family(),
+        }
+    }
+}
+
+fn end<V>(row: &Row<V>, place: &Place) -> EndJson {
+    let some = || Some(row.part.addresses.clone()).filter(|_| !row.part.is_all);
+    match place {
+        Place::Pods(workload) => EndJson {
+            workload: Some(workload.to_string()),
+            kind: Some(workload.kind.to_string()),
+            pods: Some(workload.pods.iter().map(ToString::to_string).collect()),
+            ..EndJson::default()
+        },
+        Place::OwnNode => EndJson {
+            own_node: Some(true),
+            networks: some(),
+            ..EndJson::default()
+        },
+        Place::Node(name) => EndJson {
+            node: Some(name.to_string()),
+            networks: some(),
+            ..EndJson::default()
+        },
+        Place::Outside => EndJson {
+            networks: Some(row.part.addresses.clone()),
+            ..EndJson::default()
+        },
+        Place::Names(names) => EndJson {
+            names: Some(names.iter().map(ToString::to_string).collect()),
+            networks: some(),
+            ..EndJson::default()
+        },
+    }
+}

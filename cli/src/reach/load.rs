@@ -1,0 +1,189 @@
+//! From manifests to rules, for all pods at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use egret_policies::api::Reading;
+use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
+use egret_policies::memory::Memory;
+use egret_policies::model::Policy;
+use egret_policies::model::cluster::Entity;
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use crate::verdict::cluster::{Cluster, Member, Used, make_up};
+use crate::verdict::manifests::{Manifests, UnreadableManifests};
+use crate::verdict::selection;
+
+/// No record lives at any moment: one is as good as another.
+const NOW: Timestamp = Timestamp::from_millis(0);
+
+/// Manifests, the cluster that they describe, and its rules.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What was read.
+    pub manifests: Manifests,
+    /// Who has which address.
+    pub cluster: Cluster,
+    /// The rules of all pods.
+    pub memory: Memory,
+}
+
+impl Loaded {
+    /// Reads and compiles manifests.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read(paths: &[PathBuf], as_stored: bool) -> Result<Self, UnreadableManifests> {
+        let manifests = Manifests::read(paths, reading(as_stored))?;
+        let made_up = make_up(&without_address(&manifests), &used(&manifests));
+        Ok(Self::of(manifests, &made_up))
+    }
+
+    /// Reads and compiles two sets of manifests. A pod without an address is made up the same one in both.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read_both(
+        before: &[PathBuf],
+        after: &[PathBuf],
+        as_stored: bool,
+    ) -> Result<[Self; 2], UnreadableManifests> {
+        let before = Manifests::read(before, reading(as_stored))?;
+        let after = Manifests::read(after, reading(as_stored))?;
+        let (mut in_use, used_after) = (used(&before), used(&after));
+        in_use.addresses.extend(used_after.addresses);
+        in_use.networks.extend(used_after.networks);
+        let mut without = without_address(&before);
+        without.extend(without_address(&after));
+        let made_up = make_up(&without, &in_use);
+        Ok([before, after].map(|manifests| Self::of(manifests, &made_up)))
+    }
+
+    fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>) -> Self {
+        give_addresses(&mut manifests, made_up);
+        let cluster = Cluster::new(
+            manifests.members.values().cloned().collect(),
+            manifests.nodes.clone(),
+            manifests.services.clone(),
+            manifests.slices.clone(),
+        );
+        let memory = compile(&manifests);
+        Self {
+            manifests,
+            cluster,
+            memory,
+        }
+    }
+
+    /// What should be known besides the answer.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_remarks(&self, out: &mut impl Write) -> io::Result<()> {
+        for remark in &self.manifests.remarks {
+            writeln!(out, "{remark}")?;
+        }
+        for (kind, count) in &self.manifests.skipped {
+            writeln!(out, "skipped {count} of kind {kind}: no policy depends on it")?;
+        }
+        let notes = self.manifests.object_notes.values();
+        for note in notes.flatten().chain(self.manifests.pod_notes.values().flatten()) {
+            writeln!(out, "{note}")?;
+        }
+        self.write_remark_on_addresses(out)
+    }
+
+    fn write_remark_on_addresses(&self, out: &mut impl Write) -> io::Result<()> {
+        let made_up: Vec<String> = self
+            .manifests
+            .members
+            .values()
+            .filter(|member| member.is_made_up)
+            .map(|member| member.pod.key.to_string())
+            .collect();
+        let has_networks = |policy: &Policy| selection::networks(policy).next().is_some();
+        let (Some(first), true) = (made_up.first(), self.manifests.policies.iter().any(has_networks)) else {
+            return Ok(());
+        };
+        let who = match made_up.len() {
+            1 => format!("{first} has no address in the manifests: one was"),
+            count => format!("{count} pods ({first}, …) have no address in the manifests: theirs were"),
+        };
+        writeln!(
+            out,
+            "warning made-up-address: {who} made up, and compared with the networks of rules"
+        )
+    }
+}
+
+const fn reading(as_stored: bool) -> Reading {
+    if as_stored {
+        Reading::AsStored
+    } else {
+        Reading::AsWritten
+    }
+}
+
+fn without_address(manifests: &Manifests) -> BTreeSet<PodKey> {
+    manifests
+        .members
+        .values()
+        .filter(|member| is_without_address(member))
+        .map(|member| member.pod.key.clone())
+        .collect()
+}
+
+fn is_without_address(member: &Member) -> bool {
+    member.is_policed() && member.pod.addresses.is_empty()
+}
+
+fn give_addresses(manifests: &mut Manifests, made_up: &BTreeMap<PodKey, IpAddr>) {
+    for member in manifests.members.values_mut() {
+        let address = made_up
+            .get(&member.pod.key)
+            .filter(|_| is_without_address(member));
+        if let Some(address) = address {
+            member.pod.addresses = vec![*address];
+            member.is_made_up = true;
+        }
+    }
+}
+
+fn used(manifests: &Manifests) -> Used {
+    let pods = manifests
+        .members
+        .values()
+        .flat_map(|member| &member.pod.addresses);
+    let nodes = manifests.nodes.iter().flat_map(|node| &node.addresses);
+    let services = manifests.services.iter().flat_map(|service| &service.addresses);
+    let slices = manifests.slices.iter().flat_map(|slice| &slice.addresses);
+    let of_nodes = manifests.nodes.iter().flat_map(|node| node.pod_networks.clone());
+    let of_policies = manifests.policies.iter().flat_map(selection::networks);
+    Used {
+        addresses: pods.chain(nodes).chain(services).chain(slices).copied().collect(),
+        networks: of_nodes.chain(of_policies).collect(),
+    }
+}
+
+fn compile(manifests: &Manifests) -> Memory {
+    let mut compiler = Compiler::new(Settings::for_scope(NodeScope::All));
+    let namespaces = manifests.namespaces.iter().cloned().map(Entity::Namespace);
+    let nodes = manifests.nodes.iter().cloned().map(Entity::Node);
+    let policies = manifests.policies.iter().cloned().map(Entity::Policy);
+    let members = manifests.members.values();
+    let pods = members.map(|member| Entity::Pod(member.pod.clone()));
+    for entity in namespaces.chain(nodes).chain(policies).chain(pods) {
+        compiler.handle(Event::Apply(entity), NOW);
+    }
+    let mut compiler = compiler.in_sync();
+    let mut memory = Memory::new();
+    while let Some(batch) = compiler.poll_batch(NOW) {
+        memory
+            .apply(&batch, NOW)
+            .expect("every batch of the compiler can be applied");
+    }
+    memory
+}

@@ -1,0 +1,100 @@
+//! Parts of a way of which the same is to be said become one row.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use egret_shared::net::Family;
+
+use super::addresses::{Addresses, number_of};
+use super::place::{Place, Way};
+use super::points::Extent;
+
+/// Something to be said of a way, or of a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row<V> {
+    /// From whom to whom.
+    pub way: Way,
+    /// Which part.
+    pub part: Part,
+    /// What is said.
+    pub value: V,
+}
+
+/// A part of a way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    /// Whether it is all.
+    pub is_all: bool,
+    /// The families in which pods meet.
+    pub families: BTreeSet<Family>,
+    /// The addresses of what is no pod.
+    pub addresses: Addresses,
+}
+
+impl Part {
+    /// The only family, where there is more than one.
+    #[must_use]
+    pub fn family(&self) -> Option<Family> {
+        self.families.first().copied().filter(|_| !self.is_all)
+    }
+
+    /// A place in words, as far as this part reaches.
+    #[must_use]
+    pub fn name(&self, place: &Place) -> String {
+        match place {
+            Place::Pods(_) => place.to_string(),
+            Place::OwnNode | Place::Node(_) | Place::Outside | Place::Names(_) if self.is_all => {
+                place.to_string()
+            }
+            Place::OwnNode | Place::Node(_) | Place::Names(_) => format!("{place} at {}", self.addresses),
+            Place::Outside => self.addresses.to_string(),
+        }
+    }
+
+    fn add(&mut self, extent: Extent) {
+        match extent {
+            Extent::Whole => {}
+            Extent::Family(family) => {
+                self.families.insert(family);
+            }
+            Extent::Address(address) => self.add_addresses(&single(address)),
+            Extent::Range(family, range) => self.add_addresses(&Addresses::range(family, range)),
+        }
+    }
+
+    fn add_addresses(&mut self, addresses: &Addresses) {
+        self.addresses = self.addresses.union(addresses);
+    }
+}
+
+fn single(address: IpAddr) -> Addresses {
+    let number = number_of(address);
+    Addresses::range(Family::of(address), (number, number))
+}
+
+/// Merges what is said of parts; where nothing is said there is no row, but such a part belongs to the whole.
+pub fn merge<V: Clone + Ord + Hash>(
+    points: impl IntoIterator<Item = (Way, Extent, Option<V>)>,
+) -> Vec<Row<V>> {
+    let mut ways: BTreeMap<Way, (Part, BTreeMap<V, Part>)> = BTreeMap::new();
+    for (way, extent, value) in points {
+        let (whole, parts) = ways.entry(way).or_default();
+        whole.add(extent);
+        if let Some(value) = value {
+            parts.entry(value).or_default().add(extent);
+        }
+    }
+    let mut rows = Vec::new();
+    for (way, (whole, parts)) in ways {
+        for (value, part) in parts {
+            let is_all = part == whole;
+            rows.push(Row {
+                way: way.clone(),
+                part: Part { is_all, ..part },
+                value,
+            });
+        }
+    }
+    rows
+}

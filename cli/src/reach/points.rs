@@ -1,0 +1,260 @@
+//! Every connection that may be asked about, as fine as rules can tell them apart, with what both ends say.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use egret_policies::model::Direction;
+use egret_shared::net::{Family, IpNet};
+
+use super::addresses::{address_of, partition};
+use super::fold::Unit;
+use super::place::{Place, Way};
+use super::ports::PortSet;
+use super::rules::{Names, allow_everything};
+use super::{Judged, Reach, RulesId};
+
+/// One connection, for all ports.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// From whom to whom.
+    pub way: Way,
+    /// The part of the way that this is about.
+    pub extent: Extent,
+    /// What both ends say.
+    pub said: Said,
+    /// What would be allowed if the address had not been told; only for names.
+    pub untold: Option<PortSet>,
+}
+
+/// The part of a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extent {
+    /// All there is of it.
+    Whole,
+    /// Pods in one family.
+    Family(Family),
+    /// One address of a node.
+    Address(IpAddr),
+    /// Addresses outside, from the first number to the last.
+    Range(Family, (u128, u128)),
+}
+
+/// What the ends say; an end that is no pod with rules says nothing.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// What the rules of the source say.
+    pub egress: Option<Rc<Judged>>,
+    /// What the rules of the destination say.
+    pub ingress: Option<Rc<Judged>>,
+}
+
+impl Said {
+    /// What one end says.
+    #[must_use]
+    pub const fn of(&self, direction: Direction) -> Option<&Rc<Judged>> {
+        match direction {
+            Direction::Egress => self.egress.as_ref(),
+            Direction::Ingress => self.ingress.as_ref(),
+        }
+    }
+
+    /// What both allow.
+    #[must_use]
+    pub fn allowed(&self) -> PortSet {
+        [&self.egress, &self.ingress]
+            .into_iter()
+            .flatten()
+            .fold(PortSet::everything(), |allowed, judged| {
+                allowed.intersection(&judged.allowed)
+            })
+    }
+
+    const fn egress(judged: Rc<Judged>) -> Self {
+        Self {
+            egress: Some(judged),
+            ingress: None,
+        }
+    }
+
+    const fn ingress(judged: Rc<Judged>) -> Self {
+        Self {
+            egress: None,
+            ingress: Some(judged),
+        }
+    }
+}
+
+/// What rules know of the outside besides their own networks and names, so that two clusters can be compared.
+#[derive(Debug, Default)]
+pub struct Cuts {
+    /// Networks of a unit's rules.
+    pub networks: BTreeSet<IpNet>,
+    /// Names of its rules.
+    pub names: BTreeSet<Names>,
+}
+
+impl Reach {
+    /// Where the rules of a unit cut the outside.
+    #[must_use]
+    pub fn cuts(&self, unit: &Unit, direction: Direction) -> Cuts {
+        let rules = rules(unit, direction);
+        Cuts {
+            networks: self.networks(rules),
+            names: self.names(rules),
+        }
+    }
+
+    /// Connections between pods. Of one pod with itself nothing is said: that is never judged.
+    #[must_use]
+    pub fn between_pods(&self, from: &Unit, to: &Unit) -> Vec<Point> {
+        if from.workload == to.workload && !from.is_several {
+            return Vec::new();
+        }
+        let way = Way {
+            from: Place::Pods(from.workload.clone()),
+            to: Place::Pods(to.workload.clone()),
+        };
+        let in_family = |(family, source): (&Family, &super::FactsId)| {
+            let destination = to.facts.get(family)?;
+            let said = Said {
+                egress: Some(self.judge(from.egress, *destination)),
+                ingress: Some(self.judge(to.ingress, *source)),
+            };
+            Some(point(way.clone(), Extent::Family(*family), said))
+        };
+        from.facts.iter().filter_map(in_family).collect()
+    }
+
+    /// Connections of pods with nodes.
+    #[must_use]
+    pub fn with_nodes(&self, unit: &Unit) -> Vec<Point> {
+        let mut points = self.with_own_node(unit);
+        for (name, addresses) in &self.nodes {
+            let of_family = |address: &&IpAddr| unit.facts.contains_key(&Family::of(**address));
+            for address in addresses.iter().filter(of_family) {
+                if !self.is_others(unit, *address) {
+                    continue;
+                }
+                let facts = self.facts_of(*address, false);
+                let (node, extent) = (Place::Node(Arc::clone(name)), Extent::Address(*address));
+                let (to, from) = both_ways(unit, node);
+                points.push(point(to, extent, Said::egress(self.judge(unit.egress, facts))));
+                points.push(point(
+                    from,
+                    extent,
+                    Said::ingress(self.judge(unit.ingress, facts)),
+                ));
+            }
+        }
+        points
+    }
+
+    /// What the own node opens is never judged.
+    fn with_own_node(&self, unit: &Unit) -> Vec<Point> {
+        let mut points = Vec::new();
+        let (to, from) = both_ways(unit, Place::OwnNode);
+        for (address, facts) in &unit.own {
+            let extent = address.map_or(Extent::Whole, Extent::Address);
+            points.push(point(
+                to.clone(),
+                extent,
+                Said::egress(self.judge(unit.egress, *facts)),
+            ));
+        }
+        if !unit.own.is_empty() {
+            let exempt = Rc::new(Judged::from(allow_everything("exempt")));
+            points.push(point(from, Extent::Whole, Said::ingress(exempt)));
+        }
+        points
+    }
+
+    /// Whether an address is another node's for some pod of the unit.
+    fn is_others(&self, unit: &Unit, address: IpAddr) -> bool {
+        let cluster = &self.loaded.cluster;
+        unit.workload.pods.iter().any(|pod| {
+            cluster
+                .member(pod)
+                .is_some_and(|member| !cluster.is_own_node(&member.pod, address))
+        })
+    }
+
+    /// Connections of pods with addresses that are neither pods' nor nodes'.
+    #[must_use]
+    pub fn with_outside(&self, unit: &Unit, direction: Direction, cuts: &Cuts) -> Vec<Point> {
+        let (to, from) = both_ways(unit, Place::Outside);
+        let way = match direction {
+            Direction::Egress => to,
+            Direction::Ingress => from,
+        };
+        let at = |(family, range): (Family, (u128, u128))| {
+            let facts = self.facts_outside(address_of(family, range.0), None);
+            let judged = self.judge(rules(unit, direction), facts);
+            let said = match direction {
+                Direction::Egress => Said::egress(judged),
+                Direction::Ingress => Said::ingress(judged),
+            };
+            point(way.clone(), Extent::Range(family, range), said)
+        };
+        ranges(unit, cuts).map(at).collect()
+    }
+
+    /// Connections of pods with addresses that they were told for a name.
+    #[must_use]
+    pub fn with_names(&self, unit: &Unit, cuts: &Cuts) -> Vec<Point> {
+        let mut points = Vec::new();
+        for names in &cuts.names {
+            let (way, _) = both_ways(unit, Place::Names(Arc::clone(names)));
+            for (family, range) in ranges(unit, cuts) {
+                let address = address_of(family, range.0);
+                let told = self.facts_outside(address, Some(Arc::clone(names)));
+                let untold = self.facts_outside(address, None);
+                let said = Said::egress(self.judge(unit.egress, told));
+                points.push(Point {
+                    untold: Some(self.judge(unit.egress, untold).allowed.clone()),
+                    ..point(way.clone(), Extent::Range(family, range), said)
+                });
+            }
+        }
+        points
+    }
+}
+
+const fn rules(unit: &Unit, direction: Direction) -> RulesId {
+    match direction {
+        Direction::Egress => unit.egress,
+        Direction::Ingress => unit.ingress,
+    }
+}
+
+/// To and from a place.
+fn both_ways(unit: &Unit, place: Place) -> (Way, Way) {
+    let pods = Place::Pods(unit.workload.clone());
+    let to = Way {
+        from: pods.clone(),
+        to: place.clone(),
+    };
+    let from = Way {
+        from: place,
+        to: pods,
+    };
+    (to, from)
+}
+
+fn ranges(unit: &Unit, cuts: &Cuts) -> impl Iterator<Item = (Family, (u128, u128))> {
+    unit.families.iter().flat_map(|family| {
+        partition(*family, &cuts.networks)
+            .into_iter()
+            .map(|range| (*family, range))
+    })
+}
+
+const fn point(way: Way, extent: Extent, said: Said) -> Point {
+    Point {
+        way,
+        extent,
+        said,
+        untold: None,
+    }
+}

@@ -1,0 +1,202 @@
+//! What the rules of a direction say of all ports at once: each rule takes its share of the ports that no
+//! rule before it has taken, as the first match decides for each of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_policies::memory::{Decision, Verdict};
+use egret_policies::rules::{Action, DirectionRules, Origin, Otherwise, PeerMatch, SetId, Tier};
+use egret_shared::pod::PodKey;
+
+use super::ports::PortSet;
+
+/// The rules of a direction. Pods whose rules differ in nothing but whom a name was told have equal ones.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rules(Vec<TierRules>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct TierRules {
+    tier: Tier,
+    rules: Vec<Rule>,
+    otherwise: Otherwise,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Rule {
+    action: Action,
+    peer: Peer,
+    ports: PortSet,
+    origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Peer {
+    Any,
+    OwnNode,
+    In(SetId),
+    Names(Names),
+}
+
+/// The patterns of a rule, as written.
+pub type Names = Arc<[Arc<str>]>;
+
+/// What rules ask about the other end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Facts {
+    /// The sets that it is in, with the ports at which it is.
+    pub sets: BTreeMap<SetId, PortSet>,
+    /// The names for which it was told.
+    pub names: Option<Names>,
+    /// Whether it is the own node.
+    pub is_own_node: bool,
+}
+
+/// Ports for which one thing was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The ports.
+    pub ports: PortSet,
+    /// What was decided.
+    pub decision: Decision,
+}
+
+/// What is allowed of all slices.
+#[must_use]
+pub fn allowed(slices: &[Slice]) -> PortSet {
+    slices
+        .iter()
+        .filter(|slice| slice.decision.verdict == Verdict::Allow)
+        .fold(PortSet::none(), |all, slice| all.union(&slice.ports))
+}
+
+/// One decision for all ports, without a rule.
+#[must_use]
+pub fn allow_everything(tier: &'static str) -> Vec<Slice> {
+    vec![Slice {
+        ports: PortSet::everything(),
+        decision: decision(Verdict::Allow, tier, None),
+    }]
+}
+
+impl Rules {
+    /// The rules of a pod's direction, given what sets of records stand for.
+    #[must_use]
+    pub fn new(pod: &PodKey, rules: &DirectionRules, records: &BTreeMap<SetId, Arc<str>>) -> Self {
+        let peer = |peer: &PeerMatch| match peer {
+            PeerMatch::Any => Peer::Any,
+            PeerMatch::OwnNode => Peer::OwnNode,
+            PeerMatch::In(set) => records
+                .get(set)
+                .map_or(Peer::In(*set), |description| Peer::Names(names(description, pod))),
+        };
+        let rule = |rule: &egret_policies::rules::Rule| Rule {
+            action: rule.action,
+            peer: peer(&rule.peer),
+            ports: rule.port.into(),
+            origin: rule.origin.clone(),
+        };
+        let tier = |tier: &egret_policies::rules::TierRules| TierRules {
+            tier: tier.tier,
+            rules: tier.rules.iter().map(rule).collect(),
+            otherwise: tier.otherwise,
+        };
+        Self(rules.tiers.iter().map(tier).collect())
+    }
+
+    /// The sets that the rules name.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        self.rules().filter_map(|rule| match &rule.peer {
+            Peer::In(set) => Some(*set),
+            Peer::Any | Peer::OwnNode | Peer::Names(_) => None,
+        })
+    }
+
+    /// The names that the rules have, those of a rule together.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<Names> {
+        self.rules()
+            .filter_map(|rule| match &rule.peer {
+                Peer::Names(names) => Some(Arc::clone(names)),
+                Peer::Any | Peer::OwnNode | Peer::In(_) => None,
+            })
+            .collect()
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter().flat_map(|tier| &tier.rules)
+    }
+
+    /// What becomes of every port: the slices have no port in common, and together all of them.
+    #[must_use]
+    pub fn judge(&self, facts: &Facts) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        let mut asked = PortSet::everything();
+        for tier in &self.0 {
+            asked = tier.judge(facts, asked, &mut slices);
+        }
+        push(&mut slices, asked, decision(Verdict::Allow, "default", None));
+        slices
+    }
+}
+
+impl TierRules {
+    /// Returns what is left for the next tier.
+    fn judge(&self, facts: &Facts, mut asked: PortSet, slices: &mut Vec<Slice>) -> PortSet {
+        let mut passed = PortSet::none();
+        let word = self.tier.word();
+        for rule in &self.rules {
+            let matching = rule.matching(facts, &asked);
+            asked = asked.without(&matching);
+            let origin = || Some(rule.origin.clone());
+            match rule.action {
+                Action::Allow => push(slices, matching, decision(Verdict::Allow, word, origin())),
+                Action::Deny => push(slices, matching, decision(Verdict::Deny, word, origin())),
+                Action::Pass => passed = passed.union(&matching),
+            }
+        }
+        match self.otherwise {
+            Otherwise::NextTier => passed.union(&asked),
+            Otherwise::Deny => {
+                push(slices, asked, decision(Verdict::Deny, word, None));
+                passed
+            }
+        }
+    }
+}
+
+impl Rule {
+    fn matching(&self, facts: &Facts, asked: &PortSet) -> PortSet {
+        let ports = asked.intersection(&self.ports);
+        match &self.peer {
+            Peer::Any => ports,
+            Peer::OwnNode if facts.is_own_node => ports,
+            Peer::Names(names) if facts.names.as_ref() == Some(names) => ports,
+            Peer::In(set) => facts
+                .sets
+                .get(set)
+                .map_or_else(PortSet::none, |served| served.intersection(&ports)),
+            Peer::OwnNode | Peer::Names(_) => PortSet::none(),
+        }
+    }
+}
+
+fn push(slices: &mut Vec<Slice>, ports: PortSet, decision: Decision) {
+    if !ports.is_empty() {
+        slices.push(Slice { ports, decision });
+    }
+}
+
+const fn decision(verdict: Verdict, tier: &'static str, origin: Option<Origin>) -> Decision {
+    Decision {
+        verdict,
+        tier,
+        origin,
+    }
+}
+
+/// The description of a set of records is `names *.example.com y.test of namespace/pod`.
+fn names(description: &str, pod: &PodKey) -> Names {
+    let patterns = description.strip_prefix("names ").unwrap_or(description);
+    let patterns = patterns.strip_suffix(&format!(" of {pod}")).unwrap_or(patterns);
+    patterns.split(' ').map(Arc::from).collect()
+}
