@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod completion;
+pub mod explain;
 pub mod list;
 pub mod reach;
 pub mod verdict;
@@ -27,6 +29,10 @@ pub struct Arguments {
 enum Command {
     /// Judge connections by the policies in manifests, without a cluster
     Verdict(verdict::Arguments),
+    /// Explain verdicts: the way of a connection, tier by tier, and what to change
+    Explain(explain::Arguments),
+    /// Print what makes a shell complete the options of egret
+    Completion(completion::Arguments),
     /// List all connections that the policies in manifests allow
     List(list::Arguments),
 }
@@ -47,6 +53,14 @@ impl Arguments {
                 .run(&mut out, &mut remarks)
                 .map(status)
                 .map_err(Failure::from),
+            Command::Explain(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(status)
+                .map_err(Failure::from),
+            Command::Completion(arguments) => arguments
+                .run(&mut out)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(|error| Failure::from(VerdictError::Output(error))),
             Command::List(arguments) => arguments
                 .run(&mut out, &mut remarks)
                 .map(|()| ExitCode::SUCCESS)

@@ -165,6 +165,18 @@ impl Cluster {
         (node.is_some() || !addresses.is_empty()).then_some(addresses)
     }
 
+    /// The names of the nodes that have an address.
+    #[must_use]
+    pub fn nodes_at(&self, address: IpAddr) -> Option<String> {
+        match self.owners.get(&address.to_canonical())? {
+            Owner::Pod(_) => None,
+            Owner::Nodes(nodes) => {
+                let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
+                Some(names.join(" and "))
+            }
+        }
+    }
+
     /// Of two live pods with one address the one that started last has it; what is a node's is no pod's.
     fn find_owners(&self) -> HashMap<IpAddr, Owner> {
         let mut owners = HashMap::new();

@@ -97,6 +97,12 @@ impl Judge {
         (Self { memory, told }, unused)
     }
 
+    /// The rules of every pod.
+    #[must_use]
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// What pods were told.
     #[must_use]
     pub const fn told(&self) -> &Told {
@@ -160,7 +166,7 @@ impl Judge {
 }
 
 /// The protocol of a connection in the words of the memory.
-pub(super) fn protocol_of(connection: &Connection) -> Protocol {
+pub(crate) fn protocol_of(connection: &Connection) -> Protocol {
     match connection.port {
         Some((transport, port)) => Protocol::Port(transport, port.get()),
         None => Protocol::Icmp,

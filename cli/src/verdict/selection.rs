@@ -14,7 +14,7 @@ use egret_shared::net::{Family, IpNet};
 use egret_shared::pod::PodKey;
 
 /// The label that every namespace has, with or without an object (KEP-2161).
-const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
+pub(crate) const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Policies in the order of evaluation, and what the pods of the probes are selected by.
 #[derive(Debug)]

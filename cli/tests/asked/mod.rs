@@ -91,13 +91,22 @@ impl Asked {
         &self.folder
     }
 
+    /// The explanations of the probes.
+    pub fn explanations(self) -> Vec<Value> {
+        self.run("explain").rows()
+    }
+
     /// Runs the program with probes from its standard input.
     pub fn answer(self) -> Answered {
+        self.run("verdict")
+    }
+
+    fn run(self, subcommand: &str) -> Answered {
         let records = self.folder.join("records.jsonl");
         fs::write(&records, self.records.join("\n")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
         command
-            .arg("verdict")
+            .arg(subcommand)
             .arg("--manifests")
             .arg(self.folder.join("manifests"));
         command

@@ -1,0 +1,204 @@
+//! `egret explain`: the way of a connection through the policies, and what to change.
+//!
+//! The verdict is that of `egret verdict`, from a node's rules. The steps are told from the policies as they
+//! were understood, tier by tier: what each rule was compared with, and which half of it did not match.
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use egret_policies::model::Direction;
+use egret_shared::name::DnsName;
+
+use crate::verdict::answer::Answerer;
+use crate::verdict::ask::{Ask, Asked, write_remarks};
+use crate::verdict::input::{Destination, Probe};
+use crate::verdict::route::{Connection, Reached, Route, Router};
+use crate::verdict::row::Row;
+use crate::verdict::selection::Selection;
+use crate::verdict::{AFTER_HELP, Outcome, VerdictError};
+
+mod change;
+mod compare;
+mod compiled;
+mod missing;
+mod peer;
+pub mod report;
+mod side;
+mod snippet;
+mod text;
+mod told;
+mod viewpoint;
+mod walk;
+
+use report::{Explanation, Way};
+
+/// What is asked on the command line.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    ask: Ask,
+    /// How to print the explanations
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// How to print the explanations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// For programs: one object a line, in the order of the probes
+    Json,
+    /// The same as YAML, one document for each probe
+    Yaml,
+}
+
+impl Arguments {
+    /// Explains the probes: explanations go to `out`, all that belongs to none to `remarks`.
+    ///
+    /// # Errors
+    /// Why there are no answers at all.
+    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
+        let asked = self.ask.read()?;
+        let mut explainer = Explainer::new(&asked);
+        let explanations: Vec<Explanation> = asked
+            .probes
+            .iter()
+            .map(|probe| explainer.explain(probe))
+            .collect();
+        write_remarks(&asked, explainer.answerer.carried(), remarks)?;
+        for (place, explanation) in explanations.iter().enumerate() {
+            self.write(place, explanation, out)?;
+        }
+        out.flush()?;
+        let verdicts = explanations.iter().map(|explanation| explanation.verdict);
+        Ok(Outcome::of(verdicts, asked.is_single))
+    }
+
+    fn write(&self, place: usize, explanation: &Explanation, out: &mut impl Write) -> io::Result<()> {
+        match self.output {
+            Output::Table => {
+                let between = if place == 0 { "" } else { "\n\n" };
+                write!(out, "{between}{}", text::render(explanation))
+            }
+            Output::Json => {
+                serde_json::to_writer(&mut *out, explanation)?;
+                writeln!(out)
+            }
+            Output::Yaml => {
+                let yaml = serde_saphyr::to_string(explanation).map_err(io::Error::other)?;
+                write!(out, "---\n{yaml}")
+            }
+        }
+    }
+}
+
+struct Explainer<'a> {
+    asked: &'a Asked,
+    answerer: Answerer<'a>,
+    selection: Selection,
+}
+
+impl<'a> Explainer<'a> {
+    fn new(asked: &'a Asked) -> Self {
+        let manifests = &asked.manifests;
+        Self {
+            asked,
+            answerer: Answerer::new(asked),
+            selection: Selection::new(manifests.policies.clone(), manifests.namespaces.clone()),
+        }
+    }
+
+    fn explain(&mut self, probe: &Probe) -> Explanation {
+        let Row {
+            id,
+            verdict,
+            reason,
+            diagnostics,
+            ..
+        } = self.answerer.answer(probe);
+        let router = Router {
+            cluster: &self.asked.cluster,
+            told: self.asked.judge.told(),
+        };
+        let (reached, change) = match router.route(probe) {
+            Ok(route) => (connections(route), Vec::new()),
+            Err(unjudgeable) => (
+                Vec::new(),
+                missing::what_to_add(&mut self.selection, self.asked, &unjudgeable),
+            ),
+        };
+        Explanation {
+            id,
+            from: probe.from.to_string(),
+            to: probe.to.to_string(),
+            protocol: probe.protocol.to_string(),
+            at: probe.at.as_secs_f64(),
+            verdict,
+            reason,
+            connections: reached
+                .iter()
+                .map(|(told, connection)| Way {
+                    told: *told,
+                    ..self.way(probe, connection)
+                })
+                .collect(),
+            change,
+            diagnostics,
+        }
+    }
+
+    fn way(&mut self, probe: &Probe, connection: &Connection) -> Way {
+        let now = probe.moment();
+        let decision = self.asked.judge.decide(&self.asked.cluster, connection, now);
+        let verdict = decision.verdict().into();
+        let mut side = |direction, decision| {
+            side::side(
+                self.asked,
+                &mut self.selection,
+                direction,
+                connection,
+                decision,
+                now,
+            )
+        };
+        let (egress, egress_view) = side(Direction::Egress, &decision.egress);
+        let (ingress, ingress_view) = side(Direction::Ingress, &decision.ingress);
+        let sides = [(&egress, egress_view.as_ref()), (&ingress, ingress_view.as_ref())];
+        Way {
+            source: connection.source,
+            destination: connection.destination,
+            port: connection.port.map(|(_, port)| port.get()),
+            told: None,
+            verdict,
+            change: change::change(verdict, sides, name_of(probe)),
+            egress,
+            ingress,
+        }
+    }
+}
+
+fn name_of(probe: &Probe) -> Option<&DnsName> {
+    match &probe.to {
+        Destination::Name(name) => Some(name),
+        Destination::Pod(_) | Destination::Address(_) | Destination::Service(_) | Destination::Node(_) => {
+            None
+        }
+    }
+}
+
+/// What cannot be used of a name's addresses has its reason in the verdict, and no way.
+fn connections(route: Route) -> Vec<(Option<std::net::IpAddr>, Connection)> {
+    match route {
+        Route::Direct(connection) => vec![(None, connection)],
+        Route::Endpoints(connections) => connections
+            .into_iter()
+            .map(|connection| (None, connection))
+            .collect(),
+        Route::Addresses(reached) => reached
+            .into_iter()
+            .filter_map(|Reached { told, connection }| Some((Some(told), connection.ok()?)))
+            .collect(),
+    }
+}

@@ -1,0 +1,178 @@
+//! A connection against one rule: which peer and which port match, or why none does.
+
+use egret_policies::memory::Protocol;
+use egret_policies::model::{Direction, Peer, Peers, Port, Ports, Rule};
+use egret_shared::net::{PortRange, Transport};
+
+use crate::verdict::cluster::Member;
+
+use super::compiled::holding;
+use super::peer::compare_peer;
+use super::report::Test;
+use super::viewpoint::{Viewpoint, protocol_words};
+
+/// Both halves of a rule: it matches where both do.
+pub(super) struct Compared {
+    pub(super) peer: Test,
+    pub(super) port: Test,
+}
+
+/// Compares a connection with a rule.
+pub(super) fn compare(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> Compared {
+    match &rule.peers {
+        Peers::Any => Compared {
+            peer: Test::passed("any peer"),
+            port: compare_ports(view, &rule.ports, view.peer),
+        },
+        Peers::OneOf(peers) => compare_one_of(view, peers, &rule.ports, || holding(view, policy, rule.index)),
+    }
+}
+
+/// A named port is looked for at the pods that the rule selects: where only a network, a node or a name
+/// matches, it matches nothing.
+fn compare_one_of(
+    view: &Viewpoint<'_>,
+    peers: &[Peer],
+    ports: &Ports,
+    holding: impl Fn() -> Vec<String>,
+) -> Compared {
+    let peers = merge_networks(peers);
+    let tests: Vec<(&Peer, Test)> = peers
+        .iter()
+        .map(|peer| (peer, compare_peer(view, peer, &holding)))
+        .collect();
+    let is_pods = |peer: &Peer| match peer {
+        Peer::Pods { .. } => true,
+        Peer::Networks(_)
+        | Peer::Nodes(_)
+        | Peer::NodeAddresses(_)
+        | Peer::External(_)
+        | Peer::ApiServer
+        | Peer::Names(_) => false,
+    };
+    let has_match = tests.iter().any(|(_, test)| test.matches);
+    let matches_as_pod = tests.iter().any(|(peer, test)| test.matches && is_pods(peer));
+    let pod = view.peer.filter(|_| matches_as_pod || !has_match);
+    Compared {
+        peer: Test::any_of(
+            tests.into_iter().map(|(_, test)| test),
+            "the rule has no peer that could match",
+        ),
+        port: compare_ports(view, ports, pod),
+    }
+}
+
+/// All networks of a rule as one: a NetworkPolicy has a peer for each.
+fn merge_networks(peers: &[Peer]) -> Vec<Peer> {
+    let mut networks = Vec::new();
+    let mut merged = Vec::new();
+    for peer in peers {
+        match peer {
+            Peer::Networks(list) => networks.extend(list.iter().copied()),
+            Peer::Pods { .. }
+            | Peer::Nodes(_)
+            | Peer::NodeAddresses(_)
+            | Peer::External(_)
+            | Peer::ApiServer
+            | Peer::Names(_) => merged.push(peer.clone()),
+        }
+    }
+    let has_networks = merged.len() < peers.len();
+    merged.extend(has_networks.then_some(Peer::Networks(networks)));
+    merged
+}
+
+fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peer: Option<&Member>) -> Test {
+    let asked = protocol_words(view.protocol);
+    let Ports::OneOf(ports) = ports else {
+        return Test::passed("any protocol and port");
+    };
+    if view.protocol == Protocol::Icmp && ports.contains(&Port::Icmp) {
+        return Test::passed("ICMP is the rule's");
+    }
+    if view.protocol == Protocol::Icmp {
+        return Test::failed("ICMP has no port, and the rule names ports");
+    }
+    let destination = match view.direction {
+        Direction::Ingress => Some(view.subject),
+        Direction::Egress => peer,
+    };
+    let offers: Vec<Offer> = ports.iter().map(|port| Offer::of(port, destination)).collect();
+    if let Some(offer) = offers.iter().find(|offer| offer.has(view.protocol)) {
+        return Test::passed(if offer.words == asked {
+            format!("{asked} is the rule's")
+        } else {
+            format!("{asked} is in {}", offer.words)
+        });
+    }
+    let words: Vec<&str> = offers.iter().map(|offer| offer.words.as_str()).collect();
+    Test::failed(match words.as_slice() {
+        [] => "the rule has no port that could match".to_owned(),
+        [only] => format!("{asked} is not {only}"),
+        several => format!("{asked} is none of {}", several.join(", ")),
+    })
+}
+
+/// What a port of a rule comes to at the destination.
+struct Offer {
+    words: String,
+    ranges: Vec<(Transport, PortRange)>,
+}
+
+impl Offer {
+    fn of(port: &Port, destination: Option<&Member>) -> Self {
+        match port {
+            Port::Range(transport, range) => Self {
+                words: format!("{transport}/{range}"),
+                ranges: vec![(*transport, *range)],
+            },
+            Port::Icmp => Self {
+                words: "ICMP".to_owned(),
+                ranges: Vec::new(),
+            },
+            Port::Named { name, transport } => Self::of_name(name, *transport, destination),
+        }
+    }
+
+    fn of_name(name: &str, transport: Option<Transport>, destination: Option<&Member>) -> Self {
+        let Some(destination) = destination else {
+            return Self {
+                words: format!("port {name:?} (which only a pod that the rule selects can have)"),
+                ranges: Vec::new(),
+            };
+        };
+        let ranges: Vec<_> = destination
+            .pod
+            .ports
+            .iter()
+            .filter(|port| {
+                port.name.as_ref() == name && transport.is_none_or(|asked| asked == port.transport)
+            })
+            .filter_map(|port| {
+                let range = PortRange::single(port.number.get())?;
+                Some((port.transport, range))
+            })
+            .collect();
+        let served: Vec<String> = ranges
+            .iter()
+            .map(|(transport, range)| format!("{transport}/{range}"))
+            .collect();
+        let at = &destination.pod.key;
+        let words = if served.is_empty() {
+            format!("port {name:?} (which {at} does not have)")
+        } else {
+            format!("port {name:?} ({} at {at})", served.join(", "))
+        };
+        Self { words, ranges }
+    }
+
+    fn has(&self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::Port(transport, port) => self
+                .ranges
+                .iter()
+                .any(|(of, range)| *of == transport && range.contains(port)),
+            Protocol::Icmp | Protocol::Other => false,
+        }
+    }
+}

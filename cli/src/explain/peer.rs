@@ -1,0 +1,172 @@
+//! The other end against one peer of a rule.
+
+use egret_policies::model::{Labels, NamespaceSelector, Peer, Requirement, Selector};
+use egret_shared::net::IpNet;
+
+use crate::verdict::cluster::Member;
+
+use super::compiled::OWN_NODE;
+use super::report::Test;
+use super::told::compare_names;
+use super::viewpoint::{Viewpoint, protocol_words};
+
+/// Compares the other end with a peer; `holding` tells in which sets of the rule it stands.
+pub(super) fn compare_peer(view: &Viewpoint<'_>, peer: &Peer, holding: &impl Fn() -> Vec<String>) -> Test {
+    match peer {
+        Peer::Pods { namespaces, pods } => compare_pod(view, namespaces, pods),
+        Peer::Networks(networks) => compare_networks(view, networks),
+        Peer::Nodes(selector) => compare_node(view, selector),
+        Peer::NodeAddresses(_) => compare_all_addresses(view, &holding()),
+        Peer::External(networks) => compare_external(view, networks, &holding()),
+        Peer::ApiServer => compare_api_server(view, &holding()),
+        Peer::Names(patterns) => compare_names(view, patterns),
+    }
+}
+
+fn compare_pod(view: &Viewpoint<'_>, namespaces: &NamespaceSelector, pods: &Selector) -> Test {
+    let Some(peer) = view.peer else {
+        return Test::failed(format!("{} is no pod that selectors see", view.peer_name()));
+    };
+    let in_namespace = compare_namespace(view, peer, namespaces);
+    let labels = compare_labels(&format!("pod {}", peer.pod.key), &peer.pod.labels, pods);
+    match (in_namespace, labels) {
+        (Ok(namespace), Ok(labels)) => Test::passed(format!("{} {namespace}, {labels}", peer.pod.key)),
+        (namespace, labels) => {
+            let reasons: Vec<String> = [namespace.err(), labels.err()].into_iter().flatten().collect();
+            Test::failed(reasons.join(", "))
+        }
+    }
+}
+
+fn compare_namespace(
+    view: &Viewpoint<'_>,
+    peer: &Member,
+    namespaces: &NamespaceSelector,
+) -> Result<String, String> {
+    let own = peer.pod.key.namespace();
+    match namespaces {
+        NamespaceSelector::Named(name) if name.as_ref() == own => Ok(format!("is in namespace {name}")),
+        NamespaceSelector::Named(name) => Err(format!("pod {} is not in namespace {name}", peer.pod.key)),
+        NamespaceSelector::Matching(selector) => {
+            let labels = view.labels_of_namespace(own);
+            compare_labels(&format!("namespace {own}"), &labels, selector)
+                .map(|labels| format!("is in namespace {own} ({labels})"))
+        }
+    }
+}
+
+/// What is selected by, or which requirement does not hold.
+fn compare_labels(whose: &str, labels: &Labels, selector: &Selector) -> Result<String, String> {
+    let holds = |requirement: &&Requirement| Selector::all_of([(*requirement).clone()]).matches(labels);
+    let failed: Vec<String> = selector
+        .requirements()
+        .filter(|requirement| !holds(requirement))
+        .map(|requirement| {
+            format!(
+                "{whose} has {}, not {}",
+                value(labels, requirement),
+                words(requirement)
+            )
+        })
+        .collect();
+    if !failed.is_empty() {
+        return Err(failed.join(", "));
+    }
+    let required: Vec<String> = selector.requirements().map(words).collect();
+    if required.is_empty() {
+        return Ok("whatever its labels".to_owned());
+    }
+    Ok(format!("has {}", required.join(", ")))
+}
+
+fn value(labels: &Labels, requirement: &Requirement) -> String {
+    let key = match requirement {
+        Requirement::In(key, _)
+        | Requirement::NotIn(key, _)
+        | Requirement::Exists(key)
+        | Requirement::DoesNotExist(key) => key,
+    };
+    labels
+        .get(key)
+        .map_or_else(|| format!("no label {key}"), |value| format!("{key}={value}"))
+}
+
+/// A requirement as `kubectl --selector` writes it.
+fn words(requirement: &Requirement) -> String {
+    let list = |values: &std::collections::BTreeSet<std::sync::Arc<str>>| {
+        values.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(", ")
+    };
+    match requirement {
+        Requirement::In(key, values) if values.len() == 1 => format!("{key}={}", list(values)),
+        Requirement::In(key, values) => format!("{key} in ({})", list(values)),
+        Requirement::NotIn(key, values) => format!("{key} notin ({})", list(values)),
+        Requirement::Exists(key) => key.to_string(),
+        Requirement::DoesNotExist(key) => format!("!{key}"),
+    }
+}
+
+fn compare_networks(view: &Viewpoint<'_>, networks: &[IpNet]) -> Test {
+    const SHOWN: usize = 5;
+    let address = view.address;
+    if let Some(network) = networks.iter().find(|network| network.contains(&address)) {
+        return Test::passed(format!("{address} is in {network}"));
+    }
+    let mut list: Vec<String> = networks.iter().take(SHOWN).map(IpNet::to_string).collect();
+    if networks.len() > SHOWN {
+        list.push(format!("{} more", networks.len() - SHOWN));
+    }
+    Test::failed(match list.as_slice() {
+        [] => "no network is left of the rule's".to_owned(),
+        [only] => format!("{address} is not in {only}"),
+        several => format!("{address} is in none of {}", several.join(", ")),
+    })
+}
+
+fn compare_external(view: &Viewpoint<'_>, networks: &[IpNet], holding: &[String]) -> Test {
+    let inside = compare_networks(view, networks);
+    if !inside.matches || !holding.is_empty() {
+        return inside;
+    }
+    Test::failed(format!(
+        "{} is a pod's or Service's, and the rule is about what is outside of the cluster",
+        view.peer_name()
+    ))
+}
+
+fn compare_all_addresses(view: &Viewpoint<'_>, holding: &[String]) -> Test {
+    let is_held = |set: &String| set == OWN_NODE || set.starts_with("all addresses of nodes");
+    if holding.iter().any(is_held) {
+        return Test::passed(format!(
+            "{} is an address of a node of the rule's",
+            view.peer_name()
+        ));
+    }
+    Test::failed(format!(
+        "{} is no address of a node of the rule's",
+        view.peer_name()
+    ))
+}
+
+fn compare_api_server(view: &Viewpoint<'_>, holding: &[String]) -> Test {
+    let asked = protocol_words(view.protocol);
+    if holding.iter().any(|set| set.contains("API server")) {
+        return Test::passed(format!("{} is the API server at {asked}", view.address));
+    }
+    Test::failed(format!("{} is not the API server at {asked}", view.peer_name()))
+}
+
+fn compare_node(view: &Viewpoint<'_>, selector: &Selector) -> Test {
+    let address = view.address;
+    let has_address = |node: &&egret_policies::model::cluster::Node| {
+        node.addresses.iter().any(|of| of.to_canonical() == address)
+    };
+    let nodes = view.asked.manifests.nodes.iter().filter(has_address);
+    let tests = nodes.map(|node| {
+        let whose = format!("node {}", node.name);
+        match compare_labels(&whose, &node.labels, selector) {
+            Ok(labels) => Test::passed(format!("{address} is {whose}: {labels}")),
+            Err(failed) => Test::failed(failed),
+        }
+    });
+    Test::any_of(tests, &format!("{address} is no node's address"))
+}

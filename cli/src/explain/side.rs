@@ -1,0 +1,120 @@
+//! What the policies of one end say, and why.
+
+use std::net::IpAddr;
+
+use egret_policies::memory::Decision;
+use egret_policies::model::{Direction, Policy, Tier};
+use egret_shared::time::Timestamp;
+
+use crate::verdict::ask::Asked;
+use crate::verdict::route::Connection;
+use crate::verdict::row::{End, Word};
+use crate::verdict::selection::Selection;
+
+use super::report::{Outcome, Side, TierStep};
+use super::viewpoint::{Viewpoint, name_of};
+use super::walk::{OWN_NODE, walk};
+
+/// The side of a direction, and how its pod sees the connection, if there is one.
+pub(super) fn side<'a>(
+    asked: &'a Asked,
+    selection: &mut Selection,
+    direction: Direction,
+    connection: &Connection,
+    decision: &Decision,
+    now: Timestamp,
+) -> (Side, Option<Viewpoint<'a>>) {
+    let address = match direction {
+        Direction::Egress => connection.source,
+        Direction::Ingress => connection.destination,
+    };
+    let view = Viewpoint::new(asked, direction, connection, now).filter(|_| decision.tier != "none");
+    let tiers = match &view {
+        Some(view) if is_judged(view, decision) => {
+            let policies: Vec<&Policy> = selection.policies_of(&view.subject.pod).collect();
+            walk(view, &policies, decision)
+        }
+        Some(_) | None => Vec::new(),
+    };
+    let end = End::from(decision);
+    let side = Side {
+        of: name_of(asked, address),
+        because: view
+            .as_ref()
+            .map_or_else(|| no_pod(asked, address), |view| because(view, &end, &tiers)),
+        end,
+        tiers,
+    };
+    (side, view)
+}
+
+/// What a Service leads back to the pod is judged, though a NetworkPolicy cannot deny it.
+fn is_judged(view: &Viewpoint<'_>, decision: &Decision) -> bool {
+    decision.tier != "exempt" || (view.is_forwarded && view.is_with_itself())
+}
+
+fn no_pod(asked: &Asked, address: IpAddr) -> String {
+    match asked.cluster.nodes_at(address) {
+        Some(nodes) => format!("{address} is node {nodes}, and no policy is about nodes"),
+        None => format!("{address} is no pod, so no policy is asked"),
+    }
+}
+
+fn because(view: &Viewpoint<'_>, end: &End, tiers: &[TierStep]) -> String {
+    match (&end.policy, end.tier) {
+        (Some(policy), _) if policy == OWN_NODE => {
+            "a pod may reach its own node where only NetworkPolicies isolate it".to_owned()
+        }
+        (Some(policy), _) => {
+            let name = end.rule_name.as_ref().map(|name| format!(" ({name})"));
+            let rule = end
+                .rule
+                .map(|rule| format!("rule {rule}{} of ", name.unwrap_or_default()));
+            format!("{}{policy} {}", rule.unwrap_or_default(), verb_of(end.verdict))
+        }
+        (None, "np") => format!("isolated by {}, and no rule matches", isolating(tiers)),
+        (None, "exempt") => exemption(view).to_owned(),
+        (None, _) => format!("no tier decides, which {}", verb_of(end.verdict)),
+    }
+}
+
+const fn verb_of(verdict: Word) -> &'static str {
+    match verdict {
+        Word::Allow => "allows it",
+        Word::Deny => "denies it",
+        Word::Error => "says nothing of it",
+    }
+}
+
+fn isolating(tiers: &[TierStep]) -> String {
+    const SHOWN: usize = 3;
+    let isolates = |step: &&TierStep| step.tier == Tier::NetworkPolicy && step.outcome == Outcome::Decides;
+    let policies: Vec<&str> = tiers
+        .iter()
+        .filter(isolates)
+        .flat_map(|step| &step.policies)
+        .map(|policy| policy.policy.as_str())
+        .collect();
+    let more = policies.len().saturating_sub(SHOWN);
+    let shown = policies
+        .iter()
+        .take(SHOWN)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if more == 0 {
+        shown
+    } else {
+        format!("{shown} and {more} more")
+    }
+}
+
+fn exemption(view: &Viewpoint<'_>) -> &'static str {
+    if view.is_with_itself() && view.is_forwarded {
+        "a NetworkPolicy cannot deny what a Service leads back to the pod"
+    } else if view.is_with_itself() {
+        "what a pod sends to itself is not judged"
+    } else {
+        "what its own node sends to a pod is not judged"
+    }
+}
