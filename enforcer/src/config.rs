@@ -20,6 +20,8 @@ mod written;
 pub use value::{BackendKind, FlavourChoice, InvalidValue, OwnNode, Source, Span};
 pub use written::{Args, Command, Written};
 
+use written::DEFAULT_STATE;
+
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -42,6 +44,8 @@ pub struct Fixed {
     pub link: PathBuf,
     /// Where operators ask.
     pub admin: SocketAddr,
+    /// The file that keeps what pods were told; none to keep nothing.
+    pub state: Option<PathBuf>,
     /// For the compiler; the node's name is in it.
     pub compiler: Settings,
     /// Which iptables; none to find out.
@@ -107,6 +111,7 @@ impl Config {
             ("backend", mine.backend != theirs.backend),
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
+            ("state", mine.state != theirs.state),
             ("node", mine.compiler.node != theirs.compiler.node),
             (
                 "podToOwnNode",
@@ -151,6 +156,8 @@ impl Written {
                 admin: self
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9254))),
+                state: Some(self.state.unwrap_or_else(|| DEFAULT_STATE.into()))
+                    .filter(|path| !path.as_os_str().is_empty()),
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
                 marks: Marks::new(egress, ingress)?,
@@ -250,6 +257,7 @@ mod tests {
         let config = config(&["--source", "dir:/m", "--node", "n"]).unwrap();
         assert_eq!(config.fixed.source, PathBuf::from("/m"));
         assert_eq!(config.fixed.backend, BackendKind::Netfilter);
+        assert_eq!(config.fixed.state, Some(PathBuf::from("/run/egret/state")));
         assert!(matches!(
             super::tests::config(&["--node", "n"]),
             Err(Invalid::Missing { field: "source", .. })
@@ -258,6 +266,15 @@ mod tests {
             super::tests::config(&["--source", "dir:/m"]),
             Err(Invalid::Missing { field: "node", .. })
         ));
+    }
+
+    #[test]
+    fn an_empty_state_keeps_nothing() {
+        let state = |state: &str| {
+            let arguments = ["--source", "dir:/m", "--node", "n", "--state", state];
+            config(&arguments).unwrap().fixed.state
+        };
+        assert_eq!((state(""), state("/s")), (None, Some(PathBuf::from("/s"))));
     }
 
     #[test]

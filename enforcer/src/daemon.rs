@@ -24,6 +24,7 @@ use egret_enforcer::link;
 use egret_enforcer::metrics::{BUCKETS, Metrics};
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
+use egret_enforcer::state::State;
 use egret_enforcer::watch::dir::Directory;
 
 /// Inputs that wait for the engine; beyond, whoever sends one waits.
@@ -37,6 +38,8 @@ pub(crate) struct Daemon {
     inputs: mpsc::Sender<Input>,
     operators: Arc<Operators>,
     engine: std::thread::JoinHandle<Box<dyn Backend>>,
+    /// Ends after the engine, when what pods were told is in the state file.
+    writer: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Daemon {
@@ -64,11 +67,14 @@ impl Daemon {
         )?;
         let name = backend.name();
         let compiler = config.fixed.compiler.clone();
+        let state = open_state(&config.fixed)?;
         let setup = Setup {
             compiler,
             backend,
             resync: config.resync,
             metrics,
+            remembered: state.remembered,
+            keeper: state.keeper,
         };
         let engine = start_engine(setup, taken)?;
         let instance = Instance::from_random(RandomState::new().build_hasher().finish());
@@ -89,6 +95,7 @@ impl Daemon {
             inputs,
             operators,
             engine,
+            writer: state.writer,
         })
     }
 
@@ -108,8 +115,13 @@ impl Daemon {
         }
         // An engine that is gone needs no stopping.
         drop(self.inputs.send(Input::Stop).await);
-        let joined = tokio::task::spawn_blocking(move || self.engine.join()).await?;
-        let mut backend = joined.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
+        let (engine, writer) = tokio::task::spawn_blocking(move || {
+            let engine = self.engine.join();
+            (engine, self.writer.map_or(Ok(()), std::thread::JoinHandle::join))
+        })
+        .await?;
+        let mut backend = engine.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
+        writer.map_err(|_panic| anyhow::anyhow!("what writes the state file died"))?;
         if is_off(Switch::KeepOnExit) {
             backend.remove_everything()?;
         } else {
@@ -146,6 +158,14 @@ impl Daemon {
                 tracing::info!(file, "the configuration was read again");
             }
         }
+    }
+}
+
+fn open_state(fixed: &Fixed) -> anyhow::Result<State> {
+    let records = fixed.compiler.records.limits.total;
+    match &fixed.state {
+        Some(path) => State::open(path, records).context("the state file cannot be kept"),
+        None => Ok(State::default()),
     }
 }
 

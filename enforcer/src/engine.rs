@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
+use egret_policies::records::{RecordStats, Remembered};
 use egret_policies::rules::Batch;
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
@@ -23,14 +24,17 @@ use tokio::sync::mpsc;
 use crate::apply::retry::Retry;
 use crate::backend::{Backend, Pending, Standing};
 use crate::metrics::Metrics;
+use crate::state::Keeper;
 
 mod input;
 mod peers;
+mod keeping;
 mod report;
 
 pub use input::{Input, PeerId, Question};
 pub use report::{Answer, Report, SourceState, What};
 
+use keeping::Keeping;
 use peers::Peers;
 
 /// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
@@ -55,6 +59,10 @@ pub struct Setup {
     pub resync: Duration,
     /// Where it counts.
     pub metrics: Metrics,
+    /// What pods were told in an earlier life.
+    pub remembered: Vec<Remembered>,
+    /// Keeps what they are told for a later one.
+    pub keeper: Option<Keeper>,
 }
 
 /// The engine.
@@ -73,6 +81,9 @@ pub struct Engine {
     next_resync: Option<Timestamp>,
     links_changed: bool,
     metrics: Metrics,
+    /// Until the compiler knows the pods.
+    remembered: Vec<Remembered>,
+    keeping: Option<Keeping>,
 }
 
 /// How far the start has come.
@@ -115,6 +126,8 @@ impl Engine {
             next_resync: None,
             links_changed: false,
             metrics: setup.metrics,
+            remembered: setup.remembered,
+            keeping: setup.keeper.map(Keeping::new),
         }
     }
 
@@ -132,8 +145,12 @@ impl Engine {
                     }
                 },
             };
-            let Some(first) = first else { return self.backend };
-            if self.take_all(first, &mut inputs, clock::now()) == Flow::Stop {
+            let flow = match first {
+                Some(first) => self.take_all(first, &mut inputs, clock::now()),
+                None => Flow::Stop,
+            };
+            if flow == Flow::Stop {
+                self.keep_the_last();
                 return self.backend;
             }
             self.pass(clock::now());
@@ -211,6 +228,7 @@ impl Engine {
         }
         self.look_after(now);
         self.tell();
+        self.keep_records(now);
     }
 
     fn look_after(&mut self, now: Timestamp) {
@@ -256,11 +274,33 @@ impl Engine {
         if !self.is_ready(now) {
             return;
         }
+        self.restore(now);
         if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Moving) {
             self.compiler = Phase::Running(compiler.in_sync());
             self.set_resync(self.resync, now);
             tracing::info!("the source is in sync; the kernel is made to agree");
         }
+    }
+
+    /// All pods are known now, and no set is made yet: each is made with what was told before.
+    fn restore(&mut self, now: Timestamp) {
+        let remembered = std::mem::take(&mut self.remembered);
+        if let Some(keeping) = &mut self.keeping {
+            keeping.begin(now);
+        }
+        if remembered.is_empty() {
+            return;
+        }
+        let kept: usize = remembered.iter().map(|pod| pod.records.len()).sum();
+        for pod in remembered {
+            self.compiler.handle(Event::Restored(pod), now);
+        }
+        let live = self.compiler.record_stats().records;
+        tracing::info!(
+            kept,
+            live,
+            "pods are known to have been told what an earlier enforcer kept"
+        );
     }
 
     /// Whether the first batch can be made: everything is known, or what is in force can wait no longer.
@@ -299,7 +339,8 @@ impl Engine {
             Phase::Starting { patience, .. } => *patience,
             Phase::Moving => None,
         };
-        [compiler, self.retry.deadline(), self.next_resync]
+        let keeping = self.keeping.as_ref().and_then(Keeping::deadline);
+        [compiler, self.retry.deadline(), self.next_resync, keeping]
             .into_iter()
             .flatten()
             .min()
@@ -313,6 +354,14 @@ enum Flow {
 }
 
 impl Phase {
+    fn record_stats(&self) -> RecordStats {
+        match self {
+            Self::Starting { compiler, .. } => compiler.record_stats(),
+            Self::Running(compiler) => compiler.record_stats(),
+            Self::Moving => RecordStats::default(),
+        }
+    }
+
     fn handle(&mut self, event: Event, now: Timestamp) -> egret_shared::revision::Revision {
         match self {
             Self::Starting { compiler, .. } => compiler.handle(event, now),

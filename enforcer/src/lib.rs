@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!  watch ──▶ engine (policies::Compiler) ──▶ backend ──▶ kernel
-//!  dnsd ◀──▶ link ◀──▶ ┘      ▲
-//!                             └── node (links, routes)
+//!  dnsd ◀──▶ link ◀──▶ ┘ ▲    ▲
+//!                        │    └── node (links, routes)
+//!                        └▶ state (what pods were told, for the next start)
 //! ```
 
 #![warn(missing_docs)]
 
 pub mod engine;
+pub mod state;
 pub mod backend;
 pub mod apply;
 pub mod node;

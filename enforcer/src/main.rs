@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
-use egret_enforcer::backend::{Backend, BackendError};
 use egret_enforcer::config::{Args, Command, Config};
+use egret_enforcer::state;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
 
@@ -54,26 +55,30 @@ fn serve(args: Args, config: Config) -> anyhow::Result<()> {
 }
 
 fn run(command: &Command) -> ExitCode {
-    let Command::Cleanup { dry_run, bpf_pins } = command;
-    match clean(*dry_run, bpf_pins) {
+    let Command::Cleanup {
+        dry_run,
+        bpf_pins,
+        state,
+    } = command;
+    match clean(*dry_run, bpf_pins, state) {
         Ok(found) => {
             let verb = if *dry_run { "would remove" } else { "removed" };
             for what in &found {
                 println!("{verb} {what}");
             }
             if found.is_empty() {
-                println!("nothing of the enforcer is in the kernel");
+                println!("nothing of the enforcer is there");
             }
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("enforcer: {error}");
+            eprintln!("enforcer: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn clean(dry_run: bool, bpf_pins: &Path) -> Result<Vec<String>, BackendError> {
+fn clean(dry_run: bool, bpf_pins: &Path, state: &Path) -> anyhow::Result<Vec<String>> {
     let mode = if dry_run { Mode::Tell } else { Mode::Remove };
     let mut found = cleanup::everywhere(mode)?;
     if bpf_pins.exists() {
@@ -85,6 +90,15 @@ fn clean(dry_run: bool, bpf_pins: &Path) -> Result<Vec<String>, BackendError> {
             };
             Ebpf::new(options).remove_everything()?;
         }
+    }
+    let files = state::traces(state);
+    found.extend(
+        files
+            .iter()
+            .map(|file| format!("the state file {}", file.display())),
+    );
+    if mode == Mode::Remove {
+        state::remove(state)?;
     }
     Ok(found)
 }

@@ -15,6 +15,7 @@ use crate::apply::retry::Retry;
 use crate::backend::{Standing, VerdictCount, VerdictKey};
 use crate::engine::Report;
 use crate::link::MOST_PEERS;
+use crate::state::Problem;
 
 /// Buckets of `egret_enforcer_programming_seconds`: from a member of a set to many rewritten chains.
 pub const BUCKETS: [f64; 13] = [
@@ -67,6 +68,9 @@ impl Metrics {
         }
         for key in VerdictKey::all() {
             verdicts(key).absolute(0);
+        }
+        for reason in Problem::REASONS {
+            state_problems(reason).absolute(0);
         }
         report(&Report::default());
         gauge!("egret_enforcer_link_peers_limit").set(as_gauge(MOST_PEERS));
@@ -121,6 +125,15 @@ impl Metrics {
         self.0.peers.set(as_gauge(connected));
         self.0.peers_dropped.absolute(dropped);
     }
+}
+
+/// Counts what is wrong with the state file.
+pub(crate) fn state_problem(reason: &'static str) {
+    state_problems(reason).increment(1);
+}
+
+fn state_problems(reason: &'static str) -> Counter {
+    counter!("egret_enforcer_state_file_problems_total", "reason" => reason)
 }
 
 /// Puts what the engine reports where a scrape finds it.
@@ -248,7 +261,7 @@ fn describe() {
     );
 }
 
-const COUNTERS: [(&str, &str); 11] = [
+const COUNTERS: [(&str, &str); 12] = [
     (
         "egret_enforcer_verdicts_total",
         "Packets that were judged: the first of each allowed connection, and every refused one, by tier, action and direction.",
@@ -289,6 +302,10 @@ const COUNTERS: [(&str, &str); 11] = [
     (
         "egret_enforcer_link_connections_total",
         "Connections that a dnsd made.",
+    ),
+    (
+        "egret_enforcer_state_file_problems_total",
+        "Times that the file with what pods were told could not be used or written, by reason.",
     ),
 ];
 

@@ -10,6 +10,7 @@ use egret_enforcer::backend::none::NoVerdicts;
 use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictCounters};
 use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, SourceState, What};
 use egret_enforcer::metrics::Metrics;
+use egret_enforcer::state::{BootId, State, StateFile};
 use egret_policies::api::manifest;
 use egret_policies::compiler::{Event, NodeScope, Settings};
 use egret_policies::lower::lower;
@@ -65,12 +66,18 @@ fn in_sync() -> Input {
 }
 
 fn engine(backend: impl Backend + 'static) -> Engine {
+    engine_of(backend, State::default())
+}
+
+fn engine_of(backend: impl Backend + 'static, state: State) -> Engine {
     let compiler = Settings::for_scope(NodeScope::One(Arc::from("n")));
     let mut engine = Engine::new(Setup {
         compiler,
         backend: Box::new(backend),
         resync: Duration::ZERO,
         metrics: Metrics::register(),
+        remembered: state.remembered,
+        keeper: state.keeper,
     });
     engine.pass(NOW);
     engine
@@ -332,6 +339,120 @@ fn rules_in_force_are_replaced_when_every_dnsd_has_told_again_or_none_does_in_ti
     assert_eq!(kernel.kernel().pods().count(), 0, "a dnsd may still come");
     engine.pass(NOW.after(Duration::from_millis(300)));
     assert_eq!(kernel.kernel().pods().count(), 1);
+}
+
+/// The state file of a test, and its folder, which goes with it.
+struct Kept(std::path::PathBuf);
+
+impl Kept {
+    fn make(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("egret-engine-{test}-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn open(&self) -> State {
+        State::open(&self.0.join("state"), 100).unwrap()
+    }
+
+    fn records(&self) -> usize {
+        let file = StateFile::new(&self.0.join("state"), BootId::read().unwrap(), 100);
+        file.read().unwrap().iter().map(|pod| pod.records.len()).sum()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// An engine with the pod and a policy over names, whose first batch is applied; and what writes its state file.
+fn living(kept: &Kept, kernel: &InMemory, pattern: &str) -> (Engine, std::thread::JoinHandle<()>) {
+    let mut state = kept.open();
+    let writer = state.writer.take().unwrap();
+    let mut engine = engine_of(kernel.clone(), state);
+    engine.take(cluster(&(POD.to_owned() + "---" + &names(pattern))), NOW);
+    engine.take(in_sync(), NOW);
+    engine.pass(NOW);
+    (engine, writer)
+}
+
+#[test]
+fn names_that_changed_while_nobody_was_there_open_what_was_told_before_without_any_dnsd() {
+    let kept = Kept::make("names");
+    let (mut first, writer) = living(&kept, &InMemory::default(), "api.example.test");
+    let dnsd = Dnsd::join(&mut first, 1, 16);
+    first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    first.pass(NOW);
+    first.pass(NOW.after(Duration::from_millis(100)));
+    // Killed: nobody asks it for its last.
+    drop(first);
+    writer.join().unwrap();
+
+    let kernel = InMemory::default();
+    let (second, writer) = living(&kept, &kernel, "*.example.test");
+    assert_eq!(
+        records(&kernel),
+        [Member::Address("203.0.113.7".parse().unwrap())]
+    );
+    drop(second);
+    writer.join().unwrap();
+}
+
+#[test]
+fn an_engine_that_is_asked_to_stop_keeps_what_it_heard_last() {
+    let kept = Kept::make("stop");
+    let (mut first, writer) = living(&kept, &InMemory::default(), "api.example.test");
+    let dnsd = Dnsd::join(&mut first, 1, 16);
+    first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    let (inputs, taken) = mpsc::channel(1);
+    inputs.try_send(Input::Stop).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    drop(runtime.block_on(first.run(taken)));
+    writer.join().unwrap();
+    assert_eq!(kept.records(), 1);
+}
+
+#[test]
+fn what_a_pod_was_told_that_is_gone_does_not_stay_in_the_file() {
+    let kept = Kept::make("gone");
+    let (mut first, writer) = living(&kept, &InMemory::default(), "api.example.test");
+    let dnsd = Dnsd::join(&mut first, 1, 16);
+    first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    first.pass(NOW);
+    first.pass(NOW.after(Duration::from_millis(100)));
+    drop(first);
+    writer.join().unwrap();
+    assert_eq!(kept.records(), 1);
+
+    let mut state = kept.open();
+    let writer = state.writer.take().unwrap();
+    let mut second = engine_of(InMemory::default(), state);
+    second.take(in_sync(), NOW);
+    second.pass(NOW);
+    drop(second);
+    writer.join().unwrap();
+    assert_eq!(kept.records(), 0);
+}
+
+#[test]
+fn a_state_file_that_is_damaged_changes_nothing() {
+    let kept = Kept::make("damaged");
+    std::fs::write(kept.0.join("state"), "not what an enforcer writes").unwrap();
+    let kernel = InMemory::default();
+    let (mut engine, writer) = living(&kept, &kernel, "api.example.test");
+    assert_eq!(
+        (kernel.kernel().pods().count(), records(&kernel)),
+        (1, Vec::new())
+    );
+    assert_eq!(reasons(&mut engine), Vec::<String>::new());
+    drop(engine);
+    writer.join().unwrap();
+    assert_eq!(kept.records(), 0, "it was replaced");
 }
 
 /// A kernel that refuses everything of a pod.

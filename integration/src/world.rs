@@ -187,11 +187,17 @@ impl World {
             ])
             .with(["--node", node::NAME, "--backend", backend])
             .with(["--link".into(), self.link().display().to_string()])
+            .with(["--state".into(), self.state().display().to_string()])
     }
 
     /// The socket that joins the two daemons.
     pub fn link(&self) -> PathBuf {
         self.files.0.join("link.sock")
+    }
+
+    /// Where the enforcer keeps what pods were told.
+    pub fn state(&self) -> PathBuf {
+        self.files.0.join("state")
     }
 
     /// Starts a daemon in the node, without waiting for it.

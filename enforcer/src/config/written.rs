@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use egret_shared::net::IpNet;
 use serde::Deserialize;
 
@@ -35,10 +36,12 @@ pub struct Args {
     pub written: Written,
 }
 
+pub(super) const DEFAULT_STATE: &str = "/run/egret/state";
+
 /// What else there is to do.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
-    /// Removes every trace of the enforcer from the kernel, and nothing else.
+    /// Removes every trace of the enforcer from the kernel, and its state file, and nothing else.
     Cleanup {
         /// Only tells what would be removed.
         #[arg(long)]
@@ -46,6 +49,9 @@ pub enum Command {
         /// Where the backend ebpf keeps what outlives it.
         #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf/egret")]
         bpf_pins: PathBuf,
+        /// The file that keeps what pods were told; empty for none.
+        #[arg(long, value_name = "PATH", default_value = DEFAULT_STATE, value_parser = path_or_empty())]
+        state: PathBuf,
     },
 }
 
@@ -68,6 +74,9 @@ pub struct Written {
     /// Where /healthz, /readyz, /metrics, /records and /rules are answered [default: 127.0.0.1:9254]
     #[arg(long, value_name = "ADDR:PORT")]
     pub admin: Option<SocketAddr>,
+    /// The file that keeps what pods were told for the enforcer's next start; empty for none [default: /run/egret/state]
+    #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
+    pub state: Option<PathBuf>,
     /// Which iptables the backend netfilter uses [default: auto]
     #[arg(long, value_name = "FLAVOUR")]
     pub iptables: Option<FlavourChoice>,
@@ -118,6 +127,11 @@ pub struct Written {
     pub bpf_pins: Option<PathBuf>,
 }
 
+/// clap takes no empty path of itself.
+fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 /// Loopback and link-local: the metadata services of clouds are there.
 pub(super) fn usually_protected() -> Vec<IpNet> {
     ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"]
@@ -135,6 +149,7 @@ impl Written {
             backend: self.backend.or(below.backend),
             link: self.link.or(below.link),
             admin: self.admin.or(below.admin),
+            state: self.state.or(below.state),
             iptables: self.iptables.or(below.iptables),
             deny_action: self.deny_action.or(below.deny_action),
             egress_mark_mask: self.egress_mark_mask.or(below.egress_mark_mask),

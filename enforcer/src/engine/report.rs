@@ -76,11 +76,7 @@ impl Engine {
             reasons: self.reasons(),
             pods: self.local.len(),
             pods_pending: self.standing.pending.len(),
-            records: match &self.compiler {
-                Phase::Starting { compiler, .. } => compiler.record_stats(),
-                Phase::Running(compiler) => compiler.record_stats(),
-                Phase::Moving => RecordStats::default(),
-            },
+            records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
                 Phase::Starting { .. } | Phase::Moving => 0,

@@ -1,0 +1,244 @@
+//! `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 | body`, integers in little endian. `length` counts the
+//! body, the digest is of everything else, and the body is postcard. It guards against accidents, not against
+//! somebody who may write the file.
+
+use std::io;
+
+use egret_policies::records::Remembered;
+use sha2::{Digest, Sha256};
+
+use super::boot::BootId;
+
+/// The version that this code writes, and the only one that it reads: what another one kept is told anew in time.
+const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"egret/st";
+const VERSION_AT: usize = 8;
+const BOOT_AT: usize = 12;
+const LENGTH_AT: usize = 28;
+const DIGEST_AT: usize = 36;
+const BODY_AT: usize = 68;
+
+/// Why there is no taking a state file, or no keeping one.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// The kernel does not say which boot this is.
+    #[error("this boot has no id: {0}")]
+    NoBoot(String),
+    /// The system says no.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// Somebody else may have written it.
+    #[error("it is {0}; a plain file of this user, which nobody else may write, is read")]
+    Foreign(String),
+    /// More than there can be.
+    #[error("it has {octets} octets; up to {most} are read")]
+    TooLarge {
+        /// How many it has.
+        octets: u64,
+        /// How many it may have.
+        most: u64,
+    },
+    /// Of another program, or of another version of this one.
+    #[error("it is of version {0}; version {VERSION} is read")]
+    Version(u32),
+    /// The machine was started since.
+    #[error("it is from before the last boot, and so are its moments")]
+    OtherBoot,
+    /// Not what was written.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// The system says no.
+    #[error("it cannot be written: {0}")]
+    Unwritten(io::Error),
+}
+
+impl Problem {
+    /// All words that `reason` gives.
+    pub const REASONS: [&'static str; 7] = [
+        "boot",
+        "damaged",
+        "foreign",
+        "size",
+        "unreadable",
+        "unwritten",
+        "version",
+    ];
+
+    /// One word, for a metric.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NoBoot(_) | Self::OtherBoot => "boot",
+            Self::Damaged(_) => "damaged",
+            Self::Foreign(_) => "foreign",
+            Self::TooLarge { .. } => "size",
+            Self::Unreadable(_) => "unreadable",
+            Self::Unwritten(_) => "unwritten",
+            Self::Version(_) => "version",
+        }
+    }
+}
+
+/// The file that keeps these.
+///
+/// # Errors
+/// When postcard cannot write them.
+pub fn encode(pods: &[&Remembered], boot: BootId) -> Result<Vec<u8>, Problem> {
+    let body = postcard::to_stdvec(pods).map_err(|error| Problem::Unwritten(io::Error::other(error)))?;
+    let mut file = Vec::with_capacity(BODY_AT + body.len());
+    file.extend(MAGIC);
+    file.extend(VERSION.to_le_bytes());
+    file.extend(boot.to_octets());
+    file.extend((body.len() as u64).to_le_bytes());
+    file.extend(digest(&file, &body));
+    file.extend(body);
+    Ok(file)
+}
+
+/// What a file keeps, if it is whole and of this version and boot.
+///
+/// # Errors
+/// With what is wrong.
+pub fn decode(file: &[u8], boot: BootId) -> Result<Vec<Remembered>, Problem> {
+    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+    let Some((head, body)) = file.split_at_checked(BODY_AT) else {
+        return Err(damaged("it ends within its header"));
+    };
+    if head[..VERSION_AT] != MAGIC {
+        return Err(damaged("it does not begin like a state file"));
+    }
+    let version = u32::from_le_bytes(octets(head, VERSION_AT));
+    if version != VERSION {
+        return Err(Problem::Version(version));
+    }
+    if u64::from_le_bytes(octets(head, LENGTH_AT)) != body.len() as u64 {
+        return Err(damaged("its length is not the one that it was written with"));
+    }
+    if head[DIGEST_AT..] != digest(&head[..DIGEST_AT], body) {
+        return Err(damaged("its digest is not the one that it was written with"));
+    }
+    if octets::<16>(head, BOOT_AT) != boot.to_octets() {
+        return Err(Problem::OtherBoot);
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((pods, [])) => Ok(pods),
+        Ok((_, behind)) => Err(Problem::Damaged(format!("{} octets too many", behind.len()))),
+        Err(error) => Err(Problem::Damaged(error.to_string())),
+    }
+}
+
+fn digest(head: &[u8], body: &[u8]) -> [u8; 32] {
+    Sha256::new()
+        .chain_update(head)
+        .chain_update(body)
+        .finalize()
+        .into()
+}
+
+fn octets<const COUNT: usize>(head: &[u8], at: usize) -> [u8; COUNT] {
+    let mut octets = [0; COUNT];
+    octets.copy_from_slice(&head[at..at + COUNT]);
+    octets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use egret_policies::records::RememberedRecord;
+    use egret_shared::time::Timestamp;
+    use std::sync::Arc;
+
+    const BOOT: &str = "3f2a8a2e-6d6e-4b0e-9c3e-0123456789ab";
+
+    fn boot() -> BootId {
+        BOOT.parse().unwrap()
+    }
+
+    fn pods() -> Vec<Remembered> {
+        let record = |name: &str, address: &str| RememberedRecord {
+            name: Arc::new(name.parse().unwrap()),
+            address: address.parse().unwrap(),
+            expires: Timestamp::from_millis(123_456_789),
+        };
+        let pod = |key: &str, uid: Option<&str>, records| Remembered {
+            pod: key.parse().unwrap(),
+            uid: uid.map(Arc::from),
+            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            records,
+        };
+        vec![
+            pod(
+                "default/a",
+                Some("a-1"),
+                vec![
+                    record("api.example.test", "203.0.113.7"),
+                    record("b.test", "2001:db8::7"),
+                ],
+            ),
+            pod("default/b", None, vec![]),
+        ]
+    }
+
+    fn file() -> Vec<u8> {
+        encode(&pods().iter().collect::<Vec<_>>(), boot()).unwrap()
+    }
+
+    fn sealed(mut file: Vec<u8>) -> Vec<u8> {
+        let digest = digest(&file[..DIGEST_AT], &file[BODY_AT..]);
+        file[DIGEST_AT..BODY_AT].copy_from_slice(&digest);
+        file
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(decode(&file(), boot()).unwrap(), pods());
+        assert_eq!(decode(&encode(&[], boot()).unwrap(), boot()).unwrap(), []);
+    }
+
+    #[test]
+    fn no_shorter_file_and_no_file_with_a_flipped_bit_is_read() {
+        let whole = file();
+        for length in 0..whole.len() {
+            let problem = decode(&whole[..length], boot()).unwrap_err();
+            assert_eq!(problem.reason(), "damaged", "{length} octets: {problem}");
+        }
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let expected = if (VERSION_AT..BOOT_AT).contains(&(bit / 8)) {
+                "version"
+            } else {
+                "damaged"
+            };
+            let problem = decode(&flipped, boot()).unwrap_err();
+            assert_eq!(problem.reason(), expected, "bit {bit}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_whole_file_of_another_boot_or_version_or_with_too_much_in_it_is_not_read() {
+        let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
+        assert!(matches!(decode(&file(), other), Err(Problem::OtherBoot)));
+        let mut newer = file();
+        newer[VERSION_AT] = 2;
+        assert!(matches!(decode(&sealed(newer), boot()), Err(Problem::Version(2))));
+        let mut longer = file();
+        longer.push(0);
+        let length = (longer.len() - BODY_AT) as u64;
+        longer[LENGTH_AT..DIGEST_AT].copy_from_slice(&length.to_le_bytes());
+        assert_eq!(
+            decode(&sealed(longer), boot()).unwrap_err().to_string(),
+            "it is damaged: 1 octets too many"
+        );
+    }
+
+    #[test]
+    fn a_body_that_says_what_cannot_be_is_damaged() {
+        let body = postcard::to_stdvec(&vec![("no-pod-key", None::<&str>)]).unwrap();
+        let mut wrong = encode(&[], boot()).unwrap();
+        wrong.truncate(BODY_AT);
+        wrong[LENGTH_AT..DIGEST_AT].copy_from_slice(&(body.len() as u64).to_le_bytes());
+        wrong.extend(body);
+        assert_eq!(decode(&sealed(wrong), boot()).unwrap_err().reason(), "damaged");
+    }
+}
