@@ -58,9 +58,12 @@ fn words(event: &Event) -> String {
     let key = |key: &EntityKey| match key {
         EntityKey::Namespace(name) => name.to_string(),
         EntityKey::Policy(id) => id.to_string(),
-        EntityKey::Pod(_) | EntityKey::Node(_) | EntityKey::Service(_) | EntityKey::EndpointSlice(_) => {
-            format!("{key:?}")
-        }
+        EntityKey::Pod(_)
+        | EntityKey::Node(_)
+        | EntityKey::Service(_)
+        | EntityKey::EndpointSlice(_)
+        | EntityKey::NodeAddressReport(_)
+        | EntityKey::ApiServerAddresses(_) => format!("{key:?}"),
     };
     match event {
         Event::Apply(Entity::Namespace(namespace)) => {

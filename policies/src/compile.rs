@@ -10,18 +10,19 @@ use egret_shared::net::{PortRange, Transport};
 
 use crate::compiler::PodToOwnNode;
 use crate::index::LivePod;
-use crate::model::{Action, Direction, PolicyId, Rank, Tier};
+use crate::model::{Action, Direction, Labels, PolicyId, Rank, Tier};
 use crate::rules::{
     DirectionRules, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, TierRules,
 };
 
 mod content;
 mod template;
+mod firewall;
 
 pub(crate) use content::{NamedSet, SetContent};
 pub(crate) use template::Template;
 
-use template::{PeerTemplate, PortTemplate, RuleTemplate};
+use template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
 
 /// Policies in the order of evaluation.
 pub(crate) type Templates = BTreeMap<(Rank, PolicyId), Template>;
@@ -44,18 +45,35 @@ pub(crate) struct Use {
     pub(crate) closes: BTreeSet<Direction>,
 }
 
+/// What rules depend on besides policies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings<'a> {
+    /// What an isolated pod may ask of its node.
+    pub(crate) pod_to_own_node: PodToOwnNode,
+    /// The labels of the pod's node; none for a pod that is on none.
+    pub(crate) own_node: Option<&'a Labels>,
+}
+
 /// The rules of a pod.
-pub(crate) fn compile(pod: &LivePod<'_>, templates: &Templates, own_node: PodToOwnNode) -> Compiled {
-    let selecting: Vec<(Tier, &Template)> = templates
+pub(crate) fn compile(pod: &LivePod<'_>, templates: &Templates, around: Surroundings<'_>) -> Compiled {
+    let selecting: Vec<(Rank, &Template)> = templates
         .iter()
         .filter(|(_, template)| pod.is_selected(&template.subject.namespaces, &template.subject.pods))
-        .map(|((rank, _), template)| (rank.tier, template))
+        .map(|((rank, _), template)| (*rank, template))
         .collect();
     let mut uses = Uses::default();
     let mut direction = |direction| DirectionRules {
         tiers: Tier::ALL
             .into_iter()
-            .filter_map(|tier| compile_tier(pod, &selecting, tier, direction, own_node, &mut uses))
+            .flat_map(|tier| match tier {
+                Tier::ClusterEgressFirewall => {
+                    firewall::compile_firewalls(pod, &selecting, direction, around, &mut uses)
+                }
+                Tier::Admin | Tier::NetworkPolicy | Tier::Baseline => {
+                    let rules = compile_tier(pod, &selecting, tier, direction, around, &mut uses);
+                    rules.into_iter().collect()
+                }
+            })
             .collect(),
     };
     let (egress, ingress) = (direction(Direction::Egress), direction(Direction::Ingress));
@@ -74,25 +92,34 @@ pub(crate) fn compile(pod: &LivePod<'_>, templates: &Templates, own_node: PodToO
 
 fn compile_tier(
     pod: &LivePod<'_>,
-    selecting: &[(Tier, &Template)],
+    selecting: &[(Rank, &Template)],
     tier: Tier,
     direction: Direction,
-    own_node: PodToOwnNode,
+    around: Surroundings<'_>,
     uses: &mut Uses,
 ) -> Option<TierRules> {
-    let mut effects = selecting
+    let templates: Vec<&Template> = selecting
         .iter()
-        .filter(|(of, _)| *of == tier)
-        .filter_map(|(_, template)| template.effect(direction))
-        .peekable();
-    let says_something = effects.peek().is_some();
+        .filter(|(rank, _)| rank.tier == tier)
+        .map(|(_, template)| *template)
+        .collect();
+    let is_annotated = templates.iter().any(|template| template.is_annotation(direction));
+    let mut says_something = false;
     let mut rules = Vec::new();
-    for template in effects.flatten() {
-        push_rules(&mut rules, pod, template, direction, uses);
+    for template in templates {
+        let effect = match template.effect(direction) {
+            TemplateEffect::None => continue,
+            TemplateEffect::Opens(_) if !is_annotated => continue,
+            TemplateEffect::Opens(effect) | TemplateEffect::Rules(effect) => effect,
+        };
+        says_something = true;
+        for template in effect {
+            push_rules(&mut rules, pod, template, direction, around, uses);
+        }
     }
     let is_isolated = tier == Tier::NetworkPolicy && says_something;
     if is_isolated && direction == Direction::Egress {
-        rules.extend(own_node_rules(own_node));
+        rules.extend(own_node_rules(around.pod_to_own_node));
     }
     (is_isolated || !rules.is_empty()).then_some(TierRules {
         tier,
@@ -110,6 +137,7 @@ fn push_rules(
     pod: &LivePod<'_>,
     template: &RuleTemplate,
     direction: Direction,
+    around: Surroundings<'_>,
     uses: &mut Uses,
 ) {
     let ports = fill_port(pod, &template.port);
@@ -119,6 +147,10 @@ fn push_rules(
     let peer = match &template.peer {
         PeerTemplate::Any => PeerMatch::Any,
         PeerTemplate::Set(set) => uses.add(set, template.action, direction),
+        PeerTemplate::OwnNode(selector) => match around.own_node {
+            Some(labels) if selector.matches(labels) => PeerMatch::OwnNode,
+            Some(_) | None => return,
+        },
         PeerTemplate::Names(patterns) => {
             uses.patterns.extend(patterns.iter().cloned());
             let set = NamedSet::new(SetContent::Records {
@@ -129,9 +161,12 @@ fn push_rules(
             uses.add(&set, template.action, direction)
         }
     };
+    let except = template.except.as_ref();
+    let except = except.map(|set| uses.add_exception(set, template.action, direction));
     rules.extend(ports.into_iter().map(|port| Rule {
         action: template.action,
         peer: peer.clone(),
+        except,
         port,
         origin: template.origin.clone(),
     }));
@@ -142,6 +177,7 @@ fn fill_port(pod: &LivePod<'_>, port: &PortTemplate) -> Vec<PortMatch> {
     match port {
         PortTemplate::Any => vec![PortMatch::Any],
         PortTemplate::Range(transport, range) => vec![PortMatch::Range(*transport, *range)],
+        PortTemplate::Icmp => vec![PortMatch::Icmp],
         PortTemplate::OfSubject { name, transport } => pod
             .pod
             .ports
@@ -168,6 +204,7 @@ fn own_node_rules(own_node: PodToOwnNode) -> Vec<Rule> {
     let rule = |port| Rule {
         action: Action::Allow,
         peer: PeerMatch::OwnNode,
+        except: None,
         port,
         origin: Origin {
             policy: "own-node".into(),
@@ -187,22 +224,37 @@ struct Uses {
 
 impl Uses {
     fn add(&mut self, set: &Arc<NamedSet>, action: Action, direction: Direction) -> PeerMatch {
-        let used = self.sets.entry(set.id).or_insert_with(|| Use {
-            set: Arc::clone(set),
-            opens: BTreeSet::new(),
-            closes: BTreeSet::new(),
-        });
         let (opens, closes) = match action {
             Action::Allow => (true, false),
             Action::Deny => (false, true),
             Action::Pass => (true, true),
         };
+        self.note(set, (opens, closes), direction);
+        PeerMatch::In(set.id)
+    }
+
+    /// A member of an exception does the opposite of what the rule does.
+    fn add_exception(&mut self, set: &Arc<NamedSet>, action: Action, direction: Direction) -> SetId {
+        let (opens, closes) = match action {
+            Action::Allow => (false, true),
+            Action::Deny => (true, false),
+            Action::Pass => (true, true),
+        };
+        self.note(set, (opens, closes), direction);
+        set.id
+    }
+
+    fn note(&mut self, set: &Arc<NamedSet>, (opens, closes): (bool, bool), direction: Direction) {
+        let used = self.sets.entry(set.id).or_insert_with(|| Use {
+            set: Arc::clone(set),
+            opens: BTreeSet::new(),
+            closes: BTreeSet::new(),
+        });
         if opens {
             used.opens.insert(direction);
         }
         if closes {
             used.closes.insert(direction);
         }
-        PeerMatch::In(set.id)
     }
 }

@@ -11,9 +11,13 @@ use crate::model::{Labels, NamespaceSelector, Selector};
 
 mod claims;
 mod by_label;
+mod places;
 
 use by_label::ByLabel;
 use claims::Claims;
+use places::Places;
+
+pub(crate) use places::is_api_server;
 
 /// The label that every namespace has (KEP-2161).
 const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
@@ -28,6 +32,7 @@ pub(crate) struct Index {
     /// The pods that count, with the addresses that are their own.
     live: BTreeMap<PodKey, Vec<IpAddr>>,
     by_label: ByLabel,
+    places: Places,
 }
 
 /// The labels of a namespace that has an object or pods.
@@ -86,14 +91,14 @@ impl Index {
         self.pods.get(key)
     }
 
-    /// All nodes.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values()
-    }
-
     /// A node by name.
     pub(crate) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name)
+    }
+
+    /// All pods that say that one of these addresses is theirs.
+    pub(crate) fn claimants(&self, addresses: &[IpAddr]) -> BTreeSet<PodKey> {
+        self.claims.rivals(addresses)
     }
 
     /// The pod whose address this is.
@@ -157,9 +162,11 @@ impl Index {
         }
         if let Some(before) = &before {
             self.claims.withdraw_node(&before.addresses);
+            self.places.count(&before.addresses, false);
         }
         if let Some(node) = node {
             self.claims.claim_node(&node.addresses);
+            self.places.count(&node.addresses, true);
             self.nodes.insert(Arc::clone(name), node);
         }
         self.settle_addresses(&touched);

@@ -21,7 +21,9 @@ use crate::model::cluster::Entity;
 use crate::model::{Kind as PolicyKind, PolicyId};
 
 mod network_policy;
+mod legacy;
 mod admin;
+mod firewall;
 mod spec;
 mod rule;
 mod selector;
@@ -30,6 +32,7 @@ mod port;
 mod namespace;
 mod pod;
 mod node;
+mod addresses;
 mod service;
 mod compare;
 
@@ -84,6 +87,8 @@ fn entities(object: &Object, notes: &mut Notes) -> Vec<Entity> {
         Kind::Node => vec![Entity::Node(node::lower(object, notes))],
         Kind::Service => vec![Entity::Service(service::lower(object, notes))],
         Kind::EndpointSlice => vec![Entity::EndpointSlice(service::lower_slice(object, notes))],
+        Kind::NodeAddressReport => vec![Entity::NodeAddressReport(addresses::report(object, notes))],
+        Kind::ApiServerAddresses => vec![Entity::ApiServerAddresses(addresses::api_server(object, notes))],
         Kind::Policy(form) => {
             let mark = notes.mark();
             spec::outside(object, notes);
@@ -96,16 +101,16 @@ fn entities(object: &Object, notes: &mut Notes) -> Vec<Entity> {
 fn policy(object: &Object, form: PolicyForm, notes: &mut Notes) -> crate::model::Policy {
     match form {
         PolicyForm::NetworkPolicy => network_policy::lower(object, notes),
-        PolicyForm::LegacyNetworkPolicy => network_policy::lower_legacy(object, notes),
+        PolicyForm::LegacyNetworkPolicy => legacy::lower(object, notes),
         PolicyForm::AdminNetworkPolicy => admin::lower(object, admin::Dialect::ADMIN, notes),
         PolicyForm::BaselineAdminNetworkPolicy => admin::lower(object, admin::Dialect::BASELINE, notes),
         PolicyForm::ClusterNetworkPolicy => admin::lower(object, admin::Dialect::CLUSTER, notes),
-        PolicyForm::ClusterEgressFirewall => admin::lower_egress_firewall(object, notes),
+        PolicyForm::ClusterEgressFirewall => firewall::lower(object, notes),
         PolicyForm::OtherVersion(kind) => match kind {
             PolicyKind::NetworkPolicy | PolicyKind::LegacyNetworkPolicy => {
                 network_policy::lower_unknown(object, notes)
             }
-            PolicyKind::ClusterEgressFirewall => admin::lower_egress_firewall(object, notes),
+            PolicyKind::ClusterEgressFirewall => firewall::lower_unknown(object, notes),
             PolicyKind::AdminNetworkPolicy => admin::lower_unknown(object, admin::Dialect::ADMIN, notes),
             PolicyKind::BaselineAdminNetworkPolicy => {
                 admin::lower_unknown(object, admin::Dialect::BASELINE, notes)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::rules::{Batch, Member, PeerMatch, PodRules, SetId, SetKind, SetSpec};
+use crate::rules::{Batch, Member, PodRules, Rule, SetId, SetKind, SetSpec};
 
 mod connection;
 mod decide;
@@ -213,10 +213,7 @@ fn named_sets(rules: &PodRules) -> impl Iterator<Item = SetId> {
         .into_iter()
         .flat_map(|direction| &direction.tiers)
         .flat_map(|tier| &tier.rules)
-        .filter_map(|rule| match rule.peer {
-            PeerMatch::In(set) => Some(set),
-            PeerMatch::Any | PeerMatch::OwnNode => None,
-        })
+        .flat_map(Rule::sets)
 }
 
 const fn fits(kind: SetKind, member: Member, until: Option<Timestamp>) -> bool {

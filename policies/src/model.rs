@@ -173,6 +173,9 @@ pub enum Effect {
     /// Its rules. In the NetworkPolicy tier this isolates, whether or not there is a rule; in the others
     /// they are tried in order, the first match decides, and without one the next policy is asked.
     Rules(Vec<Rule>),
+    /// Rules of the form of 2016: they isolate nobody. They allow where the annotation of that form isolates
+    /// the namespace (a `LegacyNetworkPolicy` with `Rules`), and say nothing where it does not.
+    Opens(Vec<Rule>),
 }
 
 /// One rule: matches when a peer and a port match.
@@ -224,6 +227,13 @@ pub enum Peer {
     Networks(Vec<IpNet>),
     /// Nodes by their labels, at the addresses in their status.
     Nodes(Selector),
+    /// Nodes by their labels, at all addresses that they have: those that their agents report, those in their
+    /// status, and of the own node whatever it takes for its own.
+    NodeAddresses(Selector),
+    /// Addresses as `Networks`, but never those of pods or Services of the cluster.
+    External(Vec<IpNet>),
+    /// The API server, wherever it can be reached, at its ports.
+    ApiServer,
     /// What the subject pod was told for names that match one of these, while it is live.
     Names(Vec<NamePattern>),
 }
@@ -242,6 +252,8 @@ pub enum Ports {
 pub enum Port {
     /// Ports of one protocol.
     Range(Transport, PortRange),
+    /// ICMP and ICMPv6.
+    Icmp,
     /// The container port of this name at the destination pod. It matches nothing where the destination
     /// is no pod.
     Named {

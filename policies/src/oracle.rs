@@ -2,7 +2,7 @@
 //! the compiler but the words of the model. What it says is what policies mean; the tests hold the
 //! compiler to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_shared::observation::Observation;
@@ -12,9 +12,10 @@ use egret_shared::time::Timestamp;
 use crate::compiler::{PodToOwnNode, Settings};
 use crate::memory::{Connection, Protocol, Verdict};
 use crate::model::cluster::{Entity, EntityKey, Pod};
-use crate::model::{Action, Direction, Effect, Policy, Rule, Tier};
+use crate::model::{Action, Direction, Effect, Kind, Policy, Rule, Tier};
 
 mod cluster;
+mod places;
 mod matching;
 mod told;
 
@@ -105,7 +106,7 @@ struct Question<'a> {
 impl Question<'_> {
     fn decide(&self, subject: &Pod) -> Verdict {
         let tiers = [
-            self.ordered(subject, Tier::ClusterEgressFirewall),
+            self.firewalls(subject),
             self.ordered(subject, Tier::Admin),
             self.network_policies(subject),
             self.ordered(subject, Tier::Baseline),
@@ -120,19 +121,43 @@ impl Question<'_> {
         Verdict::Allow
     }
 
-    /// Policies by priority, their rules in order: the first match decides. A ClusterEgressFirewall's
-    /// Allow is no grant: it only ends its tier.
+    /// ClusterEgressFirewalls by priority. Of those with one priority each is asked by itself, and one that
+    /// denies is enough. An allow is no grant: it only ends the tier.
+    fn firewalls(&self, subject: &Pod) -> Answer {
+        let policies = self.policies_on(subject, Tier::ClusterEgressFirewall);
+        let priorities: BTreeSet<u32> = policies.iter().map(|policy| policy.rank.priority).collect();
+        for priority in priorities {
+            let mut is_allowed = false;
+            for policy in policies.iter().filter(|policy| policy.rank.priority == priority) {
+                let rules = self.rules_of(policy).unwrap_or_default();
+                match rules
+                    .iter()
+                    .find(|rule| self.matches(subject, rule))
+                    .map(|rule| rule.action)
+                {
+                    Some(Action::Deny) => return Answer::Deny,
+                    Some(Action::Allow | Action::Pass) => is_allowed = true,
+                    None => {}
+                }
+            }
+            if is_allowed {
+                return Answer::AskNext;
+            }
+        }
+        Answer::AskNext
+    }
+
+    /// Policies by priority, their rules in order: the first match decides.
     fn ordered(&self, subject: &Pod, tier: Tier) -> Answer {
         let mut policies = self.policies_on(subject, tier);
         policies.sort_by(|one, other| (one.rank.priority, &one.id).cmp(&(other.rank.priority, &other.id)));
         for policy in policies {
             for rule in self.rules_of(policy).unwrap_or_default() {
                 if self.matches(subject, rule) {
-                    return match (rule.action, tier) {
-                        (Action::Deny, _) => Answer::Deny,
-                        (Action::Allow, Tier::Admin | Tier::Baseline) => Answer::Allow,
-                        (Action::Allow, Tier::ClusterEgressFirewall | Tier::NetworkPolicy)
-                        | (Action::Pass, _) => Answer::AskNext,
+                    return match rule.action {
+                        Action::Deny => Answer::Deny,
+                        Action::Allow => Answer::Allow,
+                        Action::Pass => Answer::AskNext,
                     };
                 }
             }
@@ -143,11 +168,16 @@ impl Question<'_> {
     /// A pod is isolated when one NetworkPolicy speaks of the direction; then what no rule of any of
     /// them allows is denied.
     fn network_policies(&self, subject: &Pod) -> Answer {
-        let speaking: Vec<&[Rule]> = self
-            .policies_on(subject, Tier::NetworkPolicy)
-            .into_iter()
-            .filter_map(|policy| self.rules_of(policy))
-            .collect();
+        let policies = self.policies_on(subject, Tier::NetworkPolicy);
+        let mut speaking: Vec<&[Rule]> = Vec::new();
+        for policy in &policies {
+            speaking.extend(self.rules_of(policy));
+            if let Effect::Opens(rules) = policy.effect(self.connection.direction)
+                && self.closes_by_annotation(&policies)
+            {
+                speaking.push(rules);
+            }
+        }
         if speaking.is_empty() {
             return Answer::AskNext;
         }
@@ -158,6 +188,14 @@ impl Question<'_> {
         } else {
             Answer::Deny
         }
+    }
+
+    /// The form of 2016: without the annotation on the namespace its policies have no effect.
+    fn closes_by_annotation(&self, policies: &[&Policy]) -> bool {
+        policies.iter().any(|policy| {
+            policy.id.kind == Kind::LegacyNetworkPolicy
+                && matches!(policy.effect(self.connection.direction), Effect::Rules(_))
+        })
     }
 
     /// A pod that is isolated for egress still reaches its own node, as far as the setting says.
@@ -187,7 +225,9 @@ impl Question<'_> {
                 | Entity::Pod(_)
                 | Entity::Node(_)
                 | Entity::Service(_)
-                | Entity::EndpointSlice(_) => None,
+                | Entity::EndpointSlice(_)
+                | Entity::NodeAddressReport(_)
+                | Entity::ApiServerAddresses(_) => None,
             })
             .filter(|policy| policy.rank.tier == tier)
             .filter(|policy| {
@@ -203,7 +243,7 @@ impl Question<'_> {
             Direction::Ingress => &policy.ingress,
         };
         match effect {
-            Effect::None => None,
+            Effect::None | Effect::Opens(_) => None,
             Effect::Rules(rules) => Some(rules),
         }
     }

@@ -155,7 +155,8 @@ pub struct DirectionRules {
     pub tiers: Vec<TierRules>,
 }
 
-/// The rules of one tier, in order: the first match decides.
+/// The rules of one tier, in order: the first match decides. A tier whose policies do not form one list (those
+/// of a ClusterEgressFirewall of equal priority) has several of these, one behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierRules {
     /// Which tier.
@@ -169,7 +170,7 @@ pub struct TierRules {
 /// What happens when no rule of a tier matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Otherwise {
-    /// The next tier is asked.
+    /// The next [`TierRules`] are asked.
     NextTier,
     /// Denied: the pod is isolated.
     Deny,
@@ -178,14 +179,27 @@ pub enum Otherwise {
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What a match does; Pass goes on with the next tier.
+    /// What a match does; Pass goes on with the next [`TierRules`].
     pub action: Action,
     /// The other end: the destination for egress, the source for ingress.
     pub peer: PeerMatch,
+    /// Addresses for which the rule does not count, although the peer matches.
+    pub except: Option<SetId>,
     /// The destination port, together with the peer.
     pub port: PortMatch,
     /// Where it comes from.
     pub origin: Origin,
+}
+
+impl Rule {
+    /// The sets that it names.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        let peer = match self.peer {
+            PeerMatch::In(set) => Some(set),
+            PeerMatch::Any | PeerMatch::OwnNode => None,
+        };
+        peer.into_iter().chain(self.except)
+    }
 }
 
 /// The other end.
@@ -206,6 +220,8 @@ pub enum PortMatch {
     Any,
     /// One protocol and a range of ports.
     Range(Transport, PortRange),
+    /// ICMP or ICMPv6, by the family of the packet.
+    Icmp,
 }
 
 /// The object and rule that a rule comes from; the label of counters and logs.

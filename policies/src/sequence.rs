@@ -10,6 +10,7 @@ use egret_shared::time::Timestamp;
 
 use crate::compile::{NamedSet, SetContent, Use};
 use crate::index::Index;
+use crate::model::{NamespaceSelector, Selector};
 use crate::records::{Records, Told};
 use crate::rules::{Member, MembersChanged, SetId};
 
@@ -27,6 +28,8 @@ pub(crate) struct Sets {
     live: BTreeMap<SetId, LiveSet>,
     of_pods: BTreeSet<SetId>,
     of_nodes: BTreeSet<SetId>,
+    of_services: BTreeSet<SetId>,
+    of_api_server: BTreeSet<SetId>,
     of_records: BTreeMap<PodKey, BTreeSet<SetId>>,
     touched: BTreeSet<SetId>,
     /// How rules that were just replaced named sets: a backend goes by them until it has the new ones.
@@ -67,7 +70,7 @@ impl Sets {
             if let Some(set) = self.live.get_mut(id) {
                 let members = pod
                     .as_ref()
-                    .map(|pod| set.named.content.members_of_pod(pod))
+                    .map(|pod| set.named.content.members_of_pod(pod, index))
                     .unwrap_or_default();
                 if set.contribute(Contributor::Pod(key.clone()), members) {
                     self.touched.insert(*id);
@@ -78,17 +81,49 @@ impl Sets {
 
     /// A node may look different.
     pub(crate) fn refresh_node(&mut self, name: &Arc<str>, index: &Index) {
-        let node = index.node(name);
         for id in &self.of_nodes {
             if let Some(set) = self.live.get_mut(id) {
-                let members = node
-                    .map(|node| set.named.content.members_of_node(node))
-                    .unwrap_or_default();
+                let members = match index.knows_node(name) {
+                    true => set.named.content.members_of_node(name, index),
+                    false => BTreeSet::new(),
+                };
                 if set.contribute(Contributor::Node(Arc::clone(name)), members) {
                     self.touched.insert(*id);
                 }
             }
         }
+    }
+
+    /// A Service may look different.
+    pub(crate) fn refresh_service(&mut self, key: &PodKey, index: &Index) {
+        for id in &self.of_services {
+            if let Some(set) = self.live.get_mut(id) {
+                let members = index
+                    .service(key)
+                    .map(|service| set.named.content.members_of_service(service))
+                    .unwrap_or_default();
+                if set.contribute(Contributor::Service(key.clone()), members) {
+                    self.touched.insert(*id);
+                }
+            }
+        }
+    }
+
+    /// The API server may be elsewhere.
+    pub(crate) fn refresh_api_server(&mut self, index: &Index) {
+        for id in &self.of_api_server {
+            if let Some(set) = self.live.get_mut(id) {
+                let members = set.named.content.members_of_api_server(index);
+                if set.contribute(Contributor::Policy, members) {
+                    self.touched.insert(*id);
+                }
+            }
+        }
+    }
+
+    /// Whether some set is about what is no address of any node.
+    pub(crate) fn depends_on_places(&self) -> bool {
+        !self.of_services.is_empty()
     }
 
     /// A record came, changed or went; returns whether any set is about it.
@@ -186,16 +221,25 @@ impl Sets {
             SetContent::Pods { namespaces, pods } | SetContent::PodPorts { namespaces, pods, .. } => {
                 self.of_pods.insert(named.id);
                 for pod in index.selected(namespaces, pods) {
-                    let members = named.content.members_of_pod(&pod);
+                    let members = named.content.members_of_pod(&pod, index);
                     set.contribute(Contributor::Pod(pod.pod.key.clone()), members);
                 }
             }
-            SetContent::Nodes(_) => {
+            SetContent::Nodes(_) | SetContent::NodeAddresses(_) => {
                 self.of_nodes.insert(named.id);
-                for node in index.nodes() {
-                    let members = named.content.members_of_node(node);
-                    set.contribute(Contributor::Node(Arc::clone(&node.name)), members);
-                }
+                contribute_nodes(&mut set, index);
+            }
+            SetContent::Cluster => {
+                self.of_pods.insert(named.id);
+                self.of_nodes.insert(named.id);
+                self.of_services.insert(named.id);
+                contribute_nodes(&mut set, index);
+                contribute_cluster(&mut set, index);
+            }
+            SetContent::ApiServer | SetContent::ApiServerAddresses => {
+                self.of_api_server.insert(named.id);
+                let members = named.content.members_of_api_server(index);
+                set.contribute(Contributor::Policy, members);
             }
             SetContent::Networks(networks) => {
                 let members = networks.iter().copied().map(Member::Network).collect();
@@ -219,6 +263,8 @@ impl Sets {
         };
         self.of_pods.remove(&id);
         self.of_nodes.remove(&id);
+        self.of_services.remove(&id);
+        self.of_api_server.remove(&id);
         if let SetContent::Records { pod, .. } = &set.named.content
             && let Some(ids) = self.of_records.get_mut(pod)
         {
@@ -227,6 +273,27 @@ impl Sets {
                 self.of_records.remove(pod);
             }
         }
+    }
+}
+
+fn contribute_nodes(set: &mut LiveSet, index: &Index) {
+    for name in index.node_names() {
+        let members = set.named.content.members_of_node(&name, index);
+        set.contribute(Contributor::Node(name), members);
+    }
+}
+
+/// Every pod and every Service.
+fn contribute_cluster(set: &mut LiveSet, index: &Index) {
+    let everything = Selector::everything();
+    let everywhere = NamespaceSelector::Matching(Selector::everything());
+    for pod in index.selected(&everywhere, &everything) {
+        let members = set.named.content.members_of_pod(&pod, index);
+        set.contribute(Contributor::Pod(pod.pod.key.clone()), members);
+    }
+    for service in index.services() {
+        let members = set.named.content.members_of_service(service);
+        set.contribute(Contributor::Service(service.key.clone()), members);
     }
 }
 

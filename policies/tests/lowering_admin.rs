@@ -739,23 +739,6 @@ fn versions_that_are_not_known_deny_everything_in_the_directions_that_they_name(
 }
 
 #[test]
-fn an_egress_firewall_denies_all_egress_of_all_pods() {
-    let text = "apiVersion: policy.egret.dev/v1alpha1\nkind: ClusterEgressFirewall\nmetadata: {name: metadata}\nspec: {rules: [{action: Deny, to: [{networks: [169.254.169.254/32]}]}]}\n";
-    let (policy, diagnostics) = policy(text);
-    assert_eq!(codes(&diagnostics), [Code::NotEnforcedKind]);
-    assert_eq!(
-        (policy.id.kind, policy.rank.tier),
-        (Kind::ClusterEgressFirewall, Tier::ClusterEgressFirewall)
-    );
-    assert!(is_deny_all(&rules(&policy.egress)[0]));
-    assert_eq!(policy.ingress, Effect::None);
-    assert_eq!(
-        (&policy.subject.namespaces, &policy.subject.pods),
-        (&everything(), &Selector::everything())
-    );
-}
-
-#[test]
 fn more_than_the_api_admits_is_a_warning() {
     let items = vec!["10.0.0.0/8"; 1]
         .into_iter()

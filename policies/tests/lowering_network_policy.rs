@@ -12,7 +12,7 @@ use egret_policies::api::Reading;
 use egret_policies::diagnostic::{Code, Severity};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{
-    Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Requirement, Rule,
+    Action, Direction, Effect, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Requirement, Rule,
     Selector, Tier,
 };
 use egret_shared::net::{IpNet, PortRange, Transport};
@@ -571,22 +571,6 @@ fn a_spec_that_cannot_be_read_isolates_the_namespace() {
     assert_eq!((&policy.ingress, &policy.egress), (&closed, &closed));
     assert_eq!(policy.subject.pods, Selector::everything());
     assert_eq!(codes(&diagnostics), [Code::WrongType]);
-}
-
-/// P-16 and P-2: that version is not evaluated yet.
-#[test]
-fn the_form_of_2016_isolates_the_ingress_of_what_it_selects() {
-    let text = np("podSelector: {matchLabels: {app: web}}\ningress: [{}]")
-        .replace("networking.k8s.io/v1", "extensions/v1beta1");
-    let (policy, diagnostics) = policy(&text);
-    assert_eq!(policy.id.kind, Kind::LegacyNetworkPolicy);
-    assert_eq!(
-        (policy.ingress, policy.egress),
-        (Effect::Rules(Vec::new()), Effect::None)
-    );
-    assert!(!policy.subject.pods.matches(&labels(&[("app", "db")])));
-    assert_eq!(codes(&diagnostics), [Code::NotEnforcedKind]);
-    assert_eq!(diagnostics[0].severity, Severity::Error);
 }
 
 #[test]

@@ -155,9 +155,18 @@ fn sets(rules: &PodRules) -> impl Iterator<Item = (SetId, Action)> {
         .into_iter()
         .flat_map(|direction| &direction.tiers)
         .flat_map(|tier| &tier.rules)
-        .filter_map(|rule| match rule.peer {
-            PeerMatch::In(set) => Some((set, rule.action)),
-            PeerMatch::Any | PeerMatch::OwnNode => None,
+        .flat_map(|rule| {
+            // A member of an exception does the opposite of what the rule does.
+            let opposite = match rule.action {
+                Action::Allow => Action::Deny,
+                Action::Deny => Action::Allow,
+                Action::Pass => Action::Pass,
+            };
+            let peer = match rule.peer {
+                PeerMatch::In(set) => Some((set, rule.action)),
+                PeerMatch::Any | PeerMatch::OwnNode => None,
+            };
+            peer.into_iter().chain(rule.except.map(|set| (set, opposite)))
         })
 }
 

@@ -175,7 +175,10 @@ fn compile(manifests: &Manifests) -> Memory {
     let policies = manifests.policies.iter().cloned().map(Entity::Policy);
     let members = manifests.members.values();
     let pods = members.map(|member| Entity::Pod(member.pod.clone()));
-    for entity in namespaces.chain(nodes).chain(policies).chain(pods) {
+    let services = manifests.services.iter().cloned().map(Entity::Service);
+    let slices = manifests.slices.iter().cloned().map(Entity::EndpointSlice);
+    let places = services.chain(slices).chain(manifests.places.iter().cloned());
+    for entity in namespaces.chain(nodes).chain(places).chain(policies).chain(pods) {
         compiler.handle(Event::Apply(entity), NOW);
     }
     let mut compiler = compiler.in_sync();

@@ -137,6 +137,7 @@ impl From<PortMatch> for PortSet {
         match port {
             PortMatch::Any => Self::everything(),
             PortMatch::Range(transport, range) => Self::range(transport, range),
+            PortMatch::Icmp => Self::icmp(),
         }
     }
 }

@@ -25,6 +25,8 @@ struct TierRules {
 struct Rule {
     action: Action,
     peer: Peer,
+    /// Where the other end is in this set, the rule does not count.
+    except: Option<SetId>,
     ports: PortSet,
     origin: Origin,
 }
@@ -92,6 +94,7 @@ impl Rules {
         let rule = |rule: &egret_policies::rules::Rule| Rule {
             action: rule.action,
             peer: peer(&rule.peer),
+            except: rule.except,
             ports: rule.port.into(),
             origin: rule.origin.clone(),
         };
@@ -105,9 +108,12 @@ impl Rules {
 
     /// The sets that the rules name.
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
-        self.rules().filter_map(|rule| match &rule.peer {
-            Peer::In(set) => Some(*set),
-            Peer::Any | Peer::OwnNode | Peer::Names(_) => None,
+        self.rules().flat_map(|rule| {
+            let peer = match &rule.peer {
+                Peer::In(set) => Some(*set),
+                Peer::Any | Peer::OwnNode | Peer::Names(_) => None,
+            };
+            peer.into_iter().chain(rule.except)
         })
     }
 
@@ -167,6 +173,9 @@ impl TierRules {
 impl Rule {
     fn matching(&self, facts: &Facts, asked: &PortSet) -> PortSet {
         let ports = asked.intersection(&self.ports);
+        if self.except.is_some_and(|set| facts.sets.contains_key(&set)) {
+            return PortSet::none();
+        }
         match &self.peer {
             Peer::Any => ports,
             Peer::OwnNode if facts.is_own_node => ports,

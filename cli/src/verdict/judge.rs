@@ -181,7 +181,10 @@ fn entities(manifests: &Manifests) -> impl Iterator<Item = Entity> {
         .members
         .values()
         .map(|member| Entity::Pod(member.pod.clone()));
-    namespaces.chain(nodes).chain(policies).chain(pods)
+    let services = manifests.services.iter().cloned().map(Entity::Service);
+    let slices = manifests.slices.iter().cloned().map(Entity::EndpointSlice);
+    let places = services.chain(slices).chain(manifests.places.iter().cloned());
+    namespaces.chain(nodes).chain(places).chain(policies).chain(pods)
 }
 
 /// The address from which a pod's queries come, if it is one that is told anything.

@@ -41,6 +41,8 @@ pub struct Manifests {
     pub services: Vec<Service>,
     /// EndpointSlices.
     pub slices: Vec<EndpointSlice>,
+    /// What is told of the addresses of nodes and of the API server.
+    pub places: Vec<Entity>,
     /// Policies.
     pub policies: Vec<Policy>,
     /// What was found about objects, by the object.
@@ -188,6 +190,9 @@ impl Collector {
             Entity::Node(node) => self.manifests.nodes.push(node),
             Entity::Service(service) => self.manifests.services.push(service),
             Entity::EndpointSlice(slice) => self.manifests.slices.push(slice),
+            Entity::NodeAddressReport(_) | Entity::ApiServerAddresses(_) => {
+                self.manifests.places.push(entity);
+            }
             Entity::Policy(policy) => self.manifests.policies.push(policy),
         }
     }
@@ -264,7 +269,9 @@ fn subject_of_notes(object: &Object, lowered: &Lowered) -> ObjectRef {
         | Entity::Pod(_)
         | Entity::Node(_)
         | Entity::Service(_)
-        | Entity::EndpointSlice(_) => None,
+        | Entity::EndpointSlice(_)
+        | Entity::NodeAddressReport(_)
+        | Entity::ApiServerAddresses(_) => None,
     });
     policy.unwrap_or_else(|| object.reference())
 }

@@ -122,7 +122,13 @@ fn compares(rule: &Rule, peer: IpAddr, protocol: Protocol) -> bool {
     let family = Family::of(peer);
     let has_networks = peers.iter().any(|peer| match peer {
         Peer::Networks(networks) => networks.iter().any(|network| Family::of_net(network) == family),
-        Peer::Pods { .. } | Peer::Nodes(_) | Peer::Names(_) => false,
+        // What is external is so for every pod alike: an address that is made up is none of them.
+        Peer::External(_)
+        | Peer::Pods { .. }
+        | Peer::Nodes(_)
+        | Peer::NodeAddresses(_)
+        | Peer::ApiServer
+        | Peer::Names(_) => false,
     });
     has_networks && asks_for(&rule.ports, protocol)
 }
@@ -135,6 +141,7 @@ fn asks_for(ports: &Ports, protocol: Protocol) -> bool {
             (Port::Range(transport, range), Protocol::Port(asked, number)) => {
                 *transport == asked && range.contains(number)
             }
+            (Port::Icmp, asked) => asked == Protocol::Icmp,
             (Port::Range(..), Protocol::Icmp | Protocol::Other) | (Port::Named { .. }, _) => false,
         }),
     }
@@ -146,7 +153,7 @@ pub(crate) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
         .into_iter()
         .filter_map(|direction| match policy.effect(direction) {
             Effect::None => None,
-            Effect::Rules(rules) => Some(rules),
+            Effect::Rules(rules) | Effect::Opens(rules) => Some(rules),
         })
         .flatten()
         .filter_map(|rule| match &rule.peers {
@@ -155,7 +162,11 @@ pub(crate) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
         })
         .flatten()
         .flat_map(|peer| match peer {
-            Peer::Networks(networks) => networks.clone(),
-            Peer::Pods { .. } | Peer::Nodes(_) | Peer::Names(_) => Vec::new(),
+            Peer::Networks(networks) | Peer::External(networks) => networks.clone(),
+            Peer::Pods { .. }
+            | Peer::Nodes(_)
+            | Peer::NodeAddresses(_)
+            | Peer::ApiServer
+            | Peer::Names(_) => Vec::new(),
         })
 }

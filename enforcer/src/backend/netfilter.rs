@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, InterfaceName};
-use egret_policies::rules::{Batch, Direction, PeerMatch, PodRules, SetId};
+use egret_policies::rules::{Batch, Direction, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -514,10 +514,10 @@ fn names_any(rules: &PodRules, direction: Direction, sets: &BTreeSet<SetId>) -> 
         .iter()
         .flat_map(|tier| &tier.rules);
     !sets.is_empty()
-        && rules.into_iter().any(|rule| match &rule.peer {
-            PeerMatch::In(id) => sets.contains(id),
-            PeerMatch::Any | PeerMatch::OwnNode => false,
-        })
+        && rules
+            .into_iter()
+            .flat_map(Rule::sets)
+            .any(|id| sets.contains(&id))
 }
 
 fn add(counts: &mut BTreeMap<&'static str, u64>, more: BTreeMap<&'static str, u64>) {

@@ -542,6 +542,7 @@ fn rule(action: Action, peer: PeerMatch, port: Option<u16>) -> Rule {
     Rule {
         action,
         peer,
+        except: None,
         port,
         origin: Origin {
             policy: "NetworkPolicy/default/test".into(),

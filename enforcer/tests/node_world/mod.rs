@@ -161,6 +161,7 @@ pub(crate) fn rule(action: Action, peer: PeerMatch, port: PortMatch) -> Rule {
     Rule {
         action,
         peer,
+        except: None,
         port,
         origin,
     }

@@ -54,6 +54,10 @@ pub enum Kind {
     Service,
     /// `discovery.k8s.io` EndpointSlice.
     EndpointSlice,
+    /// `policy.egret.dev` NodeAddressReport.
+    NodeAddressReport,
+    /// `policy.egret.dev` APIServerAddresses.
+    ApiServerAddresses,
     /// A workload with `spec.template`: Deployment, StatefulSet, DaemonSet, ReplicaSet, Job,
     /// ReplicationController.
     Workload,
@@ -103,7 +107,7 @@ impl Kind {
     #[must_use]
     pub const fn is_namespaced(self) -> bool {
         match self {
-            Self::Namespace | Self::Node => false,
+            Self::Namespace | Self::Node | Self::NodeAddressReport | Self::ApiServerAddresses => false,
             Self::Pod | Self::Service | Self::EndpointSlice | Self::Workload | Self::CronJob => true,
             Self::Policy(form) => matches!(
                 form.kind(),
@@ -134,9 +138,7 @@ pub(super) fn classify(api_version: &str, kind: &str) -> Class {
         "networking.k8s.io" | "extensions" if kind == "NetworkPolicy" => Some(network_policy(group, version)),
         "apps" | "extensions" | "batch" => workload(kind),
         "policy.networking.k8s.io" => cluster_policy(version, kind),
-        "policy.egret.dev" if kind == "ClusterEgressFirewall" => {
-            Some(Kind::Policy(PolicyForm::ClusterEgressFirewall))
-        }
+        "policy.egret.dev" => own(version, kind),
         _ => None,
     };
     known.map_or_else(|| unknown(group, kind), Class::Known)
@@ -195,6 +197,19 @@ fn cluster_policy(version: &str, kind: &str) -> Option<Kind> {
         _ => return None,
     };
     Some(Kind::Policy(form))
+}
+
+/// Kinds of this project. Of an object that only lists addresses every version is read alike.
+fn own(version: &str, kind: &str) -> Option<Kind> {
+    match (version, kind) {
+        ("v1alpha1", "ClusterEgressFirewall") => Some(Kind::Policy(PolicyForm::ClusterEgressFirewall)),
+        (_, "ClusterEgressFirewall") => Some(Kind::Policy(PolicyForm::OtherVersion(
+            model::Kind::ClusterEgressFirewall,
+        ))),
+        (_, "NodeAddressReport") => Some(Kind::NodeAddressReport),
+        (_, "APIServerAddresses") => Some(Kind::ApiServerAddresses),
+        _ => None,
+    }
 }
 
 fn is_policy_by_name(kind: &str) -> bool {

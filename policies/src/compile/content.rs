@@ -4,15 +4,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_shared::name::NamePattern;
 use egret_shared::net::{IpNet, Transport};
 use egret_shared::pod::PodKey;
 
-use crate::index::LivePod;
-use crate::model::cluster::Node;
-use crate::model::{NamespaceSelector, Requirement, Selector};
+use crate::index::{Index, LivePod};
+use crate::model::cluster::Service;
+use crate::model::{Labels, NamespaceSelector, Requirement, Selector};
 use crate::rules::{Member, SetId, SetKind, SetSpec};
 
 /// A set with its name.
@@ -39,8 +40,16 @@ pub(crate) enum SetContent {
     },
     /// Fixed networks.
     Networks(BTreeSet<IpNet>),
-    /// Addresses of nodes by selector.
+    /// Addresses of nodes by selector, as their status has them.
     Nodes(Selector),
+    /// All known addresses of nodes by selector.
+    NodeAddresses(Selector),
+    /// What belongs to pods and Services: their addresses, and the networks from which pods get theirs.
+    Cluster,
+    /// Where the API server is reached, with its ports.
+    ApiServer,
+    /// Addresses that the platform declares to be the API server's.
+    ApiServerAddresses,
     /// What a pod was told for names. A pod that is made anew under the same name has another UID: what the one before
     /// was told is not in its set, even where the kernel still holds that.
     Records {
@@ -62,9 +71,12 @@ impl NamedSet {
         SetSpec {
             id: self.id,
             kind: match &self.content {
-                SetContent::Pods { .. } | SetContent::Nodes(_) => SetKind::Addresses,
-                SetContent::PodPorts { .. } => SetKind::AddressPorts,
-                SetContent::Networks(_) => SetKind::Networks,
+                SetContent::Pods { .. }
+                | SetContent::Nodes(_)
+                | SetContent::NodeAddresses(_)
+                | SetContent::ApiServerAddresses => SetKind::Addresses,
+                SetContent::PodPorts { .. } | SetContent::ApiServer => SetKind::AddressPorts,
+                SetContent::Networks(_) | SetContent::Cluster => SetKind::Networks,
                 SetContent::Records { .. } => SetKind::Records,
             },
             description: self.content.to_string().into(),
@@ -74,7 +86,7 @@ impl NamedSet {
 
 impl SetContent {
     /// What a pod has in the set.
-    pub(crate) fn members_of_pod(&self, pod: &LivePod<'_>) -> BTreeSet<Member> {
+    pub(crate) fn members_of_pod(&self, pod: &LivePod<'_>, index: &Index) -> BTreeSet<Member> {
         match self {
             Self::Pods { namespaces, pods } if pod.is_selected(namespaces, pods) => {
                 pod.addresses.iter().copied().map(Member::Address).collect()
@@ -85,29 +97,95 @@ impl SetContent {
                 name,
                 transport,
             } if pod.is_selected(namespaces, pods) => port_members(pod, name, *transport),
+            Self::Cluster => single_networks(
+                pod.addresses
+                    .iter()
+                    .filter(|address| !index.is_node_address(**address)),
+            ),
             Self::Pods { .. }
             | Self::PodPorts { .. }
             | Self::Networks(_)
             | Self::Nodes(_)
+            | Self::NodeAddresses(_)
+            | Self::ApiServer
+            | Self::ApiServerAddresses
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
 
     /// What a node has in the set.
-    pub(crate) fn members_of_node(&self, node: &Node) -> BTreeSet<Member> {
+    pub(crate) fn members_of_node(&self, name: &str, index: &Index) -> BTreeSet<Member> {
+        let none = Labels::default();
+        let node = index.node(name);
+        let labels = node.map_or(&none, |node| &node.labels);
         match self {
-            Self::Nodes(selector) if selector.matches(&node.labels) => node
-                .addresses
-                .iter()
-                .map(|address| Member::Address(address.to_canonical()))
+            Self::Nodes(selector) if selector.matches(labels) => {
+                addresses(node.into_iter().flat_map(|node| &node.addresses))
+            }
+            Self::NodeAddresses(selector) if selector.matches(labels) => {
+                addresses(index.addresses_of_node(name))
+            }
+            Self::Cluster => index
+                .pod_networks_of_node(name)
+                .into_iter()
+                .map(Member::Network)
                 .collect(),
             Self::Nodes(_)
+            | Self::NodeAddresses(_)
+            | Self::ApiServer
+            | Self::ApiServerAddresses
             | Self::Pods { .. }
             | Self::PodPorts { .. }
             | Self::Networks(_)
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
+
+    /// What a Service has in the set.
+    pub(crate) fn members_of_service(&self, service: &Service) -> BTreeSet<Member> {
+        match self {
+            Self::Cluster => single_networks(&service.addresses),
+            Self::Pods { .. }
+            | Self::PodPorts { .. }
+            | Self::Networks(_)
+            | Self::Nodes(_)
+            | Self::NodeAddresses(_)
+            | Self::ApiServer
+            | Self::ApiServerAddresses
+            | Self::Records { .. } => BTreeSet::new(),
+        }
+    }
+
+    /// What is in the set of the API server.
+    pub(crate) fn members_of_api_server(&self, index: &Index) -> BTreeSet<Member> {
+        match self {
+            Self::ApiServer => index
+                .api_server()
+                .into_iter()
+                .map(|(address, transport, port)| Member::AddressPort(address, transport, port))
+                .collect(),
+            Self::ApiServerAddresses => addresses(index.declared_api_server()),
+            Self::Pods { .. }
+            | Self::PodPorts { .. }
+            | Self::Networks(_)
+            | Self::Nodes(_)
+            | Self::NodeAddresses(_)
+            | Self::Cluster
+            | Self::Records { .. } => BTreeSet::new(),
+        }
+    }
+}
+
+fn addresses<'a>(list: impl IntoIterator<Item = &'a IpAddr>) -> BTreeSet<Member> {
+    list.into_iter()
+        .map(|address| Member::Address(address.to_canonical()))
+        .collect()
+}
+
+fn single_networks<'a>(list: impl IntoIterator<Item = &'a IpAddr>) -> BTreeSet<Member> {
+    list.into_iter()
+        .map(|address| Member::Network(IpNet::from(address.to_canonical())))
+        .collect()
 }
 
 fn port_members(pod: &LivePod<'_>, name: &str, transport: Option<Transport>) -> BTreeSet<Member> {
@@ -151,6 +229,12 @@ impl fmt::Display for SetContent {
                 networks.iter().try_for_each(|network| write!(f, " {network}"))
             }
             Self::Nodes(selector) => write!(f, "nodes {}", Requirements(selector)),
+            Self::NodeAddresses(selector) => {
+                write!(f, "all addresses of nodes {}", Requirements(selector))
+            }
+            Self::Cluster => f.write_str("pods and services of the cluster"),
+            Self::ApiServer => f.write_str("the API server"),
+            Self::ApiServerAddresses => f.write_str("declared addresses of the API server"),
             Self::Records { pod, uid, patterns } => {
                 f.write_str("names")?;
                 patterns.iter().try_for_each(|pattern| write!(f, " {pattern}"))?;

@@ -7,8 +7,8 @@ use egret_shared::name::NamePattern;
 use egret_shared::net::{PortRange, Transport};
 
 use crate::model::{
-    self, Action, Direction, Effect, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Selector, Subject,
-    Tier,
+    self, Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Selector,
+    Subject, Tier,
 };
 use crate::rules::Origin;
 
@@ -18,8 +18,17 @@ use super::content::{NamedSet, SetContent};
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) subject: Subject,
-    egress: Option<Vec<RuleTemplate>>,
-    ingress: Option<Vec<RuleTemplate>>,
+    is_legacy: bool,
+    egress: TemplateEffect,
+    ingress: TemplateEffect,
+}
+
+/// [`Effect`], ready to be filled in.
+#[derive(Debug)]
+pub(super) enum TemplateEffect {
+    None,
+    Rules(Vec<RuleTemplate>),
+    Opens(Vec<RuleTemplate>),
 }
 
 /// One rule per set and port of a model's rule.
@@ -27,6 +36,8 @@ pub(crate) struct Template {
 pub(crate) struct RuleTemplate {
     pub(super) action: Action,
     pub(super) peer: PeerTemplate,
+    /// Addresses for which it does not count.
+    pub(super) except: Option<Arc<NamedSet>>,
     pub(super) port: PortTemplate,
     pub(super) origin: Origin,
 }
@@ -35,6 +46,8 @@ pub(crate) struct RuleTemplate {
 pub(super) enum PeerTemplate {
     Any,
     Set(Arc<NamedSet>),
+    /// What the subject's node takes for its own, where the node has such labels.
+    OwnNode(Selector),
     /// What the subject pod was told.
     Names(Arc<BTreeSet<NamePattern>>),
 }
@@ -43,6 +56,7 @@ pub(super) enum PeerTemplate {
 pub(super) enum PortTemplate {
     Any,
     Range(Transport, PortRange),
+    Icmp,
     /// The subject pod's port of this name.
     OfSubject {
         name: Arc<str>,
@@ -55,22 +69,33 @@ impl Template {
     pub(crate) fn new(policy: &Policy) -> Self {
         let name: Arc<str> = policy.id.to_string().into();
         let effect = |direction| match policy.effect(direction) {
-            Effect::None => None,
-            Effect::Rules(rules) => Some(rule_templates(rules, policy.rank.tier, direction, &name)),
+            Effect::None => TemplateEffect::None,
+            Effect::Rules(rules) => {
+                TemplateEffect::Rules(rule_templates(rules, policy.rank.tier, direction, &name))
+            }
+            Effect::Opens(rules) => {
+                TemplateEffect::Opens(rule_templates(rules, policy.rank.tier, direction, &name))
+            }
         };
         Self {
             subject: policy.subject.clone(),
+            is_legacy: policy.id.kind == Kind::LegacyNetworkPolicy,
             egress: effect(Direction::Egress),
             ingress: effect(Direction::Ingress),
         }
     }
 
     /// What it says of a direction; nothing is not the same as no rules.
-    pub(super) const fn effect(&self, direction: Direction) -> Option<&Vec<RuleTemplate>> {
+    pub(super) const fn effect(&self, direction: Direction) -> &TemplateEffect {
         match direction {
-            Direction::Egress => self.egress.as_ref(),
-            Direction::Ingress => self.ingress.as_ref(),
+            Direction::Egress => &self.egress,
+            Direction::Ingress => &self.ingress,
         }
+    }
+
+    /// Whether it is the annotation of 2016, under which policies of that form count.
+    pub(super) const fn is_annotation(&self, direction: Direction) -> bool {
+        self.is_legacy && matches!(self.effect(direction), TemplateEffect::Rules(_))
     }
 }
 
@@ -93,9 +118,10 @@ fn rule_templates(
         templates.extend(
             matches_of(rule, direction)
                 .into_iter()
-                .map(|(peer, port)| RuleTemplate {
+                .map(|(peer, except, port)| RuleTemplate {
                     action,
                     peer,
+                    except,
                     port,
                     origin: origin.clone(),
                 }),
@@ -117,12 +143,14 @@ const fn action_in(tier: Tier, action: Action) -> Option<Action> {
     }
 }
 
-fn matches_of(rule: &model::Rule, direction: Direction) -> Vec<(PeerTemplate, PortTemplate)> {
+type Match = (PeerTemplate, Option<Arc<NamedSet>>, PortTemplate);
+
+fn matches_of(rule: &model::Rule, direction: Direction) -> Vec<Match> {
     let peers = PeerSource::list(&rule.peers);
     match &rule.ports {
         Ports::Any => peers
             .iter()
-            .map(|peer| (peer.template(), PortTemplate::Any))
+            .map(|peer| (peer.template(), peer.except(), PortTemplate::Any))
             .collect(),
         Ports::OneOf(ports) => ports
             .iter()
@@ -133,14 +161,19 @@ fn matches_of(rule: &model::Rule, direction: Direction) -> Vec<(PeerTemplate, Po
     }
 }
 
-fn at_port(peer: &PeerSource, port: &Port, direction: Direction) -> Option<(PeerTemplate, PortTemplate)> {
+fn at_port(peer: &PeerSource, port: &Port, direction: Direction) -> Option<Match> {
     match (port, direction) {
         (Port::Range(transport, range), Direction::Egress | Direction::Ingress) => {
-            Some((peer.template(), PortTemplate::Range(*transport, *range)))
+            let port = PortTemplate::Range(*transport, *range);
+            Some((peer.template(), peer.except(), port))
+        }
+        (Port::Icmp, Direction::Egress | Direction::Ingress) => {
+            Some((peer.template(), peer.except(), PortTemplate::Icmp))
         }
         (Port::Named { name, transport }, Direction::Ingress) => {
             let (name, transport) = (Arc::clone(name), *transport);
-            Some((peer.template(), PortTemplate::OfSubject { name, transport }))
+            let port = PortTemplate::OfSubject { name, transport };
+            Some((peer.template(), peer.except(), port))
         }
         (Port::Named { name, transport }, Direction::Egress) => {
             let (namespaces, pods) = peer.pods()?;
@@ -150,7 +183,7 @@ fn at_port(peer: &PeerSource, port: &Port, direction: Direction) -> Option<(Peer
                 name: Arc::clone(name),
                 transport: *transport,
             });
-            Some((PeerTemplate::Set(set), PortTemplate::Any))
+            Some((PeerTemplate::Set(set), None, PortTemplate::Any))
         }
     }
 }
@@ -161,6 +194,9 @@ enum PeerSource {
     Pods(NamespaceSelector, Selector, Arc<NamedSet>),
     /// Not pods by their nature: a named port never matches there.
     Set(Arc<NamedSet>),
+    /// A set without what belongs to the cluster.
+    Outside(Arc<NamedSet>),
+    OwnNode(Selector),
     Names(Arc<BTreeSet<NamePattern>>),
 }
 
@@ -170,19 +206,31 @@ impl PeerSource {
             return vec![Self::Any];
         };
         let mut sources = Vec::new();
-        let (mut networks, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let (mut networks, mut outside, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for peer in peers {
             match peer {
                 Peer::Pods { namespaces, pods } => sources.push(Self::of_pods(namespaces, pods)),
                 Peer::Nodes(selector) => {
                     sources.push(Self::Set(NamedSet::new(SetContent::Nodes(selector.clone()))));
                 }
+                Peer::NodeAddresses(selector) => {
+                    let set = NamedSet::new(SetContent::NodeAddresses(selector.clone()));
+                    sources.extend([Self::Set(set), Self::OwnNode(selector.clone())]);
+                }
+                Peer::ApiServer => {
+                    let sets = [SetContent::ApiServer, SetContent::ApiServerAddresses];
+                    sources.extend(sets.map(|content| Self::Set(NamedSet::new(content))));
+                }
+                Peer::External(nets) => outside.extend(nets.iter().map(ipnet::IpNet::trunc)),
                 Peer::Networks(nets) => networks.extend(nets.iter().map(ipnet::IpNet::trunc)),
                 Peer::Names(patterns) => names.extend(patterns.iter().cloned()),
             }
         }
         if !networks.is_empty() {
             sources.push(Self::Set(NamedSet::new(SetContent::Networks(networks))));
+        }
+        if !outside.is_empty() {
+            sources.push(Self::Outside(NamedSet::new(SetContent::Networks(outside))));
         }
         if !names.is_empty() {
             sources.push(Self::Names(Arc::new(names)));
@@ -201,8 +249,18 @@ impl PeerSource {
     fn template(&self) -> PeerTemplate {
         match self {
             Self::Any => PeerTemplate::Any,
-            Self::Pods(_, _, set) | Self::Set(set) => PeerTemplate::Set(Arc::clone(set)),
+            Self::Pods(_, _, set) | Self::Set(set) | Self::Outside(set) => PeerTemplate::Set(Arc::clone(set)),
+            Self::OwnNode(selector) => PeerTemplate::OwnNode(selector.clone()),
             Self::Names(patterns) => PeerTemplate::Names(Arc::clone(patterns)),
+        }
+    }
+
+    /// What of the peers does not count. With IPVS the addresses of Services are local to every node, so the
+    /// own node has an exception too.
+    fn except(&self) -> Option<Arc<NamedSet>> {
+        match self {
+            Self::Outside(_) | Self::OwnNode(_) => Some(NamedSet::new(SetContent::Cluster)),
+            Self::Any | Self::Pods(..) | Self::Set(_) | Self::Names(_) => None,
         }
     }
 
@@ -214,7 +272,7 @@ impl PeerSource {
                 Selector::everything(),
             )),
             Self::Pods(namespaces, pods, _) => Some((namespaces.clone(), pods.clone())),
-            Self::Set(_) | Self::Names(_) => None,
+            Self::Set(_) | Self::Outside(_) | Self::OwnNode(_) | Self::Names(_) => None,
         }
     }
 }

@@ -1,16 +1,17 @@
 //! What the compiler remembers, and how a batch is made of what has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
-use crate::compile::{Compiled, Template, Templates, compile};
-use crate::index::{Index, LivePod};
-use crate::model::cluster::{Entity, EntityKey};
-use crate::model::{Direction, Policy, PolicyId};
+use crate::compile::{Compiled, Surroundings, Template, Templates, compile};
+use crate::index::{Index, LivePod, is_api_server};
+use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
+use crate::model::{Direction, Labels, Policy, PolicyId};
 use crate::records::Records;
 use crate::rules::Batch;
 use crate::sequence::{Batches, Sets};
@@ -45,6 +46,9 @@ pub(super) struct Dirty {
     is_due: bool,
     pods: BTreeSet<PodKey>,
     nodes: BTreeSet<Arc<str>>,
+    services: BTreeSet<PodKey>,
+    /// Whether the API server may be elsewhere.
+    api_server: bool,
     subjects: BTreeSet<PodKey>,
 }
 
@@ -83,14 +87,24 @@ impl Engine {
             Entity::Node(node) => {
                 let name = Arc::clone(&node.name);
                 let touched = self.index.set_node(&name, Some(node));
-                self.touch_node(name, touched, now);
+                self.touch_node(&name, touched, now);
             }
             Entity::Policy(policy) => {
                 let id = policy.id.clone();
                 self.set_policy(&id, Some(policy));
             }
-            // Policies see pods behind a Service, never the Service.
-            Entity::Service(_) | Entity::EndpointSlice(_) => {}
+            Entity::Service(service) => {
+                let key = service.key.clone();
+                self.set_service(&key, Some(service));
+            }
+            Entity::EndpointSlice(slice) => {
+                let key = slice.key.clone();
+                self.set_slice(&key, Some(slice));
+            }
+            Entity::NodeAddressReport(report) => self.set_report(&report.node, Some(report.addresses)),
+            Entity::ApiServerAddresses(declared) => {
+                self.set_declared(&declared.name, Some(declared.addresses));
+            }
         }
     }
 
@@ -108,10 +122,13 @@ impl Engine {
             EntityKey::Node(name) if self.index.node(name).is_none() => {}
             EntityKey::Node(name) => {
                 let touched = self.index.set_node(name, None);
-                self.touch_node(Arc::clone(name), touched, now);
+                self.touch_node(name, touched, now);
             }
             EntityKey::Policy(id) => self.set_policy(id, None),
-            EntityKey::Service(_) | EntityKey::EndpointSlice(_) => {}
+            EntityKey::Service(key) => self.set_service(key, None),
+            EntityKey::EndpointSlice(key) => self.set_slice(key, None),
+            EntityKey::NodeAddressReport(node) => self.set_report(node, None),
+            EntityKey::ApiServerAddresses(name) => self.set_declared(name, None),
         }
     }
 
@@ -154,6 +171,12 @@ impl Engine {
         for name in &dirty.nodes {
             self.sets.refresh_node(name, &self.index);
         }
+        for key in &dirty.services {
+            self.sets.refresh_service(key, &self.index);
+        }
+        if dirty.api_server {
+            self.sets.refresh_api_server(&self.index);
+        }
         for key in &dirty.pods {
             self.sets.refresh_pod(key, &self.index);
         }
@@ -191,10 +214,56 @@ impl Engine {
         self.mark();
     }
 
-    fn touch_node(&mut self, name: Arc<str>, touched: BTreeSet<PodKey>, now: Timestamp) {
-        self.dirty.nodes.insert(name);
+    fn touch_node(&mut self, name: &Arc<str>, touched: BTreeSet<PodKey>, now: Timestamp) {
+        self.touch_places(name);
         self.touch_pods(touched, now);
+    }
+
+    /// Addresses of a node: what is one of them belongs to no pod's network, whosever that is.
+    fn touch_places(&mut self, name: &Arc<str>) {
+        self.dirty.nodes.insert(Arc::clone(name));
+        if self.sets.depends_on_places() {
+            self.dirty.nodes.extend(self.index.node_names());
+        }
+        self.dirty.api_server = true;
+        for key in self.compiled.keys() {
+            if self.index.pod(key).and_then(|pod| pod.node.as_ref()) == Some(name) {
+                self.dirty.subjects.insert(key.clone());
+            }
+        }
         self.mark();
+    }
+
+    fn set_report(&mut self, node: &Arc<str>, addresses: Option<Vec<IpAddr>>) {
+        let after = addresses.clone().unwrap_or_default();
+        let before = self.index.report(node).to_vec();
+        if self.index.set_report(node, addresses) {
+            self.dirty.pods.extend(self.index.claimants(&before));
+            self.dirty.pods.extend(self.index.claimants(&after));
+            self.touch_places(node);
+        }
+    }
+
+    fn set_service(&mut self, key: &PodKey, service: Option<Service>) {
+        if self.index.set_service(key, service) {
+            self.dirty.services.insert(key.clone());
+            self.dirty.api_server |= is_api_server(key);
+            self.mark();
+        }
+    }
+
+    fn set_slice(&mut self, key: &PodKey, slice: Option<EndpointSlice>) {
+        if self.index.set_slice(key, slice) {
+            self.dirty.api_server = true;
+            self.mark();
+        }
+    }
+
+    fn set_declared(&mut self, name: &Arc<str>, addresses: Option<Vec<IpAddr>>) {
+        if self.index.set_declared(name, addresses) {
+            self.dirty.api_server = true;
+            self.mark();
+        }
     }
 
     fn set_policy(&mut self, id: &PolicyId, policy: Option<Policy>) {
@@ -233,7 +302,16 @@ impl Engine {
     /// Makes a pod's rules anew; returns whether it had none before.
     fn recompile(&mut self, key: &PodKey, batch: &mut Batch) -> bool {
         let live = self.index.live(key).filter(|pod| self.is_local(pod));
-        let after = live.map(|pod| compile(&pod, &self.templates, self.settings.pod_to_own_node));
+        let after = live.map(|pod| {
+            let no_labels = Labels::default();
+            let own_node = pod.pod.node.as_ref();
+            let own_node = own_node.map(|name| self.index.node(name).map_or(&no_labels, |node| &node.labels));
+            let around = Surroundings {
+                pod_to_own_node: self.settings.pod_to_own_node,
+                own_node,
+            };
+            compile(&pod, &self.templates, around)
+        });
         let before = self.compiled.remove(key);
         let Some(after) = after else {
             if let Some(before) = before {

@@ -90,11 +90,8 @@ codes! {
         "What follows is enforced by the same rules, but not listed.",
         "Correct what is listed, and look again.";
     // Policies as a whole.
-    NotEnforcedKind = "EG0101", Error: "A policy kind that is not evaluated yet",
-        "It is enforced closed: an extensions/v1beta1 NetworkPolicy isolates the pods that it selects for ingress, a ClusterEgressFirewall denies the egress of every pod.",
-        "Write it as a NetworkPolicy of networking.k8s.io/v1 or as a ClusterNetworkPolicy.";
     UnknownVersion = "EG0102", Error: "An unknown version of a policy kind",
-        "It is enforced closed: a NetworkPolicy isolates what it selects in both directions, the other kinds deny everything in the directions that they name (both where they name none), to every pod where the subject cannot be read.",
+        "It is enforced closed: a NetworkPolicy isolates what it selects in both directions, a ClusterEgressFirewall denies everything external, the other kinds deny everything in the directions that they name (both where they name none), to every pod where the subject cannot be read.",
         "Write the version that is accepted.";
     UnknownField = "EG0103", Error: "An unknown field in the spec of a policy",
         "An API server would drop it, often leaving a rule that allows everything. Here the rule that has it is closed: an allow matches nothing, Deny and Pass become Deny all. A field that belongs to no rule closes all of them, in both directions.",
@@ -147,6 +144,24 @@ codes! {
     EqualPriority = "EG0119", Warning: "Two policies of one tier and priority",
         "The API does not say which goes first. Here ClusterNetworkPolicy goes before AdminNetworkPolicy, then the name decides.",
         "Give them different priorities.";
+    LegacyForm = "EG0120", Warning: "A NetworkPolicy in the form of 2016",
+        "extensions/v1beta1 is read as it was proposed: it speaks of ingress only, a missing list means everything and an empty one nothing. It allows where the annotation net.beta.kubernetes.io/network-policy isolates its namespace; without that it has no effect.",
+        "Write a NetworkPolicy of networking.k8s.io/v1, which isolates what it selects.";
+    ExposureNotEnforced = "EG0121", Warning: "services.exposure is not enforced yet",
+        "Reject, which is the default, also asks to refuse clients outside the cluster that are led to a denied destination by a Service. That is not enforced: a ClusterEgressFirewall judges what pods send.",
+        "Write exposure: Ignore, and restrict who may write Services and endpoints.";
+    InvalidExposure = "EG0122", Error: "An invalid services.exposure",
+        "It is read as Reject, which is not enforced yet; the rules count as they are.",
+        "Reject or Ignore.";
+    DuplicateRuleName = "EG0123", Warning: "Two rules of one name",
+        "An API server refuses the object. The rules are enforced as they are.",
+        "Give them different names.";
+    NodeAddressesUnknown = "EG0124", Warning: "A node whose addresses are not all known",
+        "There is no NodeAddressReport of the node: of it only the addresses in its status are known, and on the node itself what it takes for its own.",
+        "Run the agent on the node.";
+    ApiServerUnknown = "EG0125", Warning: "The API server is not known",
+        "There is no Service default/kubernetes with ready endpoints: apiServer stands only for addresses that are declared.",
+        "Declare addresses in additionalAddresses or APIServerAddresses.";
     // Ports.
     InvalidPort = "EG0201", Error: "An invalid port",
         "The rule is closed.",
@@ -182,6 +197,9 @@ codes! {
     InvalidExcept = "EG0303", Error: "An exception that is not inside its network",
         "The rule is closed.",
         "Networks of the same family, inside the cidr and smaller.";
+    LinkLocalNetwork = "EG0304", Warning: "A link-local network",
+        "An address in fe80::/10 means another host on every link; the network is matched as it is.",
+        "Use networks that are routed.";
     // Names.
     InvalidDomain = "EG0401", Error: "An invalid domain name",
         "The name matches nothing; the other names of the rule count.",

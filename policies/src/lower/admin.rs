@@ -115,25 +115,6 @@ pub(super) fn lower_unknown(object: &Object, dialect: Dialect, notes: &mut Notes
     })
 }
 
-/// ClusterEgressFirewall, which is not evaluated yet. Its Deny is final and it can only restrict egress of
-/// all pods: denying all of it is the only reading that is never weaker.
-pub(super) fn lower_egress_firewall(object: &Object, notes: &mut Notes) -> Policy {
-    let enforced = "all egress of all pods is denied";
-    let found = format!("{} of {:?}", object.kind_name, object.api_version);
-    let accepted = "a ClusterNetworkPolicy of tier Admin";
-    Field::root(&object.body).tell(Code::NotEnforcedKind, found, accepted, enforced, notes);
-    Policy {
-        id: id_of(object, Kind::ClusterEgressFirewall),
-        rank: Rank {
-            tier: Tier::ClusterEgressFirewall,
-            priority: 0,
-        },
-        subject: rule::every_pod(),
-        egress: deny_everything(),
-        ingress: Effect::None,
-    }
-}
-
 const UNSOUND: &str = "Deny rules count for all that may be meant, with the strongest place that may be meant; allow rules match nothing, Pass becomes Deny all";
 
 fn denying(
@@ -219,7 +200,7 @@ fn tier(spec: &Field<'_>, notes: &mut Notes) -> Result<Tier, Refused> {
     }
 }
 
-fn priority(spec: &Field<'_>, notes: &mut Notes) -> Result<u32, Refused> {
+pub(super) fn priority(spec: &Field<'_>, notes: &mut Notes) -> Result<u32, Refused> {
     let accepted = "a whole number from 0 to 1000";
     let field = spec.require("priority", accepted, notes)?;
     let number = field
@@ -442,10 +423,10 @@ impl Reader {
     }
 }
 
-const DENY_ALL: &str = "the rule denies everything";
-const NOTHING: &str = "the rule matches nothing";
+pub(super) const DENY_ALL: &str = "the rule denies everything";
+pub(super) const NOTHING: &str = "the rule matches nothing";
 
-fn name(item: &Field<'_>, notes: &mut Notes) -> Result<Option<Arc<str>>, Refused> {
+pub(super) fn name(item: &Field<'_>, notes: &mut Notes) -> Result<Option<Arc<str>>, Refused> {
     let Some(field) = item.get("name") else {
         return Ok(None);
     };
@@ -466,7 +447,7 @@ fn networks(field: &Field<'_>, notes: &mut Notes) -> Result<Peer, Refused> {
 
 /// Names that are none match nothing, the others count: the schema's expression admits some that no
 /// server can have (`A-z` also admits `[`, `\\`, `]`, `^`, `_` and a grave accent).
-fn domain_names(
+pub(super) fn domain_names(
     field: &Field<'_>,
     action: Result<Action, Refused>,
     notes: &mut Notes,
@@ -518,7 +499,7 @@ fn domain_name(item: &Field<'_>, notes: &mut Notes) -> Result<Option<NamePattern
 }
 
 /// Every item once, in the order of the list.
-fn once<T: PartialEq>(items: Vec<T>, places: &[Field<'_>], notes: &mut Notes) -> Vec<T> {
+pub(super) fn once<T: PartialEq>(items: Vec<T>, places: &[Field<'_>], notes: &mut Notes) -> Vec<T> {
     let mut kept: Vec<T> = Vec::with_capacity(items.len());
     for (item, place) in items.into_iter().zip(places) {
         if kept.contains(&item) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::network_policy;
+use super::legacy;
 use crate::api::{Field, Notes, Object};
 use crate::diagnostic::Code;
 use crate::model::Policy;
@@ -42,7 +42,7 @@ fn annotation(object: &Object, notes: &mut Notes) -> Option<Policy> {
         enforced,
         notes,
     );
-    Some(network_policy::default_deny(&object.metadata.name, ANNOTATION))
+    Some(legacy::default_deny(&object.metadata.name, ANNOTATION))
 }
 
 /// Only an object that says nothing of ingress isolation leaves the namespace open.

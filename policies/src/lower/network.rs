@@ -88,7 +88,7 @@ fn decimal(text: &str, most: u16) -> Option<u16> {
 }
 
 /// An address of a pod, node or endpoint.
-fn address(field: &Field<'_>, notes: &mut Notes) -> Result<IpAddr, Refused> {
+pub(super) fn address(field: &Field<'_>, notes: &mut Notes) -> Result<IpAddr, Refused> {
     let text = field.text(notes)?;
     let address = match text.parse::<IpAddr>() {
         Ok(address) => Some(address.to_canonical()),

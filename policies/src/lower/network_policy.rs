@@ -1,4 +1,4 @@
-//! NetworkPolicy: `networking.k8s.io/v1`, and closed forms of the versions that are not evaluated.
+//! NetworkPolicy: `networking.k8s.io/v1`, and the closed form of versions that are not known.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::{id_of, network, port, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
 use crate::model::{
-    Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, PolicyId, Rank, Rule, Selector,
-    Subject, Tier,
+    Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Rank, Rule, Selector, Subject,
+    Tier,
 };
 
 const SPEC: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
@@ -220,18 +220,6 @@ fn policy_type(item: &Field<'_>, notes: &mut Notes) -> Result<Direction, Refused
     }
 }
 
-/// `extensions/v1beta1`, which is not evaluated yet. In that version a policy only opens what a
-/// namespace's annotation had closed, and says nothing of egress: isolating the ingress of what it
-/// selects is at least as strong, and a workload that really depends on it is noticed at once.
-pub(super) fn lower_legacy(object: &Object, notes: &mut Notes) -> Policy {
-    let root = Field::root(&object.body);
-    let accepted = "networking.k8s.io/v1";
-    let enforced = "ingress of the selected pods is isolated";
-    root.tell(Code::NotEnforcedKind, version(object), accepted, enforced, notes);
-    let pods = subject_of_unread(object, notes);
-    isolating(object, Kind::LegacyNetworkPolicy, pods, &[Direction::Ingress])
-}
-
 /// A version that is not known: it may close either direction, so both are.
 pub(super) fn lower_unknown(object: &Object, notes: &mut Notes) -> Policy {
     let root = Field::root(&object.body);
@@ -261,25 +249,7 @@ fn subject_of_unread(object: &Object, notes: &mut Notes) -> Selector {
     pods
 }
 
-/// What the annotation of 2016 on a namespace means: no ingress for its pods.
-pub(super) fn default_deny(namespace: &Arc<str>, name: &str) -> Policy {
-    Policy {
-        id: PolicyId {
-            kind: Kind::LegacyNetworkPolicy,
-            namespace: Some(Arc::clone(namespace)),
-            name: name.into(),
-        },
-        rank: RANK,
-        subject: Subject {
-            namespaces: NamespaceSelector::Named(Arc::clone(namespace)),
-            pods: Selector::everything(),
-        },
-        egress: Effect::None,
-        ingress: Effect::Rules(Vec::new()),
-    }
-}
-
-const RANK: Rank = Rank {
+pub(super) const RANK: Rank = Rank {
     tier: Tier::NetworkPolicy,
     priority: 0,
 };
@@ -301,7 +271,7 @@ fn isolating(object: &Object, kind: Kind, pods: Selector, directions: &[Directio
     }
 }
 
-fn own_namespace(object: &Object) -> Arc<str> {
+pub(super) fn own_namespace(object: &Object) -> Arc<str> {
     let namespace = object.metadata.namespace.as_ref();
     namespace.map_or_else(|| "default".into(), Arc::clone)
 }

@@ -46,6 +46,17 @@ pub(super) fn network_policy_port(item: &Field<'_>, notes: &mut Notes) -> Result
     }
 }
 
+/// An item of `ports` in the form of 2016: TCP or UDP, a number or a name, no range.
+pub(super) fn legacy_port(item: &Field<'_>, notes: &mut Notes) -> Result<Vec<Port>, Refused> {
+    item.only(&["protocol", "port"], notes)?;
+    if let Some(protocol) = item.get("protocol")
+        && protocol.text(notes)? == "SCTP"
+    {
+        return Err(protocol.refuse(Code::InvalidProtocol, "TCP or UDP", notes));
+    }
+    network_policy_port(item, notes)
+}
+
 fn end_port(field: &Field<'_>, first: NonZeroU16, notes: &mut Notes) -> Result<NonZeroU16, Refused> {
     let accepted = format!("a number from {first} to 65535");
     let last = port_number(field).filter(|last| first <= *last);
@@ -138,6 +149,33 @@ pub(super) fn protocol(item: &Field<'_>, notes: &mut Notes) -> Result<Vec<Port>,
         "number" => number(&port, notes).map(|number| (number, number))?,
         _ => destination_range(&port, notes)?,
     };
+    Ok(range(transport, first, last).into_iter().collect())
+}
+
+/// An item of `protocols` in a ClusterEgressFirewall; without ports it is all of the protocol.
+pub(super) fn firewall_protocol(item: &Field<'_>, notes: &mut Notes) -> Result<Vec<Port>, Refused> {
+    let (word, field) = super::rule::one_of(item, &["tcp", "udp", "sctp", "icmp"], notes)?;
+    let transport = match word {
+        "tcp" => Transport::Tcp,
+        "udp" => Transport::Udp,
+        "sctp" => Transport::Sctp,
+        _ => return field.only(&[], notes).map(|()| vec![Port::Icmp]),
+    };
+    field.only(&["destinationPort"], notes)?;
+    let Some(port) = field.get("destinationPort") else {
+        return Ok(vec![Port::Range(transport, PortRange::ALL)]);
+    };
+    let (word, port) = super::rule::one_of(&port, &["number", "range"], notes)?;
+    if word == "number" {
+        let number = number(&port, notes)?;
+        return Ok(range(transport, number, number).into_iter().collect());
+    }
+    port.only(&["start", "end"], notes)?;
+    let first = number(&port.require("start", NUMBER, notes)?, notes)?;
+    let last = number(&port.require("end", NUMBER, notes)?, notes)?;
+    if first > last {
+        return Err(port.refuse(Code::InvalidPort, "start not above end", notes));
+    }
     Ok(range(transport, first, last).into_iter().collect())
 }
 

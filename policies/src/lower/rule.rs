@@ -98,7 +98,7 @@ pub(super) fn rules(
         .partition(|peer| matches!(peer, Peer::Pods { .. }));
     let numbers: Vec<_> = ports
         .iter()
-        .filter(|port| matches!(port, Port::Range(..)))
+        .filter(|port| !matches!(port, Port::Named { .. }))
         .cloned()
         .collect();
     let mut rules = Vec::new();
@@ -124,7 +124,7 @@ fn names_of(ports: &[Port]) -> String {
         .iter()
         .filter_map(|port| match port {
             Port::Named { name, .. } => Some(&**name),
-            Port::Range(..) => None,
+            Port::Range(..) | Port::Icmp => None,
         })
         .collect();
     format!(

@@ -94,6 +94,7 @@ impl Memory {
                 PeerMatch::OwnNode => connection.peer_is_own_node,
                 PeerMatch::In(id) => self.holds(id, connection, now),
             }
+            && !rule.except.is_some_and(|id| self.holds(id, connection, now))
     }
 
     /// A set that is not there holds nothing; `apply` sees to it that there is none such.
@@ -129,7 +130,9 @@ fn port_matches(port: PortMatch, protocol: Protocol) -> bool {
         (PortMatch::Range(transport, range), Protocol::Port(asked, number)) => {
             transport == asked && range.contains(number)
         }
-        (PortMatch::Range(..), Protocol::Icmp | Protocol::Other) => false,
+        (PortMatch::Icmp, Protocol::Icmp) => true,
+        (PortMatch::Range(..), Protocol::Icmp | Protocol::Other)
+        | (PortMatch::Icmp, Protocol::Port(..) | Protocol::Other) => false,
     }
 }
 

@@ -23,6 +23,10 @@ pub enum Entity {
     Service(Service),
     /// Endpoints of a Service.
     EndpointSlice(EndpointSlice),
+    /// What a node's agent says of its addresses.
+    NodeAddressReport(NodeAddressReport),
+    /// What the platform says of the API server's addresses.
+    ApiServerAddresses(ApiServerAddresses),
     /// A policy of any kind.
     Policy(Policy),
 }
@@ -37,6 +41,8 @@ impl Entity {
             Self::Node(node) => EntityKey::Node(Arc::clone(&node.name)),
             Self::Service(service) => EntityKey::Service(service.key.clone()),
             Self::EndpointSlice(slice) => EntityKey::EndpointSlice(slice.key.clone()),
+            Self::NodeAddressReport(report) => EntityKey::NodeAddressReport(Arc::clone(&report.node)),
+            Self::ApiServerAddresses(declared) => EntityKey::ApiServerAddresses(Arc::clone(&declared.name)),
             Self::Policy(policy) => EntityKey::Policy(policy.id.clone()),
         }
     }
@@ -55,6 +61,10 @@ pub enum EntityKey {
     Service(PodKey),
     /// An EndpointSlice by namespace and name.
     EndpointSlice(PodKey),
+    /// A report by the node's name.
+    NodeAddressReport(Arc<str>),
+    /// API server addresses by the object's name.
+    ApiServerAddresses(Arc<str>),
     /// A policy.
     Policy(PolicyId),
 }
@@ -67,6 +77,8 @@ impl fmt::Display for EntityKey {
             Self::Node(name) => write!(f, "Node/{name}"),
             Self::Service(service) => write!(f, "Service/{service}"),
             Self::EndpointSlice(slice) => write!(f, "EndpointSlice/{slice}"),
+            Self::NodeAddressReport(node) => write!(f, "NodeAddressReport/{node}"),
+            Self::ApiServerAddresses(name) => write!(f, "APIServerAddresses/{name}"),
             Self::Policy(policy) => policy.fmt(f),
         }
     }
@@ -136,6 +148,25 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`.
     pub pod_networks: Vec<IpNet>,
+}
+
+/// All addresses of a node, as its agent sees them: bridges, second interfaces and tunnels among them, but
+/// neither loopback nor the virtual addresses of Services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddressReport {
+    /// The node.
+    pub node: Arc<str>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Further addresses of the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiServerAddresses {
+    /// The object's name.
+    pub name: Arc<str>,
+    /// The addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A Service, as far as a probe can ask for it.

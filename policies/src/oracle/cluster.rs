@@ -18,6 +18,8 @@ impl World {
             | Entity::Node(_)
             | Entity::Service(_)
             | Entity::EndpointSlice(_)
+            | Entity::NodeAddressReport(_)
+            | Entity::ApiServerAddresses(_)
             | Entity::Policy(_) => None,
         })
     }
@@ -29,6 +31,8 @@ impl World {
             | Entity::Pod(_)
             | Entity::Service(_)
             | Entity::EndpointSlice(_)
+            | Entity::NodeAddressReport(_)
+            | Entity::ApiServerAddresses(_)
             | Entity::Policy(_) => None,
         })
     }

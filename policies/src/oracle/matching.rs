@@ -8,7 +8,7 @@ use egret_shared::net::{IpNet, Transport};
 
 use crate::memory::Protocol;
 use crate::model::cluster::Pod;
-use crate::model::{Direction, Peer, Peers, Port, Ports, Rule};
+use crate::model::{Direction, Peer, Peers, Port, Ports, Rule, Selector};
 
 use super::Question;
 use super::cluster::selector_holds;
@@ -38,6 +38,19 @@ impl Question<'_> {
                 });
                 is_node && self.port_matches(subject, rule, None)
             }
+            Peer::NodeAddresses(selector) => {
+                (self.world.is_at_node(selector, address) || self.is_selected_own_node(subject, selector))
+                    && self.port_matches(subject, rule, None)
+            }
+            Peer::External(networks) => {
+                networks.iter().any(|network| network_has(network, address))
+                    && !self.world.is_of_cluster(address)
+                    && self.port_matches(subject, rule, None)
+            }
+            Peer::ApiServer => {
+                self.world.is_at_api_server(address, self.connection.protocol)
+                    && self.port_matches(subject, rule, None)
+            }
             Peer::Names(patterns) => {
                 let is_told = self.world.told.iter().any(|told| {
                     told.pod == subject.key
@@ -50,6 +63,18 @@ impl Question<'_> {
         }
     }
 
+    /// What the own node takes for its own, except for what is a pod's or a Service's: with IPVS the node
+    /// takes the addresses of Services for its own.
+    fn is_selected_own_node(&self, subject: &Pod, selector: &Selector) -> bool {
+        let Some(name) = &subject.node else {
+            return false;
+        };
+        self.connection.direction == Direction::Egress
+            && self.connection.peer_is_own_node
+            && selector_holds(selector, &self.world.node_labels(name))
+            && !self.world.is_of_cluster(self.connection.peer.to_canonical())
+    }
+
     fn peer_pod(&self) -> Option<&Pod> {
         self.world.pod_at(self.connection.peer.to_canonical())
     }
@@ -60,13 +85,14 @@ impl Question<'_> {
             return true;
         };
         let Protocol::Port(transport, number) = self.connection.protocol else {
-            return false;
+            return self.connection.protocol == Protocol::Icmp && ports.contains(&Port::Icmp);
         };
         let destination = match self.connection.direction {
             Direction::Egress => other,
             Direction::Ingress => Some(subject),
         };
         ports.iter().any(|port| match port {
+            Port::Icmp => false,
             Port::Range(of, range) => *of == transport && range.first() <= number && number <= range.last(),
             Port::Named { name, transport: of } => {
                 of.is_none_or(|of| of == transport)
@@ -82,7 +108,7 @@ fn serves(pod: &Pod, name: &Arc<str>, transport: Transport, number: u16) -> bool
         .any(|port| port.name == *name && port.transport == transport && port.number.get() == number)
 }
 
-fn network_has(network: &IpNet, address: IpAddr) -> bool {
+pub(super) fn network_has(network: &IpNet, address: IpAddr) -> bool {
     let length = network.prefix_len();
     match (network.addr(), address) {
         (IpAddr::V4(base), IpAddr::V4(address)) => {

@@ -20,6 +20,7 @@ use super::Changed;
 pub(super) enum Contributor {
     Pod(PodKey),
     Node(Arc<str>),
+    Service(PodKey),
     Policy,
 }
 
@@ -90,7 +91,11 @@ impl LiveSet {
             SetContent::Pods { .. }
             | SetContent::PodPorts { .. }
             | SetContent::Networks(_)
-            | SetContent::Nodes(_) => false,
+            | SetContent::Nodes(_)
+            | SetContent::NodeAddresses(_)
+            | SetContent::Cluster
+            | SetContent::ApiServer
+            | SetContent::ApiServerAddresses => false,
         }
     }
 
@@ -101,7 +106,11 @@ impl LiveSet {
             SetContent::Pods { .. }
             | SetContent::PodPorts { .. }
             | SetContent::Networks(_)
-            | SetContent::Nodes(_) => None,
+            | SetContent::Nodes(_)
+            | SetContent::NodeAddresses(_)
+            | SetContent::Cluster
+            | SetContent::ApiServer
+            | SetContent::ApiServerAddresses => None,
         }
     }
 
@@ -161,7 +170,11 @@ impl LiveSet {
                 SetContent::Pods { .. }
                 | SetContent::PodPorts { .. }
                 | SetContent::Networks(_)
-                | SetContent::Nodes(_),
+                | SetContent::Nodes(_)
+                | SetContent::NodeAddresses(_)
+                | SetContent::Cluster
+                | SetContent::ApiServer
+                | SetContent::ApiServerAddresses,
                 _,
             ) => self.desired.contains_key(&member).then_some(None),
         }

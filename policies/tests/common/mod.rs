@@ -47,7 +47,7 @@ pub(crate) fn codes(diagnostics: &[Diagnostic]) -> Vec<Code> {
 /// The rules of an effect.
 pub(crate) fn rules(effect: &Effect) -> &[Rule] {
     match effect {
-        Effect::Rules(rules) => rules,
+        Effect::Rules(rules) | Effect::Opens(rules) => rules,
         Effect::None => panic!("no effect"),
     }
 }

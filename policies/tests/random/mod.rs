@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::memory::{Connection, Protocol};
-use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Namespace, Node, Pod, PodLife};
+use egret_policies::model::cluster::{
+    ApiServerAddresses, EndpointSlice, Entity, EntityKey, NamedPort, Namespace, Node, NodeAddressReport, Pod,
+    PodLife, Service, ServicePort, TargetPort,
+};
 use egret_policies::model::{
     Action, Direction, Effect, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Port, Ports,
     Rank, Requirement, Rule, Selector, Subject, Tier,
@@ -70,7 +73,8 @@ pub(crate) fn entity() -> impl Strategy<Value = Entity> {
     prop_oneof![
         4 => pod().prop_map(Entity::Pod),
         1 => namespace().prop_map(Entity::Namespace),
-        1 => node().prop_map(Entity::Node),
+        2 => node().prop_map(Entity::Node),
+        2 => place(),
         5 => policy().prop_map(Entity::Policy),
     ]
 }
@@ -211,6 +215,65 @@ fn namespace() -> impl Strategy<Value = Namespace> {
     })
 }
 
+/// What else tells the cluster from the rest of the world.
+fn place() -> impl Strategy<Value = Entity> {
+    let addresses = || {
+        subsequence(ADDRESSES.as_slice(), 0..3).prop_map(|list| {
+            list.iter()
+                .map(|text| text.parse().unwrap())
+                .collect::<Vec<IpAddr>>()
+        })
+    };
+    let report = (select(vec!["here", "there", "elsewhere"]), addresses()).prop_map(|(node, addresses)| {
+        Entity::NodeAddressReport(NodeAddressReport {
+            node: node.into(),
+            addresses,
+        })
+    });
+    let key = || select(vec!["default/kubernetes", "red/kubernetes", "default/web"]);
+    let service = (key(), addresses(), select(PORTS.as_slice())).prop_map(|(key, addresses, port)| {
+        let number = port.try_into().unwrap();
+        Entity::Service(Service {
+            key: key.parse().unwrap(),
+            selector: None,
+            addresses,
+            ports: vec![ServicePort {
+                name: None,
+                transport: Transport::Tcp,
+                number,
+                target: TargetPort::Number(number),
+            }],
+        })
+    });
+    let slice = (
+        select(vec!["default/one", "default/two", "red/one"]),
+        select(vec!["kubernetes", "web"]),
+        addresses(),
+        vec(
+            (select(Transport::ALL.as_slice()), select(PORTS.as_slice())),
+            0..3,
+        ),
+    )
+        .prop_map(|(key, service, addresses, ports)| {
+            let ports = ports.into_iter();
+            Entity::EndpointSlice(EndpointSlice {
+                key: key.parse().unwrap(),
+                service: Some(service.into()),
+                addresses,
+                ports: ports
+                    .map(|(transport, port)| (None, transport, port.try_into().unwrap()))
+                    .collect(),
+            })
+        });
+    let declared = (select(vec!["lb", "vip"]), addresses()).prop_map(|(name, addresses)| {
+        Entity::ApiServerAddresses(ApiServerAddresses {
+            name: name.into(),
+            addresses,
+        })
+    });
+    prop_oneof![3 => report, 2 => service, 2 => slice, 1 => declared]
+}
+
 fn node() -> impl Strategy<Value = Node> {
     let addresses = prop_oneof![
         Just(vec!["192.0.2.1".parse().unwrap()]),
@@ -219,12 +282,15 @@ fn node() -> impl Strategy<Value = Node> {
             .map(|text| text.parse().unwrap())
             .collect::<Vec<IpAddr>>()),
     ];
-    (select(NODES.as_slice()), labels(), addresses).prop_map(|(name, labels, addresses)| Node {
-        name: name.into(),
-        labels,
-        addresses,
-        pod_networks: Vec::new(),
-    })
+    let networks = subsequence(NETWORKS.as_slice(), 0..2);
+    (select(NODES.as_slice()), labels(), addresses, networks).prop_map(
+        |(name, labels, addresses, networks)| Node {
+            name: name.into(),
+            labels,
+            addresses,
+            pod_networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+        },
+    )
 }
 
 fn named_port() -> impl Strategy<Value = NamedPort> {
@@ -270,16 +336,17 @@ fn pod() -> impl Strategy<Value = Pod> {
 
 fn policy() -> impl Strategy<Value = Policy> {
     let tiers = prop_oneof![
-        1 => Just((Kind::ClusterEgressFirewall, Tier::ClusterEgressFirewall)),
+        3 => Just((Kind::ClusterEgressFirewall, Tier::ClusterEgressFirewall)),
         2 => Just((Kind::ClusterNetworkPolicy, Tier::Admin)),
         1 => Just((Kind::AdminNetworkPolicy, Tier::Admin)),
         4 => Just((Kind::NetworkPolicy, Tier::NetworkPolicy)),
+        2 => Just((Kind::LegacyNetworkPolicy, Tier::NetworkPolicy)),
         1 => Just((Kind::ClusterNetworkPolicy, Tier::Baseline)),
         1 => Just((Kind::BaselineAdminNetworkPolicy, Tier::Baseline)),
     ];
     (
         tiers,
-        select(vec!["p", "q"]),
+        select(vec!["p", "q", "r"]),
         select(NAMESPACES.as_slice()),
         0..3u32,
         (namespaces(), selector()),
@@ -287,12 +354,16 @@ fn policy() -> impl Strategy<Value = Policy> {
     )
         .prop_map(
             |((kind, tier), name, namespace, priority, (namespaces, pods), effects)| {
-                let is_namespaced = kind == Kind::NetworkPolicy;
+                let is_namespaced = matches!(kind, Kind::NetworkPolicy | Kind::LegacyNetworkPolicy);
                 // One name may not stand in two tiers.
                 let name = if tier == Tier::Baseline {
                     format!("base-{name}")
                 } else {
                     name.to_owned()
+                };
+                let effects = match kind {
+                    Kind::LegacyNetworkPolicy => legacy(name.as_str(), effects.1),
+                    _ => effects,
                 };
                 Policy {
                     id: PolicyId {
@@ -317,6 +388,15 @@ fn policy() -> impl Strategy<Value = Policy> {
                 }
             },
         )
+}
+
+/// In the form of 2016: `q` stands for the annotation, `p` for an object.
+fn legacy(name: &str, ingress: Effect) -> (Effect, Effect) {
+    let ingress = match ingress {
+        Effect::Rules(rules) if name == "p" => Effect::Opens(rules),
+        Effect::None | Effect::Opens(_) | Effect::Rules(_) => Effect::Rules(Vec::new()),
+    };
+    (Effect::None, ingress)
 }
 
 fn effect(direction: Direction) -> impl Strategy<Value = Effect> {
@@ -358,6 +438,8 @@ fn peer(direction: Direction) -> BoxedStrategy<Peer> {
     let pods = (namespaces(), selector()).prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods });
     let networks = subsequence(NETWORKS.as_slice(), 0..3)
         .prop_map(|list| Peer::Networks(list.iter().map(|network| network.parse().unwrap()).collect()));
+    let external = subsequence(NETWORKS.as_slice(), 0..3)
+        .prop_map(|list| Peer::External(list.iter().map(|network| network.parse().unwrap()).collect()));
     let names = subsequence(PATTERNS.as_slice(), 0..3)
         .prop_map(|list| Peer::Names(list.iter().map(|pattern| pattern.parse().unwrap()).collect()));
     match direction {
@@ -365,6 +447,9 @@ fn peer(direction: Direction) -> BoxedStrategy<Peer> {
             4 => pods,
             2 => networks,
             1 => selector().prop_map(Peer::Nodes),
+            1 => selector().prop_map(Peer::NodeAddresses),
+            1 => Just(Peer::ApiServer),
+            2 => external,
             3 => names,
         ]
         .boxed(),
@@ -386,5 +471,5 @@ fn port() -> impl Strategy<Value = Port> {
             name: name.into(),
             transport,
         });
-    prop_oneof![2 => range, 1 => named]
+    prop_oneof![4 => range, 2 => named, 1 => Just(Port::Icmp)]
 }

@@ -180,9 +180,13 @@ impl Pod {
             .tiers
             .iter()
             .flat_map(|tier| &tier.rules);
-        rules.filter_map(|rule| match rule.peer {
-            PeerMatch::In(set) => Some((rule.action, set)),
-            PeerMatch::Any | PeerMatch::OwnNode => None,
+        rules.flat_map(|rule| {
+            let peer = match rule.peer {
+                PeerMatch::In(set) => Some((rule.action, set)),
+                PeerMatch::Any | PeerMatch::OwnNode => None,
+            };
+            // A member that is missing from an exception of an Allow lets through what it should not.
+            peer.into_iter().chain(rule.except.map(|set| (Action::Pass, set)))
         })
     }
 

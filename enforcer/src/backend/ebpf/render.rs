@@ -17,6 +17,8 @@ pub(super) enum Unrenderable {
     TooMany(usize),
     #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
+    #[error("a rule of {policy} is about ICMP, which the eBPF programs do not tell apart")]
+    Icmp { policy: Arc<str> },
 }
 
 /// The rendered list, and what its counters are of.
@@ -66,14 +68,30 @@ impl Rendered {
         tier: &TierRules,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<(), Unrenderable> {
-        let length = tier.rules.len() + usize::from(tier.otherwise == Otherwise::Deny);
+        let exceptions = tier.rules.iter().filter(|rule| rule.except.is_some()).count();
+        let length = tier.rules.len() + exceptions + usize::from(tier.otherwise == Otherwise::Deny);
         let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);
         for rule in &tier.rules {
             let counter = self.counter(tier.tier, rule.action, &rule.origin);
             let ports = match rule.port {
                 PortMatch::Any => None,
                 PortMatch::Range(transport, range) => Some((transport, range)),
+                PortMatch::Icmp => {
+                    let policy = Arc::clone(&rule.origin.policy);
+                    return Err(Unrenderable::Icmp { policy });
+                }
             };
+            if let Some(except) = rule.except {
+                // In front of the rule a Pass that leads behind it.
+                let behind = u32::try_from(self.rules.len() + 2).unwrap_or(u32::MAX);
+                let counter = self.counter(tier.tier, Action::Pass, &rule.origin);
+                self.rules.push(RuleValue {
+                    counter,
+                    peer: in_set(except, rule, kind_of)?,
+                    ports: None,
+                    next: behind,
+                });
+            }
             self.rules.push(RuleValue {
                 counter,
                 peer: peer(rule, kind_of)?,
@@ -121,15 +139,23 @@ fn peer(rule: &Rule, kind_of: &impl Fn(SetId) -> Option<SetKind>) -> Result<Peer
     match &rule.peer {
         PeerMatch::Any => Ok(PeerValue::Any),
         PeerMatch::OwnNode => Ok(PeerValue::OwnNode),
-        PeerMatch::In(set) => match kind_of(*set) {
-            Some(SetKind::Addresses | SetKind::Records) => Ok(PeerValue::Addresses(*set)),
-            Some(SetKind::Networks) => Ok(PeerValue::Networks(*set)),
-            Some(SetKind::AddressPorts) => Ok(PeerValue::AddressPorts(*set)),
-            None => Err(Unrenderable::UnknownSet {
-                policy: Arc::clone(&rule.origin.policy),
-                set: set.digest(),
-            }),
-        },
+        PeerMatch::In(set) => in_set(*set, rule, kind_of),
+    }
+}
+
+fn in_set(
+    set: SetId,
+    rule: &Rule,
+    kind_of: &impl Fn(SetId) -> Option<SetKind>,
+) -> Result<PeerValue, Unrenderable> {
+    match kind_of(set) {
+        Some(SetKind::Addresses | SetKind::Records) => Ok(PeerValue::Addresses(set)),
+        Some(SetKind::Networks) => Ok(PeerValue::Networks(set)),
+        Some(SetKind::AddressPorts) => Ok(PeerValue::AddressPorts(set)),
+        None => Err(Unrenderable::UnknownSet {
+            policy: Arc::clone(&rule.origin.policy),
+            set: set.digest(),
+        }),
     }
 }
 
@@ -145,6 +171,7 @@ mod tests {
         Rule {
             action,
             peer,
+            except: None,
             port,
             origin: Origin {
                 policy: "Kind/a".into(),

@@ -59,6 +59,7 @@ struct End {
     address: IpAddr,
     transport: Option<Transport>,
     port: Option<u16>,
+    is_icmp: bool,
 }
 
 impl End {
@@ -74,6 +75,7 @@ impl End {
             address: flow.reply.source,
             transport,
             port,
+            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
         }
     }
 }
@@ -90,10 +92,7 @@ fn sets_with(rules: &DirectionRules) -> impl Iterator<Item = SetId> {
         .tiers
         .iter()
         .flat_map(|tier| &tier.rules)
-        .filter_map(|rule| match &rule.peer {
-            PeerMatch::In(id) => Some(*id),
-            PeerMatch::Any | PeerMatch::OwnNode => None,
-        })
+        .flat_map(Rule::sets)
 }
 
 /// The rules' verdict, with expired records as if they were live.
@@ -120,16 +119,19 @@ fn is_allowed(rules: &DirectionRules, end: &End, sets: &Sets) -> bool {
 fn matches(rule: &Rule, end: &End, sets: &Sets) -> bool {
     let port = match rule.port {
         PortMatch::Any => true,
+        PortMatch::Icmp => end.is_icmp,
         PortMatch::Range(transport, range) => {
             end.transport == Some(transport) && end.port.is_some_and(|port| range.contains(port))
         }
     };
-    port && match &rule.peer {
-        PeerMatch::Any => true,
-        PeerMatch::In(id) => sets.holds(*id, end.address, end.transport.zip(end.port)),
-        // The node's own addresses are no names' addresses.
-        PeerMatch::OwnNode => false,
-    }
+    let holds = |id: SetId| sets.holds(id, end.address, end.transport.zip(end.port));
+    port && !rule.except.is_some_and(holds)
+        && match &rule.peer {
+            PeerMatch::Any => true,
+            PeerMatch::In(id) => holds(*id),
+            // The node's own addresses are no names' addresses.
+            PeerMatch::OwnNode => false,
+        }
 }
 
 /// Whether a wanted member holds an address, with a port where the set has some.

@@ -11,6 +11,10 @@ pub const CHAIN_PREFIX: &str = "EGRET-";
 /// Every set of ours begins so.
 pub const SET_PREFIX: &str = "egret-";
 
+/// The most lists of one tier that have chains of their own; with more the last two loop, which the kernel
+/// refuses.
+pub const MAX_LISTS: usize = 4096;
+
 /// What all chains of a pod have in common: 16 letters of its namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodChains(Digest);
@@ -28,16 +32,20 @@ impl PodChains {
         self.chain(direction, "")
     }
 
-    /// The rules of a tier behind the first.
+    /// The rules of a tier behind the first; the place counts the lists of one tier.
     #[must_use]
-    pub fn tier(self, direction: Direction, tier: Tier) -> ChainName {
+    pub fn tier(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
         let number = match tier {
             Tier::ClusterEgressFirewall => "0",
             Tier::Admin => "1",
             Tier::NetworkPolicy => "2",
             Tier::Baseline => "3",
         };
-        self.chain(direction, number)
+        match place {
+            0 => self.chain(direction, number),
+            // As long as a chain's name may be: 28 octets (XT_EXTENSION_MAXNAMELEN of linux/netfilter/x_tables.h).
+            place => self.chain(direction, &format!("{number}{:03x}", place.min(MAX_LISTS - 1))),
+        }
     }
 
     /// What no tier decided.
@@ -124,7 +132,10 @@ pub fn is_own_chain(name: &str) -> bool {
     let mut letters = part.chars();
     let direction = letters.next().is_some_and(|letter| "EI".contains(letter));
     let kind = letters.next().is_none_or(|letter| "0123AD".contains(letter));
-    direction && kind && letters.next().is_none() && is_digest(digest)
+    let place = letters.as_str();
+    let is_place =
+        place.is_empty() || (place.len() == 3 && place.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    direction && kind && is_place && is_digest(digest)
 }
 
 /// Whether a set is the enforcer's.
@@ -144,7 +155,7 @@ fn is_digest(text: &str) -> bool {
 }
 
 fn ours(rest: &str) -> ChainName {
-    ChainName::new(format!("{CHAIN_PREFIX}{rest}")).expect("at most 25 letters, digits and dashes are a name")
+    ChainName::new(format!("{CHAIN_PREFIX}{rest}")).expect("at most 28 letters, digits and dashes are a name")
 }
 
 #[cfg(test)]
@@ -185,7 +196,7 @@ mod tests {
     fn the_chains_of_a_pod_are_its_own() {
         let one = PodChains::of(&PodKey::new("a", "b"));
         let other = PodChains::of(&PodKey::new("a", "c"));
-        let chain = one.tier(Direction::Egress, Tier::Baseline);
+        let chain = one.tier(Direction::Egress, Tier::Baseline, 0);
         assert!(one.contain(chain.as_str()) && !other.contain(chain.as_str()));
         assert!(!one.contain(forward().as_str()));
     }

@@ -105,7 +105,10 @@ impl PodDirection<'_> {
         }
         for (place, tier) in tiers.iter().enumerate() {
             let next = match tiers.get(place + 1) {
-                Some(next) => self.chains.tier(self.direction, next.tier),
+                Some(next) => {
+                    let before = tiers[..=place].iter().filter(|one| one.tier == next.tier).count();
+                    self.chains.tier(self.direction, next.tier, before)
+                }
                 None => self.chains.default(self.direction),
             };
             lines.extend(self.tier(tier, &next));
@@ -157,9 +160,15 @@ impl PodDirection<'_> {
         lines
     }
 
-    /// The line of a rule; none for an Allow whose set is not there.
+    /// The line of a rule; none for an Allow one of whose sets is not there.
     fn rule(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Option<Line> {
-        let peer = match (self.peer(&rule.peer), rule.action) {
+        let is_whole = rule.except.is_none_or(|id| self.around.sets.contains_key(&id));
+        let peer = if is_whole {
+            self.peer(&rule.peer)
+        } else {
+            Peer::Missing
+        };
+        let peer = match (peer, rule.action) {
             (Peer::Missing, Action::Allow) => return None,
             (peer, Action::Allow | Action::Deny | Action::Pass) => peer,
         };
@@ -167,11 +176,14 @@ impl PodDirection<'_> {
             Peer::Missing => (Action::Deny, Line::to(Target::Goto(names::deny()))),
             Peer::Any => (
                 rule.action,
-                port(Line::to(self.target(rule.action, next)), rule.port),
+                self.excepting(
+                    rule,
+                    self.port(Line::to(self.target(rule.action, next)), rule.port),
+                ),
             ),
             Peer::Matching(condition) => {
-                let line = port(Line::to(self.target(rule.action, next)), rule.port);
-                (rule.action, line.when(condition))
+                let line = self.port(Line::to(self.target(rule.action, next)), rule.port);
+                (rule.action, self.excepting(rule, line.when(condition)))
             }
         };
         let key = VerdictKey {
@@ -187,23 +199,57 @@ impl PodDirection<'_> {
         Some(labelled(line, &label))
     }
 
-    fn peer(&self, peer: &PeerMatch) -> Peer {
-        let side = match self.direction {
+    fn port(&self, line: Line, port: PortMatch) -> Line {
+        match port {
+            PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
+                line.protocol(Protocol::any_port(kernel_transport(transport)))
+            }
+            PortMatch::Any => line,
+            PortMatch::Icmp => line.protocol(match self.around.family {
+                Family::V4 => Protocol::Icmp,
+                Family::V6 => Protocol::IcmpV6,
+            }),
+            PortMatch::Range(transport, range) if range == PortRange::ALL => {
+                line.protocol(Protocol::any_port(kernel_transport(transport)))
+            }
+            PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
+                kernel_transport(transport),
+                range.first()..=range.last(),
+            )),
+        }
+    }
+
+    /// Leaves out the addresses for which the rule does not count.
+    fn excepting(&self, rule: &Rule, line: Line) -> Line {
+        match rule.except {
+            Some(id) => line.unless(Match::Set(names::set(id, self.around.family), self.sides(id))),
+            None => line,
+        }
+    }
+
+    fn side(&self) -> Side {
+        match self.direction {
             Direction::Egress => Side::Destination,
             Direction::Ingress => Side::Source,
-        };
+        }
+    }
+
+    fn sides(&self, id: SetId) -> Sides {
+        match self.around.sets.get(&id) {
+            Some(SetKind::AddressPorts) => Sides::Two(self.side(), Side::Destination),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(self.side()),
+        }
+    }
+
+    fn peer(&self, peer: &PeerMatch) -> Peer {
         match peer {
             _ if is_off(Switch::MatchPeers) => Peer::Any,
             PeerMatch::Any => Peer::Any,
             PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
-            PeerMatch::In(id) => {
-                let sides = match self.around.sets.get(id) {
-                    None => return Peer::Missing,
-                    Some(SetKind::AddressPorts) => Sides::Two(side, Side::Destination),
-                    Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) => Sides::One(side),
-                };
-                Peer::Matching(Match::Set(names::set(*id, self.around.family), sides))
+            PeerMatch::In(id) if self.around.sets.contains_key(id) => {
+                Peer::Matching(Match::Set(names::set(*id, self.around.family), self.sides(*id)))
             }
+            PeerMatch::In(_) => Peer::Missing,
         }
     }
 
@@ -243,22 +289,6 @@ fn head(mark: Mark) -> Vec<Line> {
 
 fn labelled(line: Line, label: &Label) -> Line {
     line.comment(&label.to_string())
-}
-
-fn port(line: Line, port: PortMatch) -> Line {
-    match port {
-        PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
-            line.protocol(Protocol::any_port(kernel_transport(transport)))
-        }
-        PortMatch::Any => line,
-        PortMatch::Range(transport, range) if range == PortRange::ALL => {
-            line.protocol(Protocol::any_port(kernel_transport(transport)))
-        }
-        PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
-            kernel_transport(transport),
-            range.first()..=range.last(),
-        )),
-    }
 }
 
 /// The kernel crate's word for it.

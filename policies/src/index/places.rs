@@ -1,0 +1,202 @@
+//! Where nodes, Services and the API server are: what a ClusterEgressFirewall tells from the rest of the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use egret_shared::net::{IpNet, Transport};
+use egret_shared::pod::PodKey;
+
+use super::Index;
+use crate::lower::subtract;
+use crate::model::cluster::{EndpointSlice, Service};
+
+/// Reports, Services and declared addresses.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    reports: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    services: BTreeMap<PodKey, Service>,
+    /// Those of the API server only.
+    slices: BTreeMap<PodKey, EndpointSlice>,
+    declared: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    /// Every address that a node has, with the number of those that have it: a bridge may look the same on
+    /// all of them.
+    of_nodes: BTreeMap<IpAddr, usize>,
+}
+
+/// The Service in front of the API server.
+pub(crate) fn is_api_server(key: &PodKey) -> bool {
+    key.namespace() == "default" && key.name() == "kubernetes"
+}
+
+fn is_of_api_server(slice: &EndpointSlice) -> bool {
+    slice.key.namespace() == "default" && slice.service.as_deref() == Some("kubernetes")
+}
+
+impl Places {
+    /// A node has these addresses no longer, or now.
+    pub(super) fn count(&mut self, addresses: &[IpAddr], is_there: bool) {
+        for address in addresses.iter().map(IpAddr::to_canonical) {
+            let count = self.of_nodes.entry(address).or_default();
+            if is_there {
+                *count += 1;
+            } else {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.of_nodes.remove(&address);
+                }
+            }
+        }
+    }
+}
+
+impl Index {
+    /// Replaces what an agent says of its node; returns whether that is another thing than before.
+    pub(crate) fn set_report(&mut self, node: &Arc<str>, addresses: Option<Vec<IpAddr>>) -> bool {
+        if self.places.reports.get(node) == addresses.as_ref() {
+            return false;
+        }
+        if let Some(before) = self.places.reports.remove(node) {
+            self.places.count(&before, false);
+        }
+        if let Some(addresses) = addresses {
+            self.places.count(&addresses, true);
+            self.places.reports.insert(Arc::clone(node), addresses);
+        }
+        true
+    }
+
+    /// Puts a Service in, or takes it out; returns whether it is another one than before.
+    pub(crate) fn set_service(&mut self, key: &PodKey, service: Option<Service>) -> bool {
+        if self.places.services.get(key) == service.as_ref() {
+            return false;
+        }
+        match service {
+            Some(service) => self.places.services.insert(key.clone(), service),
+            None => self.places.services.remove(key),
+        };
+        true
+    }
+
+    /// Puts endpoints in, or takes them out; returns whether the API server may be elsewhere now.
+    pub(crate) fn set_slice(&mut self, key: &PodKey, slice: Option<EndpointSlice>) -> bool {
+        let slice = slice.filter(is_of_api_server);
+        if self.places.slices.get(key) == slice.as_ref() {
+            return false;
+        }
+        match slice {
+            Some(slice) => self.places.slices.insert(key.clone(), slice),
+            None => self.places.slices.remove(key),
+        };
+        true
+    }
+
+    /// Replaces declared addresses; returns whether they are others than before.
+    pub(crate) fn set_declared(&mut self, name: &Arc<str>, addresses: Option<Vec<IpAddr>>) -> bool {
+        if self.places.declared.get(name) == addresses.as_ref() {
+            return false;
+        }
+        match addresses {
+            Some(addresses) => self.places.declared.insert(Arc::clone(name), addresses),
+            None => self.places.declared.remove(name),
+        };
+        true
+    }
+
+    /// What an agent says of its node.
+    pub(crate) fn report(&self, node: &str) -> &[IpAddr] {
+        self.places.reports.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Services.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
+        self.places.services.values()
+    }
+
+    /// A Service.
+    pub(crate) fn service(&self, key: &PodKey) -> Option<&Service> {
+        self.places.services.get(key)
+    }
+
+    /// The names of nodes that have an object or a report.
+    pub(crate) fn node_names(&self) -> BTreeSet<Arc<str>> {
+        self.nodes
+            .keys()
+            .chain(self.places.reports.keys())
+            .cloned()
+            .collect()
+    }
+
+    /// Whether a node has an object or a report.
+    pub(crate) fn knows_node(&self, name: &str) -> bool {
+        self.nodes.contains_key(name) || self.places.reports.contains_key(name)
+    }
+
+    /// Everything that is known of a node's addresses.
+    pub(crate) fn addresses_of_node(&self, name: &str) -> impl Iterator<Item = &IpAddr> {
+        let reported = self.places.reports.get(name);
+        let in_status = self.nodes.get(name).map(|node| &node.addresses);
+        reported.into_iter().chain(in_status).flatten()
+    }
+
+    /// Whether a node has this address.
+    pub(crate) fn is_node_address(&self, address: IpAddr) -> bool {
+        self.places.of_nodes.contains_key(&address.to_canonical())
+    }
+
+    /// The networks from which a node's pods get their addresses, without addresses of nodes: a bridge has
+    /// one of them.
+    pub(crate) fn pod_networks_of_node(&self, name: &str) -> BTreeSet<IpNet> {
+        let node = self.nodes.get(name);
+        let networks = node.into_iter().flat_map(|node| &node.pod_networks);
+        networks
+            .flat_map(|network| subtract(*network, &self.nodes_inside(network)))
+            .collect()
+    }
+
+    fn nodes_inside(&self, network: &IpNet) -> Vec<IpNet> {
+        let inside = self.places.of_nodes.range(network.network()..);
+        inside
+            .map(|(address, _)| *address)
+            .take_while(|address| network.contains(address))
+            .map(IpNet::from)
+            .collect()
+    }
+
+    /// Addresses that the platform declares to be the API server's.
+    pub(crate) fn declared_api_server(&self) -> impl Iterator<Item = &IpAddr> {
+        self.places.declared.values().flatten()
+    }
+
+    /// The API server: its Service, its endpoints, and the nodes on which those are, at every address.
+    pub(crate) fn api_server(&self) -> BTreeSet<(IpAddr, Transport, NonZeroU16)> {
+        let mut found = BTreeSet::new();
+        for service in self.services().filter(|service| is_api_server(&service.key)) {
+            for port in &service.ports {
+                let each = service.addresses.iter().map(IpAddr::to_canonical);
+                found.extend(each.map(|address| (address, port.transport, port.number)));
+            }
+        }
+        for slice in self.places.slices.values() {
+            let addresses = self.behind(&slice.addresses);
+            for (_, transport, number) in &slice.ports {
+                found.extend(addresses.iter().map(|address| (*address, *transport, *number)));
+            }
+        }
+        found
+    }
+
+    /// Endpoints, and all addresses of nodes that have one of them.
+    fn behind(&self, endpoints: &[IpAddr]) -> BTreeSet<IpAddr> {
+        let endpoints: BTreeSet<IpAddr> = endpoints.iter().map(IpAddr::to_canonical).collect();
+        let mut all = endpoints.clone();
+        for name in self.node_names() {
+            let own = || self.addresses_of_node(&name).map(IpAddr::to_canonical);
+            if own().any(|address| endpoints.contains(&address)) {
+                all.extend(own());
+            }
+        }
+        all
+    }
+}

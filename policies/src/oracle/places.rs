@@ -1,0 +1,95 @@
+//! What is a node's, what is the cluster's, and what is the API server's.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::memory::Protocol;
+use crate::model::cluster::{Entity, EntityKey, PodLife};
+use crate::model::{Labels, Selector};
+
+use super::World;
+use super::cluster::selector_holds;
+use super::matching::network_has;
+
+impl World {
+    /// Whether one of the selected nodes has the address, in its status or in its report.
+    pub(super) fn is_at_node(&self, selector: &Selector, address: IpAddr) -> bool {
+        self.addresses_of_nodes()
+            .any(|(node, one)| one == address && selector_holds(selector, &self.node_labels(node)))
+    }
+
+    /// A node without an object has no labels.
+    pub(super) fn node_labels(&self, name: &str) -> Labels {
+        match self.entities.get(&EntityKey::Node(Arc::from(name))) {
+            Some(Entity::Node(node)) => node.labels.clone(),
+            Some(_) | None => Labels::default(),
+        }
+    }
+
+    fn addresses_of_nodes(&self) -> impl Iterator<Item = (&Arc<str>, IpAddr)> {
+        let listed = self.entities.values().filter_map(|entity| match entity {
+            Entity::Node(node) => Some((&node.name, &node.addresses)),
+            Entity::NodeAddressReport(report) => Some((&report.node, &report.addresses)),
+            _ => None,
+        });
+        listed.flat_map(|(name, addresses)| addresses.iter().map(move |one| (name, one.to_canonical())))
+    }
+
+    /// Whether it is a pod's or a Service's address. In the networks of pods only what no node has is.
+    pub(super) fn is_of_cluster(&self, address: IpAddr) -> bool {
+        let is_service = self.entities.values().any(|entity| match entity {
+            Entity::Service(service) => service.addresses.iter().any(|one| one.to_canonical() == address),
+            _ => false,
+        });
+        let is_in_pod_network = self.nodes().any(|node| {
+            node.pod_networks
+                .iter()
+                .any(|network| network_has(network, address))
+        });
+        let is_pod = self
+            .pod_at(address)
+            .is_some_and(|pod| !pod.host_network && pod.life == PodLife::Live);
+        let is_node = self.addresses_of_nodes().any(|(_, one)| one == address);
+        is_service || (!is_node && (is_pod || is_in_pod_network))
+    }
+
+    /// Whether the API server is reached there.
+    pub(super) fn is_at_api_server(&self, address: IpAddr, protocol: Protocol) -> bool {
+        self.entities.values().any(|entity| match entity {
+            Entity::ApiServerAddresses(declared) => {
+                declared.addresses.iter().any(|one| one.to_canonical() == address)
+            }
+            Entity::Service(service) if service.key.to_string() == "default/kubernetes" => {
+                service.addresses.iter().any(|one| one.to_canonical() == address)
+                    && service
+                        .ports
+                        .iter()
+                        .any(|port| protocol == Protocol::Port(port.transport, port.number.get()))
+            }
+            Entity::EndpointSlice(slice)
+                if slice.key.namespace() == "default" && slice.service.as_deref() == Some("kubernetes") =>
+            {
+                slice
+                    .addresses
+                    .iter()
+                    .any(|one| self.is_same_host(one.to_canonical(), address))
+                    && slice
+                        .ports
+                        .iter()
+                        .any(|(_, transport, port)| protocol == Protocol::Port(*transport, port.get()))
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether they are one address, or two of one node.
+    fn is_same_host(&self, one: IpAddr, other: IpAddr) -> bool {
+        let nodes_at = |wanted: IpAddr| -> Vec<&Arc<str>> {
+            let all = self
+                .addresses_of_nodes()
+                .filter(|(_, address)| *address == wanted);
+            all.map(|(node, _)| node).collect()
+        };
+        one == other || nodes_at(one).iter().any(|node| nodes_at(other).contains(node))
+    }
+}
