@@ -105,11 +105,10 @@ pub(super) fn clean_up(stage: &mut Stage) -> Result<Seen, DemoError> {
     let node = stage.world.node();
     let stayed = held_by_the_kernel(node)?;
     let enforcer = stage.enforcer.spec().binary.display().to_string();
-    screen.typed(
-        "#",
-        &in_the_node(node, &format!("{} cleanup", shorten(Path::new(&enforcer)))),
-    );
-    let output = node.run(&[&enforcer, "cleanup"])?;
+    let state = stage.world.state().display().to_string();
+    let clean = format!("{} cleanup --state {state}", shorten(Path::new(&enforcer)));
+    screen.typed("#", &in_the_node(node, &clean));
+    let output = node.run(&[&enforcer, "cleanup", "--state", &state])?;
     let left = held_by_the_kernel(node)?;
     Ok(Seen::new(
         output.success() && stayed.iter().all(|count| *count > 0) && left == [0, 0],

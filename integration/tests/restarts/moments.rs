@@ -89,4 +89,19 @@ pub(crate) const MOMENTS: &[(&str, Happening)] = &[
         std::thread::sleep(random.span(0..200));
         Ok(())
     }),
+    (
+        "killed before the other, and their pods' policy gets one more name before either is back",
+        |daemons, world, victim, random| {
+            let (then, name) = match victim {
+                Victim::Dnsd => (Victim::Enforcer, "later"),
+                Victim::Enforcer => (Victim::Dnsd, "latest"),
+            };
+            daemons.of(victim).kill()?;
+            std::thread::sleep(random.span(0..300));
+            daemons.of(then).kill()?;
+            let wider = POLICY.replace("domainNames: [", &format!("domainNames: [{name}.example, "));
+            world.manifests().write("policy.yaml", &wider)?;
+            Ok(())
+        },
+    ),
 ];

@@ -39,9 +39,9 @@ pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Tol
     } = stage;
     drop((dnsd, enforcer));
     assert!(pins.0.exists(), "exit removes nothing");
-    let cleanup = world
-        .node()
-        .run(&[&binary, "cleanup", "--bpf-pins", pins.text()])?;
+    let state = world.state().display().to_string();
+    let clean = [&binary, "cleanup", "--bpf-pins", pins.text(), "--state", &state];
+    let cleanup = world.node().run(&clean)?;
     assert!(cleanup.success() && !pins.0.exists(), "{cleanup:?}");
     Ok(())
 }

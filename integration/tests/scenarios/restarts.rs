@@ -121,15 +121,18 @@ pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &
         enforcer,
     } = stage;
     drop((dnsd, enforcer));
-    let cleanup = world.node().run(&[&binary, "cleanup"])?;
-    assert!(cleanup.success(), "{cleanup:?}");
+    let state = world.state().display().to_string();
+    let clean = [binary.as_str(), "cleanup", "--state", &state];
+    assert!(world.state().exists());
+    let cleanup = world.node().run(&clean)?;
+    assert!(cleanup.success() && !world.state().exists(), "{cleanup:?}");
     for (before, after) in before.iter().zip(kernel_texts(world)?) {
         assert_eq!(
             *before, after,
             "what others have is as it was, and there is nothing else"
         );
     }
-    let again = world.node().run(&[&binary, "cleanup"])?;
+    let again = world.node().run(&clean)?;
     assert!(again.success(), "nothing to do is no failure: {again:?}");
     Ok(())
 }
