@@ -15,11 +15,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use egret_policies::memory::{Decision, Memory};
+use egret_policies::memory::Decision;
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::PodLife;
 use egret_policies::rules::{Member as SetMember, SetId, SetKind};
-use egret_shared::net::IpNet;
+use egret_shared::net::{IpNet, PortRange};
+use egret_shared::pod::PodKey;
 
 pub mod input;
 pub mod addresses;
@@ -92,6 +93,7 @@ impl Reach {
     /// Of what was read.
     #[must_use]
     pub fn new(loaded: Loaded) -> Self {
+        let nodes = nodes(&loaded);
         let records = loaded
             .memory
             .sets()
@@ -99,8 +101,8 @@ impl Reach {
             .map(|set| (set.id, Arc::clone(&set.description)))
             .collect();
         Self {
-            nodes: nodes(&loaded),
-            sets: Sets::of(&loaded.memory),
+            sets: Sets::of(&loaded, &nodes),
+            nodes,
             records,
             known_rules: RefCell::default(),
             known_facts: RefCell::default(),
@@ -109,17 +111,24 @@ impl Reach {
         }
     }
 
-    /// The networks that the rules compare addresses with.
+    /// The networks that the rules compare addresses with, and the addresses of nobody here.
     #[must_use]
     pub fn networks(&self, rules: RulesId) -> BTreeSet<IpNet> {
         let rules = self.known_rules.borrow().get(rules.0);
-        let of_set = |set| self.sets.networks.get(&set).into_iter().flatten().copied();
-        rules.sets().flat_map(of_set).collect()
+        let sets: BTreeSet<SetId> = rules.sets().collect();
+        let networks = sets.iter().filter_map(|set| self.sets.networks.get(set));
+        let singles = self
+            .sets
+            .of_nobody
+            .iter()
+            .filter(|(_, of)| of.keys().any(|set| sets.contains(set)));
+        let singles = singles.map(|(address, _)| IpNet::from(*address));
+        networks.flatten().copied().chain(singles).collect()
     }
 
     /// The names that the rules have.
     #[must_use]
-    pub fn names(&self, rules: RulesId) -> BTreeSet<rules::Names> {
+    pub fn names(&self, rules: RulesId) -> BTreeSet<Arc<str>> {
         self.known_rules.borrow().get(rules.0).names()
     }
 
@@ -144,22 +153,23 @@ impl Reach {
     pub fn facts_of(&self, address: IpAddr, is_own_node: bool) -> FactsId {
         let mut facts = Facts {
             sets: self.sets.of_networks(address),
-            names: None,
+            name: None,
             is_own_node,
         };
-        for (set, ports) in self.sets.by_address.get(&address).into_iter().flatten() {
-            let known = facts.sets.entry(*set).or_default();
-            *known = known.union(ports);
-        }
+        facts
+            .sets
+            .extend(self.sets.by_address.get(&address).cloned().unwrap_or_default());
         self.know_facts(facts)
     }
 
-    /// What is to be known of an address that is nobody's here, maybe told for names.
+    /// What is to be known of an address that is nobody's here, maybe told for a name.
     #[must_use]
-    pub fn facts_outside(&self, address: IpAddr, names: Option<rules::Names>) -> FactsId {
+    pub fn facts_outside(&self, address: IpAddr, name: Option<Arc<str>>) -> FactsId {
+        let mut sets = self.sets.of_networks(address);
+        sets.extend(self.sets.of_nobody.get(&address).cloned().unwrap_or_default());
         self.know_facts(Facts {
-            sets: self.sets.of_networks(address),
-            names,
+            sets,
+            name,
             is_own_node: false,
         })
     }
@@ -169,7 +179,7 @@ impl Reach {
     }
 
     /// The rules of a pod's direction; none for a pod that has no rules at all.
-    fn rules_of(&self, pod: &egret_shared::pod::PodKey, direction: Direction) -> Option<RulesId> {
+    fn rules_of(&self, pod: &PodKey, direction: Direction) -> Option<RulesId> {
         let rules = self.loaded.memory.pod(pod)?.direction(direction);
         let rules = Rules::new(pod, rules, &self.records);
         Some(RulesId(self.known_rules.borrow_mut().know(rules)))
@@ -208,39 +218,50 @@ impl<T: Eq + std::hash::Hash> Known<T> {
     }
 }
 
-/// What is in which set.
+/// What is in which set, with the ports at which it is.
 #[derive(Debug, Default)]
 struct Sets {
-    by_address: HashMap<IpAddr, Vec<(SetId, PortSet)>>,
+    /// Pods and nodes.
+    by_address: HashMap<IpAddr, BTreeMap<SetId, PortSet>>,
+    /// Single addresses of sets that are neither a pod's nor a node's.
+    of_nobody: BTreeMap<IpAddr, BTreeMap<SetId, PortSet>>,
     networks: BTreeMap<SetId, BTreeSet<IpNet>>,
 }
 
 impl Sets {
-    fn of(memory: &Memory) -> Self {
+    fn of(loaded: &Loaded, nodes: &BTreeMap<Arc<str>, BTreeSet<IpAddr>>) -> Self {
         let mut sets = Self::default();
-        for set in memory.sets().map(|set| set.id) {
-            for (member, _) in memory.members(set) {
-                match member {
-                    SetMember::Address(address) => sets.add(address, set, PortSet::everything()),
-                    SetMember::AddressPort(address, transport, port) => {
-                        let port = egret_shared::net::PortRange::single(port.get())
-                            .expect("a port that is not 0 is a range");
-                        sets.add(address, set, PortSet::range(transport, port));
-                    }
-                    SetMember::Network(network) => {
-                        sets.networks.entry(set).or_default().insert(network);
-                    }
+        let memory = &loaded.memory;
+        let members = memory
+            .sets()
+            .flat_map(|set| memory.members(set.id).map(|(member, _)| (set.id, member)));
+        for (set, member) in members {
+            match member {
+                SetMember::Address(address) => sets.add(address, set, &PortSet::everything()),
+                SetMember::AddressPort(address, transport, port) => {
+                    let port = PortRange::single(port.get()).expect("a port that is not 0 is a range");
+                    sets.add(address, set, &PortSet::range(transport, port));
+                }
+                SetMember::Network(network) => {
+                    sets.networks.entry(set).or_default().insert(network);
                 }
             }
         }
+        let of_nodes: BTreeSet<IpAddr> = nodes.values().flatten().copied().collect();
+        let is_nobodys =
+            |address: IpAddr| loaded.cluster.pod_at(address).is_none() && !of_nodes.contains(&address);
+        let all = sets.by_address.iter();
+        sets.of_nobody = all
+            .filter(|(address, _)| is_nobodys(**address))
+            .map(|(address, of)| (*address, of.clone()))
+            .collect();
         sets
     }
 
-    fn add(&mut self, address: IpAddr, set: SetId, ports: PortSet) {
-        self.by_address
-            .entry(address.to_canonical())
-            .or_default()
-            .push((set, ports));
+    fn add(&mut self, address: IpAddr, set: SetId, ports: &PortSet) {
+        let of_address = self.by_address.entry(address.to_canonical()).or_default();
+        let known = of_address.entry(set).or_default();
+        *known = known.union(ports);
     }
 
     fn of_networks(&self, address: IpAddr) -> BTreeMap<SetId, PortSet> {

@@ -214,7 +214,7 @@ fn is_at(end: &Value, who: Who, other: Who) -> bool {
         Who::Node(name, address) if is_own(name) => end["ownNode"] == true && in_networks(address),
         Who::Node(name, address) => end["node"] == name && in_networks(address),
         Who::Outside(address) => {
-            let kinds = ["pods", "ownNode", "node", "names"];
+            let kinds = ["pods", "ownNode", "node", "name"];
             kinds.iter().all(|kind| end[kind].is_null()) && in_networks(address)
         }
     }

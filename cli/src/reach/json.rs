@@ -7,7 +7,7 @@ use super::addresses::Addresses;
 use super::merge::Row;
 use super::place::Place;
 
-/// An end: exactly one of `workload`, `ownNode`, `node` and `names`, or none of them: then it is what
+/// An end: exactly one of `workload`, `ownNode`, `node` and `name`, or none of them: then it is what
 /// `networks` says.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -27,9 +27,9 @@ pub struct EndJson {
     /// A node.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
-    /// Patterns of names.
+    /// A pattern of names.
     #[serde(skip_serializing_if = "Option::is_none")]
-    names: Option<Vec<String>>,
+    name: Option<String>,
     /// The addresses, where they are not all that the rest says.
     #[serde(skip_serializing_if = "Option::is_none")]
     networks: Option<Addresses>,
@@ -82,8 +82,8 @@ fn end<V>(row: &Row<V>, place: &Place) -> EndJson {
             networks: Some(row.part.addresses.clone()),
             ..EndJson::default()
         },
-        Place::Names(names) => EndJson {
-            names: Some(names.iter().map(ToString::to_string).collect()),
+        Place::Name(pattern) => EndJson {
+            name: Some(pattern.to_string()),
             networks: some(),
             ..EndJson::default()
         },

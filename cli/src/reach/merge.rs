@@ -44,10 +44,10 @@ impl Part {
     pub fn name(&self, place: &Place) -> String {
         match place {
             Place::Pods(_) => place.to_string(),
-            Place::OwnNode | Place::Node(_) | Place::Outside | Place::Names(_) if self.is_all => {
+            Place::OwnNode | Place::Node(_) | Place::Outside | Place::Name(_) if self.is_all => {
                 place.to_string()
             }
-            Place::OwnNode | Place::Node(_) | Place::Names(_) => format!("{place} at {}", self.addresses),
+            Place::OwnNode | Place::Node(_) | Place::Name(_) => format!("{place} at {}", self.addresses),
             Place::Outside => self.addresses.to_string(),
         }
     }
@@ -87,6 +87,7 @@ pub fn merge<V: Clone + Ord + Hash>(
     }
     let mut rows = Vec::new();
     for (way, (whole, parts)) in ways {
+        let first = rows.len();
         for (value, part) in parts {
             let is_all = part == whole;
             rows.push(Row {
@@ -95,6 +96,7 @@ pub fn merge<V: Clone + Ord + Hash>(
                 value,
             });
         }
+        rows[first..].sort_by(|one, other| one.part.cmp(&other.part));
     }
     rows
 }

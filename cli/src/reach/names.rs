@@ -105,7 +105,7 @@ impl Everybody {
 fn name<V>(row: &Row<V>, place: &Place) -> Name {
     match place {
         Place::Pods(workload) => Name::Pods(Arc::clone(&workload.namespace), workload.to_string()),
-        Place::OwnNode | Place::Node(_) | Place::Outside | Place::Names(_) => {
+        Place::OwnNode | Place::Node(_) | Place::Outside | Place::Name(_) => {
             Name::Other(row.part.name(place))
         }
     }

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 
-use super::rules::Names;
-
 /// An end of connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
@@ -20,8 +18,8 @@ pub enum Place {
     Node(Arc<str>),
     /// Addresses that are neither a pod's nor a node's.
     Outside,
-    /// Addresses of that kind which the pod was told for a name that matches one of these.
-    Names(Names),
+    /// Addresses of that kind which the pod was told for a name that matches this.
+    Name(Arc<str>),
 }
 
 /// Pods that policies treat alike.
@@ -82,7 +80,7 @@ impl fmt::Display for Place {
             Self::OwnNode => f.write_str("own node"),
             Self::Node(name) => write!(f, "node {name}"),
             Self::Outside => f.write_str("outside"),
-            Self::Names(names) => f.write_str(&names.join(", ")),
+            Self::Name(pattern) => f.write_str(pattern),
         }
     }
 }

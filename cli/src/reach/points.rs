@@ -12,7 +12,7 @@ use super::addresses::{address_of, partition};
 use super::fold::Unit;
 use super::place::{Place, Way};
 use super::ports::PortSet;
-use super::rules::{Names, allow_everything};
+use super::rules::allow_everything;
 use super::{Judged, Reach, RulesId};
 
 /// One connection, for all ports.
@@ -92,7 +92,7 @@ pub struct Cuts {
     /// Networks of a unit's rules.
     pub networks: BTreeSet<IpNet>,
     /// Names of its rules.
-    pub names: BTreeSet<Names>,
+    pub names: BTreeSet<Arc<str>>,
 }
 
 impl Reach {
@@ -204,11 +204,11 @@ impl Reach {
     #[must_use]
     pub fn with_names(&self, unit: &Unit, cuts: &Cuts) -> Vec<Point> {
         let mut points = Vec::new();
-        for names in &cuts.names {
-            let (way, _) = both_ways(unit, Place::Names(Arc::clone(names)));
+        for name in &cuts.names {
+            let (way, _) = both_ways(unit, Place::Name(Arc::clone(name)));
             for (family, range) in ranges(unit, cuts) {
                 let address = address_of(family, range.0);
-                let told = self.facts_outside(address, Some(Arc::clone(names)));
+                let told = self.facts_outside(address, Some(Arc::clone(name)));
                 let untold = self.facts_outside(address, None);
                 let said = Said::egress(self.judge(unit.egress, told));
                 points.push(Point {

@@ -40,17 +40,33 @@ enum Peer {
 }
 
 /// The patterns of a rule, as written.
-pub type Names = Arc<[Arc<str>]>;
+type Names = Arc<[Arc<str>]>;
 
 /// What rules ask about the other end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Facts {
     /// The sets that it is in, with the ports at which it is.
     pub sets: BTreeMap<SetId, PortSet>,
-    /// The names for which it was told.
-    pub names: Option<Names>,
+    /// The pattern of the names for which it was told.
+    pub name: Option<Arc<str>>,
     /// Whether it is the own node.
     pub is_own_node: bool,
+}
+
+impl Facts {
+    fn is_told_for(&self, patterns: &Names) -> bool {
+        let covers = |name: &str| patterns.iter().any(|pattern| covers(pattern, name));
+        self.name.as_deref().is_some_and(covers)
+    }
+}
+
+/// Whether every name that matches one pattern matches the other: `*.` stands for one or more labels.
+fn covers(pattern: &str, other: &str) -> bool {
+    let below = pattern.strip_prefix('*');
+    pattern == other
+        || below.is_some_and(|domain| {
+            other.trim_start_matches('*').len() > domain.len() && other.ends_with(domain)
+        })
 }
 
 /// Ports for which one thing was decided.
@@ -117,15 +133,14 @@ impl Rules {
         })
     }
 
-    /// The names that the rules have, those of a rule together.
+    /// The patterns of names that the rules have.
     #[must_use]
-    pub fn names(&self) -> BTreeSet<Names> {
-        self.rules()
-            .filter_map(|rule| match &rule.peer {
-                Peer::Names(names) => Some(Arc::clone(names)),
-                Peer::Any | Peer::OwnNode | Peer::In(_) => None,
-            })
-            .collect()
+    pub fn names(&self) -> BTreeSet<Arc<str>> {
+        let names = self.rules().filter_map(|rule| match &rule.peer {
+            Peer::Names(names) => Some(names),
+            Peer::Any | Peer::OwnNode | Peer::In(_) => None,
+        });
+        names.flat_map(|names| names.iter().cloned()).collect()
     }
 
     fn rules(&self) -> impl Iterator<Item = &Rule> {
@@ -179,7 +194,7 @@ impl Rule {
         match &self.peer {
             Peer::Any => ports,
             Peer::OwnNode if facts.is_own_node => ports,
-            Peer::Names(names) if facts.names.as_ref() == Some(names) => ports,
+            Peer::Names(names) if facts.is_told_for(names) => ports,
             Peer::In(set) => facts
                 .sets
                 .get(set)
@@ -208,4 +223,25 @@ fn names(description: &str, pod: &PodKey) -> Names {
     let patterns = description.strip_prefix("names ").unwrap_or(description);
     let patterns = patterns.strip_suffix(&format!(" of {pod}")).unwrap_or(patterns);
     patterns.split(' ').map(Arc::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_covers_what_lies_below_it() {
+        for (pattern, other, expected) in [
+            ("a.test", "a.test", true),
+            ("a.test", "b.a.test", false),
+            ("*.a.test", "*.a.test", true),
+            ("*.a.test", "b.a.test", true),
+            ("*.a.test", "*.b.a.test", true),
+            ("*.a.test", "a.test", false),
+            ("*.a.test", "ba.test", false),
+            ("*.b.a.test", "*.a.test", false),
+        ] {
+            assert_eq!(covers(pattern, other), expected, "{pattern} {other}");
+        }
+    }
 }
