@@ -10,10 +10,13 @@ use clap::{Parser, Subcommand};
 
 mod completion;
 pub mod explain;
+pub mod diff;
 pub mod list;
+pub mod matrix;
 pub mod reach;
 pub mod verdict;
 
+use diff::Difference;
 use reach::input::ReachError;
 use verdict::{Outcome, VerdictError};
 
@@ -35,10 +38,16 @@ enum Command {
     Completion(completion::Arguments),
     /// List all connections that the policies in manifests allow
     List(list::Arguments),
+    /// Show which pods reach which at a port
+    Matrix(matrix::Arguments),
+    /// Show which connections appear, vanish or change from some manifests to others
+    Diff(diff::Arguments),
 }
 
 /// What a single question ends in when the answer is no.
 const DENIED: u8 = 1;
+/// What a comparison ends in when there is a difference.
+const DIFFERS: u8 = 1;
 /// What ends in 2, as with every usage error.
 const UNANSWERED: u8 = 2;
 
@@ -64,6 +73,17 @@ impl Arguments {
             Command::List(arguments) => arguments
                 .run(&mut out, &mut remarks)
                 .map(|()| ExitCode::SUCCESS)
+                .map_err(Failure::from),
+            Command::Matrix(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(Failure::from),
+            Command::Diff(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(|difference| match difference {
+                    Difference::None => ExitCode::SUCCESS,
+                    Difference::Some => ExitCode::from(DIFFERS),
+                })
                 .map_err(Failure::from),
         };
         drop(remarks);

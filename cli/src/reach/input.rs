@@ -27,6 +27,9 @@ pub struct From {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ReachError {
+    /// The options do not go together.
+    #[error("{0}")]
+    Usage(String),
     /// The manifests cannot be read.
     #[error(transparent)]
     Manifests(#[from] UnreadableManifests),

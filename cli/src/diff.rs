@@ -1,0 +1,116 @@
+//! `egret diff`: which connections appear, vanish or change from some manifests to others, and by which rule:
+//! what whoever reviews a change of policies wants to read.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::reach::Reach;
+use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::json::EndsJson;
+use crate::reach::load::Loaded;
+use crate::reach::merge::Row;
+use crate::reach::ports::PortSet;
+
+mod cause;
+mod change;
+mod compare;
+mod text;
+
+use cause::Cause;
+use change::{Change, Kind};
+use compare::compare;
+
+/// What is asked on the command line.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    from: From,
+    /// The manifests as they were before, or as they are without the change
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    against: Vec<PathBuf>,
+    /// How to print the changes
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+const AFTER_HELP: &str = "\
+  egret diff --manifests new/ --against old/
+
+What --manifests allows and --against does not appears; what only --against allows vanishes.
+
+Exit status:
+  0  the same connections are allowed
+  1  they differ
+  2  bad usage, or input that cannot be read";
+
+/// How to print changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// For programs: one object a line
+    Json,
+    /// The same as one list in YAML
+    Yaml,
+    /// For a comment in a review
+    Markdown,
+}
+
+/// Whether there is a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The same is allowed.
+    None,
+    /// Something else is allowed.
+    Some,
+}
+
+#[derive(Serialize)]
+struct Changed<'a> {
+    change: Kind,
+    #[serde(flatten)]
+    ends: EndsJson,
+    before: &'a PortSet,
+    after: &'a PortSet,
+    because: &'a [Cause],
+}
+
+impl Arguments {
+    /// Compares: changes go to `out`, all that should be known besides to `remarks`.
+    ///
+    /// # Errors
+    /// Why nothing can be compared.
+    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Difference, ReachError> {
+        let loaded = Loaded::read_both(&self.against, &self.from.manifests, self.from.as_stored)?;
+        let [before, after] = loaded.map(Reach::new);
+        let compared = compare(&before, &after);
+        after.loaded.write_remarks(remarks)?;
+        let objects = || -> Vec<Changed<'_>> { compared.rows.iter().map(object).collect() };
+        match self.output {
+            Output::Table => write!(out, "{}", text::table(&compared))?,
+            Output::Json => write_json(&objects(), out)?,
+            Output::Yaml => write_yaml(&objects(), out)?,
+            Output::Markdown => write!(out, "{}", text::markdown(&compared))?,
+        }
+        out.flush()?;
+        Ok(if compared.rows.is_empty() {
+            Difference::None
+        } else {
+            Difference::Some
+        })
+    }
+}
+
+fn object(row: &Row<Change>) -> Changed<'_> {
+    Changed {
+        change: row.value.kind(),
+        ends: EndsJson::of(row),
+        before: &row.value.before,
+        after: &row.value.after,
+        because: &row.value.because,
+    }
+}

@@ -1,0 +1,226 @@
+//! Asks both clusters about the same connections.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_policies::model::{Direction, Effect, Tier};
+
+use crate::reach::Reach;
+use crate::reach::fold::{Folding, Group, Unit};
+use crate::reach::merge::{Row, merge};
+use crate::reach::place::{Place, Way, Workload};
+use crate::reach::points::{Cuts, Extent, Point};
+use crate::reach::ports::PortSet;
+use crate::verdict::selection::Selection;
+
+use super::cause::{Cause, Rules, Said};
+use super::change::Change;
+
+/// What came out.
+pub(super) struct Compared {
+    /// What changes.
+    pub(super) rows: Vec<Row<Change>>,
+    /// All pods of both.
+    pub(super) units: Vec<Unit>,
+}
+
+/// One of the two clusters.
+struct Side<'a> {
+    reach: &'a Reach,
+    units: BTreeMap<Workload, Unit>,
+    selection: RefCell<Selection>,
+}
+
+/// The same connection in both, before and after.
+type Both = [Option<Point>; 2];
+
+pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
+    let mut apart = before.split_groups();
+    apart.extend(after.split_groups());
+    let sides = [before, after].map(|reach| Side::new(reach, &apart));
+    let mut units: BTreeMap<Workload, Unit> = BTreeMap::new();
+    for side in &sides {
+        units.extend(side.units.clone());
+    }
+    let mut changes = Vec::new();
+    for workload in units.keys() {
+        changes.extend(changes_of(&sides, workload, units.keys()));
+    }
+    Compared {
+        rows: merge(changes),
+        units: units.into_values().collect(),
+    }
+}
+
+/// The changes of a workload's connections: of every way on which anything changes, all parts.
+fn changes_of<'a>(
+    sides: &[Side<'_>; 2],
+    workload: &Workload,
+    all: impl Iterator<Item = &'a Workload>,
+) -> Vec<(Way, Extent, Option<Change>)> {
+    let cuts = Direction::ALL.map(|direction| (direction, cuts(sides, workload, direction)));
+    let others: Vec<&Workload> = all.collect();
+    let mut both: BTreeMap<(Way, Extent), Both> = BTreeMap::new();
+    for (place, side) in sides.iter().enumerate() {
+        for point in side.points(workload, &others, &cuts) {
+            let key = (point.way.clone(), point.extent);
+            both.entry(key).or_default()[place] = Some(point);
+        }
+    }
+    let mut changed = BTreeSet::new();
+    let mut changes = Vec::new();
+    for ((way, extent), points) in both {
+        let change = change(sides, &way, &points);
+        if change.is_some() {
+            changed.insert(way.clone());
+        }
+        changes.push((way, extent, change));
+    }
+    changes.retain(|(way, _, _)| changed.contains(way));
+    changes
+}
+
+/// Where the rules of either cut the outside, so that both are asked about the same parts.
+fn cuts(sides: &[Side<'_>; 2], workload: &Workload, direction: Direction) -> Cuts {
+    let mut all = Cuts::default();
+    for side in sides {
+        if let Some(unit) = side.units.get(workload) {
+            let cuts = side.reach.cuts(unit, direction);
+            all.networks.extend(cuts.networks);
+            all.names.extend(cuts.names);
+        }
+    }
+    all
+}
+
+fn change(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> Option<Change> {
+    let [before, after] = ports(points);
+    if before == after {
+        return None;
+    }
+    let ports = before.without(&after).union(&after.without(&before));
+    Some(Change {
+        because: causes(sides, way, points, &ports),
+        before,
+        after,
+    })
+}
+
+/// What is allowed. Of a name only what it is needed for, before or after: the rest is said of the outside.
+fn ports(points: &Both) -> [PortSet; 2] {
+    let of =
+        |point: &Option<Point>, ports: fn(&Point) -> PortSet| point.as_ref().map(ports).unwrap_or_default();
+    let needed = |point: &Point| match &point.untold {
+        Some(untold) => point.said.allowed().without(untold),
+        None => PortSet::everything(),
+    };
+    let [one, other] = points;
+    let needed = of(one, needed).union(&of(other, needed));
+    let allowed = |point| of(point, |point| point.said.allowed()).intersection(&needed);
+    [allowed(one), allowed(other)]
+}
+
+fn causes(sides: &[Side<'_>; 2], way: &Way, points: &Both, ports: &PortSet) -> Vec<Cause> {
+    let [Some(before), Some(after)] = points else {
+        return vec![Cause::End(missing_end(sides, way, points))];
+    };
+    let mut causes = Vec::new();
+    for direction in Direction::ALL {
+        let (Some(was), Some(is)) = (before.said.of(direction), after.said.of(direction)) else {
+            continue;
+        };
+        for (of_these, was) in was.decisions(ports) {
+            for (_, is) in is
+                .decisions(&of_these)
+                .filter(|(_, is)| is.verdict != was.verdict)
+            {
+                let isolating = |side: &Side<'_>| side.isolating(way, direction);
+                let cause = Cause::Rules(Rules {
+                    direction,
+                    before: Said::new(was, || isolating(&sides[0])),
+                    after: Said::new(is, || isolating(&sides[1])),
+                });
+                if !causes.contains(&cause) {
+                    causes.push(cause);
+                }
+            }
+        }
+    }
+    causes
+}
+
+/// Which end is not there in one of the two.
+fn missing_end(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> String {
+    let (side, word) = if points[0].is_none() {
+        (&sides[0], "new")
+    } else {
+        (&sides[1], "gone")
+    };
+    let is_missing = |place: &&Place| match place {
+        Place::Pods(workload) => !side.units.contains_key(workload),
+        Place::Node(name) => !side.reach.nodes.contains_key(name),
+        Place::OwnNode | Place::Outside | Place::Name(_) => false,
+    };
+    match [&way.from, &way.to].into_iter().find(is_missing) {
+        Some(place) => format!("{place} is {word}"),
+        None => format!("the addresses of one end are {word}"),
+    }
+}
+
+impl<'a> Side<'a> {
+    fn new(reach: &'a Reach, apart: &BTreeSet<Group>) -> Self {
+        let manifests = &reach.loaded.manifests;
+        let units = reach.units(Folding::Workloads, apart);
+        Self {
+            reach,
+            units: units
+                .into_iter()
+                .map(|unit| (unit.workload.clone(), unit))
+                .collect(),
+            selection: RefCell::new(Selection::new(
+                manifests.policies.clone(),
+                manifests.namespaces.clone(),
+            )),
+        }
+    }
+
+    fn points(&self, workload: &Workload, others: &[&Workload], cuts: &[(Direction, Cuts); 2]) -> Vec<Point> {
+        let Some(unit) = self.units.get(workload) else {
+            return Vec::new();
+        };
+        let mut points = self.reach.with_nodes(unit);
+        for other in others.iter().filter_map(|other| self.units.get(*other)) {
+            points.extend(self.reach.between_pods(unit, other));
+        }
+        for (direction, cuts) in cuts {
+            points.extend(self.reach.with_outside(unit, *direction, cuts));
+            points.extend(self.reach.with_names(unit, cuts));
+        }
+        points
+    }
+
+    /// The NetworkPolicies that isolate the pods of a way in a direction.
+    fn isolating(&self, way: &Way, direction: Direction) -> Vec<String> {
+        let subject = match direction {
+            Direction::Egress => &way.from,
+            Direction::Ingress => &way.to,
+        };
+        let Place::Pods(workload) = subject else {
+            return Vec::new();
+        };
+        let pod = self
+            .units
+            .get(workload)
+            .and_then(|unit| unit.workload.pods.first());
+        let Some(member) = pod.and_then(|pod| self.reach.loaded.cluster.member(pod)) else {
+            return Vec::new();
+        };
+        let mut selection = self.selection.borrow_mut();
+        let policies = selection.policies_of(&member.pod);
+        policies
+            .filter(|policy| policy.rank.tier == Tier::NetworkPolicy)
+            .filter(|policy| matches!(policy.effect(direction), Effect::Rules(_)))
+            .map(|policy| policy.id.to_string())
+            .collect()
+    }
+}

@@ -1,0 +1,214 @@
+//! `egret matrix`: which pods reach which at one port, in a table that is seen at a glance.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::num::NonZeroU16;
+
+use clap::{Args, ValueEnum};
+use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, Width, presets};
+use egret_shared::net::{Family, PortRange, Transport};
+use serde::Serialize;
+
+use crate::reach::Reach;
+use crate::reach::fold::{Folding, Unit};
+use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::load::Loaded;
+use crate::reach::points::Extent;
+use crate::reach::ports::PortSet;
+use crate::verdict::row::Word;
+use crate::verdict::table::{WIDTH, empty_table, header};
+
+/// What is asked on the command line.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    from: From,
+    /// The destination port; ICMP has none
+    #[arg(long, value_name = "PORT")]
+    port: Option<NonZeroU16>,
+    /// The protocol
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Protocol::Tcp)]
+    protocol: Protocol,
+    /// Show each pod for itself, not each workload
+    #[arg(long)]
+    pods: bool,
+    /// How to print the matrix
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+const AFTER_HELP: &str = "\
+Who connects stands at the left, to whom at the top:
+  ✓    allowed in every family that both have
+  ✗    denied
+  4 6  allowed over IPv4 or IPv6 only
+  ·    never judged: a pod with itself
+       no common family
+
+Exit status:
+  0  the matrix is printed, whatever is in it
+  2  bad usage, or input that cannot be read";
+
+/// A protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    #[value(name = "TCP")]
+    Tcp,
+    #[value(name = "UDP")]
+    Udp,
+    #[value(name = "SCTP")]
+    Sctp,
+    #[value(name = "ICMP")]
+    Icmp,
+}
+
+/// How to print a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// For programs: one object a line for each pair
+    Json,
+    /// The same as one list in YAML
+    Yaml,
+}
+
+/// What becomes of connections from one unit to another, by family.
+type Verdicts = BTreeMap<Family, Word>;
+
+#[derive(Serialize)]
+struct Pair<'a> {
+    from: String,
+    to: String,
+    verdict: &'static str,
+    families: &'a Verdicts,
+}
+
+impl Arguments {
+    /// Prints the matrix to `out`, all that should be known besides to `remarks`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ReachError> {
+        let asked = self.asked()?;
+        let reach = Reach::new(Loaded::read(&self.from.manifests, self.from.as_stored)?);
+        let folding = if self.pods {
+            Folding::Pods
+        } else {
+            Folding::Workloads
+        };
+        let units = reach.units(folding, &BTreeSet::new());
+        let cells = judge(&reach, &units, &asked);
+        reach.loaded.write_remarks(remarks)?;
+        match self.output {
+            Output::Table => write!(out, "{}", table(&units, &cells, &asked))?,
+            Output::Json => write_json(&pairs(&units, &cells), out)?,
+            Output::Yaml => write_yaml(&pairs(&units, &cells), out)?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    fn asked(&self) -> Result<PortSet, ReachError> {
+        let transport = match self.protocol {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+            Protocol::Sctp => Transport::Sctp,
+            Protocol::Icmp if self.port.is_some() => {
+                return Err(ReachError::Usage("ICMP has no port: leave out --port".to_owned()));
+            }
+            Protocol::Icmp => return Ok(PortSet::icmp()),
+        };
+        let range = self.port.and_then(|port| PortRange::single(port.get()));
+        let missing = || ReachError::Usage(format!("--port is missing: {transport} has ports, 1 to 65535"));
+        Ok(PortSet::range(transport, range.ok_or_else(missing)?))
+    }
+}
+
+/// Of each unit, what becomes of its connections to each.
+fn judge(reach: &Reach, units: &[Unit], asked: &PortSet) -> Vec<Vec<Verdicts>> {
+    let pair = |from: &Unit, to: &Unit| {
+        let family = |extent| match extent {
+            Extent::Family(family) => Some(family),
+            Extent::Whole | Extent::Address(_) | Extent::Range(..) => None,
+        };
+        let points = reach.between_pods(from, to).into_iter();
+        let word = |is_allowed| if is_allowed { Word::Allow } else { Word::Deny };
+        points
+            .filter_map(|point| Some((family(point.extent)?, word(point.said.allowed().contains(asked)))))
+            .collect()
+    };
+    let row = |from| units.iter().map(|to| pair(from, to)).collect();
+    units.iter().map(row).collect()
+}
+
+fn pairs<'a>(units: &[Unit], cells: &'a [Vec<Verdicts>]) -> Vec<Pair<'a>> {
+    let mut pairs = Vec::new();
+    for (from, row) in units.iter().zip(cells) {
+        for (to, families) in units.iter().zip(row).filter(|(_, families)| !families.is_empty()) {
+            pairs.push(Pair {
+                from: from.workload.to_string(),
+                to: to.workload.to_string(),
+                verdict: match only(families) {
+                    Some(word) => word.as_str(),
+                    None => "differs",
+                },
+                families,
+            });
+        }
+    }
+    pairs
+}
+
+/// The verdict of all families; none where they differ.
+fn only(families: &Verdicts) -> Option<Word> {
+    let first = families.values().next().copied()?;
+    families.values().all(|word| *word == first).then_some(first)
+}
+
+/// As many columns beside each other as fit; the others come below, in tables of their own.
+fn table(units: &[Unit], cells: &[Vec<Verdicts>], asked: &PortSet) -> String {
+    const NAME_WIDTH: u16 = 48;
+    let number_width = units.len().to_string().len();
+    let longest = units
+        .iter()
+        .map(|unit| unit.workload.to_string().chars().count())
+        .max();
+    let name_width = longest.unwrap_or_default().min(NAME_WIDTH.into());
+    let room = usize::from(WIDTH).saturating_sub(name_width + number_width + 4);
+    let columns = (room / (number_width + 2)).max(1);
+    let mut text = format!("{asked}, from the left to the top\n");
+    let numbers: Vec<usize> = (0..units.len()).collect();
+    for block in numbers.chunks(columns) {
+        let mut table = empty_table(presets::NOTHING);
+        let heads = block.iter().map(|to| header(&(to + 1).to_string()));
+        table.set_header([header(""), header("")].into_iter().chain(heads));
+        for (from, row) in cells.iter().enumerate() {
+            let head = [Cell::new(from + 1), Cell::new(&units[from].workload)];
+            let marks = block.iter().map(|to| mark(&row[*to], from == *to));
+            table.add_row(head.into_iter().chain(marks));
+        }
+        for place in 2..block.len() + 2 {
+            if let Some(column) = table.column_mut(place) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        if let Some(column) = table.column_mut(1) {
+            column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(NAME_WIDTH)));
+        }
+        text.push_str(&format!("\n{}\n", table.trim_fmt()));
+    }
+    text
+}
+
+fn mark(families: &Verdicts, is_own: bool) -> Cell {
+    match only(families) {
+        Some(Word::Allow) => Cell::new("✓").fg(Color::Green),
+        Some(Word::Deny | Word::Error) => Cell::new("✗").fg(Color::Red),
+        None if families.get(&Family::V4) == Some(&Word::Allow) => Cell::new("4").fg(Color::Yellow),
+        None if !families.is_empty() => Cell::new("6").fg(Color::Yellow),
+        None if is_own => Cell::new("·"),
+        None => Cell::new(""),
+    }
+}
