@@ -48,7 +48,7 @@ fn words(row: &Value) -> String {
     let end = |end: &Value| {
         let text = |key: &str| end[key].as_str().map(str::to_owned);
         let own = end["ownNode"].as_bool().map(|_| "own node".to_owned());
-        let name = text("workload").or(text("node")).or(text("name")).or(own);
+        let name = ["workload", "node", "name"].into_iter().find_map(text).or(own);
         let networks = end["networks"].as_array().map(|networks| {
             let networks: Vec<&str> = networks.iter().map(|network| network.as_str().unwrap()).collect();
             networks.join(" ")

@@ -14,7 +14,7 @@ pub(super) enum Cause {
     End(String),
     /// Other rules decide, or the same decide otherwise.
     #[serde(untagged)]
-    Rules(Rules),
+    Rules(Box<Rules>),
 }
 
 /// What decided in a direction.

@@ -135,11 +135,11 @@ fn causes(sides: &[Side<'_>; 2], way: &Way, points: &Both, ports: &PortSet) -> V
                 .filter(|(_, is)| is.verdict != was.verdict)
             {
                 let isolating = |side: &Side<'_>| side.isolating(way, direction);
-                let cause = Cause::Rules(Rules {
+                let cause = Cause::Rules(Box::new(Rules {
                     direction,
                     before: Said::new(was, || isolating(&sides[0])),
                     after: Said::new(is, || isolating(&sides[1])),
-                });
+                }));
                 if !causes.contains(&cause) {
                     causes.push(cause);
                 }

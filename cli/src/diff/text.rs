@@ -86,7 +86,7 @@ fn escape(text: &str) -> String {
 
 fn gather(compared: &Compared) -> Vec<Several<Words>> {
     let mut gathered = Everybody::of(&compared.units).gather(&compared.rows, words);
-    gathered.sort_by(|one, other| one.said.kind.cmp(&other.said.kind));
+    gathered.sort_by_key(|several| several.said.kind);
     gathered
 }
 

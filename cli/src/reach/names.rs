@@ -79,27 +79,31 @@ impl Everybody {
             let to = name(row, &row.way.to);
             of_source.entry(said(row)).or_default().insert(to);
         }
-        let mut sources: BTreeMap<(Vec<String>, T), (BTreeSet<Name>, BTreeSet<Name>)> = BTreeMap::new();
+        let mut gathered: BTreeMap<(Vec<String>, T), Sides> = BTreeMap::new();
         for (from, of_source) in by_source {
             for (said, to) in of_source {
                 let key = (self.shorten(&to, Some(&from)), said);
-                let (all_from, all_to) = sources.entry(key).or_default();
-                all_from.insert(from.clone());
-                all_to.extend(to);
+                let sides = gathered.entry(key).or_default();
+                sides.from.insert(from.clone());
+                sides.to.extend(to);
             }
         }
-        let several = |((to, said), (from, all_to)): ((Vec<String>, T), (BTreeSet<Name>, BTreeSet<Name>))| {
-            let only = all_to.first().filter(|_| all_to.len() == 1);
-            Several {
-                from: self.shorten(&from, only),
-                to,
-                said,
-            }
-        };
-        let mut several: Vec<Several<T>> = sources.into_iter().map(several).collect();
+        let mut several: Vec<Several<T>> = Vec::with_capacity(gathered.len());
+        for ((to, said), sides) in gathered {
+            let only = sides.to.first().filter(|_| sides.to.len() == 1);
+            let from = self.shorten(&sides.from, only);
+            several.push(Several { from, to, said });
+        }
         several.sort();
         several
     }
+}
+
+/// All ends of what is gathered.
+#[derive(Default)]
+struct Sides {
+    from: BTreeSet<Name>,
+    to: BTreeSet<Name>,
 }
 
 fn name<V>(row: &Row<V>, place: &Place) -> Name {

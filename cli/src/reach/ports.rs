@@ -37,7 +37,12 @@ impl PortSet {
     #[must_use]
     pub fn everything() -> Self {
         let ported = Transport::ALL.map(|transport| (block(transport) + 1, block(transport) + BLOCK - 1));
-        Self(ported.into_iter().chain([(ICMP, ICMP), (OTHERS, OTHERS)]).collect())
+        Self(
+            ported
+                .into_iter()
+                .chain([(ICMP, ICMP), (OTHERS, OTHERS)])
+                .collect(),
+        )
     }
 
     /// Some ports of a protocol.
