@@ -5,11 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
-
 mod asked;
 
-use asked::{Answered, Asked, cluster_policy, network_policy, pod};
+use asked::{Answered, Asked, cluster_policy, leads_to_its_end, network_policy, pod};
 
 const EXAMPLES: [&str; 2] = ["probes.jsonl", "records.jsonl"];
 
@@ -55,41 +53,10 @@ fn an_explanation_says_what_the_verdict_says() {
         assert_eq!(row["verdict"], explanation["verdict"], "{explanation}");
         for way in explanation["connections"].as_array().unwrap() {
             for side in ["egress", "ingress"] {
-                assert_leads_to_its_end(&way[side]);
+                assert_eq!(leads_to_its_end(&way[side]), Ok(()), "{}", way[side]);
             }
         }
     }
-}
-
-/// The last step that is taken is the one that the rules of a node name.
-fn assert_leads_to_its_end(side: &Value) {
-    let tiers = side["tiers"].as_array().unwrap();
-    let deciding: Vec<&Value> = tiers.iter().filter(|tier| tier["outcome"] == "decides").collect();
-    if !["cef", "admin", "np", "baseline"].contains(&side["tier"].as_str().unwrap()) {
-        assert!(deciding.is_empty(), "{side}");
-        return;
-    }
-    assert_eq!(deciding.len(), 1, "{side}");
-    assert_eq!(deciding[0]["tier"], side["tier"], "{side}");
-    let matching: Vec<(Value, Value)> = deciding[0]["policies"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|policy| {
-            policy["rules"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(move |rule| (policy, rule))
-        })
-        .filter(|(_, rule)| rule["result"] == "match")
-        .map(|(policy, rule)| (policy["policy"].clone(), rule["rule"].clone()))
-        .collect();
-    let expected = match (&side["policy"], &side["rule"]) {
-        (Value::Null, _) | (_, Value::Null) => Vec::new(),
-        (policy, rule) => vec![(policy.clone(), rule.clone())],
-    };
-    assert_eq!(matching, expected, "{side}");
 }
 
 #[test]
@@ -288,6 +255,42 @@ fn whoever_is_not_judged_is_told_so() {
     ] {
         assert_eq!(because(row, side), (said.to_owned(), tiers), "{row} {side}");
     }
+}
+
+fn firewall(name: &str, rules: &str) -> String {
+    format!(
+        "---\napiVersion: policy.egret.dev/v1alpha1\nkind: ClusterEgressFirewall\nmetadata: {{name: {name}}}\n\
+         spec: {{priority: 1, services: {{exposure: Ignore}}, rules: [{rules}]}}\n"
+    )
+}
+
+#[test]
+fn firewalls_of_one_priority_are_all_asked() {
+    let explanations = Asked::of("firewalls")
+        .manifest(&pod("shop/web", "app: web", &["10.0.0.2"]))
+        .manifest(&firewall(
+            "a",
+            "{name: let, action: Allow, to: [{networks: [203.0.113.0/24]}]}",
+        ))
+        .manifest(&firewall(
+            "b",
+            "{name: stop, action: Deny, to: [{networks: [203.0.113.7/32]}]}",
+        ))
+        .tcp("shop/web", "203.0.113.7", 80)
+        .tcp("shop/web", "203.0.113.8", 80)
+        .explanations();
+    let cef = |row: usize| &explanations[row]["connections"][0]["egress"]["tiers"][0];
+    let results = |row: usize| {
+        let rule = |policy: usize| cef(row)["policies"][policy]["rules"][0]["result"].clone();
+        [cef(row)["outcome"].clone(), rule(0), rule(1)]
+    };
+    assert_eq!(results(0), ["decides", "match", "match"]);
+    assert_eq!(results(1), ["passes", "match", "no-match"]);
+    let how = explanations[0]["connections"][0]["change"]["how"][0].to_string();
+    assert!(
+        how.contains("take 203.0.113.7 out of rule 0 (stop) of ClusterEgressFirewall/b"),
+        "{how}"
+    );
 }
 
 #[test]

@@ -46,10 +46,13 @@ fn deciding(side: &Side) -> Option<&TierStep> {
     side.tiers.iter().find(|step| step.outcome == Outcome::Decides)
 }
 
-fn matching(step: &TierStep) -> Option<(&PolicyStep, &RuleStep)> {
-    rules(step)
-        .filter(|(_, rule)| rule.result == Matching::Match)
-        .last()
+/// The rule that decides; none where an isolation does.
+fn matching<'a>(side: &Side, step: &'a TierStep) -> Option<(&'a PolicyStep, &'a RuleStep)> {
+    rules(step).find(|(policy, rule)| {
+        rule.result == Matching::Match
+            && side.end.policy.as_ref() == Some(&policy.policy)
+            && side.end.rule == Some(rule.rule)
+    })
 }
 
 fn rules(step: &TierStep) -> impl Iterator<Item = (&PolicyStep, &RuleStep)> {
@@ -64,7 +67,7 @@ fn ways_to_allow(view: &Viewpoint<'_>, side: &Side, name: Option<&DnsName>) -> V
         return Vec::new();
     };
     let about = about(view);
-    let mut ways = vec![match matching(step) {
+    let mut ways = vec![match matching(side, step) {
         Some((policy, rule)) => format!("{about}: {}", go_before(view, step.tier, policy, rule, name)),
         None => format!(
             "{about}: add to {} the {} rule {}",
@@ -161,7 +164,7 @@ fn ways_to_deny(view: &Viewpoint<'_>, side: &Side) -> Vec<String> {
         )];
     };
     let mut ways = Vec::new();
-    if let Some((policy, rule)) = matching(step) {
+    if let Some((policy, rule)) = matching(side, step) {
         let others = others(step, rule);
         ways.push(format!(
             "{about}: take {} out of {} of {}{others}{}",
@@ -172,7 +175,7 @@ fn ways_to_deny(view: &Viewpoint<'_>, side: &Side) -> Vec<String> {
         ));
     }
     if let Some(rule) = cluster_rule(view, Dialect::Cluster, false, None) {
-        let place = match (step.tier, matching(step)) {
+        let place = match (step.tier, matching(side, step)) {
             (Tier::Admin, Some((policy, _))) => format!("stands before {}", policy.policy),
             (Tier::ClusterEgressFirewall | Tier::NetworkPolicy | Tier::Baseline, _) | (Tier::Admin, None) => {
                 "selects the pod".to_owned()

@@ -109,18 +109,15 @@ fn exempts_own_node(view: &Viewpoint<'_>) -> bool {
 #[derive(Default)]
 struct Matched {
     last: Option<Action>,
-    /// The priority of the ClusterEgressFirewall that let the connection through.
+    /// The priority of the policy that matched.
     priority: Option<u32>,
     is_over: bool,
 }
 
 impl Matched {
-    /// ClusterEgressFirewalls of equal priority are all asked: one that denies wins over one that allows.
+    /// ClusterEgressFirewalls of equal priority are all asked: any that denies wins over those that allow.
     fn enter(&mut self, policy: &Policy) {
-        if policy.rank.tier == Tier::ClusterEgressFirewall
-            && self.last == Some(Action::Pass)
-            && self.priority == Some(policy.rank.priority)
-        {
+        if policy.rank.tier == Tier::ClusterEgressFirewall && self.priority == Some(policy.rank.priority) {
             self.is_over = false;
         }
     }
@@ -187,11 +184,10 @@ const fn action_in(tier: Tier, action: Action) -> Option<Action> {
 
 fn policy_step(policy: &Policy) -> PolicyStep {
     let priority = match policy.id.kind {
-        Kind::ClusterNetworkPolicy | Kind::AdminNetworkPolicy => Some(policy.rank.priority),
-        Kind::ClusterEgressFirewall
-        | Kind::NetworkPolicy
-        | Kind::LegacyNetworkPolicy
-        | Kind::BaselineAdminNetworkPolicy => None,
+        Kind::ClusterEgressFirewall | Kind::ClusterNetworkPolicy | Kind::AdminNetworkPolicy => {
+            Some(policy.rank.priority)
+        }
+        Kind::NetworkPolicy | Kind::LegacyNetworkPolicy | Kind::BaselineAdminNetworkPolicy => None,
     };
     PolicyStep {
         policy: policy.id.to_string(),

@@ -159,6 +159,48 @@ pub fn codes(row: &Value) -> Vec<&str> {
         .collect()
 }
 
+/// Whether the steps of a side of an explanation lead to the rule that it names: the one that matches in the one
+/// tier that decides. Of ClusterEgressFirewalls with one priority several may match.
+pub fn leads_to_its_end(side: &Value) -> Result<(), String> {
+    let tiers = side["tiers"].as_array().unwrap();
+    let deciding: Vec<&Value> = tiers.iter().filter(|tier| tier["outcome"] == "decides").collect();
+    if !["cef", "admin", "np", "baseline"].contains(&side["tier"].as_str().unwrap()) {
+        let is_exempt = side["tier"] == "exempt";
+        return if deciding.is_empty() || is_exempt {
+            Ok(())
+        } else {
+            Err(format!("{deciding:?}"))
+        };
+    }
+    let [deciding] = deciding.as_slice() else {
+        return Err(format!("{} tiers decide", deciding.len()));
+    };
+    let matching = deciding["policies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|policy| {
+            policy["rules"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(move |rule| (policy, rule))
+        })
+        .filter(|(_, rule)| rule["result"] == "match")
+        .map(|(policy, rule)| (policy["policy"].clone(), rule["rule"].clone()))
+        .collect::<Vec<_>>();
+    let expected = match (&side["policy"], &side["rule"]) {
+        (Value::Null, _) | (_, Value::Null) => Vec::new(),
+        (policy, rule) => vec![(policy.clone(), rule.clone())],
+    };
+    let is_led = matching == expected || (side["tier"] == "cef" && matching.contains(&expected[0]));
+    if deciding["tier"] == side["tier"] && is_led {
+        Ok(())
+    } else {
+        Err(format!("{matching:?} instead of {expected:?}"))
+    }
+}
+
 /// `{…}` is JSON, an address is an `ip`, everything else a pod.
 fn end(text: &str) -> String {
     if text.starts_with('{') {
