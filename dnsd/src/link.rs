@@ -10,6 +10,7 @@ use egret_shared::revision::Instance;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::metrics::Metrics;
 use crate::release::Holder;
@@ -19,6 +20,8 @@ use crate::release::Holder;
 const RETRY: Duration = Duration::from_millis(20);
 /// Messages that are written at once.
 const BATCH: usize = 256;
+/// How often the number of held answers is told, if it changed.
+const FIGURES: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -100,12 +103,16 @@ async fn write(
     });
     let mut frames = Vec::new();
     encode(instance, &hello, &mut frames);
+    let mut figures = Figures::new();
     loop {
         writer.write_all(&frames).await?;
         frames.clear();
         let messages = holder.outgoing(BATCH);
         if messages.is_empty() {
-            holder.has_outgoing().await;
+            tokio::select! {
+                () = holder.has_outgoing() => {}
+                held = figures.changed(holder) => encode(instance, &held, &mut frames),
+            }
         }
         for message in &messages {
             count(message, metrics);
@@ -114,10 +121,36 @@ async fn write(
     }
 }
 
+/// How many answers are held, as the enforcer knows it.
+struct Figures {
+    ticks: Interval,
+    told: u32,
+}
+
+impl Figures {
+    fn new() -> Self {
+        let mut ticks = tokio::time::interval(FIGURES);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { ticks, told: 0 }
+    }
+
+    /// Waits until there is something else to tell.
+    async fn changed(&mut self, holder: &Holder) -> ToEnforcer {
+        loop {
+            self.ticks.tick().await;
+            let answers = u32::try_from(holder.figures().held).unwrap_or(u32::MAX);
+            if answers != self.told {
+                self.told = answers;
+                return ToEnforcer::Holding { answers };
+            }
+        }
+    }
+}
+
 fn count(message: &ToEnforcer, metrics: &Metrics) {
     match message {
         ToEnforcer::Observed { .. } => metrics.link_observations_sent.increment(1),
         ToEnforcer::ResyncStarted => metrics.link_resyncs.increment(1),
-        ToEnforcer::Hello(_) | ToEnforcer::ResyncEnded { .. } => {}
+        ToEnforcer::Hello(_) | ToEnforcer::ResyncEnded { .. } | ToEnforcer::Holding { .. } => {}
     }
 }

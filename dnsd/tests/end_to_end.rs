@@ -261,9 +261,33 @@ impl Enforcer {
                 sequence,
                 observation,
             } => Some((*sequence, observation.question.to_string())),
-            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted | ToEnforcer::ResyncEnded { .. } => None,
+            ToEnforcer::Hello(_)
+            | ToEnforcer::ResyncStarted
+            | ToEnforcer::ResyncEnded { .. }
+            | ToEnforcer::Holding { .. } => None,
         });
         observed.collect()
+    }
+
+    /// Waits until the last number of held answers that was told is this one.
+    async fn knows_held(&self, answers: u32) {
+        let told = async {
+            while self.held() != Some(answers) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, told).await.expect("the number is told");
+    }
+
+    fn held(&self) -> Option<u32> {
+        let told = self.told.lock().unwrap();
+        told.iter().rev().find_map(|message| match message {
+            ToEnforcer::Holding { answers } => Some(*answers),
+            ToEnforcer::Hello(_)
+            | ToEnforcer::ResyncStarted
+            | ToEnforcer::ResyncEnded { .. }
+            | ToEnforcer::Observed { .. } => None,
+        })
     }
 
     async fn realize(&self, through: Sequence) {
@@ -331,6 +355,23 @@ async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
     realized.expect("both are held");
     assert!(first.is_some() && second.is_some());
     assert_eq!(upstream.asked(), 1);
+}
+
+#[tokio::test]
+async fn the_enforcer_is_told_how_many_answers_are_held() {
+    let upstream = Upstream::with(one_address).await;
+    let dnsd = Dnsd::start("holding", &[&upstream], "stallDeadline: 4s");
+    let enforcer = Enforcer::start(&dnsd, "*.example.test");
+    dnsd.is_linked().await;
+    let asking = dnsd.ask("api.example.test");
+    let realizing = async {
+        let told = enforcer.told(1).await;
+        enforcer.knows_held(1).await;
+        enforcer.realize(told).await;
+        enforcer.knows_held(0).await;
+    };
+    let (answer, ()) = tokio::join!(asking, realizing);
+    assert!(answer.is_some());
 }
 
 #[tokio::test]

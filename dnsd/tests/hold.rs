@@ -73,7 +73,10 @@ impl World {
     fn last(&self) -> Sequence {
         let numbers = self.sent.iter().filter_map(|message| match message {
             ToEnforcer::Observed { sequence, .. } => Some(*sequence),
-            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted | ToEnforcer::ResyncEnded { .. } => None,
+            ToEnforcer::Hello(_)
+            | ToEnforcer::ResyncStarted
+            | ToEnforcer::ResyncEnded { .. }
+            | ToEnforcer::Holding { .. } => None,
         });
         numbers.max().unwrap_or(Sequence::ZERO)
     }
@@ -287,6 +290,7 @@ fn describe(message: &ToEnforcer) -> String {
         ToEnforcer::Hello(_) => "hello".to_owned(),
         ToEnforcer::ResyncStarted => "started".to_owned(),
         ToEnforcer::ResyncEnded { .. } => "ended".to_owned(),
+        ToEnforcer::Holding { .. } => "holding".to_owned(),
         ToEnforcer::Observed { observation, .. } => observation.question.to_string(),
     }
 }
@@ -315,7 +319,7 @@ fn numbers_are_sent_in_order_and_the_end_names_the_last() {
                 last = *sequence;
             }
             ToEnforcer::ResyncEnded { through } => assert_eq!(*through, last),
-            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted => {}
+            ToEnforcer::Hello(_) | ToEnforcer::ResyncStarted | ToEnforcer::Holding { .. } => {}
         }
     }
     let observed = world

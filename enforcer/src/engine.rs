@@ -261,7 +261,8 @@ impl Engine {
                     .is_some_and(|pending| matches!(pending, Pending::Refused(_)))
         };
         self.peers.tell_realized(revision, is_failed);
-        self.metrics.peers(self.peers.count(), self.peers.dropped());
+        self.metrics
+            .peers(self.peers.count(), self.peers.dropped(), self.peers.held());
     }
 
     fn begin_when_ready(&mut self, now: Timestamp) {

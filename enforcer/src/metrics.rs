@@ -46,6 +46,7 @@ struct Handles {
     rule_seconds: Histogram,
     peers: Gauge,
     peers_dropped: Counter,
+    held: Gauge,
 }
 
 impl std::fmt::Debug for Handles {
@@ -86,6 +87,7 @@ impl Metrics {
             rule_seconds: seconds("rules"),
             peers: gauge!("egret_enforcer_link_peers"),
             peers_dropped: counter!("egret_enforcer_link_peers_dropped_total"),
+            held: gauge!("egret_enforcer_held_answers"),
         }))
     }
 
@@ -121,9 +123,12 @@ impl Metrics {
         retry.after(standing.wants_retry(), now)
     }
 
-    pub(crate) fn peers(&self, connected: usize, dropped: u64) {
+    pub(crate) fn peers(&self, connected: usize, dropped: u64, held: u64) {
         self.0.peers.set(as_gauge(connected));
         self.0.peers_dropped.absolute(dropped);
+        self.0
+            .held
+            .set(as_gauge(usize::try_from(held).unwrap_or(usize::MAX)));
     }
 }
 
@@ -309,7 +314,7 @@ const COUNTERS: [(&str, &str); 12] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 14] = [
+const GAUGES: [(&str, &str); 15] = [
     (
         "egret_enforcer_ready",
         "1 when the kernel is as the policies say, else 0; /readyz has the reasons.",
@@ -351,6 +356,10 @@ const GAUGES: [(&str, &str); 14] = [
     (
         "egret_enforcer_diagnostics",
         "What is wrong with objects, by severity.",
+    ),
+    (
+        "egret_enforcer_held_answers",
+        "Answers that the connected dnsds hold, as they told last.",
     ),
     ("egret_enforcer_link_peers", "Connected dnsds."),
     (

@@ -32,6 +32,8 @@ struct Peer {
     is_owed: bool,
     /// Whether it has told again all that it knew when it connected.
     has_told_again: bool,
+    /// How many answers it holds, as it told last.
+    held: u32,
 }
 
 /// An observation on its way into the kernel.
@@ -53,6 +55,7 @@ impl Peers {
             through: Sequence::ZERO,
             is_owed: false,
             has_told_again: false,
+            held: 0,
         };
         self.peers.insert(id, peer);
     }
@@ -76,6 +79,7 @@ impl Peers {
         match message {
             ToEnforcer::Hello(hello) => peer.program = hello.program,
             ToEnforcer::ResyncStarted => {}
+            ToEnforcer::Holding { answers } => peer.held = answers,
             ToEnforcer::ResyncEnded { through } => {
                 if peer.awaiting.is_empty() {
                     peer.through = peer.through.max(through);
@@ -152,6 +156,11 @@ impl Peers {
         self.peers.len()
     }
 
+    /// Answers that all of them hold.
+    pub(super) fn held(&self) -> u64 {
+        self.peers.values().map(|peer| u64::from(peer.held)).sum()
+    }
+
     pub(super) const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -167,5 +176,28 @@ impl Peers {
             self.peers.remove(&id);
             self.dropped += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_answers_are_those_of_connected_dnsds_as_told_last() {
+        let mut peers = Peers::default();
+        let holding = |peers: &mut Peers, id, answers| {
+            peers.said(PeerId(id), ToEnforcer::Holding { answers }, |_| Revision::ZERO);
+        };
+        for id in [1, 2] {
+            let (out, _) = mpsc::channel(1);
+            peers.join(PeerId(id), "dnsd".to_owned(), out);
+        }
+        holding(&mut peers, 1, 5);
+        holding(&mut peers, 2, 7);
+        holding(&mut peers, 1, 3);
+        assert_eq!(peers.held(), 10);
+        peers.leave(PeerId(2));
+        assert_eq!(peers.held(), 3);
     }
 }

@@ -149,6 +149,7 @@ impl WireMessage for ToEnforcer {
                 sequence,
                 observation,
             } => (4, payload(&(sequence, observation))),
+            Self::Holding { answers } => (5, payload(answers)),
         }
     }
 
@@ -166,6 +167,9 @@ impl WireMessage for ToEnforcer {
                     observation,
                 }
             }
+            5 => Self::Holding {
+                answers: read(payload)?,
+            },
             _ => return Ok(None),
         }))
     }
@@ -230,6 +234,7 @@ mod tests {
             observed(0),
             observed(200),
             ToEnforcer::ResyncEnded { through },
+            ToEnforcer::Holding { answers: 300 },
         ]
     }
 

@@ -34,6 +34,11 @@ pub enum ToEnforcer {
         /// The answer.
         observation: Observation,
     },
+    /// How many answers it holds now; told about once a second, when it changed.
+    Holding {
+        /// The number.
+        answers: u32,
+    },
 }
 
 /// What the enforcer tells dnsd.
