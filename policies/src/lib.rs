@@ -23,6 +23,7 @@ pub mod records;
 mod compile;
 mod sequence;
 pub mod compiler;
+pub mod controller;
 pub mod rules;
 pub mod memory;
 pub mod oracle;

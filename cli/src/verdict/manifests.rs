@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use egret_policies::api::manifest::{Problem, read};
 use egret_policies::api::{Kind, Object, Reading};
-use egret_policies::diagnostic::{Code, ObjectRef, Severity};
+use egret_policies::controller::{Cluster, unknown_places};
+use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
 use egret_policies::model::Policy;
 use egret_policies::model::cluster::{EndpointSlice, Entity, EntityKey, Namespace, Node, Pod, Service};
@@ -105,6 +106,34 @@ impl Manifests {
             collector.manifests.remarks.push(remark);
         }
         collector.finish()
+    }
+}
+
+impl Manifests {
+    /// Policies about nodes or an API server of which the manifests do not say enough.
+    fn unknown_places(&self) -> Vec<Diagnostic> {
+        let (mut reports, mut declared) = (Vec::new(), Vec::new());
+        for place in &self.places {
+            match place {
+                Entity::NodeAddressReport(report) => reports.push(report.clone()),
+                Entity::ApiServerAddresses(addresses) => declared.push(addresses.clone()),
+                Entity::Namespace(_)
+                | Entity::Pod(_)
+                | Entity::Node(_)
+                | Entity::Service(_)
+                | Entity::EndpointSlice(_)
+                | Entity::Policy(_) => {}
+            }
+        }
+        let cluster = Cluster {
+            nodes: &self.nodes,
+            reports: &reports,
+            pods: &[],
+            services: &self.services,
+            slices: &self.slices,
+            declared: &declared,
+        };
+        unknown_places(&self.policies, &cluster)
     }
 }
 
@@ -249,7 +278,9 @@ impl Collector {
         self.manifests
             .remarks
             .extend(others.iter().map(Problem::to_string));
-        for diagnostic in equal_priorities(&self.manifests.policies) {
+        let mut diagnostics = equal_priorities(&self.manifests.policies);
+        diagnostics.extend(self.manifests.unknown_places());
+        for diagnostic in diagnostics {
             let notes = self
                 .manifests
                 .object_notes

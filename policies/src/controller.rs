@@ -1,0 +1,455 @@
+//! The controller's half of ClusterEgressFirewall: what an object comes to in a cluster, as its status shows it.
+//! A pure function: nodes compile the objects themselves and depend on no status, which is for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_shared::net::{IpNet, PortRange, Transport};
+use serde::Serialize;
+
+use crate::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
+use crate::model::cluster::{ApiServerAddresses, EndpointSlice, Node, NodeAddressReport, Pod, Service};
+use crate::model::{Action, Direction, Effect, Peer, Peers, Policy, Port, Ports, Rule, Selector};
+
+mod places;
+
+/// What the cluster holds, as far as a ClusterEgressFirewall depends on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cluster<'a> {
+    /// Nodes.
+    pub nodes: &'a [Node],
+    /// What their agents say of their addresses.
+    pub reports: &'a [NodeAddressReport],
+    /// Pods.
+    pub pods: &'a [Pod],
+    /// Services.
+    pub services: &'a [Service],
+    /// Their endpoints.
+    pub slices: &'a [EndpointSlice],
+    /// What the platform says of the API server.
+    pub declared: &'a [ApiServerAddresses],
+}
+
+/// On how many nodes an object is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Programmed {
+    /// Those that say so.
+    pub nodes: usize,
+    /// All of them.
+    pub of: usize,
+}
+
+/// `status` of a ClusterEgressFirewall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// `metadata.generation` of the object that was looked at.
+    pub observed_generation: i64,
+    /// Accepted, Resolved and Programmed.
+    pub conditions: Vec<Condition>,
+    /// Its rules, with what they stand for now.
+    pub resolved_rules: Vec<ResolvedRule>,
+    /// Services that lead to what it denies; the first hundred.
+    pub rejected_services: Vec<RejectedService>,
+}
+
+/// A condition, as Kubernetes has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// What it is about.
+    pub r#type: &'static str,
+    /// `True` or `False`.
+    pub status: &'static str,
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// A rule and what it stands for. A rule with the API server among its destinations is several, for that has
+/// ports of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedRule {
+    /// Its index in the object's list.
+    pub index: usize,
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<std::sync::Arc<str>>,
+    /// `Allow` or `Deny`.
+    pub action: &'static str,
+    /// The destinations, sorted and merged.
+    pub cidrs: Vec<IpNet>,
+    /// The ports, sorted and merged; absent where every protocol and port is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<ResolvedPort>>,
+    /// Whether ICMP is meant.
+    pub icmp: bool,
+    /// Where the destinations come from.
+    pub source: BTreeSet<String>,
+    /// Whether `cidrs` is only the beginning.
+    pub truncated: bool,
+    /// How many there are.
+    pub total: usize,
+}
+
+/// Ports of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ResolvedPort {
+    /// The protocol.
+    pub protocol: Transport,
+    /// The lowest port.
+    pub from: u16,
+    /// The highest port.
+    pub to: u16,
+}
+
+/// A Service with an endpoint that is denied.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct RejectedService {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The port at the endpoint.
+    pub port: u16,
+    /// The endpoint.
+    pub endpoint: IpAddr,
+    /// The index of the rule.
+    pub rule: usize,
+}
+
+/// The entries of a rule, all rules together: more than that is no readable status, and an object may have
+/// no more than 1.5 MiB (etcd).
+const MOST_CIDRS: usize = 1_000;
+const MOST_SERVICES: usize = 100;
+
+/// What an object comes to. The diagnostics are those of its lowering.
+#[must_use]
+pub fn resolve(
+    policy: &Policy,
+    diagnostics: &[Diagnostic],
+    cluster: &Cluster<'_>,
+    observed_generation: i64,
+    programmed: Programmed,
+) -> Status {
+    let rules = rules_of(policy);
+    let mut resolved: Vec<ResolvedRule> = rules
+        .iter()
+        .flat_map(|rule| resolve_rule(rule, cluster))
+        .collect();
+    let rejected_services = rejected_services(&resolved, cluster);
+    let mut room = MOST_CIDRS;
+    for rule in &mut resolved {
+        rule.truncated = rule.cidrs.len() > room;
+        rule.cidrs.truncate(room);
+        room -= rule.cidrs.len();
+    }
+    Status {
+        observed_generation,
+        conditions: vec![
+            accepted(diagnostics),
+            is_resolved(rules, cluster),
+            is_programmed(programmed),
+        ],
+        resolved_rules: resolved,
+        rejected_services,
+    }
+}
+
+/// Warns of policies that name nodes or an API server of which not all is known.
+#[must_use]
+pub fn unknown_places<'a>(
+    policies: impl IntoIterator<Item = &'a Policy>,
+    cluster: &Cluster<'_>,
+) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
+    for policy in policies {
+        let unreported = unreported_nodes(rules_of(policy), cluster);
+        if !unreported.is_empty() {
+            let found = format!("no NodeAddressReport of {}", few(&unreported));
+            let enforced = "the addresses in their status, and on a node itself what is local to it";
+            diagnostics.push(warning(policy, Code::NodeAddressesUnknown, found, enforced));
+        }
+        if is_api_server_unknown(rules_of(policy), cluster) {
+            let found = "no Service default/kubernetes with ready endpoints".to_owned();
+            let enforced = "the addresses that are declared";
+            diagnostics.push(warning(policy, Code::ApiServerUnknown, found, enforced));
+        }
+    }
+    diagnostics
+}
+
+fn warning(policy: &Policy, code: Code, found: String, enforced: &str) -> Diagnostic {
+    Diagnostic {
+        code,
+        severity: code.severity(),
+        object: ObjectRef::from(&policy.id),
+        position: None,
+        field: "spec.rules".to_owned(),
+        found,
+        accepted: code.fix().to_owned(),
+        enforced: enforced.to_owned(),
+    }
+}
+
+fn rules_of(policy: &Policy) -> &[Rule] {
+    match policy.effect(Direction::Egress) {
+        Effect::None => &[],
+        Effect::Rules(rules) | Effect::Opens(rules) => rules,
+    }
+}
+
+fn peers_of(rule: &Rule) -> &[Peer] {
+    match &rule.peers {
+        Peers::Any => &[],
+        Peers::OneOf(peers) => peers,
+    }
+}
+
+fn accepted(diagnostics: &[Diagnostic]) -> Condition {
+    let errors: Vec<String> = diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.severity == Severity::Error)
+        .map(ToString::to_string)
+        .collect();
+    match errors.first() {
+        None => condition(
+            "Accepted",
+            true,
+            "Accepted",
+            "everything is understood".to_owned(),
+        ),
+        Some(first) if errors.len() == 1 => condition("Accepted", false, "Invalid", first.clone()),
+        Some(first) => {
+            let message = format!("{first} (and {} more)", errors.len() - 1);
+            condition("Accepted", false, "Invalid", message)
+        }
+    }
+}
+
+fn is_resolved(rules: &[Rule], cluster: &Cluster<'_>) -> Condition {
+    let unreported = unreported_nodes(rules, cluster);
+    if !unreported.is_empty() {
+        let message = format!("no NodeAddressReport of {}", few(&unreported));
+        return condition("Resolved", false, "NodeAddressesUnknown", message);
+    }
+    if is_api_server_unknown(rules, cluster) {
+        let message = "no Service default/kubernetes with ready endpoints".to_owned();
+        return condition("Resolved", false, "APIServerUnknown", message);
+    }
+    condition(
+        "Resolved",
+        true,
+        "Resolved",
+        "every destination is known".to_owned(),
+    )
+}
+
+fn is_programmed(programmed: Programmed) -> Condition {
+    let Programmed { nodes, of } = programmed;
+    let is_everywhere = nodes >= of;
+    let reason = if is_everywhere { "Programmed" } else { "Pending" };
+    condition("Programmed", is_everywhere, reason, format!("{nodes}/{of} nodes"))
+}
+
+const fn condition(r#type: &'static str, holds: bool, reason: &'static str, message: String) -> Condition {
+    Condition {
+        r#type,
+        status: if holds { "True" } else { "False" },
+        reason,
+        message,
+    }
+}
+
+/// Nodes that are named by their selector and have no report. Whatever is external is so without one.
+fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
+    let mut unreported = BTreeSet::new();
+    for rule in rules {
+        let peers = peers_of(rule);
+        if peers
+            .iter()
+            .any(|peer| matches!(peer, Peer::External(nets) if nets.iter().any(|net| net.prefix_len() == 0)))
+        {
+            continue;
+        }
+        for peer in peers {
+            if let Peer::NodeAddresses(selector) = peer {
+                unreported.extend(cluster.unreported(selector));
+            }
+        }
+    }
+    unreported
+}
+
+fn is_api_server_unknown(rules: &[Rule], cluster: &Cluster<'_>) -> bool {
+    let is_named = rules.iter().any(|rule| peers_of(rule).contains(&Peer::ApiServer));
+    is_named && !cluster.knows_api_server()
+}
+
+fn few(names: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
+    match names.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!("{} and {more} more", shown.join(", ")),
+        Some(_) | None => shown.join(", "),
+    }
+}
+
+/// One entry for all destinations that take the rule's own ports, and one for each port of the API server.
+fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
+    let mut plain = Destinations::default();
+    let mut at_port: BTreeMap<(Transport, u16), Destinations> = BTreeMap::new();
+    for peer in peers_of(rule) {
+        match peer {
+            Peer::ApiServer => {
+                for (address, transport, port, how) in cluster.api_server() {
+                    let destinations = at_port.entry((transport, port)).or_default();
+                    destinations.add(&[IpNet::from(address)], format!("APIServer/{how}"));
+                }
+                for (address, name) in cluster.declared_api_server() {
+                    plain.add(&[IpNet::from(address)], format!("APIServer/{name}"));
+                }
+            }
+            Peer::Networks(networks) => plain.add(networks, "Networks".to_owned()),
+            Peer::External(networks) => plain.add(&cluster.outside(networks), "Networks".to_owned()),
+            Peer::NodeAddresses(selector) => plain.add_nodes(cluster, selector, true),
+            Peer::Nodes(selector) => plain.add_nodes(cluster, selector, false),
+            Peer::Names(patterns) => {
+                for pattern in patterns {
+                    plain.add(&[], format!("Domain/{pattern}"));
+                }
+            }
+            // A firewall names no pods.
+            Peer::Pods { .. } => {}
+        }
+    }
+    let (ports, icmp) = ports_of(&rule.ports);
+    let mut entries = Vec::new();
+    if !plain.sources.is_empty() || at_port.is_empty() {
+        entries.push(plain.resolved(rule, ports.clone(), icmp));
+    }
+    for ((protocol, port), destinations) in at_port {
+        let asked = ports.as_ref().is_none_or(|ports| {
+            ports
+                .iter()
+                .any(|range| range.protocol == protocol && (range.from..=range.to).contains(&port))
+        });
+        if asked {
+            let only = ResolvedPort {
+                protocol,
+                from: port,
+                to: port,
+            };
+            entries.push(destinations.resolved(rule, Some(vec![only]), false));
+        }
+    }
+    entries
+}
+
+/// Destinations while they are collected.
+#[derive(Default)]
+struct Destinations {
+    networks: Vec<IpNet>,
+    sources: BTreeSet<String>,
+}
+
+impl Destinations {
+    fn add(&mut self, networks: &[IpNet], source: String) {
+        self.networks.extend(networks);
+        self.sources.insert(source);
+    }
+
+    fn add_nodes(&mut self, cluster: &Cluster<'_>, selector: &Selector, all: bool) {
+        for name in cluster.selected(selector) {
+            let addresses = cluster.addresses_of(&name, all);
+            let networks: Vec<IpNet> = addresses.into_iter().map(IpNet::from).collect();
+            self.add(&networks, format!("Node/{name}"));
+        }
+    }
+
+    fn resolved(self, rule: &Rule, ports: Option<Vec<ResolvedPort>>, icmp: bool) -> ResolvedRule {
+        let mut cidrs = IpNet::aggregate(&self.networks);
+        cidrs.sort();
+        ResolvedRule {
+            index: rule.index,
+            name: rule.name.clone(),
+            action: match rule.action {
+                Action::Allow | Action::Pass => "Allow",
+                Action::Deny => "Deny",
+            },
+            total: cidrs.len(),
+            cidrs,
+            ports,
+            icmp,
+            source: self.sources,
+            truncated: false,
+        }
+    }
+}
+
+/// Ports, sorted and merged, and whether ICMP is among them.
+fn ports_of(ports: &Ports) -> (Option<Vec<ResolvedPort>>, bool) {
+    let Ports::OneOf(ports) = ports else {
+        return (None, true);
+    };
+    let mut ranges: Vec<(Transport, PortRange)> = ports
+        .iter()
+        .filter_map(|port| match port {
+            Port::Range(transport, range) => Some((*transport, *range)),
+            Port::Icmp | Port::Named { .. } => None,
+        })
+        .collect();
+    ranges.sort();
+    let mut merged: Vec<ResolvedPort> = Vec::new();
+    for (protocol, range) in ranges {
+        match merged.last_mut() {
+            Some(last) if last.protocol == protocol && range.first() <= last.to.saturating_add(1) => {
+                last.to = last.to.max(range.last());
+            }
+            Some(_) | None => merged.push(ResolvedPort {
+                protocol,
+                from: range.first(),
+                to: range.last(),
+            }),
+        }
+    }
+    (Some(merged), ports.contains(&Port::Icmp))
+}
+
+/// Services with endpoints of which this object denies some, by its first match.
+fn rejected_services(rules: &[ResolvedRule], cluster: &Cluster<'_>) -> Vec<RejectedService> {
+    let mut rejected = BTreeSet::new();
+    for slice in cluster.slices {
+        let Some(service) = &slice.service else { continue };
+        for address in slice.addresses.iter().map(IpAddr::to_canonical) {
+            for (_, transport, port) in &slice.ports {
+                let first = rules
+                    .iter()
+                    .find(|rule| rule.matches(address, *transport, port.get()));
+                if let Some(rule) = first.filter(|rule| rule.action == "Deny") {
+                    rejected.insert(RejectedService {
+                        namespace: slice.key.namespace().to_owned(),
+                        name: service.to_string(),
+                        port: port.get(),
+                        endpoint: address,
+                        rule: rule.index,
+                    });
+                }
+            }
+        }
+    }
+    rejected.into_iter().take(MOST_SERVICES).collect()
+}
+
+impl ResolvedRule {
+    fn matches(&self, address: IpAddr, transport: Transport, port: u16) -> bool {
+        let has_port = self.ports.as_ref().is_none_or(|ports| {
+            ports
+                .iter()
+                .any(|range| range.protocol == transport && (range.from..=range.to).contains(&port))
+        });
+        has_port && self.cidrs.iter().any(|network| network.contains(&address))
+    }
+}
