@@ -15,7 +15,7 @@ use egret_enforcer::backend::netfilter::restore::Change as Restore;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Hook, InterfaceName};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetId, SetKind};
+use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind};
 use egret_shared::net::Transport;
 
 use node_world::{pod, range, rule, set, tier};
@@ -173,4 +173,68 @@ fn no_chain_name_is_longer_than_the_kernel_takes() {
     {
         assert!(name.len() <= 28, "{name}");
     }
+}
+
+/// Several lists of one tier, exceptions and ICMP, as ClusterEgressFirewalls have them.
+#[test]
+fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
+    let excepting = |action, port| Rule {
+        except: Some(set("web")),
+        ..rule(action, PeerMatch::In(set("bad")), port)
+    };
+    let list = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+    let egress = vec![
+        list(vec![
+            excepting(Action::Pass, PortMatch::Any),
+            excepting(Action::Deny, PortMatch::Icmp),
+        ]),
+        list(vec![excepting(Action::Deny, PortMatch::Any)]),
+        list(vec![rule(Action::Deny, PeerMatch::OwnNode, PortMatch::Any)]),
+    ];
+    let rules = pod("web", &["10.0.0.1", "fd00::1"], egress, Vec::new());
+    let known = sets();
+    for (family, protocol) in [(Family::V4, "-p icmp "), (Family::V6, "-p ipv6-icmp ")] {
+        let chains = render::pod(&rules, marks(5), Surroundings { family, sets: &known });
+        let of = |part: &str| {
+            let (_, lines) = chains
+                .iter()
+                .find(|(name, _)| name.starts_with(&format!("EGRET-E{part}-")))
+                .unwrap();
+            lines.join("\n")
+        };
+        let next = |part: &str| {
+            chains
+                .keys()
+                .find(|name| name.starts_with(&format!("EGRET-E{part}-")))
+                .unwrap()
+        };
+        assert!(of("").contains("! --match-set"), "{}", of(""));
+        assert!(of("").contains(protocol), "{}", of(""));
+        assert!(of("").ends_with(&format!("-g {}", next("0001"))), "{}", of(""));
+        assert!(
+            of("0001").ends_with(&format!("-g {}", next("0002"))),
+            "{}",
+            of("0001")
+        );
+        assert!(of("0002").contains("--dst-type LOCAL"), "{}", of("0002"));
+        assert!(chains.keys().all(|name| name.len() <= 28));
+    }
+    let without: BTreeMap<_, _> = known.into_iter().filter(|(id, _)| *id != set("web")).collect();
+    let chains = render::pod(
+        &rules,
+        marks(5),
+        Surroundings {
+            family: Family::V4,
+            sets: &without,
+        },
+    );
+    let closed = chains
+        .values()
+        .flatten()
+        .filter(|line| line.contains("-g EGRET-DENY"));
+    assert_eq!(
+        closed.count(),
+        4,
+        "a rule whose exception is missing denies everything"
+    );
 }

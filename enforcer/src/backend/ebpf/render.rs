@@ -235,6 +235,51 @@ mod tests {
     }
 
     #[test]
+    fn an_exception_is_a_pass_that_leads_behind_its_rule() {
+        let (set, cluster) = (SetId::of_content("world"), SetId::of_content("cluster"));
+        let excepting = |action| Rule {
+            except: Some(cluster),
+            ..rule(action, PeerMatch::In(set))
+        };
+        let firewalls = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+        let pod = pod(vec![
+            firewalls(vec![excepting(Action::Pass), excepting(Action::Deny)]),
+            firewalls(vec![rule(Action::Deny, PeerMatch::Any)]),
+        ]);
+        let rendered = render(&pod, |_| Some(SetKind::Networks)).unwrap();
+        let list: Vec<_> = rendered
+            .rules
+            .iter()
+            .map(|rule| (rule.counter.action, rule.peer, rule.next))
+            .collect();
+        assert_eq!(
+            list,
+            [
+                (Action::Pass, PeerValue::Networks(cluster), 2),
+                (Action::Pass, PeerValue::Networks(set), 4),
+                (Action::Pass, PeerValue::Networks(cluster), 4),
+                (Action::Deny, PeerValue::Networks(set), 4),
+                (Action::Deny, PeerValue::Any, 5),
+            ]
+        );
+        assert_eq!(rendered.rules[0].ports, None, "an exception is about addresses");
+    }
+
+    #[test]
+    fn a_rule_about_icmp_is_an_error() {
+        let icmp = Rule {
+            port: PortMatch::Icmp,
+            ..rule(Action::Deny, PeerMatch::Any)
+        };
+        let firewalls = tier(Tier::ClusterEgressFirewall, vec![icmp], Otherwise::NextTier);
+        let policy = "Kind/a".into();
+        assert_eq!(
+            render(&pod(vec![firewalls]), |_| None),
+            Err(Unrenderable::Icmp { policy })
+        );
+    }
+
+    #[test]
     fn no_tier_is_no_rule_and_an_isolating_tier_without_rules_is_one() {
         assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().rules.len(), 0);
         let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)]);
