@@ -1,118 +1,20 @@
-//! Values as people write them: spans of time, sizes, upstreams, words.
+//! Values as people write them: upstreams and words, beside the spans of time and sizes of both daemons.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::time::Duration;
 
+pub use egret_shared::rt::config::{Size, Span};
 use serde::{Deserialize, Serialize};
 
 /// Why a value cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    /// Not a span of time.
-    #[error("{0:?} is not a span of time; write a whole number and ms, s, m or h, as in \"200ms\"")]
-    Span(String),
-    /// Not a size.
-    #[error("{0:?} is not a size; write a whole number and B, KiB, MiB or GiB, as in \"32MiB\"")]
-    Size(String),
     /// Not an upstream.
     #[error(
         "{0:?} is not an upstream; write ADDRESS:PORT or tcp://ADDRESS:PORT, as in \"192.0.2.53:53\" or \"[2001:db8::53]:53\""
     )]
     Upstream(String),
-}
-
-/// A span of time in whole milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Span(u64);
-
-impl Span {
-    /// So many milliseconds.
-    #[must_use]
-    pub const fn from_millis(millis: u64) -> Self {
-        Self(millis)
-    }
-
-    /// As the standard library has it.
-    #[must_use]
-    pub const fn as_duration(self) -> Duration {
-        Duration::from_millis(self.0)
-    }
-}
-
-const SPANS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
-
-impl FromStr for Span {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        quantity(text, &SPANS)
-            .map(Self)
-            .ok_or_else(|| InvalidValue::Span(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_quantity(f, self.0, &SPANS)
-    }
-}
-
-/// A number of octets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Size(usize);
-
-impl Size {
-    /// So many octets.
-    #[must_use]
-    pub const fn from_octets(octets: usize) -> Self {
-        Self(octets)
-    }
-
-    /// As a number.
-    #[must_use]
-    pub const fn as_octets(self) -> usize {
-        self.0
-    }
-}
-
-const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-
-impl FromStr for Size {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        quantity(text, &SIZES)
-            .and_then(|octets| usize::try_from(octets).ok())
-            .map(Self)
-            .ok_or_else(|| InvalidValue::Size(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_quantity(f, self.0 as u64, &SIZES)
-    }
-}
-
-fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let digits = text.find(|character: char| !character.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    number.parse::<u64>().ok()?.checked_mul(*factor)
-}
-
-fn write_quantity(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let whole = |factor: u64| value > 0 && value.is_multiple_of(factor);
-    let (name, factor) = units
-        .iter()
-        .rev()
-        .find(|(_, factor)| whole(*factor))
-        .unwrap_or(&units[0]);
-    write!(f, "{}{name}", value / factor)
 }
 
 /// A server that is asked.
@@ -173,50 +75,11 @@ impl OnStall {
     }
 }
 
-macro_rules! as_text {
-    ($($kind:ty),*) => {$(
-        impl TryFrom<String> for $kind {
-            type Error = InvalidValue;
-
-            fn try_from(text: String) -> Result<Self, InvalidValue> {
-                text.parse()
-            }
-        }
-
-        impl From<$kind> for String {
-            fn from(value: $kind) -> Self {
-                value.to_string()
-            }
-        }
-    )*};
-}
-
-as_text!(Span, Size, Upstream);
+egret_shared::as_text!(Upstream);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_and_sizes_are_written_with_a_unit() {
-        for (text, millis) in [
-            ("200ms", 200),
-            ("2s", 2_000),
-            ("5m", 300_000),
-            ("1h", 3_600_000),
-            ("0s", 0),
-        ] {
-            assert_eq!(text.parse::<Span>().unwrap(), Span(millis), "{text}");
-        }
-        for text in ["", "200", "ms", "1.5s", "-1s", "1 s", "99999999999999999999s"] {
-            assert!(text.parse::<Span>().is_err(), "{text:?}");
-        }
-        assert_eq!("32MiB".parse::<Size>().unwrap().as_octets(), 32 << 20);
-        assert_eq!(
-            (Span(90_000).to_string(), Size(3 << 20).to_string()),
-            ("90s".into(), "3MiB".into())
-        );
-    }
 
     #[test]
     fn an_upstream_is_an_address_with_a_port() {

@@ -3,63 +3,17 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use egret_kernel::iptables::Flavour;
+pub use egret_shared::rt::config::Span;
 use serde::{Deserialize, Serialize};
 
 /// Why a value cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    /// Not a span of time.
-    #[error("{0:?} is not a span of time; write a whole number and ms, s, m or h, as in \"200ms\"")]
-    Span(String),
     /// Not a source.
     #[error("{0:?} is not a source; write dir: and the path of a folder, as in \"dir:/etc/egret/manifests\"")]
     Source(String),
-}
-
-/// A span of time in whole milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Span(u64);
-
-impl Span {
-    /// As the standard library has it.
-    #[must_use]
-    pub const fn as_duration(self) -> Duration {
-        Duration::from_millis(self.0)
-    }
-}
-
-impl FromStr for Span {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let invalid = || InvalidValue::Span(text.to_owned());
-        let digits = text
-            .find(|character: char| !character.is_ascii_digit())
-            .ok_or_else(invalid)?;
-        let (number, unit) = text.split_at(digits);
-        let factor = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(invalid()),
-        };
-        let millis = number
-            .parse::<u64>()
-            .ok()
-            .and_then(|number| number.checked_mul(factor));
-        millis.map(Self).ok_or_else(invalid)
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}ms", self.0)
-    }
 }
 
 /// Where objects come from.
@@ -141,38 +95,4 @@ pub enum OwnNode {
     Enforce,
 }
 
-macro_rules! as_text {
-    ($($kind:ty),*) => {$(
-        impl TryFrom<String> for $kind {
-            type Error = InvalidValue;
-
-            fn try_from(text: String) -> Result<Self, InvalidValue> {
-                text.parse()
-            }
-        }
-
-        impl From<$kind> for String {
-            fn from(value: $kind) -> Self {
-                value.to_string()
-            }
-        }
-    )*};
-}
-
-as_text!(Span, Source);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_span_has_a_number_and_a_unit() {
-        assert_eq!(
-            "90s".parse::<Span>().unwrap().as_duration(),
-            Duration::from_secs(90)
-        );
-        for text in ["", "1", "s", "1.5s", "1 s", "1d", "99999999999999999999s"] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
-        }
-    }
-}
+egret_shared::as_text!(Source);

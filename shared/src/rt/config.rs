@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
+mod quantity;
+
+pub use quantity::{InvalidQuantity, Size, Span};
+
 /// Why a configuration file cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
