@@ -189,7 +189,7 @@ fn warning(policy: &Policy, code: Code, found: String, enforced: &str) -> Diagno
         position: None,
         field: "spec.rules".to_owned(),
         found,
-        accepted: code.fix().to_owned(),
+        accepted: code.fix().trim_end_matches('.').to_owned(),
         enforced: enforced.to_owned(),
     }
 }

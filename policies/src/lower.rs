@@ -10,6 +10,9 @@
 //! | a field of the spec that belongs to no rule | all rules are lost, in both directions |
 //! | the whole object | NetworkPolicy: isolation in both directions; others: Deny all |
 //!
+//! A ClusterEgressFirewall speaks only of what is external: its Deny all is everything external. An object of the
+//! form of 2016 can only allow: closed, it allows nothing.
+//!
 //! What the API's schema admits but no packet can match (an unknown protocol in a v1alpha1 port, a range
 //! that ends before it starts, an invalid name) is understood: it matches nothing.
 

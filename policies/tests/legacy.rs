@@ -238,6 +238,24 @@ fn the_annotation_isolates_every_pod_of_its_namespace_from_everyone() {
     }
 }
 
+/// P-18: the form in the spec, in files only.
+#[test]
+fn a_namespace_may_say_it_in_its_spec() {
+    for (spec, verdict) in [
+        ("{networkPolicy: {ingress: {isolation: DefaultDeny}}}", Deny),
+        ("{networkPolicy: {ingress: {isolation: Other}}}", Deny),
+        ("{networkPolicy: {ingress: DefaultDeny}}", Deny),
+        ("{networkPolicy: DefaultDeny}", Deny),
+        ("{networkPolicy: {ingress: {}}}", Allow),
+        ("{networkPolicy: {}}", Allow),
+        ("{finalizers: [kubernetes]}", Allow),
+    ] {
+        let text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\nspec: {spec}\n");
+        let situation = cluster([lowered(&text).entities]);
+        assert_eq!(to_redis(&situation, WEB, tcp(80)), verdict, "{spec}");
+    }
+}
+
 /// P-7.
 #[test]
 fn the_own_node_always_reaches_its_pods() {

@@ -139,7 +139,7 @@ codes! {
         "They are ignored, as the API says.",
         "Add the direction to policyTypes, or remove the rules.";
     LegacyAnnotation = "EG0118", Warning: "The namespace annotation of 2016",
-        "net.beta.kubernetes.io/network-policy with DefaultDeny (or with anything that cannot be read) isolates the pods of the namespace for ingress.",
+        "net.beta.kubernetes.io/network-policy (or spec.networkPolicy) with DefaultDeny (or with anything that cannot be read) isolates the pods of the namespace for ingress.",
         "Write a NetworkPolicy with podSelector {} instead.";
     EqualPriority = "EG0119", Warning: "Two policies of one tier and priority",
         "The API does not say which goes first. Here ClusterNetworkPolicy goes before AdminNetworkPolicy, then the name decides.",

@@ -17,7 +17,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Vec<Entity> {
     let name = Arc::clone(&object.metadata.name);
     let mut labels = object.metadata.labels.clone();
     labels.set(NAME_LABEL, &name);
-    let policy = annotation(object, notes);
+    let policy = annotation(object, notes).or_else(|| spec_form(object, notes));
     let namespace = Entity::Namespace(Namespace { name, labels });
     std::iter::once(namespace)
         .chain(policy.map(Entity::Policy))
@@ -43,6 +43,29 @@ fn annotation(object: &Object, notes: &mut Notes) -> Option<Policy> {
         notes,
     );
     Some(legacy::default_deny(&object.metadata.name, ANNOTATION))
+}
+
+/// The form in a namespace's spec, which no API server ever had: it is read where somebody wrote it.
+fn spec_form(object: &Object, notes: &mut Notes) -> Option<Policy> {
+    let field = Field::root(&object.body).get("spec")?.get("networkPolicy")?;
+    let is_mapping = |field: &Field<'_>| {
+        let mut ignored = Notes::new(notes.reading);
+        field.entries(&mut ignored).is_ok()
+    };
+    let says_nothing = |ingress: Field<'_>| is_mapping(&ingress) && ingress.get("isolation").is_none();
+    if is_mapping(&field) && field.get("ingress").is_none_or(says_nothing) {
+        return None;
+    }
+    let accepted = "a NetworkPolicy with podSelector {}";
+    let enforced = "the pods of the namespace are isolated for ingress";
+    field.tell(
+        Code::LegacyAnnotation,
+        field.describe(),
+        accepted,
+        enforced,
+        notes,
+    );
+    Some(legacy::default_deny(&object.metadata.name, "spec.networkPolicy"))
 }
 
 /// Only an object that says nothing of ingress isolation leaves the namespace open.
