@@ -17,7 +17,8 @@ const ID_WIDTH: u16 = 20;
 const CONNECTION_WIDTH: u16 = 30;
 
 /// A line under the header and nothing else.
-pub(crate) const PLAIN: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+pub(crate) const PLAIN: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// The answers as a table, with what was asked.
 #[must_use]
