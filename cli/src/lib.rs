@@ -9,14 +9,17 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod completion;
+pub mod crds;
 pub mod explain;
 pub mod diff;
+pub mod lint;
 pub mod list;
 pub mod matrix;
 pub mod reach;
 pub mod verdict;
 
 use diff::Difference;
+use lint::Cleanness;
 use reach::input::ReachError;
 use verdict::{Outcome, VerdictError};
 
@@ -36,18 +39,24 @@ enum Command {
     Explain(explain::Arguments),
     /// Print what makes a shell complete the options of egret
     Completion(completion::Arguments),
+    /// Print the CustomResourceDefinitions of Egret's own kinds
+    Crds(crds::Arguments),
     /// List all connections that the policies in manifests allow
     List(list::Arguments),
     /// Show which pods reach which at a port
     Matrix(matrix::Arguments),
     /// Show which connections appear, vanish or change from some manifests to others
     Diff(diff::Arguments),
+    /// Find mistakes in policies, each with its fix
+    Lint(lint::Arguments),
 }
 
 /// What a single question ends in when the answer is no.
 const DENIED: u8 = 1;
 /// What a comparison ends in when there is a difference.
 const DIFFERS: u8 = 1;
+/// What a search for mistakes ends in when there is one.
+const FOUND: u8 = 1;
 /// What ends in 2, as with every usage error.
 const UNANSWERED: u8 = 2;
 
@@ -70,6 +79,10 @@ impl Arguments {
                 .run(&mut out)
                 .map(|()| ExitCode::SUCCESS)
                 .map_err(|error| Failure::from(VerdictError::Output(error))),
+            Command::Crds(arguments) => arguments
+                .run(&mut out)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(|error| Failure::from(VerdictError::Output(error))),
             Command::List(arguments) => arguments
                 .run(&mut out, &mut remarks)
                 .map(|()| ExitCode::SUCCESS)
@@ -83,6 +96,13 @@ impl Arguments {
                 .map(|difference| match difference {
                     Difference::None => ExitCode::SUCCESS,
                     Difference::Some => ExitCode::from(DIFFERS),
+                })
+                .map_err(Failure::from),
+            Command::Lint(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(|cleanness| match cleanness {
+                    Cleanness::Clean => ExitCode::SUCCESS,
+                    Cleanness::Found => ExitCode::from(FOUND),
                 })
                 .map_err(Failure::from),
         };

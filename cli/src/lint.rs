@@ -1,0 +1,166 @@
+//! `egret lint`: what is wrong with manifests, and what is probably not meant.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use clap::{Args, ValueEnum};
+use egret_policies::api::Reading;
+use egret_policies::diagnostic::{Code, ObjectRef, Severity};
+
+use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::load::Loaded;
+
+pub mod code;
+pub mod finding;
+pub mod objects;
+pub mod scope;
+mod subjects;
+mod order;
+mod cover;
+mod ports;
+mod names;
+mod text;
+
+use code::SAME_NAME;
+use finding::Finding;
+use objects::Objects;
+use scope::Scope;
+
+/// What is asked on the command line.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    from: From,
+    /// The addresses of the DNS server that pods ask; otherwise the pods k8s-app=kube-dns of kube-system
+    #[arg(long, value_name = "ADDRESS")]
+    dns: Vec<IpAddr>,
+    /// How to print the findings
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+const AFTER_HELP: &str = "\
+  egret lint --manifests policies/ cluster/ --dns 169.254.20.10
+
+Exit status:
+  0  nothing is found, or nothing worse than infos
+  1  warnings or errors are found
+  2  bad usage, or input that cannot be read";
+
+/// How to print findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// For programs: one object a line
+    Json,
+    /// The same as one list in YAML
+    Yaml,
+}
+
+/// Whether something is to be corrected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleanness {
+    /// Nothing but infos.
+    Clean,
+    /// A warning or an error.
+    Found,
+}
+
+impl Arguments {
+    /// Looks: findings go to `out`, what was not read to `remarks`.
+    ///
+    /// # Errors
+    /// Why nothing can be said.
+    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
+        let reading = if self.from.as_stored {
+            Reading::AsStored
+        } else {
+            Reading::AsWritten
+        };
+        let loaded = Loaded::read(&self.from.manifests, self.from.as_stored)?;
+        let objects = Objects::read(&self.from.manifests, reading)?;
+        write_remarks(&loaded, &objects, remarks)?;
+        let findings = find(&loaded, &objects, &self.dns);
+        match self.output {
+            Output::Table => write!(out, "{}", text::table(&findings))?,
+            Output::Json => write_json(&findings, out)?,
+            Output::Yaml => write_yaml(&findings, out)?,
+        }
+        out.flush()?;
+        Ok(cleanness(&findings))
+    }
+}
+
+/// Everything that is found, by file and line.
+#[must_use]
+pub fn find(loaded: &Loaded, objects: &Objects, dns: &[IpAddr]) -> Vec<Finding> {
+    let scope = Scope::new(loaded, objects);
+    let mut findings: Vec<Finding> = objects.problems.iter().map(Finding::of_problem).collect();
+    let diagnostics = objects.diagnostics.iter();
+    findings.extend(diagnostics.map(|diagnostic| Finding::of_diagnostic(diagnostic, objects)));
+    findings.extend(of_all_manifests(loaded, objects));
+    findings.extend(subjects::selecting_nothing(&scope));
+    findings.extend(order::never_reached(&scope));
+    findings.extend(order::equal(&scope));
+    findings.extend(subjects::one_family(&scope));
+    findings.extend(ports::unserved(&scope));
+    findings.extend(ports::of_services(&scope));
+    findings.extend(names::without_dns(&scope, dns));
+    findings.extend(names::of_services(&scope));
+    findings.extend(names::in_baseline(&scope));
+    findings.sort();
+    findings.dedup();
+    findings
+}
+
+/// What no object shows alone. Equal priorities are looked at again: only where they matter.
+fn of_all_manifests(loaded: &Loaded, objects: &Objects) -> Vec<Finding> {
+    let manifests = &loaded.manifests;
+    let mut findings = Vec::new();
+    for (object, notes) in &manifests.object_notes {
+        let of_all = notes
+            .iter()
+            .filter(|note| note.file.is_none() && note.code != Code::EqualPriority.id());
+        findings.extend(of_all.map(|note| Finding::of_note(note, objects, object)));
+    }
+    for (pod, notes) in &manifests.pod_notes {
+        let origin = manifests.origins.get(pod).cloned();
+        let object = origin.unwrap_or_else(|| ObjectRef {
+            kind: "Pod".into(),
+            namespace: Some(pod.namespace().into()),
+            name: pod.name().into(),
+        });
+        let finding =
+            |message: &str| Finding::new(SAME_NAME, objects, &object, "metadata.name", message.to_owned());
+        findings.extend(notes.iter().map(|note| finding(&note.message)));
+    }
+    findings
+}
+
+fn cleanness(findings: &[Finding]) -> Cleanness {
+    let counts = |finding: &Finding| match finding.severity {
+        Severity::Error | Severity::Warning => true,
+        Severity::Info => false,
+    };
+    if findings.iter().any(counts) {
+        Cleanness::Found
+    } else {
+        Cleanness::Clean
+    }
+}
+
+/// Problems of files are findings; what else is remarked of files is not.
+fn write_remarks(loaded: &Loaded, objects: &Objects, out: &mut impl Write) -> io::Result<()> {
+    let problems: Vec<String> = objects.problems.iter().map(ToString::to_string).collect();
+    for remark in &loaded.manifests.remarks {
+        if !problems.contains(remark) {
+            writeln!(out, "{remark}")?;
+        }
+    }
+    for (kind, count) in &loaded.manifests.skipped {
+        writeln!(out, "skipped {count} of kind {kind}: no policy depends on it")?;
+    }
+    Ok(())
+}

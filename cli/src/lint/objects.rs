@@ -1,0 +1,109 @@
+//! The objects as they were written: for the line of a field, and for what no policy depends on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use egret_policies::api::manifest::{Problem, read};
+use egret_policies::api::{Node, Object, Reading, Value};
+use egret_policies::diagnostic::{Diagnostic, ObjectRef};
+use egret_policies::lower::lower_as;
+
+use crate::verdict::files::find_manifests;
+use crate::verdict::manifests::UnreadableManifests;
+
+/// Every object with its file.
+#[derive(Debug, Default)]
+pub struct Objects {
+    written: BTreeMap<ObjectRef, (String, Object)>,
+    /// What is wrong with objects.
+    pub diagnostics: Vec<Diagnostic>,
+    /// What is wrong with files.
+    pub problems: Vec<Problem>,
+}
+
+impl Objects {
+    /// Reads all manifests of the paths.
+    ///
+    /// # Errors
+    /// A path or file cannot be read.
+    pub fn read(paths: &[PathBuf], reading: Reading) -> Result<Self, UnreadableManifests> {
+        let mut objects = Self::default();
+        for path in find_manifests(paths)?.read {
+            objects.read_file(&path, reading)?;
+        }
+        Ok(objects)
+    }
+
+    fn read_file(&mut self, path: &Path, reading: Reading) -> Result<(), UnreadableManifests> {
+        let text = fs::read_to_string(path).map_err(|cause| UnreadableManifests::File {
+            path: path.to_owned(),
+            cause,
+        })?;
+        let file = path.display().to_string();
+        let manifest = read(&text, &file);
+        self.problems.extend(manifest.problems);
+        for document in manifest.documents {
+            let object = document.object;
+            self.diagnostics.extend(lower_as(&object, reading).diagnostics);
+            self.written.insert(object.reference(), (file.clone(), object));
+        }
+        Ok(())
+    }
+
+    /// An object.
+    #[must_use]
+    pub fn get(&self, reference: &ObjectRef) -> Option<&Object> {
+        self.written.get(reference).map(|(_, object)| object)
+    }
+
+    /// File and line of a field; of what is around it where the field is not written.
+    #[must_use]
+    pub fn place(&self, reference: &ObjectRef, field: &str) -> (Option<String>, Option<usize>) {
+        let Some((file, object)) = self.written.get(reference) else {
+            return (None, None);
+        };
+        (Some(file.clone()), Some(line_of(&object.body, field)))
+    }
+}
+
+/// The text of a field, such as `spec.clusterIP`, where it is one.
+pub(super) fn text_at<'a>(object: &'a Object, path: &[&str]) -> Option<&'a str> {
+    let mut node = &object.body;
+    for key in path {
+        let Value::Mapping(mapping) = &node.value else {
+            return None;
+        };
+        node = mapping.get(key)?;
+    }
+    match &node.value {
+        Value::Scalar(scalar) => Some(&scalar.text),
+        Value::Null | Value::Sequence(_) | Value::Mapping(_) => None,
+    }
+}
+
+fn line_of(root: &Node, field: &str) -> usize {
+    let (mut node, mut line) = (root, root.position.line);
+    for step in field.split(['.', '[']).filter(|step| !step.is_empty()) {
+        let below = match &node.value {
+            Value::Mapping(mapping) => mapping
+                .entries
+                .iter()
+                .rev()
+                .find(|entry| &*entry.key == step)
+                .map(|entry| (entry.position.line, &entry.value)),
+            Value::Sequence(items) => step
+                .trim_end_matches(']')
+                .parse::<usize>()
+                .ok()
+                .and_then(|index| items.get(index))
+                .map(|item| (item.position.line, item)),
+            Value::Null | Value::Scalar(_) => None,
+        };
+        let Some(below) = below else {
+            break;
+        };
+        (line, node) = below;
+    }
+    line
+}
