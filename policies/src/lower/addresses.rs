@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::network;
+use super::{network, spec};
 use crate::api::{Field, Notes, Object};
 use crate::model::cluster::{ApiServerAddresses, NodeAddressReport};
 
@@ -24,18 +24,47 @@ pub(super) fn api_server(object: &Object, notes: &mut Notes) -> ApiServerAddress
     }
 }
 
+const OBJECT: [&str; 7] = [
+    "apiVersion",
+    "kind",
+    "metadata",
+    "spec",
+    "status",
+    "addresses",
+    "observedTime",
+];
+const INSIDE: [&str; 2] = ["addresses", "observedTime"];
+const ITEM: [&str; 3] = ["ip", "interface", "scope"];
+
 /// `addresses` of the object or of its spec or status; an item is an address or has one in `ip`.
 fn addresses(object: &Object, notes: &mut Notes) -> Vec<IpAddr> {
     let root = Field::root(&object.body);
-    let inside = |key: &str| root.get(key).and_then(|field| field.get("addresses"));
-    let lists = [root.get("addresses"), inside("spec"), inside("status")];
-    let mut items = Vec::new();
-    for list in lists.into_iter().flatten() {
-        items.extend(list.items(notes).unwrap_or_default());
-    }
-    let texts: Vec<_> = items
+    spec::warn_of_unknown(&root, &OBJECT, notes);
+    let inside: Vec<_> = ["spec", "status"]
         .into_iter()
-        .map(|item| item.get("ip").unwrap_or(item))
+        .flat_map(|key| root.get(key))
         .collect();
+    for mapping in &inside {
+        spec::warn_of_unknown(mapping, &INSIDE, notes);
+    }
+    let lists = [root]
+        .into_iter()
+        .chain(inside)
+        .flat_map(|field| field.get("addresses"));
+    let mut texts = Vec::new();
+    for list in lists {
+        for item in list.items(notes).unwrap_or_default() {
+            texts.push(address(item, notes));
+        }
+    }
     network::addresses(texts, notes)
+}
+
+fn address<'a>(item: Field<'a>, notes: &mut Notes) -> Field<'a> {
+    // A text has no fields, and is none the worse for it.
+    let mut ignored = Notes::new(notes.reading);
+    if item.entries(&mut ignored).is_ok() {
+        spec::warn_of_unknown(&item, &ITEM, notes);
+    }
+    item.get("ip").unwrap_or(item)
 }

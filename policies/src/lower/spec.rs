@@ -33,7 +33,8 @@ pub(super) fn outside(object: &Object, notes: &mut Notes) {
     }
 }
 
-fn warn_of_unknown(mapping: &Field<'_>, known: &[&str], notes: &mut Notes) {
+/// Warns of the fields of a mapping that nobody knows.
+pub(super) fn warn_of_unknown(mapping: &Field<'_>, known: &[&str], notes: &mut Notes) {
     // What is no mapping was refused when the file was read.
     for (key, field) in mapping.entries(notes).unwrap_or_default() {
         if !known.contains(&key) {
