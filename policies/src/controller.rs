@@ -45,6 +45,8 @@ pub struct Programmed {
 pub struct Status {
     /// `metadata.generation` of the object that was looked at.
     pub observed_generation: i64,
+    /// How many rules the object has.
+    pub rules: usize,
     /// Accepted, Resolved and Programmed.
     pub conditions: Vec<Condition>,
     /// Its rules, with what they stand for now.
@@ -148,6 +150,7 @@ pub fn resolve(
     }
     Status {
         observed_generation,
+        rules: rules.len(),
         conditions: vec![
             accepted(diagnostics),
             is_resolved(rules, cluster),
