@@ -24,6 +24,7 @@ mod compile;
 mod sequence;
 pub mod compiler;
 pub mod controller;
+pub mod schema;
 pub mod rules;
 pub mod memory;
 pub mod oracle;
