@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod completion;
+pub mod crds;
 pub mod explain;
 pub mod diff;
 pub mod lint;
@@ -38,6 +39,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Print what makes a shell complete the options of egret
     Completion(completion::Arguments),
+    /// Print the CustomResourceDefinitions of Egret's own kinds
+    Crds(crds::Arguments),
     /// List all connections that the policies in manifests allow
     List(list::Arguments),
     /// Show which pods reach which at a port
@@ -73,6 +76,10 @@ impl Arguments {
                 .map(status)
                 .map_err(Failure::from),
             Command::Completion(arguments) => arguments
+                .run(&mut out)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(|error| Failure::from(VerdictError::Output(error))),
+            Command::Crds(arguments) => arguments
                 .run(&mut out)
                 .map(|()| ExitCode::SUCCESS)
                 .map_err(|error| Failure::from(VerdictError::Output(error))),
