@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 
 use clap::{Args, ValueEnum};
-use egret_policies::api::Reading;
 use egret_policies::diagnostic::{Code, ObjectRef, Severity};
 
 use crate::reach::input::{From, ReachError, write_json, write_yaml};
@@ -74,13 +73,8 @@ impl Arguments {
     /// # Errors
     /// Why nothing can be said.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
-        let reading = if self.from.as_stored {
-            Reading::AsStored
-        } else {
-            Reading::AsWritten
-        };
         let loaded = Loaded::read(&self.from.manifests, self.from.as_stored)?;
-        let objects = Objects::read(&self.from.manifests, reading)?;
+        let objects = Objects::read(&self.from.manifests)?;
         write_remarks(&loaded, &objects, remarks)?;
         let findings = find(&loaded, &objects, &self.dns);
         match self.output {
@@ -98,9 +92,7 @@ impl Arguments {
 pub fn find(loaded: &Loaded, objects: &Objects, dns: &[IpAddr]) -> Vec<Finding> {
     let scope = Scope::new(loaded, objects);
     let mut findings: Vec<Finding> = objects.problems.iter().map(Finding::of_problem).collect();
-    let diagnostics = objects.diagnostics.iter();
-    findings.extend(diagnostics.map(|diagnostic| Finding::of_diagnostic(diagnostic, objects)));
-    findings.extend(of_all_manifests(loaded, objects));
+    findings.extend(noted(loaded, objects));
     findings.extend(subjects::selecting_nothing(&scope));
     findings.extend(order::never_reached(&scope));
     findings.extend(order::equal(&scope));
@@ -115,15 +107,13 @@ pub fn find(loaded: &Loaded, objects: &Objects, dns: &[IpAddr]) -> Vec<Finding> 
     findings
 }
 
-/// What no object shows alone. Equal priorities are looked at again: only where they matter.
-fn of_all_manifests(loaded: &Loaded, objects: &Objects) -> Vec<Finding> {
+/// What reading and lowering noted. Equal priorities are looked at again: only where they matter.
+fn noted(loaded: &Loaded, objects: &Objects) -> Vec<Finding> {
     let manifests = &loaded.manifests;
     let mut findings = Vec::new();
     for (object, notes) in &manifests.object_notes {
-        let of_all = notes
-            .iter()
-            .filter(|note| note.file.is_none() && note.code != Code::EqualPriority.id());
-        findings.extend(of_all.map(|note| Finding::of_note(note, objects, object)));
+        let others = notes.iter().filter(|note| note.code != Code::EqualPriority.id());
+        findings.extend(others.map(|note| Finding::of_note(note, objects, object)));
     }
     for (pod, notes) in &manifests.pod_notes {
         let origin = manifests.origins.get(pod).cloned();

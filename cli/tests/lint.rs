@@ -393,7 +393,11 @@ fn diagnostics_of_reading_are_findings_with_file_line_and_fix() {
     let line = 1 + manifests.lines().position(|line| line.contains("form")).unwrap();
     assert_eq!(row["line"], line);
     assert!(
-        row["fix"].as_str().unwrap().contains("one of from, ports"),
+        row["found"].as_str().unwrap().contains("one of from, ports"),
+        "{row}"
+    );
+    assert!(
+        row["fix"].as_str().unwrap().starts_with("Correct its name"),
         "{row}"
     );
 }
@@ -448,6 +452,27 @@ fn what_cannot_be_read_ends_with_2() {
         assert_eq!((answered.status, answered.stdout.as_str()), (Some(2), ""));
         assert!(answered.stderr.contains("all.yaml:"), "{}", answered.stderr);
     }
+}
+
+#[test]
+fn a_pipe_is_linted_though_it_can_be_read_only_once() {
+    let manifests = pod("a/web", "app: web", &[V4])
+        + &network_policy(
+            "a/p",
+            "{podSelector: {matchLabels: {app: wbe}}, ingress: [{form: []}]}",
+        );
+    let asked = Asked::of("lint-pipe");
+    let pipe = asked.folder().join("pipe.yaml");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
+    command.args(["lint", "-o", "json", "--manifests"]).arg(&pipe);
+    let writer = std::thread::spawn(move || fs::write(pipe, manifests).unwrap());
+    let answered = asked::run(command, "");
+    writer.join().unwrap();
+    assert_eq!(answered.status, Some(1), "{}", answered.stderr);
+    let rows = answered.rows();
+    let codes: Vec<&Value> = rows.iter().map(|row| &row["code"]).collect();
+    assert_eq!(codes, ["EG1001", "EG0103"]);
 }
 
 #[test]

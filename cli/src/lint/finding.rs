@@ -56,18 +56,28 @@ impl Finding {
         }
     }
 
-    /// A diagnostic of lowering, or of policies side by side.
+    /// A diagnostic of policies side by side.
     pub(super) fn of_diagnostic(diagnostic: &Diagnostic, objects: &Objects) -> Self {
         let (file, line) = objects.place(&diagnostic.object, &diagnostic.field);
+        let Diagnostic {
+            code,
+            severity,
+            object,
+            field,
+            found,
+            accepted,
+            enforced,
+            position: _,
+        } = diagnostic;
         Self {
             file,
-            line: diagnostic.position.map(|position| position.line).or(line),
-            severity: diagnostic.severity,
-            code: diagnostic.code.id(),
-            object: Some(diagnostic.object.to_string()),
-            field: Some(diagnostic.field.clone()).filter(|field| !field.is_empty()),
-            found: format!("found {}; enforced: {}", diagnostic.found, diagnostic.enforced),
-            fix: fix(diagnostic.code.id(), &diagnostic.accepted),
+            line,
+            severity: *severity,
+            code: code.id(),
+            object: Some(object.to_string()),
+            field: Some(field.clone()).filter(|field| !field.is_empty()),
+            found: format!("found {found}; accepted: {accepted}; enforced: {enforced}"),
+            fix: code.fix().to_owned(),
         }
     }
 
@@ -80,15 +90,18 @@ impl Finding {
             code: problem.code.id(),
             object: None,
             field: Some(problem.field.clone()).filter(|field| !field.is_empty()),
-            found: format!("found {}", problem.found),
-            fix: fix(problem.code.id(), &problem.accepted),
+            found: format!("found {}; accepted: {}", problem.found, problem.accepted),
+            fix: problem.code.fix().to_owned(),
         }
     }
 
-    /// What the reading of all manifests noted of an object.
+    /// What reading and lowering noted of an object.
     pub(super) fn of_note(note: &Note, objects: &Objects, object: &ObjectRef) -> Self {
         let field = note.field.as_deref().unwrap_or_default();
-        let (file, line) = objects.place(object, field);
+        let (file, line) = match &note.file {
+            Some(file) => (Some(file.clone()), note.line),
+            None => objects.place(object, field),
+        };
         Self {
             file,
             line,
@@ -100,8 +113,4 @@ impl Finding {
             fix: fix_of(note.code).to_owned(),
         }
     }
-}
-
-fn fix(id: &str, accepted: &str) -> String {
-    format!("{} Accepted: {accepted}.", fix_of(id))
 }

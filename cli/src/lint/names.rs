@@ -194,13 +194,11 @@ fn has_cluster_address(scope: &Scope<'_>, service: &Service) -> bool {
         namespace: Some(service.key.namespace().into()),
         name: service.key.name().into(),
     };
-    let written = |path: &[&str]| {
-        scope
-            .objects
-            .get(&reference)
-            .and_then(|object| text_at(object, path))
+    let Some(object) = scope.objects.get(&reference) else {
+        return !service.addresses.is_empty();
     };
-    written(&["spec", "clusterIP"]) != Some("None") && written(&["spec", "type"]) != Some("ExternalName")
+    text_at(object, &["spec", "clusterIP"]) != Some("None")
+        && text_at(object, &["spec", "type"]) != Some("ExternalName")
 }
 
 /// By the default domain of clusters (Kubernetes DNS-Based Service Discovery).

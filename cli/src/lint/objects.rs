@@ -1,13 +1,13 @@
-//! The objects as they were written: for the line of a field, and for what no policy depends on.
+//! The objects as they were written: for the line of a field, and for what the model leaves out. Of a pipe, which
+//! cannot be read a second time, nothing is known here; findings are then without a line.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use egret_policies::api::manifest::{Problem, read};
-use egret_policies::api::{Node, Object, Reading, Value};
-use egret_policies::diagnostic::{Diagnostic, ObjectRef};
-use egret_policies::lower::lower_as;
+use egret_policies::api::{Node, Object, Value};
+use egret_policies::diagnostic::ObjectRef;
 
 use crate::verdict::files::find_manifests;
 use crate::verdict::manifests::UnreadableManifests;
@@ -16,8 +16,6 @@ use crate::verdict::manifests::UnreadableManifests;
 #[derive(Debug, Default)]
 pub struct Objects {
     written: BTreeMap<ObjectRef, (String, Object)>,
-    /// What is wrong with objects.
-    pub diagnostics: Vec<Diagnostic>,
     /// What is wrong with files.
     pub problems: Vec<Problem>,
 }
@@ -27,15 +25,17 @@ impl Objects {
     ///
     /// # Errors
     /// A path or file cannot be read.
-    pub fn read(paths: &[PathBuf], reading: Reading) -> Result<Self, UnreadableManifests> {
+    pub fn read(paths: &[PathBuf]) -> Result<Self, UnreadableManifests> {
         let mut objects = Self::default();
         for path in find_manifests(paths)?.read {
-            objects.read_file(&path, reading)?;
+            if path.is_file() {
+                objects.read_file(&path)?;
+            }
         }
         Ok(objects)
     }
 
-    fn read_file(&mut self, path: &Path, reading: Reading) -> Result<(), UnreadableManifests> {
+    fn read_file(&mut self, path: &Path) -> Result<(), UnreadableManifests> {
         let text = fs::read_to_string(path).map_err(|cause| UnreadableManifests::File {
             path: path.to_owned(),
             cause,
@@ -45,7 +45,6 @@ impl Objects {
         self.problems.extend(manifest.problems);
         for document in manifest.documents {
             let object = document.object;
-            self.diagnostics.extend(lower_as(&object, reading).diagnostics);
             self.written.insert(object.reference(), (file.clone(), object));
         }
         Ok(())
