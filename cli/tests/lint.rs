@@ -315,6 +315,24 @@ fn dns_is_also_blocked_by_the_policies_of_its_own_pods() {
 }
 
 #[test]
+fn a_network_policy_does_not_keep_pods_from_dns_on_their_own_node() {
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\n\
+                status: {addresses: [{type: InternalIP, address: 10.9.0.1}]}\n";
+    let allowed = "egress: [{action: Accept, to: [{domainNames: [api.example.com]}]}]";
+    let manifests = pod("a/web", "app: web", &[V4])
+        + node
+        + &network_policy("a/p", "{podSelector: {}, policyTypes: [Egress]}")
+        + &cluster_policy("p", "Admin", allowed);
+    let at = "EG1006 ClusterNetworkPolicy/p spec.egress[0]";
+    assert_eq!(
+        found("dns-elsewhere", &manifests, &["--dns", "10.9.0.2"]),
+        [at, at]
+    );
+    let nothing: [&str; 0] = [];
+    assert_eq!(found("dns-on-node", &manifests, &["--dns", "10.9.0.1"]), nothing);
+}
+
+#[test]
 fn without_a_dns_server_that_is_known_there_is_an_info() {
     let manifests = pod("a/web", "app: web", &[V4]) + &by_name("Admin", "api.example.com", ALLOW_DNS);
     let expected = "EG1007 ClusterNetworkPolicy/p spec.egress[1]";

@@ -157,20 +157,21 @@ fn blocked(
         let Some(own) = pod.addresses.iter().find(same) else {
             continue;
         };
-        let decide = |pod: &PodKey, direction, peer| {
+        let decide = |pod: &PodKey, direction, peer, peer_is_own_node| {
             scope.loaded.memory.decide(
                 &Connection {
                     pod: pod.clone(),
                     direction,
                     peer,
-                    peer_is_own_node: false,
+                    peer_is_own_node,
                     protocol: Protocol::Port(transport, DNS_PORT),
                 },
                 NOW,
             )
         };
-        let egress = decide(&pod.key, Direction::Egress, *server);
-        let ingress = of.as_ref().map(|of| decide(of, Direction::Ingress, *own));
+        let is_own_node = scope.loaded.cluster.is_own_node(pod, *server);
+        let egress = decide(&pod.key, Direction::Egress, *server, is_own_node);
+        let ingress = of.as_ref().map(|of| decide(of, Direction::Ingress, *own, false));
         let denied = [Some(egress), ingress]
             .into_iter()
             .flatten()
