@@ -143,6 +143,24 @@ fn a_rule_behind_a_policy_of_a_stronger_priority_is_found_if_all_its_pods_are_of
 }
 
 #[test]
+fn a_rule_of_a_firewall_behind_a_wider_one_is_found() {
+    let of = |first: &str| {
+        pod("a/web", "app: web", &[V4])
+            + "---\napiVersion: policy.egret.dev/v1alpha1\nkind: ClusterEgressFirewall\nmetadata: {name: f}\n"
+            + &format!(
+                "spec: {{services: {{exposure: Ignore}}, rules: [{{action: Deny, to: [{{networks: [{first}]}}]}}, {{action: Allow, to: [{{networks: [10.1.0.0/16]}}]}}]}}\n"
+            )
+    };
+    let expected = "EG1002 ClusterEgressFirewall/f spec.rules[1]";
+    assert_found(
+        "hidden-in-firewall",
+        [&of("10.0.0.0/8"), &of("10.2.0.0/16")],
+        &[],
+        expected,
+    );
+}
+
+#[test]
 fn equal_priorities_are_found_where_policies_may_be_about_one_pod() {
     let of = |namespace: &str| {
         let rules = "ingress: [{action: Deny, from: [{namespaces: {}}]}]";

@@ -98,16 +98,20 @@ fn excludes(this: &Requirement, that: &Requirement) -> bool {
     }
 }
 
-/// `networks` are compared with addresses, whoever has them.
+/// `networks` are compared with addresses, whoever has them; those of what is external are not.
 fn has_all_addresses(peers: &[Peer]) -> bool {
-    [Family::V4, Family::V6]
-        .into_iter()
-        .all(|family| has_all_of(peers, family))
+    let has = |family| networks(peers).any(|network| is_all_of(network, family));
+    has(Family::V4) && has(Family::V6)
 }
 
-/// Whether all addresses of a family are among the networks of peers.
+/// Whether all addresses of a family are among the networks of peers, or all that are external.
 pub(super) fn has_all_of(peers: &[Peer], family: Family) -> bool {
-    networks(peers).any(|network| network.prefix_len() == 0 && Family::of_net(network) == family)
+    let mut all = networks(peers).chain(external(peers));
+    all.any(|network| is_all_of(network, family))
+}
+
+fn is_all_of(network: &IpNet, family: Family) -> bool {
+    network.prefix_len() == 0 && Family::of_net(network) == family
 }
 
 fn networks(peers: &[Peer]) -> impl Iterator<Item = &IpNet> {
@@ -122,11 +126,27 @@ fn networks(peers: &[Peer]) -> impl Iterator<Item = &IpNet> {
     })
 }
 
+fn external(peers: &[Peer]) -> impl Iterator<Item = &IpNet> {
+    peers.iter().flat_map(|peer| match peer {
+        Peer::External(networks) => networks.as_slice(),
+        Peer::Pods { .. }
+        | Peer::Networks(_)
+        | Peer::Nodes(_)
+        | Peer::NodeAddresses(_)
+        | Peer::ApiServer
+        | Peer::Names(_) => &[],
+    })
+}
+
 fn covers_peer(wide: &[Peer], narrow: &Peer) -> bool {
     match narrow {
         Peer::Networks(narrow) => narrow
             .iter()
             .all(|narrow| networks(wide).any(|wide| wide.contains(narrow))),
+        Peer::External(narrow) => narrow.iter().all(|narrow| {
+            let mut all = networks(wide).chain(external(wide));
+            all.any(|wide| wide.contains(narrow))
+        }),
         Peer::Names(narrow) => narrow.iter().all(|narrow| {
             wide.iter().any(|wide| match wide {
                 Peer::Names(wide) => wide.iter().any(|wide| covers_name(wide, narrow)),
@@ -150,9 +170,7 @@ fn covers_peer(wide: &[Peer], narrow: &Peer) -> bool {
             | Peer::External(_)
             | Peer::ApiServer => false,
         }),
-        Peer::Nodes(_) | Peer::NodeAddresses(_) | Peer::External(_) | Peer::ApiServer => {
-            wide.contains(narrow)
-        }
+        Peer::Nodes(_) | Peer::NodeAddresses(_) | Peer::ApiServer => wide.contains(narrow),
     }
 }
 
