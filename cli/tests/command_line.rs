@@ -19,7 +19,7 @@ fn egret(arguments: &[&str], input: &str) -> Answered {
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy/examples")
+        .join("../deploy/examples/by-name")
         .join(name)
 }
 

@@ -12,7 +12,7 @@ mod asked;
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy/examples")
+        .join("../deploy/examples/by-name")
         .join(name)
 }
 

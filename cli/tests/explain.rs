@@ -13,7 +13,7 @@ const EXAMPLES: [&str; 2] = ["probes.jsonl", "records.jsonl"];
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy/examples")
+        .join("../deploy/examples/by-name")
         .join(name)
 }
 

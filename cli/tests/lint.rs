@@ -513,7 +513,7 @@ fn a_pipe_is_linted_though_it_can_be_read_only_once() {
 
 #[test]
 fn the_examples_are_free_of_errors_and_warnings() {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/by-name");
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.arg("lint").arg("--manifests").arg(examples);
     command.args(["--dns", "169.254.20.10", "--dns", "fd00:53::10"]);

@@ -20,7 +20,7 @@ pub(super) fn apply_the_examples(stage: &mut Stage) -> Result<Seen, DemoError> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         stage
             .screen()
-            .typed("#", &format!("cp deploy/examples/{name} {folder}/"));
+            .typed("#", &format!("cp deploy/examples/by-name/{name} {folder}/"));
         stage
             .world
             .manifests()

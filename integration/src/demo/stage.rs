@@ -123,7 +123,7 @@ impl Stage {
 
 /// The examples that are applied: all YAML but the made-up cluster that is for `egret verdict` alone.
 pub(super) fn examples() -> Result<Vec<PathBuf>, DemoError> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/by-name");
     let mut files = Vec::new();
     for entry in fs::read_dir(&folder).map_err(WorldError::file(&folder))? {
         let path = entry?.path();

@@ -16,7 +16,7 @@ pub(super) const STORY: &[Step] = &[
     Step {
         title: "Policies are put into force",
         about: &[
-            "The files of deploy/examples/ are copied into the folder that the enforcer watches. Until then \
+            "The files of deploy/examples/by-name/ are copied into the folder that the enforcer watches. Until then \
              every pod may connect everywhere.",
         ],
         expected: "an address that nobody was told: open before, refused after",
