@@ -8,6 +8,7 @@ use egret_policies::diagnostic::{Code, ObjectRef, Severity};
 
 use crate::reach::input::{From, ReachError, write_json, write_yaml};
 use crate::reach::load::Loaded;
+use crate::verdict::texts::Texts;
 
 pub mod code;
 pub mod finding;
@@ -73,8 +74,9 @@ impl Arguments {
     /// # Errors
     /// Why nothing can be said.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
-        let loaded = Loaded::read(&self.from.manifests, self.from.as_stored)?;
-        let objects = Objects::read(&self.from.manifests)?;
+        let texts = Texts::read(&self.from.manifests)?;
+        let loaded = Loaded::of_texts(&texts, self.from.as_stored)?;
+        let objects = Objects::of(&texts);
         write_remarks(&loaded, &objects, remarks)?;
         let findings = find(&loaded, &objects, &self.dns);
         match self.output {

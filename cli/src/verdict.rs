@@ -25,6 +25,7 @@ pub mod route;
 pub mod row;
 pub mod selection;
 pub mod table;
+pub mod texts;
 
 use answer::Answerer;
 use ask::{Ask, AskError, write_remarks};

@@ -508,7 +508,8 @@ fn a_pipe_is_linted_though_it_can_be_read_only_once() {
     assert_eq!(answered.status, Some(1), "{}", answered.stderr);
     let rows = answered.rows();
     let codes: Vec<&Value> = rows.iter().map(|row| &row["code"]).collect();
-    assert_eq!(codes, ["EG1001", "EG0103"]);
+    assert_eq!(codes, ["EG0103", "EG1001"]);
+    assert_eq!(rows[1]["line"], 11, "{}", rows[1]);
 }
 
 #[test]

@@ -1,16 +1,12 @@
-//! The objects as they were written: for the line of a field, and for what the model leaves out. Of a pipe, which
-//! cannot be read a second time, nothing is known here; findings are then without a line.
+//! The objects as they were written: for the line of a field, and for what the model leaves out.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use egret_policies::api::manifest::{Problem, read};
 use egret_policies::api::{Node, Object, Value};
 use egret_policies::diagnostic::ObjectRef;
 
-use crate::verdict::files::find_manifests;
-use crate::verdict::manifests::UnreadableManifests;
+use crate::verdict::texts::{Text, Texts};
 
 /// Every object with its file.
 #[derive(Debug, Default)]
@@ -21,33 +17,23 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Reads all manifests of the paths.
-    ///
-    /// # Errors
-    /// A path or file cannot be read.
-    pub fn read(paths: &[PathBuf]) -> Result<Self, UnreadableManifests> {
+    /// Of all manifests.
+    #[must_use]
+    pub fn of(texts: &Texts) -> Self {
         let mut objects = Self::default();
-        for path in find_manifests(paths)?.read {
-            if path.is_file() {
-                objects.read_file(&path)?;
-            }
+        for text in &texts.read {
+            objects.take(text);
         }
-        Ok(objects)
+        objects
     }
 
-    fn read_file(&mut self, path: &Path) -> Result<(), UnreadableManifests> {
-        let text = fs::read_to_string(path).map_err(|cause| UnreadableManifests::File {
-            path: path.to_owned(),
-            cause,
-        })?;
-        let file = path.display().to_string();
-        let manifest = read(&text, &file);
+    fn take(&mut self, Text { file, text }: &Text) {
+        let manifest = read(text, file);
         self.problems.extend(manifest.problems);
         for document in manifest.documents {
             let object = document.object;
-            self.written.insert(object.reference(), (file.clone(), object));
+            self.written.insert(object.reference(), (file.to_string(), object));
         }
-        Ok(())
     }
 
     /// An object.

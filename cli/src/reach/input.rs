@@ -11,7 +11,7 @@ use crate::verdict::manifests::UnreadableManifests;
 /// Which manifests.
 #[derive(Args, Debug)]
 pub struct From {
-    /// Files or folders (with all below them) of YAML or JSON manifests
+    /// Files or folders (with all below them) of YAML or JSON manifests; "-" is standard input
     ///
     /// What is read is the same as for `egret verdict`.
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]

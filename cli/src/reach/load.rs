@@ -16,6 +16,7 @@ use egret_shared::time::Timestamp;
 use crate::verdict::cluster::{Cluster, Member, Used, make_up};
 use crate::verdict::manifests::{Manifests, UnreadableManifests};
 use crate::verdict::selection;
+use crate::verdict::texts::{Texts, read_stdin_once};
 
 /// No record lives at any moment: one is as good as another.
 const NOW: Timestamp = Timestamp::from_millis(0);
@@ -37,7 +38,15 @@ impl Loaded {
     /// # Errors
     /// They cannot be read.
     pub fn read(paths: &[PathBuf], as_stored: bool) -> Result<Self, UnreadableManifests> {
-        let manifests = Manifests::read(paths, reading(as_stored))?;
+        Self::of_texts(&Texts::read(paths)?, as_stored)
+    }
+
+    /// Compiles manifests that are at hand.
+    ///
+    /// # Errors
+    /// Something in them is no object.
+    pub fn of_texts(texts: &Texts, as_stored: bool) -> Result<Self, UnreadableManifests> {
+        let manifests = Manifests::of(texts, reading(as_stored))?;
         let made_up = make_up(&without_address(&manifests), &used(&manifests));
         Ok(Self::of(manifests, &made_up))
     }
@@ -51,6 +60,7 @@ impl Loaded {
         after: &[PathBuf],
         as_stored: bool,
     ) -> Result<[Self; 2], UnreadableManifests> {
+        read_stdin_once(before.iter().chain(after).map(PathBuf::as_path))?;
         let before = Manifests::read(before, reading(as_stored))?;
         let after = Manifests::read(after, reading(as_stored))?;
         let (mut in_use, used_after) = (used(&before), used(&after));

@@ -14,12 +14,13 @@ use super::input::{BadQuestion, Destination, Probe, Question, ReadError, Record,
 use super::judge::{Judge, Unused};
 use super::manifests::{Manifests, UnreadableManifests};
 use super::selection;
+use super::texts::read_stdin_once;
 
 /// Questions on the command line, with what they are about.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("asked").required(true).args(["probes", "from"]))]
 pub struct Ask {
-    /// Files or folders (with all below them) of YAML or JSON manifests
+    /// Files or folders (with all below them) of YAML or JSON manifests; "-" is standard input
     ///
     /// Namespaces, Pods, workloads (each counts as one pod of its template), Nodes, Services,
     /// EndpointSlices and policies are read; other kinds are counted and skipped, and so are files whose
@@ -84,6 +85,8 @@ impl Ask {
         } else {
             Reading::AsWritten
         };
+        let others = self.probes.iter().chain(&self.records);
+        read_stdin_once(self.manifests.iter().chain(others).map(PathBuf::as_path))?;
         let mut manifests = Manifests::read(&self.manifests, reading)?;
         let question = self.question.probe()?;
         let is_single = question.is_some();

@@ -22,6 +22,12 @@ pub struct ManifestFiles {
     pub ignored: Vec<PathBuf>,
 }
 
+/// Whether a path stands for standard input.
+#[must_use]
+pub fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
 /// Finds the manifests of the paths, folders with all below them. Entries of folders that start with a dot
 /// are left out: they are editors', git's, and the copies that a mounted ConfigMap keeps.
 ///
@@ -31,6 +37,10 @@ pub fn find_manifests(paths: &[PathBuf]) -> Result<ManifestFiles, UnreadablePath
     let mut found = ManifestFiles::default();
     let mut seen = BTreeSet::new();
     for path in paths {
+        if is_stdin(path) {
+            found.read.push(path.clone());
+            continue;
+        }
         let metadata = fs::metadata(path).map_err(|cause| unreadable(path, cause))?;
         if metadata.is_dir() {
             find_in_folder(path, &mut seen, &mut found.read)?;

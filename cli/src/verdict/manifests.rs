@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use egret_policies::api::manifest::{Problem, read};
@@ -18,8 +17,9 @@ use egret_policies::model::cluster::{EndpointSlice, Entity, EntityKey, Namespace
 use egret_shared::pod::PodKey;
 
 use super::cluster::Member;
-use super::files::{UnreadablePath, find_manifests};
+use super::files::UnreadablePath;
 use super::note::Note;
+use super::texts::{Text, Texts};
 
 mod serving;
 
@@ -70,6 +70,9 @@ pub enum UnreadableManifests {
         /// What the system said.
         cause: io::Error,
     },
+    /// Several paths are `-`.
+    #[error("- is standard input, which can be read only once")]
+    StdinTwice,
     /// Files hold something that is no object.
     #[error("{}", Lines(.0))]
     Problems(Vec<Problem>),
@@ -93,12 +96,19 @@ impl Manifests {
     /// # Errors
     /// Something could not be read. Nobody can say what is missing, so there is no answer from the rest.
     pub fn read(paths: &[PathBuf], reading: Reading) -> Result<Self, UnreadableManifests> {
-        let files = find_manifests(paths)?;
+        Self::of(&Texts::read(paths)?, reading)
+    }
+
+    /// Reads manifests that are at hand.
+    ///
+    /// # Errors
+    /// Something in them is no object.
+    pub fn of(texts: &Texts, reading: Reading) -> Result<Self, UnreadableManifests> {
         let mut collector = Collector::new(reading);
-        for path in &files.read {
-            collector.read_file(path)?;
+        for text in &texts.read {
+            collector.read_text(text);
         }
-        for path in &files.ignored {
+        for path in &texts.ignored {
             let remark = format!(
                 "{}: ignored, its name ends in none of .yaml, .yml, .json",
                 path.display()
@@ -164,21 +174,15 @@ impl Collector {
         }
     }
 
-    fn read_file(&mut self, path: &Path) -> Result<(), UnreadableManifests> {
-        let text = fs::read_to_string(path).map_err(|cause| UnreadableManifests::File {
-            path: path.to_owned(),
-            cause,
-        })?;
-        let file: Arc<str> = path.display().to_string().into();
-        let manifest = read(&text, &file);
+    fn read_text(&mut self, Text { file, text }: &Text) {
+        let manifest = read(text, file);
         for (kind, count) in manifest.skipped {
             *self.manifests.skipped.entry(kind).or_default() += count;
         }
         self.problems.extend(manifest.problems);
         for document in manifest.documents {
-            self.take_object(&document.object, &file);
+            self.take_object(&document.object, file);
         }
-        Ok(())
     }
 
     fn take_object(&mut self, object: &Object, file: &Arc<str>) {

@@ -1,0 +1,82 @@
+//! The texts of manifests, each read once: what comes through standard input or another pipe cannot be read a
+//! second time, although some commands look at it twice.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::files::{find_manifests, is_stdin};
+use super::manifests::UnreadableManifests;
+
+/// What standard input is called in messages.
+const STDIN: &str = "<stdin>";
+
+/// A file that was read.
+#[derive(Debug)]
+pub struct Text {
+    /// Its name, for messages.
+    pub file: Arc<str>,
+    /// All of it.
+    pub text: String,
+}
+
+/// All manifests of some paths.
+#[derive(Debug, Default)]
+pub struct Texts {
+    /// What was read, in order.
+    pub read: Vec<Text>,
+    /// Named on the command line, but neither YAML nor JSON by name.
+    pub ignored: Vec<PathBuf>,
+}
+
+impl Texts {
+    /// Reads all manifests of the paths; `-` is standard input.
+    ///
+    /// # Errors
+    /// Something could not be read. Nobody can say what is missing.
+    pub fn read(paths: &[PathBuf]) -> Result<Self, UnreadableManifests> {
+        read_stdin_once(paths.iter().map(PathBuf::as_path))?;
+        let files = find_manifests(paths)?;
+        let read = files.read.iter().map(|path| read_text(path));
+        Ok(Self {
+            read: read.collect::<Result<_, _>>()?,
+            ignored: files.ignored,
+        })
+    }
+}
+
+/// Refuses paths of which more than one is standard input.
+///
+/// # Errors
+/// They are.
+pub fn read_stdin_once<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), UnreadableManifests> {
+    match paths.into_iter().filter(|path| is_stdin(path)).count() {
+        0 | 1 => Ok(()),
+        _ => Err(UnreadableManifests::StdinTwice),
+    }
+}
+
+fn read_text(path: &Path) -> Result<Text, UnreadableManifests> {
+    let (file, text) = if is_stdin(path) {
+        (STDIN.to_owned(), read_stdin())
+    } else {
+        (path.display().to_string(), fs::read_to_string(path))
+    };
+    match text {
+        Ok(text) => Ok(Text {
+            file: file.into(),
+            text,
+        }),
+        Err(cause) => Err(UnreadableManifests::File {
+            path: file.into(),
+            cause,
+        }),
+    }
+}
+
+fn read_stdin() -> io::Result<String> {
+    let mut text = String::new();
+    io::stdin().lock().read_to_string(&mut text)?;
+    Ok(text)
+}
