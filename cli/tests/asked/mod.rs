@@ -70,9 +70,14 @@ impl Asked {
         ))
     }
 
-    pub fn record(mut self, pod: &str, name: &str, address: &str) -> Self {
+    pub fn record(self, pod: &str, name: &str, address: &str) -> Self {
+        self.record_for(pod, name, address, 30)
+    }
+
+    /// A record of so many seconds.
+    pub fn record_for(mut self, pod: &str, name: &str, address: &str, ttl: u64) -> Self {
         self.records.push(format!(
-            r#"{{"pod":"{pod}","name":"{name}","address":"{address}","ttl":30}}"#
+            r#"{{"pod":"{pod}","name":"{name}","address":"{address}","ttl":{ttl}}}"#
         ));
         self
     }
@@ -202,7 +207,7 @@ pub fn leads_to_its_end(side: &Value) -> Result<(), String> {
 }
 
 /// `{…}` is JSON, an address is an `ip`, everything else a pod.
-fn end(text: &str) -> String {
+pub fn end(text: &str) -> String {
     if text.starts_with('{') {
         text.to_owned()
     } else if text.parse::<std::net::IpAddr>().is_ok() {
