@@ -262,7 +262,7 @@ impl<'a> Field<'a> {
 
 /// Adds a field's name to a path; names that are no plain words are put in brackets.
 pub(super) fn append(path: &mut String, key: &str) {
-    let plain = !key.is_empty()
+    let plain = (1..=SHORT).contains(&key.len())
         && key
             .chars()
             .all(|letter| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-');
@@ -276,11 +276,14 @@ pub(super) fn append(path: &mut String, key: &str) {
     }
 }
 
-/// At most 80 characters, on one line.
+/// The characters of a text that are shown.
+const SHORT: usize = 80;
+
+/// At most so many characters, on one line.
 fn shorten(text: &str) -> String {
     let mut short: String = text
         .chars()
-        .take(80)
+        .take(SHORT)
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .collect();
     if short.len() < text.len() {

@@ -8,9 +8,16 @@ use super::Reading;
 use super::field::Field;
 use super::node::{Mapping, Node, Value};
 use super::notes::{Note, Notes, Refused};
-use super::object::{Class, Kind, Object, classify, metadata};
+use super::object::{Class, Kind, MAX_NAME, Object, classify, metadata};
 use super::yaml;
 use crate::diagnostic::{Code, Position, Severity};
+
+mod octets;
+
+pub use octets::{MAX_BYTES, read_octets, text_of};
+
+/// The problems of a file that are told: nobody reads more, and a hostile file could have a million.
+const MAX_PROBLEMS: usize = 100;
 
 /// What a file holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +90,7 @@ pub fn read(text: &str, file: &str) -> Manifest {
         file: file.into(),
         manifest: Manifest::default(),
         seen: HashMap::new(),
+        untold: None,
     };
     for document in yaml::documents(text) {
         match document {
@@ -106,13 +114,21 @@ pub fn read(text: &str, file: &str) -> Manifest {
             }
         }
     }
-    reader.manifest
+    reader.finish()
 }
 
 struct Reader {
     file: Arc<str>,
     manifest: Manifest,
     seen: HashMap<Identity, Position>,
+    untold: Option<Untold>,
+}
+
+/// Problems for which there was no room.
+struct Untold {
+    count: usize,
+    first: Position,
+    worst: Severity,
 }
 
 /// Kind as written (`Kind::Workload` is of many, and the versions of a policy kind are one object),
@@ -149,7 +165,7 @@ impl Reader {
         let mut notes = Notes::new(Reading::AsWritten);
         let root = Field::root(tree);
         let mut read = |key: &str, inherited: Option<&str>| match (root.get(key), inherited) {
-            (Some(field), _) => field.text(&mut notes).map(str::to_owned),
+            (Some(field), _) => word(&field, &mut notes),
             (None, Some(inherited)) => Ok(inherited.to_owned()),
             (None, None) => Err(root.refuse(
                 Code::NotAnObject,
@@ -264,15 +280,26 @@ impl Reader {
     }
 
     fn repeated_field(&mut self, field: String, position: Position) {
-        let found = "the field again".to_owned();
-        let accepted = "the field once; the last one counts";
-        self.problem(Code::DuplicateField, position, &field, found, accepted);
-        // Of two specs nobody can say which one was meant.
-        let name = field.rsplit('.').next().unwrap_or_default();
-        let last = self.manifest.problems.last_mut();
-        if let Some(problem) = last.filter(|_| matches!(name, "apiVersion" | "kind" | "metadata" | "spec")) {
-            problem.severity = Severity::Error;
-        }
+        // Of two specs, or two names, nobody can say which one was meant.
+        let last = field.rsplit('.').next().unwrap_or_default();
+        let is_identity = matches!(last, "apiVersion" | "kind" | "metadata" | "spec")
+            || field.ends_with("metadata.name")
+            || field.ends_with("metadata.namespace");
+        let severity = if is_identity {
+            Severity::Error
+        } else {
+            Code::DuplicateField.severity()
+        };
+        self.keep(Problem {
+            severity,
+            ..self.describe(
+                Code::DuplicateField,
+                position,
+                &field,
+                "the field again".to_owned(),
+                "the field once; the last one counts",
+            )
+        });
     }
 
     fn take(&mut self, notes: Notes, path: &str) {
@@ -286,7 +313,7 @@ impl Reader {
                 accepted,
                 enforced: _,
             } = note;
-            self.manifest.problems.push(Problem {
+            self.keep(Problem {
                 file: Arc::clone(&self.file),
                 position,
                 code,
@@ -299,7 +326,18 @@ impl Reader {
     }
 
     fn problem(&mut self, code: Code, position: Position, field: &str, found: String, accepted: &str) {
-        self.manifest.problems.push(Problem {
+        self.keep(self.describe(code, position, field, found, accepted));
+    }
+
+    fn describe(
+        &self,
+        code: Code,
+        position: Position,
+        field: &str,
+        found: String,
+        accepted: &str,
+    ) -> Problem {
+        Problem {
             file: Arc::clone(&self.file),
             position,
             code,
@@ -307,8 +345,46 @@ impl Reader {
             field: field.trim_end_matches('.').to_owned(),
             found,
             accepted: accepted.to_owned(),
-        });
+        }
     }
+
+    fn keep(&mut self, problem: Problem) {
+        if self.manifest.problems.len() < MAX_PROBLEMS {
+            return self.manifest.problems.push(problem);
+        }
+        let untold = self.untold.get_or_insert(Untold {
+            count: 0,
+            first: problem.position,
+            worst: problem.severity,
+        });
+        untold.count += 1;
+        // The worst is the least: errors come first.
+        untold.worst = untold.worst.min(problem.severity);
+    }
+
+    /// Says how many problems are not told; an error among them is one still.
+    fn finish(mut self) -> Manifest {
+        if let Some(Untold { count, first, worst }) = self.untold.take() {
+            let found = format!("{count} more problems from here on");
+            let accepted = "a file with fewer problems";
+            let problem = self.describe(Code::TooManyDiagnostics, first, "", found, accepted);
+            self.manifest.problems.push(Problem {
+                severity: worst,
+                ..problem
+            });
+        }
+        self.manifest
+    }
+}
+
+/// An `apiVersion` or `kind`: what no API server has could fill a screen or command a terminal.
+fn word(field: &Field<'_>, notes: &mut Notes) -> Result<String, Refused> {
+    let text = field.text(notes)?;
+    if text.len() > MAX_NAME || text.contains(char::is_control) {
+        let accepted = format!("at most {MAX_NAME} octets, none of them a control character");
+        return Err(field.refuse(Code::NotAnObject, &accepted, notes));
+    }
+    Ok(text.to_owned())
 }
 
 /// Errors about metadata have their own code: the object is not there, no rule of it is.

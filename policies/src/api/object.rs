@@ -212,8 +212,19 @@ fn own(version: &str, kind: &str) -> Option<Kind> {
     }
 }
 
+/// Whatever the case: `networkpolicy` is no kind of an API server, and not what its author takes for skipped.
 fn is_policy_by_name(kind: &str) -> bool {
-    kind.ends_with("NetworkPolicy") || kind.ends_with("EgressFirewall") || kind.ends_with("EgressPolicy")
+    let kind = kind.trim().to_ascii_lowercase();
+    [
+        "networkpolicy",
+        "networkpolicies",
+        "egressfirewall",
+        "egressfirewalls",
+        "egresspolicy",
+        "egresspolicies",
+    ]
+    .iter()
+    .any(|name| kind.ends_with(name))
 }
 
 /// Who an object is.
@@ -257,8 +268,20 @@ fn name(metadata: &Field<'_>, notes: &mut Notes) -> Result<Arc<str>, Refused> {
     };
     match text {
         "" => Err(field.refuse(Code::NameMissing, "metadata with a name", notes)),
-        text => Ok(text.into()),
+        text => sound(&field, text, notes),
     }
+}
+
+/// The longest name of an object (DNS-1123 subdomain, k8s.io/apimachinery/pkg/util/validation).
+pub(super) const MAX_NAME: usize = 253;
+
+/// A name that can be shown: what no API server admits could fill a screen or command a terminal.
+fn sound(field: &Field<'_>, name: &str, notes: &mut Notes) -> Result<Arc<str>, Refused> {
+    if name.len() > MAX_NAME || name.contains(char::is_control) {
+        let accepted = format!("at most {MAX_NAME} octets, none of them a control character");
+        return Err(field.refuse(Code::Metadata, &accepted, notes));
+    }
+    Ok(name.into())
 }
 
 fn renamed(refused: Refused, notes: &mut Notes) -> Refused {
@@ -272,12 +295,13 @@ fn namespace(metadata: &Field<'_>, kind: Kind, notes: &mut Notes) -> Result<Opti
     if !kind.is_namespaced() {
         return Ok(None);
     }
-    let written = optional_text(metadata, "namespace", notes)?;
-    Ok(Some(
-        written
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| "default".into()),
-    ))
+    let Some(field) = metadata.get("namespace") else {
+        return Ok(Some("default".into()));
+    };
+    match field.text(notes)? {
+        "" => Ok(Some("default".into())),
+        text => sound(&field, text, notes).map(Some),
+    }
 }
 
 fn optional_text(object: &Field<'_>, key: &str, notes: &mut Notes) -> Result<Option<Arc<str>>, Refused> {

@@ -1,23 +1,29 @@
 //! From text to trees. JSON is read as the YAML that it is.
 //!
-//! Everything is bounded: the text, the number of values, the values that aliases repeat (an "alias bomb"
-//! of a few lines stands for billions), and the depth, which the parser bounds itself.
+//! Everything is bounded: the text, the number of values, the values and the octets that aliases repeat (an
+//! "alias bomb" of a few lines stands for billions), and the depth, which the parser bounds itself.
 
 use std::collections::{HashMap, HashSet};
 
-use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag, options};
+use serde_saphyr::granit_parser::{
+    ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag, options,
+};
 
 use super::node::{Entry, Mapping, Node, Scalar, Value};
 use crate::diagnostic::Position;
 
 /// The longest text that is read.
-const MAX_BYTES: usize = 64 << 20;
+pub(super) const MAX_BYTES: usize = 64 << 20;
 /// The documents in a text.
 const MAX_DOCUMENTS: usize = 100_000;
 /// The names and values in a document: less than a second of work, or a List of 20,000 small pods.
-const MAX_NODES: usize = 1_200_000;
+const MAX_NODES: usize = 1_000_000;
 /// The values that aliases and merge keys of a file repeat: no manifest written by hand comes near.
 const MAX_REPEATED: usize = 100_000;
+/// The octets of these values: one text of a megabyte and ten thousand aliases of it are few values.
+const MAX_REPEATED_OCTETS: usize = 16 << 20;
+/// The levels of flow collections, and of block collections.
+const MAX_DEPTH: usize = 255;
 /// The syntax errors of a file after which the rest is not read.
 const MAX_ERRORS: usize = 20;
 
@@ -37,10 +43,14 @@ pub(super) enum Document {
 /// Reads all documents; what follows a syntax error is read from the next `---` on.
 pub(super) fn documents(text: &str) -> Vec<Document> {
     if text.len() > MAX_BYTES {
-        let sentence = format!("{} bytes where at most {MAX_BYTES} are read", text.len());
+        let sentence = format!("more than {MAX_BYTES} octets");
         return vec![Document::TooLarge(Position { line: 1, column: 1 }, sentence)];
     }
-    let mut options = options! { simple_key_max_lookahead: 4096 };
+    let mut options = options! {
+        simple_key_max_lookahead: 4096,
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+    };
     options.set_emit_comments(false);
     let mut reader = Reader {
         parser: Parser::new_from_str_with_options(text.trim_start_matches('\u{feff}'), options),
@@ -96,7 +106,13 @@ impl Reader<'_> {
 }
 
 fn sentence(error: &ScanError) -> String {
-    error.kind().to_string().replace('\n', " ")
+    match error.kind() {
+        ErrorKind::RecursionLimitExceeded => format!("more than {MAX_DEPTH} levels of collections"),
+        ErrorKind::ExpectedDocumentStart => {
+            "something behind the end of the document (a line with --- begins another)".to_owned()
+        }
+        kind => kind.to_string().replace(char::is_control, " "),
+    }
 }
 
 fn position(marker: &Marker) -> Position {
@@ -117,18 +133,52 @@ struct Builder {
     open: Vec<Open>,
     root: Option<Node>,
     repeated_fields: Vec<(String, Position)>,
-    /// Complete anchored values and how many values each is.
-    anchors: HashMap<usize, (Node, usize)>,
-    nodes: usize,
-    repeated_nodes: usize,
+    /// Complete anchored values and their sizes.
+    anchors: HashMap<usize, (Node, Size)>,
+    /// What was read of the document.
+    size: Size,
+    /// What anchors and aliases of all documents stand for.
+    repeated: Size,
     documents: usize,
+}
+
+/// How much something is.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    /// Names and values.
+    nodes: usize,
+    /// Octets of text.
+    octets: usize,
+}
+
+impl Size {
+    const COLLECTION: Self = Self { nodes: 1, octets: 0 };
+
+    const fn of_text(text: &str) -> Self {
+        Self {
+            nodes: 1,
+            octets: text.len(),
+        }
+    }
+
+    const fn since(self, before: Self) -> Self {
+        Self {
+            nodes: self.nodes - before.nodes,
+            octets: self.octets - before.octets,
+        }
+    }
+
+    const fn add(&mut self, more: Self) {
+        self.nodes += more.nodes;
+        self.octets += more.octets;
+    }
 }
 
 struct Open {
     position: Position,
     anchor: usize,
-    /// How many values had been read when it began.
-    nodes_before: usize,
+    /// How much had been read of the document when it began.
+    before: Size,
     content: Content,
 }
 
@@ -146,8 +196,9 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let node = scalar(&text, style, tag.as_deref(), at);
-                self.count(at, 1)?;
-                self.remember(anchor, &node, 1, at)?;
+                let size = Size::of_text(&text);
+                self.count(at, size)?;
+                self.remember(anchor, &node, size, at)?;
                 self.place(node)?;
             }
             Event::SequenceStart(_, anchor, _) => self.begin(at, anchor, Content::Sequence(Vec::new()))?,
@@ -168,12 +219,12 @@ impl Builder {
     }
 
     fn begin(&mut self, position: Position, anchor: usize, content: Content) -> Result<(), Stop> {
-        let nodes_before = self.nodes;
-        self.count(position, 1)?;
+        let before = self.size;
+        self.count(position, Size::COLLECTION)?;
         self.open.push(Open {
             position,
             anchor,
-            nodes_before,
+            before,
             content,
         });
         Ok(())
@@ -199,7 +250,7 @@ impl Builder {
             position: open.position,
             value,
         };
-        let size = self.nodes - open.nodes_before;
+        let size = self.size.since(open.before);
         self.remember(open.anchor, &node, size, open.position)?;
         self.place(node)
     }
@@ -231,7 +282,7 @@ impl Builder {
         Ok(Mapping { entries })
     }
 
-    fn remember(&mut self, anchor: usize, node: &Node, size: usize, at: Position) -> Result<(), Stop> {
+    fn remember(&mut self, anchor: usize, node: &Node, size: Size, at: Position) -> Result<(), Stop> {
         // The parser numbers anchors from 1; 0 is no anchor.
         if anchor != 0 {
             self.count_repeated(at, size)?;
@@ -253,9 +304,9 @@ impl Builder {
         node.map_or(Ok(()), |node| self.place(node))
     }
 
-    fn count(&mut self, at: Position, more: usize) -> Result<(), Stop> {
-        self.nodes += more;
-        if self.nodes > MAX_NODES {
+    fn count(&mut self, at: Position, more: Size) -> Result<(), Stop> {
+        self.size.add(more);
+        if self.size.nodes > MAX_NODES {
             return Err(Stop::Limit(
                 at,
                 format!("more than {MAX_NODES} names and values in a document"),
@@ -264,13 +315,17 @@ impl Builder {
         Ok(())
     }
 
-    fn count_repeated(&mut self, at: Position, more: usize) -> Result<(), Stop> {
-        self.repeated_nodes += more;
-        if self.repeated_nodes > MAX_REPEATED {
-            let sentence = format!("anchors and aliases that stand for more than {MAX_REPEATED} values");
-            return Err(Stop::Limit(at, sentence));
-        }
-        Ok(())
+    fn count_repeated(&mut self, at: Position, more: Size) -> Result<(), Stop> {
+        self.repeated.add(more);
+        let limit = if self.repeated.nodes > MAX_REPEATED {
+            format!("{MAX_REPEATED} values")
+        } else if self.repeated.octets > MAX_REPEATED_OCTETS {
+            format!("{MAX_REPEATED_OCTETS} octets")
+        } else {
+            return Ok(());
+        };
+        let sentence = format!("anchors and aliases that stand for more than {limit}");
+        Err(Stop::Limit(at, sentence))
     }
 
     fn place(&mut self, node: Node) -> Result<(), Stop> {
@@ -324,29 +379,66 @@ impl Builder {
         self.root = None;
         self.repeated_fields.clear();
         self.anchors.clear();
-        self.nodes = 0;
+        self.size = Size::default();
     }
 }
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, position: Position) -> Node {
-    let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
-    let plain = matches!(style, ScalarStyle::Plain) && !is_text;
-    let value = if plain && matches!(text, "" | "~" | "null" | "Null" | "NULL") {
-        Value::Null
-    } else {
-        let text = text.into();
-        Value::Scalar(Scalar { text, plain })
+    let plain = matches!(style, ScalarStyle::Plain);
+    let value = match tag.map(meaning) {
+        None | Some(Meaning::Plain) => untagged(text, plain),
+        Some(Meaning::Text) => untagged(text, false),
+        // `!!binary aGVsbG8=` is the text hello to an API server; what nobody here decodes is taken for no text.
+        Some(Meaning::Other) => Value::Mapping(Mapping {
+            entries: vec![Entry {
+                key: tag.map(Tag::original).unwrap_or_default().into(),
+                position,
+                value: Node {
+                    position,
+                    value: untagged(text, false),
+                },
+            }],
+        }),
     };
     Node { position, value }
 }
 
-fn name_of_field(node: Node) -> Result<(Box<str>, Position), Stop> {
-    match node.value {
-        Value::Scalar(scalar) => Ok((scalar.text, node.position)),
-        Value::Null => Ok(("null".into(), node.position)),
-        Value::Sequence(_) | Value::Mapping(_) => Err(Stop::Syntax(
-            node.position,
-            "the name of a field must be text".to_owned(),
-        )),
+fn untagged(text: &str, plain: bool) -> Value {
+    if plain && matches!(text, "" | "~" | "null" | "Null" | "NULL") {
+        Value::Null
+    } else {
+        let text = text.into();
+        Value::Scalar(Scalar { text, plain })
     }
+}
+
+/// What a tag makes of a scalar.
+enum Meaning {
+    /// What it would be without: `!!int 80`.
+    Plain,
+    /// Text: `!!str 80`, `! 80`.
+    Text,
+    /// Something else: `!!binary aGVsbG8=`, `!Ref name`.
+    Other,
+}
+
+fn meaning(tag: &Tag) -> Meaning {
+    match tag.core_suffix() {
+        Some("str") => Meaning::Text,
+        Some(_) => Meaning::Plain,
+        None if tag.original() == "!" => Meaning::Text,
+        None => Meaning::Other,
+    }
+}
+
+fn name_of_field(node: Node) -> Result<(Box<str>, Position), Stop> {
+    let sentence = match node.value {
+        Value::Scalar(scalar) => return Ok((scalar.text, node.position)),
+        Value::Null => return Ok(("null".into(), node.position)),
+        Value::Sequence(_) => "a list as the name of a field",
+        Value::Mapping(_) => {
+            "a mapping as the name of a field (a template with {{ }} is to be rendered first)"
+        }
+    };
+    Err(Stop::Syntax(node.position, sentence.to_owned()))
 }
