@@ -75,10 +75,16 @@ impl Arguments {
     /// Why nothing can be said.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
         let texts = Texts::read(&self.from.manifests)?;
-        let loaded = Loaded::of_texts(&texts, self.from.as_stored)?;
+        let loaded = Loaded::of_texts(&texts, &self.from)?;
         let objects = Objects::of(&texts);
         write_remarks(&loaded, &objects, remarks)?;
-        let findings = find(&loaded, &objects, &self.dns);
+        let servers: Vec<IpAddr> = self
+            .dns
+            .iter()
+            .chain(&loaded.cluster.dns().addresses)
+            .copied()
+            .collect();
+        let findings = find(&loaded, &objects, &servers);
         match self.output {
             Output::Table => write!(out, "{}", text::table(&findings))?,
             Output::Json => write_json(&findings, out)?,
@@ -151,8 +157,5 @@ fn write_remarks(loaded: &Loaded, objects: &Objects, out: &mut impl Write) -> io
             writeln!(out, "{remark}")?;
         }
     }
-    for (kind, count) in &loaded.manifests.skipped {
-        writeln!(out, "skipped {count} of kind {kind}: no policy depends on it")?;
-    }
-    Ok(())
+    loaded.manifests.write_skipped(out)
 }

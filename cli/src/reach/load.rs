@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use egret_policies::api::Reading;
-use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
+use egret_policies::compiler::{Compiler, DnsStandIn, Event, NodeScope, Settings};
 use egret_policies::memory::Memory;
 use egret_policies::model::Policy;
 use egret_policies::model::cluster::Entity;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use super::input::From;
 use crate::verdict::cluster::{Cluster, Member, Used, make_up};
 use crate::verdict::manifests::{Manifests, UnreadableManifests};
 use crate::verdict::selection;
@@ -37,50 +38,49 @@ impl Loaded {
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn read(paths: &[PathBuf], as_stored: bool) -> Result<Self, UnreadableManifests> {
-        Self::of_texts(&Texts::read(paths)?, as_stored)
+    pub fn read(from: &From) -> Result<Self, UnreadableManifests> {
+        Self::of_texts(&Texts::read(&from.manifests)?, from)
     }
 
     /// Compiles manifests that are at hand.
     ///
     /// # Errors
     /// Something in them is no object.
-    pub fn of_texts(texts: &Texts, as_stored: bool) -> Result<Self, UnreadableManifests> {
-        let manifests = Manifests::of(texts, reading(as_stored))?;
-        let made_up = make_up(&without_address(&manifests), &used(&manifests));
-        Ok(Self::of(manifests, &made_up))
+    pub fn of_texts(texts: &Texts, from: &From) -> Result<Self, UnreadableManifests> {
+        let manifests = Manifests::of(texts, reading(from.as_stored))?;
+        let dns = from.dns.stand_in();
+        let made_up = make_up(&without_address(&manifests), &used(&manifests, &dns));
+        Ok(Self::of(manifests, &made_up, dns))
     }
 
     /// Reads and compiles two sets of manifests. A pod without an address is made up the same one in both.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn read_both(
-        before: &[PathBuf],
-        after: &[PathBuf],
-        as_stored: bool,
-    ) -> Result<[Self; 2], UnreadableManifests> {
-        read_stdin_once(before.iter().chain(after).map(PathBuf::as_path))?;
-        let before = Manifests::read(before, reading(as_stored))?;
-        let after = Manifests::read(after, reading(as_stored))?;
-        let (mut in_use, used_after) = (used(&before), used(&after));
+    pub fn read_both(before: &[PathBuf], after: &From) -> Result<[Self; 2], UnreadableManifests> {
+        let (reading, dns) = (reading(after.as_stored), after.dns.stand_in());
+        read_stdin_once(before.iter().chain(&after.manifests).map(PathBuf::as_path))?;
+        let before = Manifests::read(before, reading)?;
+        let after = Manifests::read(&after.manifests, reading)?;
+        let (mut in_use, used_after) = (used(&before, &dns), used(&after, &dns));
         in_use.addresses.extend(used_after.addresses);
         in_use.networks.extend(used_after.networks);
         let mut without = without_address(&before);
         without.extend(without_address(&after));
         let made_up = make_up(&without, &in_use);
-        Ok([before, after].map(|manifests| Self::of(manifests, &made_up)))
+        Ok([before, after].map(|manifests| Self::of(manifests, &made_up, dns.clone())))
     }
 
-    fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>) -> Self {
+    fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>, dns: DnsStandIn) -> Self {
         give_addresses(&mut manifests, made_up);
         let cluster = Cluster::new(
             manifests.members.values().cloned().collect(),
             manifests.nodes.clone(),
             manifests.services.clone(),
             manifests.slices.clone(),
-        );
-        let memory = compile(&manifests);
+        )
+        .with_dns(dns);
+        let memory = compile(&manifests, cluster.dns());
         Self {
             manifests,
             cluster,
@@ -96,9 +96,10 @@ impl Loaded {
         for remark in &self.manifests.remarks {
             writeln!(out, "{remark}")?;
         }
-        for (kind, count) in &self.manifests.skipped {
-            writeln!(out, "skipped {count} of kind {kind}: no policy depends on it")?;
+        if let Some(remark) = self.cluster.nobody_behind_dnsd() {
+            writeln!(out, "{remark}")?;
         }
+        self.manifests.write_skipped(out)?;
         let notes = self.manifests.object_notes.values();
         for note in notes.flatten().chain(self.manifests.pod_notes.values().flatten()) {
             writeln!(out, "{note}")?;
@@ -162,7 +163,7 @@ fn give_addresses(manifests: &mut Manifests, made_up: &BTreeMap<PodKey, IpAddr>)
     }
 }
 
-fn used(manifests: &Manifests) -> Used {
+fn used(manifests: &Manifests, dns: &DnsStandIn) -> Used {
     let pods = manifests
         .members
         .values()
@@ -173,13 +174,22 @@ fn used(manifests: &Manifests) -> Used {
     let of_nodes = manifests.nodes.iter().flat_map(|node| node.pod_networks.clone());
     let of_policies = manifests.policies.iter().flat_map(selection::networks);
     Used {
-        addresses: pods.chain(nodes).chain(services).chain(slices).copied().collect(),
+        addresses: pods
+            .chain(nodes)
+            .chain(services)
+            .chain(slices)
+            .chain(&dns.addresses)
+            .copied()
+            .collect(),
         networks: of_nodes.chain(of_policies).collect(),
     }
 }
 
-fn compile(manifests: &Manifests) -> Memory {
-    let mut compiler = Compiler::new(Settings::for_scope(NodeScope::All));
+fn compile(manifests: &Manifests, dns: &DnsStandIn) -> Memory {
+    let mut compiler = Compiler::new(Settings {
+        dns: dns.clone(),
+        ..Settings::for_scope(NodeScope::All)
+    });
     let namespaces = manifests.namespaces.iter().cloned().map(Entity::Namespace);
     let nodes = manifests.nodes.iter().cloned().map(Entity::Node);
     let policies = manifests.policies.iter().cloned().map(Entity::Policy);

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use egret_policies::api::Reading;
+use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
 
 use super::cluster::{Cluster, Used, make_up};
+use super::dns::Dns;
 use super::input::{BadQuestion, Destination, Probe, Question, ReadError, Record, Source, read_lines};
 use super::judge::{Judge, Unused};
 use super::manifests::{Manifests, UnreadableManifests};
@@ -41,6 +43,8 @@ pub struct Ask {
     /// taken for a mistake and fails closed.
     #[arg(long)]
     as_stored: bool,
+    #[command(flatten)]
+    dns: Dns,
 }
 
 /// Everything that was read.
@@ -98,8 +102,9 @@ impl Ask {
             Some(path) => read_lines(path, Record::parse)?,
             None => Vec::new(),
         };
-        give_addresses(&mut manifests, &probes, &records);
-        let cluster = cluster_of(&manifests);
+        let dns = self.dns.stand_in();
+        give_addresses(&mut manifests, &probes, &records, &dns);
+        let cluster = cluster_of(&manifests).with_dns(dns);
         let (judge, unused) = Judge::new(&manifests, &cluster, &records);
         Ok(Asked {
             probes,
@@ -113,8 +118,9 @@ impl Ask {
 }
 
 /// Makes up addresses for the pods that have none. Pods of a node's network have the node's.
-fn give_addresses(manifests: &mut Manifests, probes: &[Probe], records: &[Record]) {
-    let used = used(manifests, probes, records);
+fn give_addresses(manifests: &mut Manifests, probes: &[Probe], records: &[Record], dns: &DnsStandIn) {
+    let mut used = used(manifests, probes, records);
+    used.addresses.extend(&dns.addresses);
     let without = manifests
         .members
         .values()
@@ -187,12 +193,13 @@ pub(crate) fn write_remarks(
     for remark in asked.unused.remarks() {
         writeln!(out, "{remark}")?;
     }
+    if let Some(remark) = asked.cluster.nobody_behind_dnsd() {
+        writeln!(out, "{remark}")?;
+    }
     for remark in &manifests.remarks {
         writeln!(out, "{remark}")?;
     }
-    for (kind, count) in &manifests.skipped {
-        writeln!(out, "skipped {count} of kind {kind}: no policy depends on it")?;
-    }
+    manifests.write_skipped(out)?;
     let others = manifests
         .object_notes
         .iter()

@@ -29,7 +29,8 @@ pub fn is_stdin(path: &Path) -> bool {
 }
 
 /// Finds the manifests of the paths, folders with all below them. Entries of folders that start with a dot
-/// are left out: they are editors', git's, and the copies that a mounted ConfigMap keeps.
+/// are left out: they are editors', git's, and the copies that a mounted ConfigMap keeps. So are pipes and
+/// devices in folders, which might never end; one that is named itself is read, as `<(kustomize build)` is.
 ///
 /// # Errors
 /// A path that is not there or cannot be read.
@@ -74,7 +75,7 @@ fn find_in_folder(
         let metadata = fs::metadata(&path).map_err(|cause| unreadable(&path, cause))?;
         if metadata.is_dir() {
             find_in_folder(&path, seen, files)?;
-        } else if is_manifest(&path) {
+        } else if metadata.is_file() && is_manifest(&path) {
             push_once(&path, seen, files)?;
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,13 +80,19 @@ pub enum UnreadableManifests {
 
 struct Lines<'a>(&'a [Problem]);
 
+/// The problems of all files that are told at once.
+const MAX_PROBLEMS: usize = 100;
+
 impl fmt::Display for Lines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, problem) in self.0.iter().enumerate() {
+        for (place, problem) in self.0.iter().take(MAX_PROBLEMS).enumerate() {
             f.write_str(if place == 0 { "" } else { "\n" })?;
             problem.fmt(f)?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(MAX_PROBLEMS) {
+            0 => Ok(()),
+            untold => write!(f, "\nand {untold} more errors"),
+        }
     }
 }
 
@@ -119,7 +125,29 @@ impl Manifests {
     }
 }
 
+/// The kinds of skipped objects that are told; what is not a cluster's has rarely so many.
+const MAX_KINDS: usize = 50;
+
 impl Manifests {
+    /// Says which kinds were skipped, each in a line.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_skipped(&self, out: &mut impl Write) -> io::Result<()> {
+        for (kind, count) in self.skipped.iter().take(MAX_KINDS) {
+            writeln!(out, "skipped {count} of kind {kind}: no policy depends on it")?;
+        }
+        let rest = self.skipped.values().skip(MAX_KINDS);
+        match rest.clone().count() {
+            0 => Ok(()),
+            kinds => writeln!(
+                out,
+                "skipped {} of {kinds} more kinds: no policy depends on them",
+                rest.sum::<usize>()
+            ),
+        }
+    }
+
     /// Policies about nodes or an API server of which the manifests do not say enough.
     fn unknown_places(&self) -> Vec<Diagnostic> {
         let (mut reports, mut declared) = (Vec::new(), Vec::new());
@@ -159,6 +187,7 @@ struct Collector {
 
 #[derive(Clone)]
 struct Found {
+    file: Arc<str>,
     reference: ObjectRef,
     is_workload: bool,
 }
@@ -199,13 +228,14 @@ impl Collector {
 
     fn take_entity(&mut self, entity: Entity, object: &Object, file: &Arc<str>) {
         let found = Found {
+            file: Arc::clone(file),
             reference: object.reference(),
             is_workload: matches!(object.kind, Kind::Workload | Kind::CronJob),
         };
         let key = entity.key();
         if let Some(first) = self.seen.get(&key).cloned() {
-            if !first.is_workload && !found.is_workload {
-                return self.problems.push(duplicate(object, file));
+            if first.reference == found.reference || (!first.is_workload && !found.is_workload) {
+                return self.note_duplicate(object, &first, &found);
             }
             self.note_namesakes(&key, &first, &found);
             if found.is_workload {
@@ -214,6 +244,13 @@ impl Collector {
         }
         self.seen.insert(key, found);
         self.keep(entity, object);
+    }
+
+    /// Of two in one file its reader has told.
+    fn note_duplicate(&mut self, object: &Object, first: &Found, second: &Found) {
+        if (&first.file, &first.reference) != (&second.file, &second.reference) {
+            self.problems.push(duplicate(object, first, second));
+        }
     }
 
     fn keep(&mut self, entity: Entity, object: &Object) {
@@ -312,14 +349,14 @@ fn subject_of_notes(object: &Object, lowered: &Lowered) -> ObjectRef {
 }
 
 /// As within one file: of two objects only one can be meant.
-fn duplicate(object: &Object, file: &Arc<str>) -> Problem {
+fn duplicate(object: &Object, first: &Found, second: &Found) -> Problem {
     Problem {
-        file: Arc::clone(file),
+        file: Arc::clone(&second.file),
         position: object.position(),
         code: Code::DuplicateObject,
         severity: Code::DuplicateObject.severity(),
         field: "metadata.name".to_owned(),
-        found: format!("{} again, first in another file", object.reference()),
+        found: format!("{} again, first in {}", second.reference, first.file),
         accepted: "each object once".to_owned(),
     }
 }

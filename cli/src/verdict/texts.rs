@@ -1,10 +1,12 @@
 //! The texts of manifests, each read once: what comes through standard input or another pipe cannot be read a
 //! second time, although some commands look at it twice.
 
-use std::fs;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use egret_policies::api::manifest::{MAX_BYTES, text_of};
 
 use super::files::{find_manifests, is_stdin};
 use super::manifests::UnreadableManifests;
@@ -58,25 +60,27 @@ pub fn read_stdin_once<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<
 }
 
 fn read_text(path: &Path) -> Result<Text, UnreadableManifests> {
-    let (file, text) = if is_stdin(path) {
-        (STDIN.to_owned(), read_stdin())
+    let (file, octets) = if is_stdin(path) {
+        (STDIN.to_owned(), read_octets(io::stdin().lock()))
     } else {
-        (path.display().to_string(), fs::read_to_string(path))
+        let octets = File::open(path).and_then(read_octets);
+        (path.display().to_string(), octets)
     };
-    match text {
-        Ok(text) => Ok(Text {
-            file: file.into(),
-            text,
-        }),
-        Err(cause) => Err(UnreadableManifests::File {
-            path: file.into(),
-            cause,
-        }),
-    }
+    let octets = octets.map_err(|cause| UnreadableManifests::File {
+        path: PathBuf::from(&file),
+        cause,
+    })?;
+    let text = text_of(octets, &file).map_err(|problem| UnreadableManifests::Problems(vec![*problem]))?;
+    Ok(Text {
+        file: file.into(),
+        text,
+    })
 }
 
-fn read_stdin() -> io::Result<String> {
-    let mut text = String::new();
-    io::stdin().lock().read_to_string(&mut text)?;
-    Ok(text)
+/// Reads as much as is looked at, and one octet by which it is seen that there is more: a device never ends.
+fn read_octets(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut octets = Vec::new();
+    let most = u64::try_from(MAX_BYTES + 1).map_err(io::Error::other)?;
+    source.take(most).read_to_end(&mut octets)?;
+    Ok(octets)
 }

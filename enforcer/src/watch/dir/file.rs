@@ -1,6 +1,7 @@
 //! One file: what it said last that could be taken, and what is wrong with it now.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use egret_policies::api::manifest;
@@ -37,8 +38,8 @@ impl File {
     pub(super) fn read(&mut self, path: &Path, fingerprint: Fingerprint) {
         self.fingerprint = Some(fingerprint);
         let name = path.display().to_string();
-        let read = match std::fs::read(path) {
-            Ok(octets) => Read::of(&String::from_utf8_lossy(&octets), &name),
+        let read = match octets_of(path) {
+            Ok(octets) => Read::of(&octets, &name),
             Err(error) => Read::failed(format!("{name}: {error}")),
         };
         self.lines = read.lines;
@@ -87,6 +88,14 @@ impl File {
     }
 }
 
+/// As much of a file as is looked at, and one octet by which it is seen that there is more.
+fn octets_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut octets = Vec::new();
+    let most = u64::try_from(manifest::MAX_BYTES + 1).map_err(io::Error::other)?;
+    std::fs::File::open(path)?.take(most).read_to_end(&mut octets)?;
+    Ok(octets)
+}
+
 struct Object {
     entities: Vec<Entity>,
     error: Option<String>,
@@ -107,8 +116,8 @@ impl Read {
         }
     }
 
-    fn of(text: &str, name: &str) -> Self {
-        let manifest = manifest::read(text, name);
+    fn of(octets: &[u8], name: &str) -> Self {
+        let manifest = manifest::read_octets(octets, name);
         let errors = manifest
             .problems
             .iter()
