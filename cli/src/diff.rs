@@ -85,7 +85,7 @@ impl Arguments {
     /// # Errors
     /// Why nothing can be compared.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Difference, ReachError> {
-        let loaded = Loaded::read_both(&self.against, &self.from.manifests, self.from.as_stored)?;
+        let loaded = Loaded::read_both(&self.against, &self.from)?;
         let [before, after] = loaded.map(Reach::new);
         let compared = compare(&before, &after);
         after.loaded.write_remarks(remarks)?;

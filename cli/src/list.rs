@@ -76,7 +76,7 @@ impl Arguments {
     /// # Errors
     /// Why there is no list.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ReachError> {
-        let reach = Reach::new(Loaded::read(&self.from.manifests, self.from.as_stored)?);
+        let reach = Reach::new(Loaded::read(&self.from)?);
         let folding = if self.pods {
             Folding::Pods
         } else {

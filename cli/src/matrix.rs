@@ -92,7 +92,7 @@ impl Arguments {
     /// Why there is none.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ReachError> {
         let asked = self.asked()?;
-        let reach = Reach::new(Loaded::read(&self.from.manifests, self.from.as_stored)?);
+        let reach = Reach::new(Loaded::read(&self.from)?);
         let folding = if self.pods {
             Folding::Pods
         } else {

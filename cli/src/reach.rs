@@ -249,7 +249,7 @@ impl Sets {
         }
         let of_nodes: BTreeSet<IpAddr> = nodes.values().flatten().copied().collect();
         let is_nobodys =
-            |address: IpAddr| loaded.cluster.pod_at(address).is_none() && !of_nodes.contains(&address);
+            |address: IpAddr| loaded.cluster.is_nobodys(address) && !of_nodes.contains(&address);
         let all = sets.by_address.iter();
         sets.of_nobody = all
             .filter(|(address, _)| is_nobodys(**address))

@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 pub mod answer;
 pub mod ask;
 pub mod cluster;
+pub mod dns;
 pub mod files;
 pub mod input;
 pub mod judge;

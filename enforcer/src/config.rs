@@ -1,13 +1,13 @@
 //! What the enforcer is told to do: `Written` is what people write, on the command line and in the file; `Config` is
 //! what is meant, whole and within its ranges.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::iptables::Flavour;
-use egret_policies::compiler::{NodeScope, PodToOwnNode, Settings};
+use egret_policies::compiler::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
 use egret_policies::records::{RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
@@ -117,6 +117,7 @@ impl Config {
                 "podToOwnNode",
                 mine.compiler.pod_to_own_node != theirs.compiler.pod_to_own_node,
             ),
+            ("dnsAddress, dnsService", mine.compiler.dns != theirs.compiler.dns),
             (
                 "records (grace, TTLs, limits, protected)",
                 mine.compiler.records != theirs.compiler.records,
@@ -184,6 +185,23 @@ impl Written {
                 OwnNode::Dns => PodToOwnNode::Dns,
                 OwnNode::Enforce => PodToOwnNode::Enforce,
             },
+            dns: self.dns()?,
+        })
+    }
+
+    fn dns(&self) -> Result<DnsStandIn, Invalid> {
+        let listens: Vec<IpAddr> = self.dns_address.iter().flatten().copied().collect();
+        if let Some(any) = listens.iter().find(|address| address.is_unspecified()) {
+            return Err(Invalid::Range {
+                field: "dnsAddress",
+                value: any.to_string(),
+                range: "each address that pods ask, by itself,",
+            });
+        }
+        let usual = DnsStandIn::default();
+        Ok(DnsStandIn {
+            service: self.dns_service.clone().unwrap_or(usual.service),
+            addresses: listens.into_iter().collect(),
         })
     }
 
@@ -278,12 +296,29 @@ mod tests {
     }
 
     #[test]
+    fn dnsd_stands_in_for_kube_dns_where_its_addresses_are_written() {
+        let dns = |arguments: &[&str]| {
+            let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
+            config(&arguments).unwrap().fixed.compiler.dns
+        };
+        assert_eq!(dns(&[]), DnsStandIn::default());
+        let both = ["--dns-address", "169.254.20.10", "--dns-address", "fd00::20:10"];
+        let written = dns(&[both.as_slice(), &["--dns-service", "dns/coredns"]].concat());
+        assert_eq!(dns(&both).service.to_string(), "kube-system/kube-dns");
+        assert_eq!(
+            (written.service.to_string(), written.addresses.len()),
+            ("dns/coredns".into(), 2)
+        );
+    }
+
+    #[test]
     fn what_is_out_of_range_is_refused_with_its_field() {
         for wrong in [
             &["--addresses-per-name", "99"][..],
             &["--names-per-pod", "0"],
             &["--min-ttl", "2s", "--max-ttl", "1s"],
             &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],
+            &["--dns-address", "169.254.20.10", "0.0.0.0"],
         ] {
             let arguments = [&["--source", "dir:/m", "--node", "n"], wrong].concat();
             assert!(config(&arguments).is_err(), "{wrong:?}");
@@ -293,6 +328,8 @@ mod tests {
             &["--iptables", "xt"],
             &["--source", "/m"],
             &["--source", "dir:"],
+            &["--dns-service", "kube-dns"],
+            &["--dns-address", "169.254.20.10:53"],
         ] {
             assert!(
                 Args::try_parse_from([&["enforcer"], wrong].concat()).is_err(),

@@ -20,7 +20,7 @@ mod template;
 mod firewall;
 
 pub(crate) use content::{NamedSet, SetContent};
-pub(crate) use template::Template;
+pub(crate) use template::{DnsRules, Template};
 
 use template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
 

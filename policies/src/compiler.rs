@@ -17,7 +17,7 @@ mod engine;
 mod locals;
 mod interests;
 
-pub use settings::{NodeScope, PodToOwnNode, Settings};
+pub use settings::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
 
 use engine::Engine;
 

@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 
+use crate::compiler::DnsStandIn;
 use crate::model::cluster::{Namespace, Node, Pod};
 use crate::model::{Labels, NamespaceSelector, Selector};
 
 mod claims;
 mod by_label;
 mod places;
+mod dns;
 
 use by_label::ByLabel;
 use claims::Claims;
+use dns::Dns;
 use places::Places;
 
 pub(crate) use places::is_api_server;
@@ -33,6 +36,7 @@ pub(crate) struct Index {
     live: BTreeMap<PodKey, Vec<IpAddr>>,
     by_label: ByLabel,
     places: Places,
+    dns: Dns,
 }
 
 /// The labels of a namespace that has an object or pods.
@@ -62,6 +66,14 @@ impl LivePod<'_> {
 }
 
 impl Index {
+    /// An index of nothing, that knows where dnsd is.
+    pub(crate) fn new(dns: DnsStandIn) -> Self {
+        Self {
+            dns: Dns::new(dns),
+            ..Self::default()
+        }
+    }
+
     /// A pod that counts, by its key.
     pub(crate) fn live(&self, key: &PodKey) -> Option<LivePod<'_>> {
         Some(LivePod {
@@ -150,6 +162,7 @@ impl Index {
         if before.as_ref().map(|before| &before.labels) == after {
             return BTreeSet::new();
         }
+        self.dns.note_namespace(name);
         self.keys_of_namespace(name).cloned().collect()
     }
 
@@ -181,6 +194,7 @@ impl Index {
                 Some(addresses) => self.live.insert(key.clone(), addresses),
                 None => self.live.remove(key),
             };
+            self.settle_dns_pod(key);
         }
     }
 

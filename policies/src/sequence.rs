@@ -30,6 +30,7 @@ pub(crate) struct Sets {
     of_nodes: BTreeSet<SetId>,
     of_services: BTreeSet<SetId>,
     of_api_server: BTreeSet<SetId>,
+    of_dns: BTreeSet<SetId>,
     of_records: BTreeMap<PodKey, BTreeSet<SetId>>,
     touched: BTreeSet<SetId>,
     /// How rules that were just replaced named sets: a backend goes by them until it has the new ones.
@@ -114,6 +115,18 @@ impl Sets {
         for id in &self.of_api_server {
             if let Some(set) = self.live.get_mut(id) {
                 let members = set.named.content.members_of_api_server(index);
+                if set.contribute(Contributor::Policy, members) {
+                    self.touched.insert(*id);
+                }
+            }
+        }
+    }
+
+    /// dnsd may answer in the place of other pods.
+    pub(crate) fn refresh_dns(&mut self, index: &Index) {
+        for id in &self.of_dns {
+            if let Some(set) = self.live.get_mut(id) {
+                let members = set.named.content.members_of_dns(index);
                 if set.contribute(Contributor::Policy, members) {
                     self.touched.insert(*id);
                 }
@@ -241,6 +254,11 @@ impl Sets {
                 let members = named.content.members_of_api_server(index);
                 set.contribute(Contributor::Policy, members);
             }
+            SetContent::DnsStandIn { .. } => {
+                self.of_dns.insert(named.id);
+                let members = named.content.members_of_dns(index);
+                set.contribute(Contributor::Policy, members);
+            }
             SetContent::Networks(networks) => {
                 let members = networks.iter().copied().map(Member::Network).collect();
                 set.contribute(Contributor::Policy, members);
@@ -265,6 +283,7 @@ impl Sets {
         self.of_nodes.remove(&id);
         self.of_services.remove(&id);
         self.of_api_server.remove(&id);
+        self.of_dns.remove(&id);
         if let SetContent::Records { pod, .. } = &set.named.content
             && let Some(ids) = self.of_records.get_mut(pod)
         {

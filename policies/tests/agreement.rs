@@ -6,13 +6,13 @@ mod situation;
 
 use std::collections::BTreeSet;
 
-use egret_policies::compiler::Event;
+use egret_policies::compiler::{Event, Settings};
 use egret_shared::pod::PodKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use random::{Step, connections, entity, step};
-use situation::{Situation, answer};
+use random::{Step, connections, dns, entity, step};
+use situation::{Situation, answer, settings};
 
 fn take(situation: &mut Situation, step: Step) {
     match step {
@@ -48,13 +48,13 @@ proptest! {
     #![proptest_config(ProptestConfig::default())]
 
     #[test]
-    fn a_cluster_compiled_at_once_is_decided_as_the_oracle_does(entities in vec(entity(), 1..25)) {
-        hold_to_oracle(&Situation::new(entities));
+    fn a_cluster_compiled_at_once_is_decided_as_the_oracle_does(dns in dns(), entities in vec(entity(), 1..25)) {
+        hold_to_oracle(&Situation::with(Settings { dns, ..settings() }, entities));
     }
 
     #[test]
-    fn a_cluster_with_a_history_is_decided_as_the_oracle_does(steps in vec(step(), 1..60)) {
-        let mut situation = Situation::new([]);
+    fn a_cluster_with_a_history_is_decided_as_the_oracle_does(dns in dns(), steps in vec(step(), 1..60)) {
+        let mut situation = Situation::with(Settings { dns, ..settings() }, []);
         for step in steps {
             take(&mut situation, step);
         }

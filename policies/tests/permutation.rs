@@ -6,7 +6,7 @@ mod situation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use egret_policies::compiler::Event;
+use egret_policies::compiler::{Event, Settings};
 use egret_policies::memory::{Memory, Verdict};
 use egret_policies::model::Action;
 use egret_policies::model::cluster::{Entity, EntityKey};
@@ -14,8 +14,8 @@ use egret_policies::rules::{Batch, MembersChanged, PeerMatch, PodRules, SetId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use random::{churn, connections, entity};
-use situation::{START, Situation};
+use random::{churn, connections, dns, entity};
+use situation::{START, Situation, settings};
 
 /// Objects by key: of two with one key the later counts.
 fn last_of_each(entities: &[Entity]) -> BTreeMap<EntityKey, Entity> {
@@ -30,12 +30,14 @@ proptest! {
 
     #[test]
     fn any_way_to_a_cluster_ends_in_the_same_kernel(
+        dns in dns(),
         goal in vec(entity(), 1..20),
         detours in vec((entity(), any::<bool>(), any::<bool>()), 0..20),
         order in vec(any::<prop::sample::Index>(), 20),
     ) {
         let goal = last_of_each(&goal);
-        let mut by_detour = Situation::new([]);
+        let settings = Settings { dns, ..settings() };
+        let mut by_detour = Situation::with(settings.clone(), []);
         for (entity, is_deleted, is_polled) in detours {
             let key = entity.key();
             by_detour.tell(Event::Apply(entity));
@@ -58,16 +60,17 @@ proptest! {
             }
         }
         by_detour.poll();
-        let at_once = Situation::new(goal.into_values());
+        let at_once = Situation::with(settings, goal.into_values());
         prop_assert_eq!(by_detour.memory, at_once.memory);
     }
 
     #[test]
     fn on_the_way_nothing_is_allowed_that_neither_end_allows(
+        dns in dns(),
         start in vec(entity(), 1..20),
         changes in vec(vec(entity(), 1..6), 1..4),
     ) {
-        hold_through(Situation::new(start), changes);
+        hold_through(Situation::with(Settings { dns, ..settings() }, start), changes);
     }
 
     #[test]

@@ -90,6 +90,8 @@ switches! {
     TierOrder = "tier-order",
     /// Some addresses are opened by no name.
     Protect = "protect",
+    /// A rule about the pods of the DNS Service is about dnsd in their place.
+    StandIn = "stand-in",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
 }

@@ -222,26 +222,29 @@ impl Reach {
     /// the workload run on other nodes.
     fn own(&self, member: &Member, egress: RulesId, facts: &BTreeMap<Family, FactsId>) -> Vec<OwnNode> {
         let cluster = &self.loaded.cluster;
+        let dnsd = &cluster.dns().addresses;
         let own: Vec<(IpAddr, FactsId)> = self
             .nodes
             .values()
             .flatten()
+            .chain(dnsd)
             .filter(|address| {
                 facts.contains_key(&Family::of(**address)) && cluster.is_own_node(&member.pod, **address)
             })
             .map(|address| (*address, self.facts_of(*address, true)))
             .collect();
-        let Some((_, first)) = own.first() else {
-            return Vec::new();
-        };
+        // What is said of dnsd stands for no other address of a node that nothing else is known of.
+        let known = own.iter().find(|(address, _)| !dnsd.contains(address));
         let says = |facts: FactsId| self.judge(egress, facts);
-        let same = |(_, facts): &(IpAddr, FactsId)| says(*facts) == says(*first);
-        if own.iter().all(same) {
-            return vec![(None, *first)];
+        match known {
+            Some((_, known)) if own.iter().all(|(_, facts)| says(*facts) == says(*known)) => {
+                vec![(None, *known)]
+            }
+            Some(_) | None => own
+                .into_iter()
+                .map(|(address, facts)| (Some(address), facts))
+                .collect(),
         }
-        own.into_iter()
-            .map(|(address, facts)| (Some(address), facts))
-            .collect()
     }
 
     fn unit(&self, group: &Group, likeness: Likeness, members: &[&Member], is_split: bool) -> Unit {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use crate::verdict::dns::Dns;
 use crate::verdict::manifests::UnreadableManifests;
 
 /// Which manifests.
@@ -22,6 +23,8 @@ pub struct From {
     /// taken for a mistake and fails closed.
     #[arg(long)]
     pub as_stored: bool,
+    #[command(flatten)]
+    pub dns: Dns,
 }
 
 /// Why there is no answer.

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use egret_policies::compiler::DnsStandIn;
 use egret_policies::model::cluster::{EndpointSlice, Node, Pod, PodLife, Service};
 use egret_shared::pod::PodKey;
 
+mod dns;
 mod made_up;
 mod service;
 
@@ -23,6 +25,7 @@ pub struct Cluster {
     slices: BTreeMap<PodKey, Vec<EndpointSlice>>,
     owners: HashMap<IpAddr, Owner>,
     service_addresses: HashMap<IpAddr, PodKey>,
+    dns: DnsStandIn,
 }
 
 /// A pod, or a workload that stands for one.
@@ -76,6 +79,7 @@ impl Cluster {
             slices: BTreeMap::new(),
             owners: HashMap::new(),
             service_addresses: HashMap::new(),
+            dns: DnsStandIn::default(),
         };
         for service in cluster.services.values() {
             let address = |address: &IpAddr| (address.to_canonical(), service.key.clone());
@@ -108,12 +112,13 @@ impl Cluster {
         }
     }
 
-    /// Whether the address is the own node's of a pod.
+    /// Whether the address is the own node's of a pod. Where dnsd answers, the node of whoever asks does.
     #[must_use]
     pub fn is_own_node(&self, pod: &Pod, address: IpAddr) -> bool {
         match self.owners.get(&address.to_canonical()) {
             Some(Owner::Nodes(nodes)) => pod.node.as_ref().is_some_and(|own| nodes.contains(own)),
-            Some(Owner::Pod(_)) | None => false,
+            Some(Owner::Pod(_)) => false,
+            None => self.is_dnsd(address),
         }
     }
 

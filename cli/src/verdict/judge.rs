@@ -64,7 +64,10 @@ impl Judge {
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
     pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
-        let mut compiler = Compiler::new(Settings::for_scope(NodeScope::All));
+        let mut compiler = Compiler::new(Settings {
+            dns: cluster.dns().clone(),
+            ..Settings::for_scope(NodeScope::All)
+        });
         for entity in entities(manifests) {
             compiler.handle(Event::Apply(entity), NOW);
         }

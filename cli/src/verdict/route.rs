@@ -149,8 +149,9 @@ impl Router<'_> {
         address: IpAddr,
         port: PortThere,
     ) -> Result<Route, Unjudgeable> {
-        let forward =
-            port.and_then(|(transport, number)| self.cluster.forward_at(address, transport, number));
+        let forward = port
+            .filter(|_| !self.cluster.is_asked_for_names(address, port))
+            .and_then(|(transport, number)| self.cluster.forward_at(address, transport, number));
         match forward {
             Some(forward) => self.route_to_endpoints(origin, &forward),
             None => origin

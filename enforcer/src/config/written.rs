@@ -1,10 +1,11 @@
 //! The configuration as it is written: each option of the command line is a field of the file.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use egret_shared::net::IpNet;
+use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{BackendKind, FlavourChoice, OwnNode, Source, Span};
@@ -98,6 +99,12 @@ pub struct Written {
     /// What a pod that a NetworkPolicy isolates may ask of its own node [default: allow]
     #[arg(long, value_name = "WHAT")]
     pub pod_to_own_node: Option<OwnNode>,
+    /// Where dnsd listens in the place of the DNS Service: what policies say of its pods at port 53 counts there too
+    #[arg(long, value_name = "ADDRESS", num_args = 1..)]
+    pub dns_address: Option<Vec<IpAddr>>,
+    /// The Service in whose place dnsd listens [default: kube-system/kube-dns]
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub dns_service: Option<PodKey>,
     /// How long after its TTL an address may still be connected to [default: 30s]
     #[arg(long, value_name = "SPAN")]
     pub record_grace: Option<Span>,
@@ -157,6 +164,8 @@ impl Written {
             resync: self.resync.or(below.resync),
             rule_metrics: self.rule_metrics.or(below.rule_metrics),
             pod_to_own_node: self.pod_to_own_node.or(below.pod_to_own_node),
+            dns_address: self.dns_address.or(below.dns_address),
+            dns_service: self.dns_service.or(below.dns_service),
             record_grace: self.record_grace.or(below.record_grace),
             min_ttl: self.min_ttl.or(below.min_ttl),
             max_ttl: self.max_ttl.or(below.max_ttl),

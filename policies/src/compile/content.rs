@@ -5,16 +5,22 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use egret_shared::name::NamePattern;
-use egret_shared::net::{IpNet, Transport};
+use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::pod::PodKey;
 
 use crate::index::{Index, LivePod};
 use crate::model::cluster::Service;
 use crate::model::{Labels, NamespaceSelector, Requirement, Selector};
 use crate::rules::{Member, SetId, SetKind, SetSpec};
+
+/// Whether a range of ports has the one of DNS.
+pub(super) fn is_about_dns(transport: Transport, range: PortRange) -> bool {
+    DNS_TRANSPORTS.contains(&transport) && range.contains(DNS_PORT.get())
+}
 
 /// A set with its name.
 #[derive(Debug)]
@@ -38,6 +44,13 @@ pub(crate) enum SetContent {
         name: Arc<str>,
         transport: Option<Transport>,
     },
+    /// dnsd at port 53, as far as it answers in the place of pods by selectors; with a name, of such as serve a port
+    /// of this name there.
+    DnsStandIn {
+        namespaces: NamespaceSelector,
+        pods: Selector,
+        named: Option<PortName>,
+    },
     /// Fixed networks.
     Networks(BTreeSet<IpNet>),
     /// Addresses of nodes by selector, as their status has them.
@@ -59,6 +72,14 @@ pub(crate) enum SetContent {
     },
 }
 
+/// A named port, with the protocol that it must have, if the kind says one.
+pub(crate) type PortName = (Arc<str>, Option<Transport>);
+
+/// Where DNS is asked.
+const DNS_PORT: NonZeroU16 = NonZeroU16::new(53).expect("53 is not 0");
+/// The protocols by which it is.
+const DNS_TRANSPORTS: [Transport; 2] = [Transport::Udp, Transport::Tcp];
+
 impl NamedSet {
     /// Names a content.
     pub(crate) fn new(content: SetContent) -> Arc<Self> {
@@ -75,7 +96,9 @@ impl NamedSet {
                 | SetContent::Nodes(_)
                 | SetContent::NodeAddresses(_)
                 | SetContent::ApiServerAddresses => SetKind::Addresses,
-                SetContent::PodPorts { .. } | SetContent::ApiServer => SetKind::AddressPorts,
+                SetContent::PodPorts { .. } | SetContent::DnsStandIn { .. } | SetContent::ApiServer => {
+                    SetKind::AddressPorts
+                }
                 SetContent::Networks(_) | SetContent::Cluster => SetKind::Networks,
                 SetContent::Records { .. } => SetKind::Records,
             },
@@ -104,6 +127,7 @@ impl SetContent {
             ),
             Self::Pods { .. }
             | Self::PodPorts { .. }
+            | Self::DnsStandIn { .. }
             | Self::Networks(_)
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
@@ -136,6 +160,7 @@ impl SetContent {
             | Self::ApiServerAddresses
             | Self::Pods { .. }
             | Self::PodPorts { .. }
+            | Self::DnsStandIn { .. }
             | Self::Networks(_)
             | Self::Records { .. } => BTreeSet::new(),
         }
@@ -147,6 +172,7 @@ impl SetContent {
             Self::Cluster => single_networks(&service.addresses),
             Self::Pods { .. }
             | Self::PodPorts { .. }
+            | Self::DnsStandIn { .. }
             | Self::Networks(_)
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
@@ -154,6 +180,28 @@ impl SetContent {
             | Self::ApiServerAddresses
             | Self::Records { .. } => BTreeSet::new(),
         }
+    }
+
+    /// What is in the set of dnsd.
+    pub(crate) fn members_of_dns(&self, index: &Index) -> BTreeSet<Member> {
+        let Self::DnsStandIn {
+            namespaces,
+            pods,
+            named,
+        } = self
+        else {
+            return BTreeSet::new();
+        };
+        let transports: BTreeSet<Transport> = index
+            .dns_pods()
+            .filter(|pod| pod.is_selected(namespaces, pods))
+            .flat_map(|pod| dns_transports(&pod, named.as_ref()))
+            .collect();
+        let at = |address| {
+            let member = move |transport: &Transport| Member::AddressPort(address, *transport, DNS_PORT);
+            transports.iter().map(member)
+        };
+        index.dns_addresses().flat_map(at).collect()
     }
 
     /// What is in the set of the API server.
@@ -167,6 +215,7 @@ impl SetContent {
             Self::ApiServerAddresses => addresses(index.declared_api_server()),
             Self::Pods { .. }
             | Self::PodPorts { .. }
+            | Self::DnsStandIn { .. }
             | Self::Networks(_)
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
@@ -205,6 +254,22 @@ fn port_members(pod: &LivePod<'_>, name: &str, transport: Option<Transport>) -> 
         .collect()
 }
 
+/// The protocols by which a pod would be asked at port 53.
+fn dns_transports(pod: &LivePod<'_>, named: Option<&PortName>) -> Vec<Transport> {
+    let serves = |(name, asked): &PortName, transport: Transport| {
+        asked.is_none_or(|asked| asked == transport)
+            && pod
+                .pod
+                .ports
+                .iter()
+                .any(|port| port.name == *name && port.transport == transport && port.number == DNS_PORT)
+    };
+    DNS_TRANSPORTS
+        .into_iter()
+        .filter(|transport| named.is_none_or(|named| serves(named, *transport)))
+        .collect()
+}
+
 /// The text that makes the name and that people read. What users wrote in it stands in quotes with
 /// escapes, so no two contents have one text.
 impl fmt::Display for SetContent {
@@ -217,12 +282,19 @@ impl fmt::Display for SetContent {
                 name,
                 transport,
             } => {
-                let protocol = transport.map_or_else(|| "any".to_owned(), |transport| transport.to_string());
-                write!(
-                    f,
-                    "port {name:?}/{protocol} of pods {}",
-                    Selected(namespaces, pods)
-                )
+                let (protocol, selected) = (protocol(*transport), Selected(namespaces, pods));
+                write!(f, "port {name:?}/{protocol} of pods {selected}")
+            }
+            Self::DnsStandIn {
+                namespaces,
+                pods,
+                named,
+            } => {
+                f.write_str("dnsd")?;
+                if let Some((name, transport)) = named {
+                    write!(f, " as port {name:?}/{}", protocol(*transport))?;
+                }
+                write!(f, " in place of pods {}", Selected(namespaces, pods))
             }
             Self::Networks(networks) => {
                 f.write_str("networks")?;
@@ -243,6 +315,10 @@ impl fmt::Display for SetContent {
             }
         }
     }
+}
+
+fn protocol(transport: Option<Transport>) -> String {
+    transport.map_or_else(|| "any".to_owned(), |transport| transport.to_string())
 }
 
 struct Selected<'a>(&'a NamespaceSelector, &'a Selector);

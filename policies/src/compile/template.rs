@@ -12,7 +12,7 @@ use crate::model::{
 };
 use crate::rules::Origin;
 
-use super::content::{NamedSet, SetContent};
+use super::content::{NamedSet, SetContent, is_about_dns};
 
 /// A policy, ready for any pod that it selects.
 #[derive(Debug)]
@@ -64,17 +64,25 @@ pub(super) enum PortTemplate {
     },
 }
 
+/// What a template depends on besides the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DnsRules {
+    /// Rules for pods are rules for these pods alone.
+    PodsAlone,
+    /// Where they are about port 53, they are about dnsd in the place of such pods as well.
+    WithStandIn,
+}
+
 impl Template {
     /// The template of a policy.
-    pub(crate) fn new(policy: &Policy) -> Self {
+    pub(crate) fn new(policy: &Policy, dns: DnsRules) -> Self {
         let name: Arc<str> = policy.id.to_string().into();
-        let effect = |direction| match policy.effect(direction) {
-            Effect::None => TemplateEffect::None,
-            Effect::Rules(rules) => {
-                TemplateEffect::Rules(rule_templates(rules, policy.rank.tier, direction, &name))
-            }
-            Effect::Opens(rules) => {
-                TemplateEffect::Opens(rule_templates(rules, policy.rank.tier, direction, &name))
+        let effect = |direction| {
+            let templates = |rules| rule_templates(rules, policy.rank.tier, direction, dns, &name);
+            match policy.effect(direction) {
+                Effect::None => TemplateEffect::None,
+                Effect::Rules(rules) => TemplateEffect::Rules(templates(rules)),
+                Effect::Opens(rules) => TemplateEffect::Opens(templates(rules)),
             }
         };
         Self {
@@ -103,6 +111,7 @@ fn rule_templates(
     rules: &[model::Rule],
     tier: Tier,
     direction: Direction,
+    dns: DnsRules,
     policy: &Arc<str>,
 ) -> Vec<RuleTemplate> {
     let mut templates = Vec::new();
@@ -116,7 +125,7 @@ fn rule_templates(
             name: rule.name.clone(),
         };
         templates.extend(
-            matches_of(rule, direction)
+            matches_of(rule, direction, dns)
                 .into_iter()
                 .map(|(peer, except, port)| RuleTemplate {
                     action,
@@ -145,18 +154,27 @@ const fn action_in(tier: Tier, action: Action) -> Option<Action> {
 
 type Match = (PeerTemplate, Option<Arc<NamedSet>>, PortTemplate);
 
-fn matches_of(rule: &model::Rule, direction: Direction) -> Vec<Match> {
+fn matches_of(rule: &model::Rule, direction: Direction, dns: DnsRules) -> Vec<Match> {
     let peers = PeerSource::list(&rule.peers);
+    let has_stand_in = (direction, dns) == (Direction::Egress, DnsRules::WithStandIn);
+    let stand_in = |peer: &PeerSource, port| has_stand_in.then(|| dns_in_place_of(peer, port)).flatten();
     match &rule.ports {
         Ports::Any => peers
             .iter()
-            .map(|peer| (peer.template(), peer.except(), PortTemplate::Any))
+            .flat_map(|peer| {
+                let itself = (peer.template(), peer.except(), PortTemplate::Any);
+                std::iter::once(itself).chain(stand_in(peer, None))
+            })
             .collect(),
         Ports::OneOf(ports) => ports
             .iter()
             .collect::<BTreeSet<_>>()
             .into_iter()
-            .flat_map(|port| peers.iter().filter_map(|peer| at_port(peer, port, direction)))
+            .flat_map(|port| peers.iter().map(move |peer| (peer, port)))
+            .flat_map(|(peer, port)| {
+                let itself = at_port(peer, port, direction);
+                itself.into_iter().chain(stand_in(peer, Some(port)))
+            })
             .collect(),
     }
 }
@@ -186,6 +204,31 @@ fn at_port(peer: &PeerSource, port: &Port, direction: Direction) -> Option<Match
             Some((PeerTemplate::Set(set), None, PortTemplate::Any))
         }
     }
+}
+
+/// dnsd, where a rule for these pods at this port is about DNS. The set has the port, so that a rule for all ports
+/// opens or closes no other one of dnsd's; a peer that is any peer is dnsd already, but for its named ports.
+fn dns_in_place_of(peer: &PeerSource, port: Option<&Port>) -> Option<Match> {
+    let (named, template) = match (peer, port) {
+        (_, Some(Port::Named { name, transport })) => {
+            (Some((Arc::clone(name), *transport)), PortTemplate::Any)
+        }
+        (PeerSource::Any, _) | (_, Some(Port::Icmp)) => return None,
+        (_, Some(Port::Range(transport, range))) => {
+            if !is_about_dns(*transport, *range) {
+                return None;
+            }
+            (None, PortTemplate::Range(*transport, *range))
+        }
+        (_, None) => (None, PortTemplate::Any),
+    };
+    let (namespaces, pods) = peer.pods()?;
+    let set = NamedSet::new(SetContent::DnsStandIn {
+        namespaces,
+        pods,
+        named,
+    });
+    Some((PeerTemplate::Set(set), None, template))
 }
 
 /// The peers of a rule, as many as there will be sets.

@@ -8,7 +8,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
-use crate::compile::{Compiled, Surroundings, Template, Templates, compile};
+use crate::compile::{Compiled, DnsRules, Surroundings, Template, Templates, compile};
 use crate::index::{Index, LivePod, is_api_server};
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
 use crate::model::{Direction, Labels, Policy, PolicyId};
@@ -55,7 +55,7 @@ pub(super) struct Dirty {
 impl Engine {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
-            index: Index::default(),
+            index: Index::new(settings.dns.clone()),
             policies: BTreeMap::new(),
             templates: Templates::new(),
             records: Records::new(settings.records.clone()),
@@ -177,6 +177,9 @@ impl Engine {
         if dirty.api_server {
             self.sets.refresh_api_server(&self.index);
         }
+        if self.index.take_dns_change() {
+            self.sets.refresh_dns(&self.index);
+        }
         for key in &dirty.pods {
             self.sets.refresh_pod(key, &self.index);
         }
@@ -278,11 +281,19 @@ impl Engine {
             self.touch_subjects(policy);
         }
         if let Some(policy) = policy {
-            self.templates
-                .insert((policy.rank, id.clone()), Template::new(&policy));
+            let template = Template::new(&policy, self.dns_rules());
+            self.templates.insert((policy.rank, id.clone()), template);
             self.policies.insert(id.clone(), policy);
         }
         self.mark();
+    }
+
+    fn dns_rules(&self) -> DnsRules {
+        if self.settings.dns.addresses.is_empty() {
+            DnsRules::PodsAlone
+        } else {
+            DnsRules::WithStandIn
+        }
     }
 
     /// Pods that have no rules yet are touched already, so those that have are enough.

@@ -76,6 +76,7 @@ impl Index {
             Some(service) => self.places.services.insert(key.clone(), service),
             None => self.places.services.remove(key),
         };
+        self.settle_dns_service(key);
         true
     }
 

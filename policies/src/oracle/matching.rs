@@ -16,7 +16,11 @@ use super::cluster::selector_holds;
 impl Question<'_> {
     pub(super) fn matches(&self, subject: &Pod, rule: &Rule) -> bool {
         match &rule.peers {
-            Peers::Any => self.port_matches(subject, rule, self.peer_pod()),
+            Peers::Any => {
+                let pods = self.peer_pods();
+                pods.iter().any(|pod| self.port_matches(subject, rule, Some(pod)))
+                    || self.port_matches(subject, rule, None)
+            }
             Peers::OneOf(peers) => peers.iter().any(|peer| self.peer_matches(subject, rule, peer)),
         }
     }
@@ -24,7 +28,7 @@ impl Question<'_> {
     fn peer_matches(&self, subject: &Pod, rule: &Rule, peer: &Peer) -> bool {
         let address = self.connection.peer.to_canonical();
         match peer {
-            Peer::Pods { namespaces, pods } => self.peer_pod().is_some_and(|other| {
+            Peer::Pods { namespaces, pods } => self.peer_pods().into_iter().any(|other| {
                 self.world.selects(namespaces, pods, other) && self.port_matches(subject, rule, Some(other))
             }),
             Peer::Networks(networks) => {
@@ -75,8 +79,10 @@ impl Question<'_> {
             && !self.world.is_of_cluster(self.connection.peer.to_canonical())
     }
 
-    fn peer_pod(&self) -> Option<&Pod> {
-        self.world.pod_at(self.connection.peer.to_canonical())
+    /// The pod at the other end, and those in whose place dnsd is there.
+    fn peer_pods(&self) -> Vec<&Pod> {
+        let pod = self.world.pod_at(self.connection.peer.to_canonical());
+        pod.into_iter().chain(self.pods_that_dnsd_stands_for()).collect()
     }
 
     /// `other` is the pod at the other end where the peer is one of pods.

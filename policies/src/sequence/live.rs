@@ -90,6 +90,7 @@ impl LiveSet {
             SetContent::Records { patterns, .. } => patterns.iter().any(|pattern| pattern.matches(name)),
             SetContent::Pods { .. }
             | SetContent::PodPorts { .. }
+            | SetContent::DnsStandIn { .. }
             | SetContent::Networks(_)
             | SetContent::Nodes(_)
             | SetContent::NodeAddresses(_)
@@ -105,6 +106,7 @@ impl LiveSet {
             SetContent::Records { pod, patterns, .. } => records.expiry(pod, patterns, address),
             SetContent::Pods { .. }
             | SetContent::PodPorts { .. }
+            | SetContent::DnsStandIn { .. }
             | SetContent::Networks(_)
             | SetContent::Nodes(_)
             | SetContent::NodeAddresses(_)
@@ -169,6 +171,7 @@ impl LiveSet {
             (
                 SetContent::Pods { .. }
                 | SetContent::PodPorts { .. }
+                | SetContent::DnsStandIn { .. }
                 | SetContent::Networks(_)
                 | SetContent::Nodes(_)
                 | SetContent::NodeAddresses(_)

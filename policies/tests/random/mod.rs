@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use egret_policies::compiler::DnsStandIn;
 use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{
     ApiServerAddresses, EndpointSlice, Entity, EntityKey, NamedPort, Namespace, Node, NodeAddressReport, Pod,
@@ -43,6 +44,9 @@ const NETWORKS: [&str; 6] = [
 ];
 const PATTERNS: [&str; 4] = ["*.x.test", "a.x.test", "*.a.x.test", "y.test"];
 const QUESTIONS: [&str; 5] = ["a.x.test", "b.a.x.test", "x.test", "y.test", "ya.x.test"];
+const DNS_SERVICE: &str = "red/dns";
+/// One that only nodes have, and two that may be pods'.
+const DNS_ADDRESSES: [&str; 3] = ["10.0.1.1", "192.0.2.1", "fd00::2"];
 const PORT_NAMES: [&str; 2] = ["web", "dns"];
 const PORTS: [u16; 3] = [53, 80, 443];
 
@@ -271,7 +275,23 @@ fn place() -> impl Strategy<Value = Entity> {
             addresses,
         })
     });
-    prop_oneof![3 => report, 2 => service, 2 => slice, 1 => declared]
+    let dns = option::of(labels()).prop_map(|selector| {
+        Entity::Service(Service {
+            key: DNS_SERVICE.parse().unwrap(),
+            selector,
+            addresses: Vec::new(),
+            ports: Vec::new(),
+        })
+    });
+    prop_oneof![3 => report, 2 => service, 2 => slice, 1 => declared, 2 => dns]
+}
+
+/// dnsd at some addresses, in the place of a Service that may be there.
+pub(crate) fn dns() -> impl Strategy<Value = DnsStandIn> {
+    subsequence(DNS_ADDRESSES.as_slice(), 0..=3).prop_map(|list| DnsStandIn {
+        service: DNS_SERVICE.parse().unwrap(),
+        addresses: list.iter().map(|text| text.parse().unwrap()).collect(),
+    })
 }
 
 fn node() -> impl Strategy<Value = Node> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_policies::compiler::{Compiler, Event, InSync, NodeScope, PodToOwnNode, Settings};
+use egret_policies::compiler::{Compiler, DnsStandIn, Event, InSync, NodeScope, PodToOwnNode, Settings};
 use egret_policies::memory::{Connection, Decision, Memory, Protocol, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Namespace, Node, Pod, PodLife};
 use egret_policies::model::{
@@ -227,6 +227,7 @@ pub(crate) fn settings() -> Settings {
         node: NodeScope::One("here".into()),
         records: RecordSettings::default(),
         pod_to_own_node: PodToOwnNode::Allow,
+        dns: DnsStandIn::default(),
     }
 }
 
