@@ -9,6 +9,7 @@ use egret_policies::memory::{
 };
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::Entity;
+use egret_policies::records::RecordSettings;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
@@ -35,6 +36,8 @@ pub struct Unused {
     pub pods: BTreeSet<PodKey>,
     /// Records over the limits that a node has, too.
     pub evicted: u64,
+    /// Addresses that no name opens.
+    pub protected: BTreeSet<IpAddr>,
 }
 
 impl Unused {
@@ -53,6 +56,11 @@ impl Unused {
                 self.evicted
             ));
         }
+        remarks.extend(self.protected.iter().map(|address| {
+            format!(
+                "no name opens {address}: loopback and link-local addresses are protected, unless a node is configured otherwise"
+            )
+        }));
         remarks
     }
 }
@@ -64,10 +72,7 @@ impl Judge {
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
     pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
-        let mut compiler = Compiler::new(Settings {
-            dns: cluster.dns().clone(),
-            ..Settings::for_scope(NodeScope::All)
-        });
+        let mut compiler = Compiler::new(Settings::for_scope(NodeScope::All));
         for entity in entities(manifests) {
             compiler.handle(Event::Apply(entity), NOW);
         }
@@ -96,6 +101,17 @@ impl Judge {
             told.entry((record.pod.clone(), record.name.clone()))
                 .or_default()
                 .insert(record.address, record.expires);
+        }
+        let settings = RecordSettings::default();
+        let is_protected = |record: &&Record| settings.is_protected(record.address.to_canonical());
+        let has_client = |record: &&Record| client(cluster, &record.pod).is_some();
+        // They open nothing, and yet the pod was told them and may use them.
+        for record in records.iter().filter(is_protected).filter(has_client) {
+            let address = record.address.to_canonical();
+            unused.protected.insert(address);
+            told.entry((record.pod.clone(), record.name.clone()))
+                .or_default()
+                .insert(address, expires(record).after(settings.grace));
         }
         (Self { memory, told }, unused)
     }
@@ -199,7 +215,7 @@ fn client(cluster: &Cluster, pod: &PodKey) -> Option<IpAddr> {
 fn observation(client: IpAddr, record: &Record) -> Observation {
     let address = ObservedAddress {
         address: record.address,
-        expires: NOW.after(record.ttl.as_duration()),
+        expires: expires(record),
     };
     Observation {
         client,
@@ -207,6 +223,10 @@ fn observation(client: IpAddr, record: &Record) -> Observation {
         chain: Vec::new(),
         addresses: vec![address],
     }
+}
+
+fn expires(record: &Record) -> Timestamp {
+    NOW.after(record.ttl.as_duration())
 }
 
 fn meets_itself<'a>(source: Option<&'a Member>, destination: Option<&Member>) -> Option<&'a Member> {

@@ -35,10 +35,17 @@ impl Default for RecordSettings {
             min_ttl: Duration::ZERO,
             max_ttl: Duration::from_secs(24 * 60 * 60),
             grace: Duration::from_secs(30),
-            protected: Vec::new(),
+            protected: usually_protected(),
             limits: RecordLimits::default(),
         }
     }
+}
+
+/// Loopback and link-local, where metadata services are: whoever answers questions must not open them.
+fn usually_protected() -> Vec<IpNet> {
+    ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"]
+        .map(|network| network.parse().expect("these are networks"))
+        .to_vec()
 }
 
 /// How many records there may be.
@@ -69,7 +76,9 @@ impl RecordLimits {
 }
 
 impl RecordSettings {
-    pub(super) fn is_protected(&self, address: IpAddr) -> bool {
+    /// Whether no name opens this address.
+    #[must_use]
+    pub fn is_protected(&self, address: IpAddr) -> bool {
         !is_off(Switch::Protect) && self.protected.iter().any(|network| network.contains(&address))
     }
 
