@@ -4,7 +4,7 @@ mod asked;
 mod texts;
 
 use asked::network_policy;
-use texts::{np, np_egress, np_ingress, Table, WORLD, WORLD_6};
+use texts::{Table, WORLD, WORLD_6, np, np_egress, np_ingress};
 
 #[test]
 fn isolation_follows_policy_types() {

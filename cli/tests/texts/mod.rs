@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use crate::asked::{codes, words, Asked};
+use crate::asked::{Asked, codes, words};
 
 mod cluster;
 
