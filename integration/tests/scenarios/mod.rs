@@ -22,6 +22,7 @@ mod expiry;
 mod restarts;
 mod changes;
 mod rules;
+mod dns;
 mod cgroups;
 
 use stage::Told;
@@ -93,6 +94,7 @@ macro_rules! with_every_scenario {
             rules: selectors_choose_who_may_reach_whom without MatchPeers;
             rules: a_selected_pod_is_isolated_in_the_named_direction_alone without Isolate;
             rules: tiers_decide_in_their_order without TierOrder;
+            dns: dns_rules_that_were_written_for_kube_dns_go_on_working without StandIn;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
         }
     };
