@@ -2,7 +2,8 @@
 //!
 //! An example is a folder of `deploy/examples` with manifests, `probes.jsonl`, perhaps `records.jsonl`, and what is
 //! expected, which is only ever written by hand: `expected.jsonl`, the rows of `egret verdict` with the diagnostics cut
-//! down to what stays the same, and `findings.jsonl`, what `egret lint` finds, where it finds anything.
+//! down to what stays the same; where there is something, `findings.jsonl`, what `egret lint` finds, and `remarks.txt`,
+//! what `egret verdict` says besides.
 //! `EGRET_UPDATE=1` writes the files anew into the document.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
@@ -88,9 +89,15 @@ fn egret_verdict_answers_every_probe_as_is_written_beside_it() {
             arguments.extend(["--records", &records]);
         }
         let answered = egret(arguments);
+        let remarks = format!("{example}/remarks.txt");
+        let remarks = folder()
+            .join(&remarks)
+            .exists()
+            .then(|| read(&remarks))
+            .unwrap_or_default();
         assert_eq!(
             (answered.status, answered.stderr.as_str()),
-            (Some(0), ""),
+            (Some(0), remarks.as_str()),
             "{example}"
         );
         let expected = rows(&format!("{example}/expected.jsonl"));
