@@ -1,6 +1,6 @@
-//! From policies to the rules of one pod. Policies are made into templates once; a pod picks the
-//! templates that select it and fills in what depends on the pod: its own named ports, and the set of
-//! what it was told.
+//! From policies to the rules of one pod. A policy that selects a pod is made into a template once; what depends on the
+//! pod (its own named ports, the set of what it was told) is filled in for each, and from these parts its rules are put
+//! together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,37 +12,54 @@ use crate::compiler::PodToOwnNode;
 use crate::index::LivePod;
 use crate::model::{Action, Direction, Labels, PolicyId, Rank, Tier};
 use crate::rules::{
-    DirectionRules, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, TierRules,
+    DirectionRules, NodeRules, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, TierRules,
 };
 
 mod content;
 mod template;
+mod part;
+mod assemble;
 mod firewall;
+mod directions;
 
+pub(crate) use assemble::Compiled;
 pub(crate) use content::{NamedSet, SetContent};
+pub(crate) use directions::Directions;
+pub(crate) use firewall::compile_exposed;
+pub(crate) use part::Filled;
 pub(crate) use template::{DnsRules, Template};
 
 use template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
 
-/// Policies in the order of evaluation.
-pub(crate) type Templates = BTreeMap<(Rank, PolicyId), Template>;
-
-/// What a pod's policies come to.
+/// What the policies come to for the node, whichever pods it has.
 #[derive(Debug)]
-pub(crate) struct Compiled {
-    pub(crate) rules: PodRules,
+pub(crate) struct CompiledNode {
+    pub(crate) rules: NodeRules,
     pub(crate) uses: BTreeMap<SetId, Use>,
-    pub(crate) patterns: BTreeSet<NamePattern>,
 }
 
-/// A set that a pod's rules name, and what its members do for them.
+/// A set that rules name, and what its members do for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Use {
     pub(crate) set: Arc<NamedSet>,
     /// Directions in which a member may open something: it stands in an Allow or Pass.
-    pub(crate) opens: BTreeSet<Direction>,
+    pub(crate) opens: Directions,
     /// Directions in which a member may close something: it stands in a Deny or Pass.
-    pub(crate) closes: BTreeSet<Direction>,
+    pub(crate) closes: Directions,
+}
+
+impl Use {
+    /// Whether no rule names the set any more.
+    const fn does_nothing(&self) -> bool {
+        self.opens.is_empty() && self.closes.is_empty()
+    }
+}
+
+/// Sets with one name are one set.
+impl PartialEq for Use {
+    fn eq(&self, other: &Self) -> bool {
+        (self.set.id, self.opens, self.closes) == (other.set.id, other.opens, other.closes)
+    }
 }
 
 /// What rules depend on besides policies.
@@ -52,84 +69,6 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) pod_to_own_node: PodToOwnNode,
     /// The labels of the pod's node; none for a pod that is on none.
     pub(crate) own_node: Option<&'a Labels>,
-}
-
-/// The rules of a pod.
-pub(crate) fn compile(pod: &LivePod<'_>, templates: &Templates, around: Surroundings<'_>) -> Compiled {
-    let selecting: Vec<(Rank, &Template)> = templates
-        .iter()
-        .filter(|(_, template)| pod.is_selected(&template.subject.namespaces, &template.subject.pods))
-        .map(|((rank, _), template)| (*rank, template))
-        .collect();
-    let mut uses = Uses::default();
-    let mut direction = |direction| DirectionRules {
-        tiers: Tier::ALL
-            .into_iter()
-            .flat_map(|tier| match tier {
-                Tier::ClusterEgressFirewall => {
-                    firewall::compile_firewalls(pod, &selecting, direction, around, &mut uses)
-                }
-                Tier::Admin | Tier::NetworkPolicy | Tier::Baseline => {
-                    let rules = compile_tier(pod, &selecting, tier, direction, around, &mut uses);
-                    rules.into_iter().collect()
-                }
-            })
-            .collect(),
-    };
-    let (egress, ingress) = (direction(Direction::Egress), direction(Direction::Ingress));
-    Compiled {
-        rules: PodRules {
-            pod: pod.pod.key.clone(),
-            uid: pod.pod.uid.clone(),
-            addresses: pod.addresses.to_vec(),
-            egress,
-            ingress,
-        },
-        uses: uses.sets,
-        patterns: uses.patterns,
-    }
-}
-
-fn compile_tier(
-    pod: &LivePod<'_>,
-    selecting: &[(Rank, &Template)],
-    tier: Tier,
-    direction: Direction,
-    around: Surroundings<'_>,
-    uses: &mut Uses,
-) -> Option<TierRules> {
-    let templates: Vec<&Template> = selecting
-        .iter()
-        .filter(|(rank, _)| rank.tier == tier)
-        .map(|(_, template)| *template)
-        .collect();
-    let is_annotated = templates.iter().any(|template| template.is_annotation(direction));
-    let mut says_something = false;
-    let mut rules = Vec::new();
-    for template in templates {
-        let effect = match template.effect(direction) {
-            TemplateEffect::None => continue,
-            TemplateEffect::Opens(_) if !is_annotated => continue,
-            TemplateEffect::Opens(effect) | TemplateEffect::Rules(effect) => effect,
-        };
-        says_something = true;
-        for template in effect {
-            push_rules(&mut rules, pod, template, direction, around, uses);
-        }
-    }
-    let is_isolated = tier == Tier::NetworkPolicy && says_something;
-    if is_isolated && direction == Direction::Egress {
-        rules.extend(own_node_rules(around.pod_to_own_node));
-    }
-    (is_isolated || !rules.is_empty()).then_some(TierRules {
-        tier,
-        rules,
-        otherwise: if is_isolated {
-            Otherwise::Deny
-        } else {
-            Otherwise::NextTier
-        },
-    })
 }
 
 fn push_rules(
@@ -152,7 +91,7 @@ fn push_rules(
             Some(_) | None => return,
         },
         PeerTemplate::Names(patterns) => {
-            uses.patterns.extend(patterns.iter().cloned());
+            uses.patterns.push(Arc::clone(patterns));
             let set = NamedSet::new(SetContent::Records {
                 pod: pod.pod.key.clone(),
                 uid: pod.pod.uid.clone(),
@@ -219,7 +158,7 @@ fn own_node_rules(own_node: PodToOwnNode) -> Vec<Rule> {
 #[derive(Debug, Default)]
 struct Uses {
     sets: BTreeMap<SetId, Use>,
-    patterns: BTreeSet<NamePattern>,
+    patterns: Vec<Arc<BTreeSet<NamePattern>>>,
 }
 
 impl Uses {
@@ -247,14 +186,14 @@ impl Uses {
     fn note(&mut self, set: &Arc<NamedSet>, (opens, closes): (bool, bool), direction: Direction) {
         let used = self.sets.entry(set.id).or_insert_with(|| Use {
             set: Arc::clone(set),
-            opens: BTreeSet::new(),
-            closes: BTreeSet::new(),
+            opens: Directions::default(),
+            closes: Directions::default(),
         });
         if opens {
-            used.opens.insert(direction);
+            used.opens.set(direction, true);
         }
         if closes {
-            used.closes.insert(direction);
+            used.closes.set(direction, true);
         }
     }
 }

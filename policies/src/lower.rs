@@ -90,6 +90,10 @@ fn entities(object: &Object, notes: &mut Notes) -> Vec<Entity> {
         Kind::Node => vec![Entity::Node(node::lower(object, notes))],
         Kind::Service => vec![Entity::Service(service::lower(object, notes))],
         Kind::EndpointSlice => vec![Entity::EndpointSlice(service::lower_slice(object, notes))],
+        Kind::Endpoints => service::lower_endpoints(object, notes)
+            .into_iter()
+            .map(Entity::EndpointSlice)
+            .collect(),
         Kind::NodeAddressReport => vec![Entity::NodeAddressReport(addresses::report(object, notes))],
         Kind::ApiServerAddresses => vec![Entity::ApiServerAddresses(addresses::api_server(object, notes))],
         Kind::Policy(form) => {

@@ -1,22 +1,24 @@
 //! A kernel made of maps: it applies batches and decides packets from the rules, as the real one would.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::rules::{Batch, Member, PodRules, Rule, SetId, SetKind, SetSpec};
+use crate::rules::{Batch, Member, NodeRules, PodRules, SetId, SetKind, SetSpec};
 
 mod connection;
 mod decide;
 
-pub use connection::{Connection, ConnectionDecision, Decision, End, Protocol, Verdict, Who};
+pub use connection::{Connection, ConnectionDecision, Decision, End, Entering, Protocol, Verdict, Who};
 
 /// Sets and rules, as a backend holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     sets: BTreeMap<SetId, Set>,
     pods: BTreeMap<PodKey, PodRules>,
+    node: Option<NodeRules>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +37,18 @@ pub enum BrokenBatch {
     #[error("there is no set {0:?}")]
     NoSet(SetId),
     /// A set is taken away that a rule names.
-    #[error("the set {set:?} is still named by a rule of {pod}")]
+    #[error("the set {set:?} is still named by a rule of {owner}")]
     SetInUse {
         /// The set.
         set: SetId,
-        /// A pod whose rules name it.
-        pod: PodKey,
+        /// Whose rules name it: a pod, or `the node`.
+        owner: String,
     },
     /// A rule names a set that is not there.
-    #[error("a rule of {pod} names the set {set:?}, which is not there")]
+    #[error("a rule of {owner} names the set {set:?}, which is not there")]
     RuleWithoutSet {
-        /// The pod.
-        pod: PodKey,
+        /// Whose rules: a pod's, or `the node`'s.
+        owner: String,
         /// The set.
         set: SetId,
     },
@@ -109,6 +111,10 @@ impl Memory {
         for rules in &batch.rules_replaced {
             self.replace(rules)?;
         }
+        if let Some(rules) = &batch.node_rules {
+            self.check_sets(rules.sets(), NODE)?;
+            self.node = Some(rules.clone()).filter(|rules| !rules.exposed.tiers.is_empty());
+        }
         for pod in &batch.pods_removed {
             if self.pods.remove(pod).is_none() {
                 return Err(BrokenBatch::NoPod(pod.clone()));
@@ -139,6 +145,12 @@ impl Memory {
     /// The rules of all pods.
     pub fn pods(&self) -> impl Iterator<Item = &PodRules> {
         self.pods.values()
+    }
+
+    /// The rules of the node, if it has any.
+    #[must_use]
+    pub const fn node(&self) -> Option<&NodeRules> {
+        self.node.as_ref()
     }
 
     /// All sets.
@@ -187,33 +199,46 @@ impl Memory {
         if rules.addresses.is_empty() {
             return Err(BrokenBatch::NoAddress(rules.pod.clone()));
         }
-        if let Some(set) = named_sets(rules).find(|set| !self.sets.contains_key(set)) {
-            let pod = rules.pod.clone();
-            return Err(BrokenBatch::RuleWithoutSet { pod, set });
-        }
+        self.check_sets(named_sets(rules), &rules.pod)?;
         self.pods.insert(rules.pod.clone(), rules.clone());
         Ok(())
     }
 
+    fn check_sets(
+        &self,
+        mut named: impl Iterator<Item = SetId>,
+        owner: impl Display,
+    ) -> Result<(), BrokenBatch> {
+        match named.find(|set| !self.sets.contains_key(set)) {
+            Some(set) => Err(BrokenBatch::RuleWithoutSet {
+                owner: owner.to_string(),
+                set,
+            }),
+            None => Ok(()),
+        }
+    }
+
     fn destroy(&mut self, id: SetId) -> Result<(), BrokenBatch> {
-        if let Some(rules) = self
-            .pods
-            .values()
-            .find(|rules| named_sets(rules).any(|set| set == id))
-        {
-            let pod = rules.pod.clone();
-            return Err(BrokenBatch::SetInUse { set: id, pod });
+        if let Some(owner) = self.owner_of_rule(id) {
+            return Err(BrokenBatch::SetInUse { set: id, owner });
         }
         self.sets.remove(&id).map(|_| ()).ok_or(BrokenBatch::NoSet(id))
     }
+
+    fn owner_of_rule(&self, id: SetId) -> Option<String> {
+        let names_it = |rules: &&PodRules| named_sets(rules).any(|set| set == id);
+        let pod = self.pods.values().find(names_it);
+        let mut of_node = self.node.iter().flat_map(NodeRules::sets);
+        pod.map(|rules| rules.pod.to_string())
+            .or_else(|| of_node.any(|set| set == id).then(|| NODE.to_owned()))
+    }
 }
 
+/// What the owner of its rules is called.
+const NODE: &str = "the node";
+
 fn named_sets(rules: &PodRules) -> impl Iterator<Item = SetId> {
-    [&rules.egress, &rules.ingress]
-        .into_iter()
-        .flat_map(|direction| &direction.tiers)
-        .flat_map(|tier| &tier.rules)
-        .flat_map(Rule::sets)
+    rules.egress.sets().chain(rules.ingress.sets())
 }
 
 const fn fits(kind: SetKind, member: Member, until: Option<Timestamp>) -> bool {

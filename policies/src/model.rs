@@ -12,7 +12,7 @@ mod labels;
 pub mod cluster;
 
 pub use labels::Labels;
-pub use selector::{NamespaceSelector, Requirement, Selector};
+pub use selector::{NamespaceSelector, Requirement, Selector, Values};
 
 /// A policy as it was understood: one that was not understood at all isolates what it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Policy {
     pub egress: Effect,
     /// What it says of connections to its pods.
     pub ingress: Effect,
+    /// Whether its egress is also asked about clients that are no pods.
+    pub exposure: Exposure,
 }
 
 impl Policy {
@@ -163,6 +165,15 @@ pub struct Subject {
     pub namespaces: NamespaceSelector,
     /// The pods themselves.
     pub pods: Selector,
+}
+
+/// What becomes of clients that are no pods, where a Service leads them to what the egress of a policy denies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Exposure {
+    /// They are refused as a pod would be.
+    Reject,
+    /// They are no concern of it: every kind but ClusterEgressFirewall.
+    Ignore,
 }
 
 /// What a policy does to a direction.

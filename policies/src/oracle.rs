@@ -17,6 +17,7 @@ use crate::model::{Action, Direction, Effect, Kind, Policy, Rule, Tier};
 mod cluster;
 mod places;
 mod matching;
+mod entering;
 mod dns;
 mod told;
 

@@ -29,6 +29,8 @@ pub struct Batch {
     pub members_changed: Vec<MembersChanged>,
     /// Whole new rules of pods.
     pub rules_replaced: Vec<PodRules>,
+    /// Whole new rules of the node; none where they stay as they are. Before the first ones there are none.
+    pub node_rules: Option<NodeRules>,
     /// Pods that left the node: their rules go.
     pub pods_removed: Vec<PodKey>,
     /// Pods and directions whose open connections are to be asked again: something that was allowed may
@@ -47,6 +49,7 @@ impl Batch {
             sets_created: Vec::new(),
             members_changed: Vec::new(),
             rules_replaced: Vec::new(),
+            node_rules: None,
             pods_removed: Vec::new(),
             reevaluate: Vec::new(),
             sets_destroyed: Vec::new(),
@@ -143,6 +146,30 @@ impl PodRules {
             Direction::Ingress => &self.ingress,
         }
     }
+
+    pub(crate) const fn direction_mut(&mut self, direction: Direction) -> &mut DirectionRules {
+        match direction {
+            Direction::Egress => &mut self.egress,
+            Direction::Ingress => &mut self.ingress,
+        }
+    }
+}
+
+/// Rules of the node, whichever pods it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRules {
+    /// For connections that the node passes on to where a Service sends them: the destination was rewritten on the way
+    /// (DNAT, IPVS), and they come neither from a pod of this node, whose own rules judge them, nor from the node
+    /// itself. Peers are destinations, after the rewriting. Every packet towards the destination is asked: nothing is
+    /// remembered of what was allowed, so nothing is to be reevaluated.
+    pub exposed: DirectionRules,
+}
+
+impl NodeRules {
+    /// The sets that they name.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        self.exposed.sets()
+    }
 }
 
 /// Rules of a direction: tier by tier; behind the last one the connection is allowed (tier `default`).
@@ -153,6 +180,14 @@ impl PodRules {
 pub struct DirectionRules {
     /// The tiers that say something, in order.
     pub tiers: Vec<TierRules>,
+}
+
+impl DirectionRules {
+    /// The sets that they name.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        let rules = self.tiers.iter().flat_map(|tier| &tier.rules);
+        rules.flat_map(Rule::sets)
+    }
 }
 
 /// The rules of one tier, in order: the first match decides. A tier whose policies do not form one list (those
@@ -196,7 +231,7 @@ impl Rule {
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
         let peer = match self.peer {
             PeerMatch::In(set) => Some(set),
-            PeerMatch::Any | PeerMatch::OwnNode => None,
+            PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
         };
         peer.into_iter().chain(self.except)
     }
@@ -211,6 +246,9 @@ pub enum PeerMatch {
     In(SetId),
     /// The destination is an address of this node (`addrtype LOCAL`), whatever hook sees the packet.
     OwnNode,
+    /// The pod itself, at one of its own addresses. What a pod sends there does not leave it; so what a backend
+    /// sees was led back by a Service, and came in where the pod's packets do.
+    Itself,
 }
 
 /// The destination port.
@@ -224,10 +262,13 @@ pub enum PortMatch {
     Icmp,
 }
 
+/// The origin of the rule that exempts a pod that a Service leads back to itself from isolation by a NetworkPolicy.
+pub const ITSELF: &str = "itself";
+
 /// The object and rule that a rule comes from; the label of counters and logs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
-    /// `Kind/namespace/name`, or `own-node` for the exemption of the pod's node.
+    /// `Kind/namespace/name`; or `own-node` for the exemption of the pod's node, [`ITSELF`] for that of the pod itself.
     pub policy: Arc<str>,
     /// `0`-based index of the rule in the object's list.
     pub rule: usize,

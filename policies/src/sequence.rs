@@ -22,6 +22,13 @@ pub(crate) use order::Batches;
 use live::{Contributor, LiveSet};
 use order::Effect;
 
+/// Whose rules name a set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum User {
+    Pod(PodKey),
+    Node,
+}
+
 /// All sets that rules name, or that a backend still has.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
@@ -38,10 +45,10 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// A pod's rules name other sets than before.
+    /// Somebody's rules name other sets than before.
     pub(crate) fn replace_uses(
         &mut self,
-        pod: &PodKey,
+        user: &User,
         before: Option<&BTreeMap<SetId, Use>>,
         after: &BTreeMap<SetId, Use>,
         index: &Index,
@@ -49,7 +56,7 @@ impl Sets {
     ) {
         for (id, used) in before.into_iter().flatten() {
             if let Some(set) = self.live.get_mut(id) {
-                set.users.remove(pod);
+                set.users.remove(user);
                 self.touched.insert(*id);
                 self.former.entry(*id).or_default().push(used.clone());
             }
@@ -59,7 +66,7 @@ impl Sets {
                 self.make(&used.set, index, records);
             }
             if let Some(set) = self.live.get_mut(id) {
-                set.users.insert(pod.clone(), used.clone());
+                set.users.insert(user.clone(), used.clone());
             }
         }
     }
@@ -179,13 +186,10 @@ impl Sets {
         now: Timestamp,
         is_old: impl Fn(&PodKey) -> bool,
     ) {
-        let replaced: BTreeSet<PodKey> = batches
-            .first
-            .rules_replaced
-            .iter()
-            .map(|rules| rules.pod.clone())
-            .filter(|pod| is_old(pod))
-            .collect();
+        let pods = batches.first.rules_replaced.iter().map(|rules| &rules.pod);
+        let of_pods = pods.filter(|pod| is_old(pod)).cloned().map(User::Pod);
+        let of_node = batches.first.node_rules.as_ref().map(|_| User::Node);
+        let replaced: BTreeSet<User> = of_pods.chain(of_node).collect();
         let former = std::mem::take(&mut self.former);
         let mut opening = Vec::new();
         let mut suspects = BTreeSet::new();
@@ -216,7 +220,7 @@ impl Sets {
             let effect = Effect::of(set.users.values().chain(former));
             let (closes, opens) = effect.split(changed.members);
             batches.first.members_changed.extend(closes);
-            let waits_for_rules = !former.is_empty() || set.users.keys().any(|pod| replaced.contains(pod));
+            let waits_for_rules = !former.is_empty() || set.users.keys().any(|user| replaced.contains(user));
             if waits_for_rules {
                 batches.then.members_changed.extend(opens);
             } else {

@@ -11,7 +11,7 @@ use egret_shared::pod::PodKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use random::{Step, connections, dns, entity, step};
+use random::{Step, connections, dns, entering, entity, step};
 use situation::{Situation, answer, settings};
 
 fn take(situation: &mut Situation, step: Step) {
@@ -41,6 +41,9 @@ fn hold_to_oracle(situation: &Situation) {
         for connection in connections(pod) {
             situation.decide_connection(&connection);
         }
+    }
+    for entering in entering() {
+        situation.decide_entering(entering);
     }
 }
 

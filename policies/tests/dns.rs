@@ -38,6 +38,7 @@ fn service(selector: Option<&str>) -> Entity {
         key: key("kube-system/kube-dns"),
         selector: selector.map(labels),
         addresses: vec![ip("10.96.0.10")],
+        external_addresses: Vec::new(),
         ports: Vec::new(),
     })
 }

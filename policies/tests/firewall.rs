@@ -482,13 +482,11 @@ fn an_object_that_is_not_understood_denies_everything_external() {
     assert_eq!(egress(&cluster(lowered.entities), WORLD, tcp(80)), Deny);
 }
 
-/// E-12, and R-9 as far as it goes.
+/// E-12.
 #[test]
 fn what_is_odd_but_understood_is_told() {
     let rule = "{action: Deny, to: [{external: {}}]}";
     for (spec, code) in [
-        (format!("rules: [{rule}]"), Code::ExposureNotEnforced),
-        (format!("rules: [{rule}]\nservices: {{exposure: Reject}}"), Code::ExposureNotEnforced),
         (format!("rules: [{rule}]\nservices: {{exposure: Hide}}"), Code::InvalidExposure),
         (format!("rules: [{rule}]\nservices: {{expose: Ignore}}"), Code::UnknownField),
         ("services: {exposure: Ignore}\nrules: [{action: Deny, to: [{networks: ['fe80::/64']}]}]".to_owned(), Code::LinkLocalNetwork),

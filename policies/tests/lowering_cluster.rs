@@ -9,7 +9,9 @@ use std::num::NonZeroU16;
 
 use common::{codes, labels, lowered, pod};
 use egret_policies::diagnostic::Code;
-use egret_policies::model::cluster::{Entity, NamedPort, Node, PodLife, Service, ServicePort, TargetPort};
+use egret_policies::model::cluster::{
+    EndpointSlice, Entity, NamedPort, Node, PodLife, Service, ServicePort, TargetPort,
+};
 use egret_policies::model::{Effect, Kind, NamespaceSelector, Selector};
 use egret_shared::net::Transport;
 
@@ -251,6 +253,7 @@ fn a_service_has_selector_addresses_and_ports() {
         name: name.map(Into::into),
         transport,
         number: port(number),
+        node_port: None,
         target,
     };
     assert_eq!(
@@ -261,6 +264,35 @@ fn a_service_has_selector_addresses_and_ports() {
             of(None, Transport::Tcp, 82, TargetPort::Name("web".into())),
         ]
     );
+}
+
+/// A node port of 0 is stored where none was given yet.
+#[test]
+fn a_service_is_reached_from_outside_where_it_says() {
+    let text = "apiVersion: v1
+kind: Service
+metadata: {name: s}
+spec:
+  externalIPs: [198.51.100.7, '2001:db8::7']
+  ports: [{port: 80, nodePort: 30080}, {name: b, port: 81, nodePort: 0}]
+status:
+  loadBalancer: {ingress: [{ip: 198.51.100.8}, {ip: 198.51.100.9, ipMode: Proxy}, {hostname: lb.example.com}]}
+";
+    let lowered = lowered(text);
+    assert_eq!(lowered.diagnostics, []);
+    let Entity::Service(service) = &lowered.entities[0] else {
+        panic!("{lowered:?}");
+    };
+    assert_eq!(
+        service.external_addresses,
+        [
+            address("198.51.100.7"),
+            address("2001:db8::7"),
+            address("198.51.100.8")
+        ]
+    );
+    let node_ports: Vec<_> = service.ports.iter().map(|port| port.node_port).collect();
+    assert_eq!(node_ports, [Some(port(30080)), None]);
 }
 
 #[test]
@@ -362,4 +394,60 @@ fn the_annotation_of_2016_isolates_ingress() {
             (&Effect::Rules(Vec::new()), &Effect::None)
         );
     }
+}
+
+/// As the mirroring controller of a cluster makes slices of them (KEP-752).
+#[test]
+fn endpoints_are_slices() {
+    let text = |labels: &str| {
+        format!(
+            "apiVersion: v1
+kind: Endpoints
+metadata: {{name: s, namespace: shop, labels: {{{labels}}}}}
+subsets:
+- addresses: [{{ip: 169.254.169.254}}, {{ip: 203.0.113.1}}]
+  notReadyAddresses: [{{ip: 203.0.113.2}}]
+  ports: [{{port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
+- addresses: [{{ip: '2001:db8::1'}}]
+  ports: [{{port: 81}}]
+"
+        )
+    };
+    let slices = |labels: &str| -> Vec<EndpointSlice> {
+        let lowered = lowered(&text(labels));
+        assert_eq!(lowered.diagnostics, []);
+        let entities = lowered.entities.into_iter();
+        entities
+            .map(|entity| match entity {
+                Entity::EndpointSlice(slice) => slice,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    };
+    let [first, second] = &slices("")[..] else {
+        panic!("two subsets");
+    };
+    assert_eq!(
+        (first.service.as_deref(), second.service.as_deref()),
+        (Some("s"), Some("s"))
+    );
+    assert_eq!(first.key.namespace(), "shop");
+    assert_ne!(first.key, second.key);
+    assert_eq!(
+        first.addresses,
+        [address("169.254.169.254"), address("203.0.113.1")]
+    );
+    assert_eq!(
+        first.ports,
+        [
+            (None, Transport::Tcp, port(80)),
+            (Some("dns".into()), Transport::Udp, port(53))
+        ]
+    );
+    assert_eq!(second.addresses, [address("2001:db8::1")]);
+    assert!(
+        slices("endpointslice.kubernetes.io/skip-mirror: 'true'")
+            .iter()
+            .all(|slice| slice.service.is_none())
+    );
 }

@@ -10,11 +10,11 @@ use egret_policies::compiler::{Event, Settings};
 use egret_policies::memory::{Memory, Verdict};
 use egret_policies::model::Action;
 use egret_policies::model::cluster::{Entity, EntityKey};
-use egret_policies::rules::{Batch, MembersChanged, PeerMatch, PodRules, SetId};
+use egret_policies::rules::{Batch, DirectionRules, MembersChanged, NodeRules, PeerMatch, PodRules, SetId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use random::{churn, connections, dns, entity};
+use random::{churn, connections, dns, entering, entity};
 use situation::{START, Situation, settings};
 
 /// Objects by key: of two with one key the later counts.
@@ -103,6 +103,7 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
     let mut between = old.clone();
     for step in batches.iter().flat_map(steps) {
         between.apply(&step, START).expect("a step of a batch applies");
+        hold_entering_between(old, &between, new, &unordered);
         for rules in old.pods() {
             let Some(after) = new.pod(&rules.pod) else {
                 continue;
@@ -125,6 +126,21 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
     }
 }
 
+fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, unordered: &BTreeSet<SetId>) {
+    let mut named = old.node().into_iter().chain(new.node()).flat_map(sets_of_node);
+    if named.any(|(set, _)| unordered.contains(&set)) {
+        return;
+    }
+    for connection in entering() {
+        let [before, now, after] =
+            [old, between, new].map(|memory| memory.decide_entering(connection, START).verdict);
+        assert!(
+            now == Verdict::Deny || before == Verdict::Allow || after == Verdict::Allow,
+            "{connection:?} is allowed between two states that deny it"
+        );
+    }
+}
+
 /// Whatever was allowed and is not any more is asked again.
 fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
     let asked: BTreeSet<_> = batches.iter().flat_map(|batch| &batch.reevaluate).collect();
@@ -143,7 +159,9 @@ fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
 /// Sets whose members open here and close there: they have no right order.
 fn unordered_sets(old: &Memory, new: &Memory) -> BTreeSet<SetId> {
     let mut actions: BTreeMap<SetId, BTreeSet<Action>> = BTreeMap::new();
-    for (set, action) in old.pods().chain(new.pods()).flat_map(sets) {
+    let of_pods = old.pods().chain(new.pods()).flat_map(sets);
+    let of_node = old.node().into_iter().chain(new.node()).flat_map(sets_of_node);
+    for (set, action) in of_pods.chain(of_node) {
         actions.entry(set).or_default().insert(action);
     }
     actions
@@ -154,23 +172,27 @@ fn unordered_sets(old: &Memory, new: &Memory) -> BTreeSet<SetId> {
 }
 
 fn sets(rules: &PodRules) -> impl Iterator<Item = (SetId, Action)> {
-    [&rules.egress, &rules.ingress]
-        .into_iter()
-        .flat_map(|direction| &direction.tiers)
-        .flat_map(|tier| &tier.rules)
-        .flat_map(|rule| {
-            // A member of an exception does the opposite of what the rule does.
-            let opposite = match rule.action {
-                Action::Allow => Action::Deny,
-                Action::Deny => Action::Allow,
-                Action::Pass => Action::Pass,
-            };
-            let peer = match rule.peer {
-                PeerMatch::In(set) => Some((set, rule.action)),
-                PeerMatch::Any | PeerMatch::OwnNode => None,
-            };
-            peer.into_iter().chain(rule.except.map(|set| (set, opposite)))
-        })
+    sets_of_direction(&rules.egress).chain(sets_of_direction(&rules.ingress))
+}
+
+fn sets_of_node(rules: &NodeRules) -> impl Iterator<Item = (SetId, Action)> {
+    sets_of_direction(&rules.exposed)
+}
+
+fn sets_of_direction(rules: &DirectionRules) -> impl Iterator<Item = (SetId, Action)> {
+    rules.tiers.iter().flat_map(|tier| &tier.rules).flat_map(|rule| {
+        // A member of an exception does the opposite of what the rule does.
+        let opposite = match rule.action {
+            Action::Allow => Action::Deny,
+            Action::Deny => Action::Allow,
+            Action::Pass => Action::Pass,
+        };
+        let peer = match rule.peer {
+            PeerMatch::In(set) => Some((set, rule.action)),
+            PeerMatch::Any | PeerMatch::OwnNode => None,
+        };
+        peer.into_iter().chain(rule.except.map(|set| (set, opposite)))
+    })
 }
 
 /// A batch as a kernel may take it: one thing after the other.
@@ -203,6 +225,9 @@ fn steps(batch: &Batch) -> Vec<Batch> {
     }
     for rules in &batch.rules_replaced {
         all.push(step(&|step| step.rules_replaced.push(rules.clone())));
+    }
+    if let Some(rules) = &batch.node_rules {
+        all.push(step(&|step| step.node_rules = Some(rules.clone())));
     }
     for pod in &batch.pods_removed {
         all.push(step(&|step| step.pods_removed.push(pod.clone())));

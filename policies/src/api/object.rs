@@ -54,6 +54,8 @@ pub enum Kind {
     Service,
     /// `discovery.k8s.io` EndpointSlice.
     EndpointSlice,
+    /// v1 Endpoints, the older form of EndpointSlice, in which endpoints are still written by hand.
+    Endpoints,
     /// `policy.egret.dev` NodeAddressReport.
     NodeAddressReport,
     /// `policy.egret.dev` APIServerAddresses.
@@ -108,7 +110,12 @@ impl Kind {
     pub const fn is_namespaced(self) -> bool {
         match self {
             Self::Namespace | Self::Node | Self::NodeAddressReport | Self::ApiServerAddresses => false,
-            Self::Pod | Self::Service | Self::EndpointSlice | Self::Workload | Self::CronJob => true,
+            Self::Pod
+            | Self::Service
+            | Self::EndpointSlice
+            | Self::Endpoints
+            | Self::Workload
+            | Self::CronJob => true,
             Self::Policy(form) => matches!(
                 form.kind(),
                 model::Kind::NetworkPolicy | model::Kind::LegacyNetworkPolicy
@@ -163,6 +170,7 @@ fn core(kind: &str) -> Option<Kind> {
         "Pod" => Some(Kind::Pod),
         "Node" => Some(Kind::Node),
         "Service" => Some(Kind::Service),
+        "Endpoints" => Some(Kind::Endpoints),
         "ReplicationController" => Some(Kind::Workload),
         _ => None,
     }

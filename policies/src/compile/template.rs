@@ -7,8 +7,8 @@ use egret_shared::name::NamePattern;
 use egret_shared::net::{PortRange, Transport};
 
 use crate::model::{
-    self, Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Selector,
-    Subject, Tier,
+    self, Action, Direction, Effect, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
+    Selector, Subject, Tier,
 };
 use crate::rules::Origin;
 
@@ -19,6 +19,7 @@ use super::content::{NamedSet, SetContent, is_about_dns};
 pub(crate) struct Template {
     pub(crate) subject: Subject,
     is_legacy: bool,
+    exposure: Exposure,
     egress: TemplateEffect,
     ingress: TemplateEffect,
 }
@@ -88,6 +89,7 @@ impl Template {
         Self {
             subject: policy.subject.clone(),
             is_legacy: policy.id.kind == Kind::LegacyNetworkPolicy,
+            exposure: policy.exposure,
             egress: effect(Direction::Egress),
             ingress: effect(Direction::Ingress),
         }
@@ -99,6 +101,11 @@ impl Template {
             Direction::Egress => &self.egress,
             Direction::Ingress => &self.ingress,
         }
+    }
+
+    /// What becomes of clients that are no pods.
+    pub(super) const fn exposure(&self) -> Exposure {
+        self.exposure
     }
 
     /// Whether it is the annotation of 2016, under which policies of that form count.

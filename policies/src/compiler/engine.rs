@@ -8,16 +8,17 @@ use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
-use crate::compile::{Compiled, DnsRules, Surroundings, Template, Templates, compile};
+use crate::compile::{Compiled, CompiledNode, DnsRules, Filled, Surroundings, compile_exposed};
 use crate::index::{Index, LivePod, is_api_server};
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
-use crate::model::{Direction, Labels, Policy, PolicyId};
+use crate::model::{Direction, Exposure, Labels, Policy, PolicyId};
 use crate::records::Records;
 use crate::rules::Batch;
-use crate::sequence::{Batches, Sets};
+use crate::sequence::{Batches, Sets, User};
 
 use super::interests::Interests;
 use super::locals::Locals;
+use super::policies::{Place, Policies, place_of};
 use super::settings::{NodeScope, Settings};
 
 /// All that the compiler knows.
@@ -25,12 +26,12 @@ use super::settings::{NodeScope, Settings};
 pub(super) struct Engine {
     pub(super) settings: Settings,
     pub(super) index: Index,
-    policies: BTreeMap<PolicyId, Policy>,
-    templates: Templates,
+    policies: Policies,
     pub(super) records: Records,
     pub(super) locals: Locals,
     pub(super) sets: Sets,
     pub(super) compiled: BTreeMap<PodKey, Compiled>,
+    compiled_node: Option<CompiledNode>,
     pub(super) interests: Interests,
     pub(super) dirty: Dirty,
     /// Of the last batch that is due or was given.
@@ -50,18 +51,22 @@ pub(super) struct Dirty {
     /// Whether the API server may be elsewhere.
     api_server: bool,
     subjects: BTreeSet<PodKey>,
+    /// Policies that select a pod with rules, or did.
+    policies: BTreeSet<Place>,
+    /// Whether the node's own rules may be others.
+    node_rules: bool,
 }
 
 impl Engine {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             index: Index::new(settings.dns.clone()),
-            policies: BTreeMap::new(),
-            templates: Templates::new(),
+            policies: Policies::new(dns_rules(&settings)),
             records: Records::new(settings.records.clone()),
             locals: Locals::default(),
             sets: Sets::default(),
             compiled: BTreeMap::new(),
+            compiled_node: None,
             interests: Interests::default(),
             dirty: Dirty::default(),
             last: Revision::ZERO,
@@ -189,6 +194,9 @@ impl Engine {
                 new.insert(key.clone());
             }
         }
+        if dirty.node_rules {
+            self.recompile_node(&mut batches.first);
+        }
         self.sets
             .sequence(&mut batches, &self.records, now, |pod| !new.contains(pod));
         self.last = batches.then.revision;
@@ -229,6 +237,7 @@ impl Engine {
             self.dirty.nodes.extend(self.index.node_names());
         }
         self.dirty.api_server = true;
+        self.dirty.node_rules |= matches!(&self.settings.node, NodeScope::One(own) if own == name);
         for key in self.compiled.keys() {
             if self.index.pod(key).and_then(|pod| pod.node.as_ref()) == Some(name) {
                 self.dirty.subjects.insert(key.clone());
@@ -273,95 +282,118 @@ impl Engine {
         if self.policies.get(id) == policy.as_ref() {
             return;
         }
-        let before = self.policies.remove(id);
-        if let Some(before) = &before {
-            self.templates.remove(&(before.rank, id.clone()));
-        }
-        for policy in before.iter().chain(&policy) {
-            self.touch_subjects(policy);
-        }
-        if let Some(policy) = policy {
-            let template = Template::new(&policy, self.dns_rules());
-            self.templates.insert((policy.rank, id.clone()), template);
-            self.policies.insert(id.clone(), policy);
+        let before = self.policies.set(id, policy);
+        let places: Vec<Place> = before.iter().chain(self.policies.get(id)).map(place_of).collect();
+        let namespaces = before.iter().chain(self.policies.get(id));
+        let is_of_pods = namespaces
+            .clone()
+            .any(|policy| self.has_rules_in(&policy.subject.namespaces));
+        self.dirty.node_rules |= namespaces
+            .into_iter()
+            .any(|policy| policy.exposure == Exposure::Reject);
+        if is_of_pods {
+            self.dirty.policies.extend(places);
         }
         self.mark();
     }
 
-    fn dns_rules(&self) -> DnsRules {
-        if self.settings.dns.addresses.is_empty() {
-            DnsRules::PodsAlone
-        } else {
-            DnsRules::WithStandIn
-        }
-    }
-
-    /// Pods that have no rules yet are touched already, so those that have are enough.
-    fn touch_subjects(&mut self, policy: &Policy) {
-        let subject = &policy.subject;
-        for key in self.compiled.keys() {
-            let is_selected = self
-                .index
-                .live(key)
-                .is_some_and(|pod| pod.is_selected(&subject.namespaces, &subject.pods));
-            if is_selected {
-                self.dirty.subjects.insert(key.clone());
+    /// Whether a pod has rules that is of one of these namespaces. Pods that have none yet are touched already.
+    fn has_rules_in(&self, namespaces: &NamespaceSelector) -> bool {
+        match namespaces {
+            NamespaceSelector::Named(name) => {
+                let mut from = self.compiled.range(PodKey::new(name, "")..);
+                from.next().is_some_and(|(key, _)| key.namespace() == name.as_ref())
             }
+            NamespaceSelector::Matching(_) => !self.compiled.is_empty(),
         }
     }
 
-    /// Makes a pod's rules anew; returns whether it had none before.
-    fn recompile(&mut self, key: &PodKey, batch: &mut Batch) -> bool {
-        let live = self.index.live(key).filter(|pod| self.is_local(pod));
-        let after = live.map(|pod| {
-            let no_labels = Labels::default();
-            let own_node = pod.pod.node.as_ref();
-            let own_node = own_node.map(|name| self.index.node(name).map_or(&no_labels, |node| &node.labels));
-            let around = Surroundings {
-                pod_to_own_node: self.settings.pod_to_own_node,
-                own_node,
-            };
-            compile(&pod, &self.templates, around)
-        });
+    /// Makes the node's own rules anew. A node without an object has no labels.
+    fn recompile_node(&mut self, batch: &mut Batch) {
+        let exposed = self.policies.exposed();
+        let no_labels = Labels::default();
+        let own_node = match &self.settings.node {
+            NodeScope::One(name) => Some(self.index.node(name).map_or(&no_labels, |node| &node.labels)),
+            NodeScope::All => None,
+        };
+        let after = compile_exposed(&exposed, own_node);
+        let before = self.compiled_node.as_ref();
+        let is_same = match before {
+            Some(before) => before.rules == after.rules,
+            None => after.rules.exposed.tiers.is_empty(),
+        };
+        if is_same {
+            return;
+        }
+        let uses = before.map(|before| &before.uses);
+        self.sets
+            .replace_uses(&User::Node, uses, &after.uses, &self.index, &self.records);
+        batch.node_rules = Some(after.rules.clone());
+        self.compiled_node = Some(after);
+    }
+
+    /// Makes the rules of a pod anew, as far as these policies have a part in them; all of it for a pod that may look
+    /// different itself. Returns whether it had none before.
+    fn recompile(&mut self, key: &PodKey, which: Which<'_>, batch: &mut Batch) -> bool {
         let before = self.compiled.remove(key);
-        let Some(after) = after else {
+        let Some(live) = self.index.live(key).filter(|pod| self.is_local(pod)) else {
             if let Some(before) = before {
-                self.sets.replace_uses(
-                    key,
-                    Some(&before.uses),
-                    &BTreeMap::new(),
-                    &self.index,
-                    &self.records,
-                );
-                self.interests.replace(Some(&before), None);
-                batch.pods_removed.push(key.clone());
+                self.drop_rules(key, &before, batch);
             }
             return false;
         };
         let is_new = before.is_none();
-        if before.as_ref().is_none_or(|before| before.rules != after.rules) {
-            let uses = before.as_ref().map(|before| &before.uses);
-            self.sets
-                .replace_uses(key, uses, &after.uses, &self.index, &self.records);
+        let mut compiled = before.unwrap_or_else(|| Compiled::new(&live));
+        let no_labels = Labels::default();
+        let own_node = live.pod.node.as_ref();
+        let own_node = own_node.map(|name| self.index.node(name).map_or(&no_labels, |node| &node.labels));
+        let around = Surroundings {
+            pod_to_own_node: self.settings.pod_to_own_node,
+            own_node,
+        };
+        let places = match which {
+            Which::All => {
+                let selecting = self.policies.selecting(&live);
+                compiled.places().cloned().chain(selecting).collect()
+            }
+            Which::Some(places) => Cow::Borrowed(places),
+        };
+        let parts: Vec<(Place, Option<Filled>)> = places
+            .iter()
+            .map(|place| (place.clone(), self.policies.fill(place, &live, around)))
+            .collect();
+        self.work.parts_filled += parts.len() as u64;
+        let moved = compiled.meet(&live);
+        let outcome = compiled.replace(parts, around);
+        if is_new || moved.is_other || !outcome.directions.is_empty() {
+            self.work.pods_compiled += 1;
+            batch.rules_replaced.push(compiled.rules.clone());
+        }
+        if !is_new {
+            let directions = outcome.directions.iter();
             batch
                 .reevaluate
-                .extend(replaced_directions(before.as_ref(), &after));
-            batch.rules_replaced.push(after.rules.clone());
+                .extend(directions.map(|direction| (key.clone(), direction)));
         }
-        self.interests.replace(before.as_ref(), Some(&after));
-        self.compiled.insert(key.clone(), after);
+        let user = User::Pod(key.clone());
+        for (id, before, after) in &outcome.uses {
+            self.sets
+                .change_use(&user, *id, before.as_ref(), after.as_ref(), &self.index, &self.records);
+        }
+        if is_new || moved.is_elsewhere || outcome.patterns {
+            self.interests.replace(key, &moved.addresses, Some(&compiled));
+        }
+        self.compiled.insert(key.clone(), compiled);
         is_new
     }
-}
 
-/// The directions of a pod whose rules are others than before; none for a pod that had no rules.
-fn replaced_directions(before: Option<&Compiled>, after: &Compiled) -> Vec<(PodKey, Direction)> {
-    Direction::ALL
-        .into_iter()
-        .filter(|direction| {
-            before
-                .is_some_and(|before| before.rules.direction(*direction) != after.rules.direction(*direction))
-        })
-        .map(|direction| (after.rules.pod.clone(), direction))
-        .collect()
+    fn drop_rules(&mut self, key: &PodKey, before: &Compiled, batch: &mut Batch) {
+        let user = User::Pod(key.clone());
+        for (id, used) in before.uses() {
+            self.sets
+                .change_use(&user, id, Some(used), None, &self.index, &self.records);
+        }
+        self.interests.replace(key, &before.rules.addresses, None);
+        batch.pods_removed.push(key.clone());
+    }
 }

@@ -147,11 +147,9 @@ codes! {
     LegacyForm = "EG0120", Warning: "A NetworkPolicy in the form of 2016",
         "extensions/v1beta1 is read as it was proposed: it speaks of ingress only, a missing list means everything and an empty one nothing. It allows where the annotation net.beta.kubernetes.io/network-policy isolates its namespace; without that it has no effect.",
         "Write a NetworkPolicy of networking.k8s.io/v1, which isolates what it selects.";
-    ExposureNotEnforced = "EG0121", Warning: "services.exposure is not enforced yet",
-        "Reject, which is the default, also asks to refuse clients outside the cluster that are led to a denied destination by a Service. That is not enforced: a ClusterEgressFirewall judges what pods send.",
-        "Write exposure: Ignore, and restrict who may write Services and endpoints.";
+    // EG0121 said that services.exposure was not enforced yet.
     InvalidExposure = "EG0122", Error: "An invalid services.exposure",
-        "It is read as Reject, which is not enforced yet; the rules count as they are.",
+        "It is read as Reject: clients outside the cluster are refused where a Service leads them to what is denied. The rules count as they are.",
         "Reject or Ignore.";
     DuplicateRuleName = "EG0123", Warning: "Two rules of one name",
         "An API server refuses the object. The rules are enforced as they are.",

@@ -12,8 +12,8 @@ use super::{id_of, network, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
 use crate::model::{
-    Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Ports, Rank, Rule, Selector,
-    Subject, Tier,
+    Action, Direction, Effect, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Ports, Rank, Rule,
+    Selector, Subject, Tier,
 };
 
 /// What the three kinds write differently.
@@ -93,6 +93,7 @@ pub(super) fn lower(object: &Object, dialect: Dialect, notes: &mut Notes) -> Pol
         subject,
         egress: reader.effect(&spec, Direction::Egress, notes),
         ingress: reader.effect(&spec, Direction::Ingress, notes),
+        exposure: Exposure::Ignore,
     }
 }
 
@@ -144,6 +145,7 @@ fn denying(
         subject,
         egress: effect(Direction::Egress),
         ingress: effect(Direction::Ingress),
+        exposure: Exposure::Ignore,
     }
 }
 

@@ -10,7 +10,7 @@ use super::rule::{self, Label};
 use super::{id_of, network, port, selector};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
-use crate::model::{Action, Effect, Kind, Peer, Peers, Policy, Ports, Rank, Rule, Selector, Tier};
+use crate::model::{Action, Effect, Exposure, Kind, Peer, Peers, Policy, Ports, Rank, Rule, Selector, Tier};
 
 const CLOSED: &str = "everything external is denied to all pods";
 const UNSOUND: &str = "Deny rules count with priority 0, allow rules match nothing";
@@ -28,9 +28,9 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
     });
     notes.enforce(mark, CLOSED);
     let Ok((spec, items)) = whole else {
-        return policy(object, 0, vec![deny_external(&Label { index: 0, name: None })]);
+        return closed(object);
     };
-    tell_of_exposure(&spec, notes);
+    let exposure = exposure(&spec, notes);
     let priority = match spec.get("priority") {
         None => Ok(DEFAULT_PRIORITY),
         Some(_) => admin::priority(&spec, notes),
@@ -44,7 +44,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
     let rules = each
         .map(|(index, item)| reader.rule(item, index, notes))
         .collect();
-    policy(object, priority.unwrap_or(0), rules)
+    policy(object, priority.unwrap_or(0), rules, exposure)
 }
 
 /// Lowers an object of a version that is not known.
@@ -52,10 +52,15 @@ pub(super) fn lower_unknown(object: &Object, notes: &mut Notes) -> Policy {
     let found = format!("{} of {:?}", object.kind_name, object.api_version);
     let accepted = "policy.egret.dev/v1alpha1";
     Field::root(&object.body).tell(Code::UnknownVersion, found, accepted, CLOSED, notes);
-    policy(object, 0, vec![deny_external(&Label { index: 0, name: None })])
+    closed(object)
 }
 
-fn policy(object: &Object, priority: u32, rules: Vec<Rule>) -> Policy {
+fn closed(object: &Object) -> Policy {
+    let rules = vec![deny_external(&Label { index: 0, name: None })];
+    policy(object, 0, rules, Exposure::Reject)
+}
+
+fn policy(object: &Object, priority: u32, rules: Vec<Rule>, exposure: Exposure) -> Policy {
     Policy {
         id: id_of(object, Kind::ClusterEgressFirewall),
         rank: Rank {
@@ -65,6 +70,7 @@ fn policy(object: &Object, priority: u32, rules: Vec<Rule>) -> Policy {
         subject: rule::every_pod(),
         egress: Effect::Rules(rules),
         ingress: Effect::None,
+        exposure,
     }
 }
 
@@ -89,38 +95,28 @@ fn external() -> Vec<Peer> {
     ]
 }
 
-/// Traffic of clients that are neither pods nor nodes is not judged yet; the default asks for it.
-fn tell_of_exposure(spec: &Field<'_>, notes: &mut Notes) {
+/// What becomes of clients outside the cluster: refused, unless it is written that they are not.
+fn exposure(spec: &Field<'_>, notes: &mut Notes) -> Exposure {
     let mark = notes.mark();
-    let services = spec.get("services");
-    let field = services.as_ref().and_then(|services| services.get("exposure"));
-    if let Some(services) = &services
-        && services.only(&["exposure"], notes).is_err()
-    {
-        return notes.enforce(mark, "Services are not judged");
+    let read = spec.get("services").map_or(Ok(None), |services| {
+        services.only(&["exposure"], notes)?;
+        services
+            .get("exposure")
+            .map(|field| exposure_word(&field, notes))
+            .transpose()
+    });
+    notes.enforce(mark, "exposure is Reject");
+    match read {
+        Ok(Some(exposure)) => exposure,
+        Ok(None) | Err(Refused) => Exposure::Reject,
     }
-    let written = field.as_ref().map(|field| field.text(notes));
-    match written {
-        Some(Ok("Ignore")) => {}
-        Some(Ok("Reject")) | None => {
-            let accepted = "exposure: Ignore, until it is enforced";
-            let enforced =
-                "traffic through Services is judged where a pod sends it, not where it enters the cluster";
-            field.as_ref().unwrap_or(spec).tell(
-                Code::ExposureNotEnforced,
-                "services.exposure Reject".to_owned(),
-                accepted,
-                enforced,
-                notes,
-            );
-        }
-        Some(Ok(_) | Err(Refused)) => {
-            field
-                .as_ref()
-                .unwrap_or(spec)
-                .refuse(Code::InvalidExposure, "Reject or Ignore", notes);
-            notes.enforce(mark, "Services are not judged");
-        }
+}
+
+fn exposure_word(field: &Field<'_>, notes: &mut Notes) -> Result<Exposure, Refused> {
+    match field.text(notes) {
+        Ok("Reject") => Ok(Exposure::Reject),
+        Ok("Ignore") => Ok(Exposure::Ignore),
+        Ok(_) | Err(Refused) => Err(field.refuse(Code::InvalidExposure, "Reject or Ignore", notes)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Services and EndpointSlices.
+//! Services and their endpoints.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -22,6 +22,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Service {
         key: key(object),
         selector: None,
         addresses: Vec::new(),
+        external_addresses: Vec::new(),
         ports: Vec::new(),
     };
     let Some(spec) = spec else {
@@ -36,6 +37,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Service {
         .and_then(|field| labels(Some(&field), notes).ok())
         .filter(|labels| labels.iter().next().is_some());
     service.addresses = cluster_addresses(&spec, notes);
+    service.external_addresses = external_addresses(object, &spec, notes);
     for item in list(&spec, "ports", notes) {
         service.ports.extend(service_port(&item, notes));
     }
@@ -49,6 +51,22 @@ fn cluster_addresses(spec: &Field<'_>, notes: &mut Notes) -> Vec<IpAddr> {
     let written: Vec<_> = all
         .filter(|field| !matches!(field.text(notes), Ok("None" | "")))
         .collect();
+    network::addresses(written, notes)
+}
+
+/// A load balancer of mode Proxy speaks to nodes for itself: packets to its address are not the Service's
+/// (`ipMode`, KEP-1860).
+fn external_addresses(object: &Object, spec: &Field<'_>, notes: &mut Notes) -> Vec<IpAddr> {
+    let balancer = Field::root(&object.body)
+        .get("status")
+        .and_then(|status| status.get("loadBalancer"));
+    let points = balancer.map_or_else(Vec::new, |balancer| list(&balancer, "ingress", notes));
+    let points: Vec<_> = points
+        .iter()
+        .filter(|point| optional_text(point, "ipMode", notes).as_deref() != Some("Proxy"))
+        .filter_map(|point| point.get("ip"))
+        .collect();
+    let written = list(spec, "externalIPs", notes).into_iter().chain(points);
     network::addresses(written, notes)
 }
 
@@ -76,6 +94,7 @@ fn service_port(item: &Field<'_>, notes: &mut Notes) -> Option<ServicePort> {
         name,
         transport,
         number,
+        node_port: item.get("nodePort").and_then(|field| port::port_number(&field)),
         target,
     })
 }
@@ -154,7 +173,31 @@ fn slice_ports(slice: &Field<'_>, notes: &mut Notes) -> Vec<(Option<Arc<str>>, T
     ports
 }
 
+/// Keeps Endpoints from being mirrored to EndpointSlices (KEP-752), and so from being endpoints of anything.
+const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+
+/// Endpoints, as the slices to which a cluster mirrors them: one for each subset. No object can have such a name.
+pub(super) fn lower_endpoints(object: &Object, notes: &mut Notes) -> Vec<EndpointSlice> {
+    let name = &object.metadata.name;
+    let service = Some(Arc::clone(name)).filter(|_| object.metadata.labels.get(SKIP_MIRROR) != Some("true"));
+    let subsets = list(&Field::root(&object.body), "subsets", notes);
+    let slice = |(place, subset): (usize, &Field<'_>)| {
+        let addresses = list(subset, "addresses", notes);
+        let addresses: Vec<_> = addresses.iter().filter_map(|address| address.get("ip")).collect();
+        EndpointSlice {
+            key: PodKey::new(namespace(object), &format!("{name}:{place}")),
+            service: service.clone(),
+            addresses: network::addresses(addresses, notes),
+            ports: slice_ports(subset, notes),
+        }
+    };
+    subsets.iter().enumerate().map(slice).collect()
+}
+
 fn key(object: &Object) -> PodKey {
-    let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
-    PodKey::new(namespace, &object.metadata.name)
+    PodKey::new(namespace(object), &object.metadata.name)
+}
+
+fn namespace(object: &Object) -> &str {
+    object.metadata.namespace.as_deref().unwrap_or("default")
 }

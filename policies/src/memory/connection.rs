@@ -24,6 +24,18 @@ pub struct Connection {
     pub protocol: Protocol,
 }
 
+/// A connection that a Service passes on, as the node sees it on which that happens: from a client that is neither a
+/// pod of this node nor the node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entering {
+    /// The destination that the Service chose.
+    pub destination: IpAddr,
+    /// Whether that is this node.
+    pub destination_is_own_node: bool,
+    /// The protocol and the destination port there.
+    pub protocol: Protocol,
+}
+
 /// A protocol, with the destination port where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {

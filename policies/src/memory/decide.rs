@@ -7,7 +7,7 @@ use egret_shared::time::Timestamp;
 use crate::model::{Action, Direction};
 use crate::rules::{Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
 
-use super::connection::{Connection, ConnectionDecision, Decision, End, Protocol, Verdict, Who};
+use super::connection::{Connection, ConnectionDecision, Decision, End, Entering, Protocol, Verdict, Who};
 use super::{Memory, Set};
 
 impl Memory {
@@ -24,8 +24,22 @@ impl Memory {
             .direction(connection.direction)
             .tiers
             .iter()
-            .find_map(|tier| self.decide_tier(tier, connection, now))
+            .find_map(|tier| self.decide_tier(tier, Other::of(connection), now))
             .unwrap_or_else(|| Decision::allow("default"))
+    }
+
+    /// What the node's rules say of a connection that a Service passes on.
+    #[must_use]
+    pub fn decide_entering(&self, entering: Entering, now: Timestamp) -> Decision {
+        let other = Other {
+            address: entering.destination.to_canonical(),
+            is_own_node: entering.destination_is_own_node,
+            protocol: entering.protocol,
+        };
+        let mut tiers = self.node().into_iter().flat_map(|rules| &rules.exposed.tiers);
+        tiers
+            .find_map(|tier| self.decide_tier(tier, other, now))
+            .unwrap_or_else(|| Decision::allow("none"))
     }
 
     /// What both ends of a connection say. What a pod sends to itself is never judged.
@@ -69,9 +83,9 @@ impl Memory {
         self.decide(&connection, now)
     }
 
-    fn decide_tier(&self, tier: &TierRules, connection: &Connection, now: Timestamp) -> Option<Decision> {
+    fn decide_tier(&self, tier: &TierRules, other: Other, now: Timestamp) -> Option<Decision> {
         let word = tier.tier.word();
-        let matching = tier.rules.iter().find(|rule| self.matches(rule, connection, now));
+        let matching = tier.rules.iter().find(|rule| self.matches(rule, other, now));
         let decision = |verdict, rule: Option<&Rule>| {
             Some(Decision {
                 verdict,
@@ -87,24 +101,41 @@ impl Memory {
         }
     }
 
-    fn matches(&self, rule: &Rule, connection: &Connection, now: Timestamp) -> bool {
-        port_matches(rule.port, connection.protocol)
+    fn matches(&self, rule: &Rule, other: Other, now: Timestamp) -> bool {
+        port_matches(rule.port, other.protocol)
             && match rule.peer {
                 PeerMatch::Any => true,
-                PeerMatch::OwnNode => connection.peer_is_own_node,
-                PeerMatch::In(id) => self.holds(id, connection, now),
+                PeerMatch::OwnNode => other.is_own_node,
+                PeerMatch::In(id) => self.holds(id, other, now),
             }
-            && !rule.except.is_some_and(|id| self.holds(id, connection, now))
+            && !rule.except.is_some_and(|id| self.holds(id, other, now))
     }
 
     /// A set that is not there holds nothing; `apply` sees to it that there is none such.
-    fn holds(&self, id: SetId, connection: &Connection, now: Timestamp) -> bool {
-        let peer = connection.peer.to_canonical();
+    fn holds(&self, id: SetId, other: Other, now: Timestamp) -> bool {
         self.sets.get(&id).is_some_and(|set| {
-            set.has(Member::Address(peer), now)
-                || set.has_network_of(peer)
-                || address_port(peer, connection.protocol).is_some_and(|member| set.has(member, now))
+            set.has(Member::Address(other.address), now)
+                || set.has_network_of(other.address)
+                || address_port(other.address, other.protocol).is_some_and(|member| set.has(member, now))
         })
+    }
+}
+
+/// The other end, with what is asked of it.
+#[derive(Clone, Copy)]
+struct Other {
+    address: IpAddr,
+    is_own_node: bool,
+    protocol: Protocol,
+}
+
+impl Other {
+    const fn of(connection: &Connection) -> Self {
+        Self {
+            address: connection.peer.to_canonical(),
+            is_own_node: connection.peer_is_own_node,
+            protocol: connection.protocol,
+        }
     }
 }
 

@@ -178,6 +178,9 @@ pub struct Service {
     pub selector: Option<Labels>,
     /// `spec.clusterIPs` that are addresses.
     pub addresses: Vec<IpAddr>,
+    /// `spec.externalIPs`, and those of `status.loadBalancer.ingress` that nodes take for the Service's. Whoever
+    /// writes the Service chooses them, so nothing but where it is reached depends on them: they are not the cluster's.
+    pub external_addresses: Vec<IpAddr>,
     /// Its ports.
     pub ports: Vec<ServicePort>,
 }
@@ -191,6 +194,8 @@ pub struct ServicePort {
     pub transport: Transport,
     /// The port at the Service's address.
     pub number: NonZeroU16,
+    /// The port at which every node takes connections for it.
+    pub node_port: Option<NonZeroU16>,
     /// The port at the endpoints.
     pub target: TargetPort,
 }

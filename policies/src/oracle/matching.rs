@@ -108,7 +108,7 @@ impl Question<'_> {
     }
 }
 
-fn serves(pod: &Pod, name: &Arc<str>, transport: Transport, number: u16) -> bool {
+pub(super) fn serves(pod: &Pod, name: &Arc<str>, transport: Transport, number: u16) -> bool {
     pod.ports
         .iter()
         .any(|port| port.name == *name && port.transport == transport && port.number.get() == number)

@@ -13,7 +13,7 @@ use crate::model::Direction;
 use crate::records::Records;
 use crate::rules::{Member, MembersChanged, SetId};
 
-use super::Changed;
+use super::{Changed, User};
 
 /// Who puts members into a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ pub(super) enum Contributor {
 #[derive(Debug)]
 pub(super) struct LiveSet {
     pub(super) named: Arc<NamedSet>,
-    pub(super) users: BTreeMap<PodKey, Use>,
+    pub(super) users: BTreeMap<User, Use>,
     /// Whether a backend was told to make it.
     pub(super) is_programmed: bool,
     contributions: BTreeMap<Contributor, BTreeSet<Member>>,
@@ -187,7 +187,9 @@ impl LiveSet {
     pub(super) fn suspects(&self, changed: &Changed) -> Vec<(PodKey, Direction)> {
         let has_gone = !changed.members.removed.is_empty();
         let mut suspects = Vec::new();
-        for (pod, used) in &self.users {
+        for (user, used) in &self.users {
+            // The node's rules remember nothing of what they allowed.
+            let User::Pod(pod) = user else { continue };
             let opens = used.opens.iter().filter(|_| has_gone);
             let closes = used.closes.iter().filter(|_| changed.has_new);
             suspects.extend(opens.chain(closes).map(|direction| (pod.clone(), *direction)));

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::compiler::DnsStandIn;
-use egret_policies::memory::{Connection, Protocol};
+use egret_policies::memory::{Connection, Entering, Protocol};
 use egret_policies::model::cluster::{
     ApiServerAddresses, EndpointSlice, Entity, EntityKey, NamedPort, Namespace, Node, NodeAddressReport, Pod,
     PodLife, Service, ServicePort, TargetPort,
 };
 use egret_policies::model::{
-    Action, Direction, Effect, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Port, Ports,
-    Rank, Requirement, Rule, Selector, Subject, Tier,
+    Action, Direction, Effect, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId,
+    Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -142,6 +142,7 @@ pub(crate) fn churn() -> impl Strategy<Value = Entity> {
                 },
                 egress: Effect::Rules(rules.collect()),
                 ingress: Effect::None,
+                exposure: Exposure::Ignore,
             })
         });
     prop_oneof![3 => pod, 2 => policy]
@@ -170,6 +171,18 @@ pub(crate) fn connections(pod: &PodKey) -> Vec<Connection> {
         }
     }
     all
+}
+
+/// Every connection of a client outside that is worth asking about.
+pub(crate) fn entering() -> Vec<Entering> {
+    let all = connections(&PodKey::new("", "")).into_iter();
+    all.filter(|connection| connection.direction == Direction::Egress)
+        .map(|connection| Entering {
+            destination: connection.peer,
+            destination_is_own_node: connection.peer_is_own_node,
+            protocol: connection.protocol,
+        })
+        .collect()
 }
 
 fn address() -> impl Strategy<Value = IpAddr> {
@@ -241,10 +254,12 @@ fn place() -> impl Strategy<Value = Entity> {
             key: key.parse().unwrap(),
             selector: None,
             addresses,
+            external_addresses: Vec::new(),
             ports: vec![ServicePort {
                 name: None,
                 transport: Transport::Tcp,
                 number,
+                node_port: None,
                 target: TargetPort::Number(number),
             }],
         })
@@ -280,6 +295,7 @@ fn place() -> impl Strategy<Value = Entity> {
             key: DNS_SERVICE.parse().unwrap(),
             selector,
             addresses: Vec::new(),
+            external_addresses: Vec::new(),
             ports: Vec::new(),
         })
     });
@@ -371,9 +387,14 @@ fn policy() -> impl Strategy<Value = Policy> {
         0..3u32,
         (namespaces(), selector()),
         (effect(Direction::Egress), effect(Direction::Ingress)),
+        any::<bool>(),
     )
         .prop_map(
-            |((kind, tier), name, namespace, priority, (namespaces, pods), effects)| {
+            |((kind, tier), name, namespace, priority, (namespaces, pods), effects, is_exposed)| {
+                let exposure = match kind {
+                    Kind::ClusterEgressFirewall if !is_exposed => Exposure::Reject,
+                    _ => Exposure::Ignore,
+                };
                 let is_namespaced = matches!(kind, Kind::NetworkPolicy | Kind::LegacyNetworkPolicy);
                 // One name may not stand in two tiers.
                 let name = if tier == Tier::Baseline {
@@ -405,6 +426,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                     },
                     egress: effects.0,
                     ingress: effects.1,
+                    exposure,
                 }
             },
         )

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, DnsStandIn, Event, InSync, NodeScope, PodToOwnNode, Settings};
-use egret_policies::memory::{Connection, Decision, Memory, Protocol, Verdict};
+use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Namespace, Node, Pod, PodLife};
 use egret_policies::model::{
-    Action, Direction, Effect, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Port, Ports,
-    Rank, Requirement, Rule, Selector, Subject, Tier,
+    Action, Direction, Effect, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId,
+    Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
 };
 use egret_policies::oracle::World;
 use egret_policies::records::RecordSettings;
@@ -113,6 +113,7 @@ pub(crate) fn policy(kind: Kind, tier: Tier, priority: u32, name: &str, pods: &s
         },
         egress: Effect::None,
         ingress: Effect::None,
+        exposure: Exposure::Ignore,
     }
 }
 
@@ -271,6 +272,7 @@ impl Situation {
             all.sets_created.extend(batch.sets_created);
             all.members_changed.extend(batch.members_changed);
             all.rules_replaced.extend(batch.rules_replaced);
+            all.node_rules = batch.node_rules.or(all.node_rules.take());
             all.pods_removed.extend(batch.pods_removed);
             all.reevaluate.extend(batch.reevaluate);
             all.sets_destroyed.extend(batch.sets_destroyed);
@@ -331,6 +333,17 @@ impl Situation {
             decision.verdict,
             self.world.decide(connection, self.now),
             "{connection:?}: the memory says {decision:?}, the oracle does not"
+        );
+        decision
+    }
+
+    /// The memory's decision on a client outside that a Service leads on, held to the oracle's.
+    pub(crate) fn decide_entering(&self, entering: Entering) -> Decision {
+        let decision = self.memory.decide_entering(entering, self.now);
+        assert_eq!(
+            decision.verdict,
+            self.world.decide_entering(entering),
+            "{entering:?}: the memory says {decision:?}, the oracle does not"
         );
         decision
     }
