@@ -22,7 +22,10 @@ pub(super) fn change(
     let is_denied = verdict == Word::Deny;
     let mut how = Vec::new();
     for (side, view) in sides {
-        let Some(view) = view else { continue };
+        let Some(view) = view else {
+            how.extend(Some(side).filter(|_| is_denied).and_then(ways_to_let_in));
+            continue;
+        };
         match (is_denied, side.end.verdict) {
             (true, Word::Deny) => how.extend(ways_to_allow(view, side, name)),
             (false, Word::Allow) => how.extend(ways_to_deny(view, side)),
@@ -36,6 +39,16 @@ pub(super) fn change(
         to: if is_denied { Word::Allow } else { Word::Deny },
         how,
     }
+}
+
+/// A client outside that a ClusterEgressFirewall refuses.
+fn ways_to_let_in(side: &Side) -> Option<String> {
+    let (Word::Deny, Some(policy), Some(rule)) = (side.end.verdict, &side.end.policy, side.end.rule) else {
+        return None;
+    };
+    Some(format!(
+        "write services: {{exposure: Ignore}} in {policy}, which lets in whoever a Service leads there from outside, or put an Allow rule before rule {rule}"
+    ))
 }
 
 fn about(view: &Viewpoint<'_>) -> String {

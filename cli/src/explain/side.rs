@@ -7,6 +7,7 @@ use egret_policies::model::{Direction, Policy, Tier};
 use egret_shared::time::Timestamp;
 
 use crate::verdict::ask::Asked;
+use crate::verdict::judge::is_entering;
 use crate::verdict::route::Connection;
 use crate::verdict::row::{End, Word};
 use crate::verdict::selection::Selection;
@@ -39,9 +40,13 @@ pub(super) fn side<'a>(
     let end = End::from(decision);
     let side = Side {
         of: name_of(asked, address),
-        because: view
-            .as_ref()
-            .map_or_else(|| no_pod(asked, address), |view| because(view, &end, &tiers)),
+        because: match &view {
+            Some(view) => because(view, &end, &tiers),
+            None if direction == Direction::Egress && is_entering(&asked.cluster, connection) => {
+                entering(address, &end)
+            }
+            None => no_pod(asked, address),
+        },
         end,
         tiers,
     };
@@ -51,6 +56,23 @@ pub(super) fn side<'a>(
 /// What a Service leads back to the pod is judged, though a NetworkPolicy cannot deny it.
 fn is_judged(view: &Viewpoint<'_>, decision: &Decision) -> bool {
     decision.tier != "exempt" || (view.is_forwarded && view.is_with_itself())
+}
+
+/// A client outside has no policies of its own: the node asks those that speak of it.
+fn entering(address: IpAddr, end: &End) -> String {
+    match (&end.policy, end.rule) {
+        (Some(policy), Some(rule)) => {
+            let name = end.rule_name.as_ref().map(|name| format!(" ({name})"));
+            format!(
+                "a Service leads {address} there from outside, and rule {rule}{} of {policy} {}",
+                name.unwrap_or_default(),
+                verb_of(end.verdict)
+            )
+        }
+        (Some(_), None) | (None, _) => format!(
+            "a Service leads {address} there from outside, and no ClusterEgressFirewall with services.exposure Reject denies it"
+        ),
+    }
 }
 
 fn no_pod(asked: &Asked, address: IpAddr) -> String {

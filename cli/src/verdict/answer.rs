@@ -12,7 +12,7 @@ use egret_shared::time::Timestamp;
 use super::ask::Asked;
 use super::cluster::{Cluster, Member};
 use super::input::{Destination, Probe, Protocol, Source};
-use super::judge::{Judge, protocol_of};
+use super::judge::{Judge, is_entering, protocol_of};
 use super::note::Note;
 use super::route::{Connection, Reached, Route, Router, Unjudgeable};
 use super::row::{Part, Row, Word, ends};
@@ -160,6 +160,9 @@ impl<'a> Answerer<'a> {
         for member in [source, destination].into_iter().flatten() {
             self.note_member(member, notes);
         }
+        if is_entering(self.cluster, connection) {
+            self.note_exposure(notes);
+        }
         self.note_made_up(
             Direction::Egress,
             source,
@@ -201,6 +204,17 @@ impl<'a> Answerer<'a> {
         }
         for note in self.member_notes.get(&member.pod.key).into_iter().flatten() {
             notes.push(note.clone());
+        }
+    }
+
+    /// What should be known of the policies that are asked about clients outside.
+    fn note_exposure(&mut self, notes: &mut Notes) {
+        for policy in self.selection.rejecting() {
+            let object = ObjectRef::from(&policy.id);
+            for note in self.object_notes.get(&object).into_iter().flatten() {
+                notes.push(note.clone());
+                self.carried.insert(object.clone());
+            }
         }
     }
 

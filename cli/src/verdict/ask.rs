@@ -146,6 +146,12 @@ fn used(manifests: &Manifests, probes: &[Probe], records: &[Record]) -> Used {
     );
     addresses.extend(manifests.nodes.iter().flat_map(|node| &node.addresses));
     addresses.extend(manifests.services.iter().flat_map(|service| &service.addresses));
+    addresses.extend(
+        manifests
+            .services
+            .iter()
+            .flat_map(|service| &service.external_addresses),
+    );
     addresses.extend(manifests.slices.iter().flat_map(|slice| &slice.addresses));
     addresses.extend(records.iter().map(|record| record.address));
     for probe in probes {

@@ -24,7 +24,7 @@ pub struct Cluster {
     services: BTreeMap<PodKey, Service>,
     slices: BTreeMap<PodKey, Vec<EndpointSlice>>,
     owners: HashMap<IpAddr, Owner>,
-    service_addresses: HashMap<IpAddr, PodKey>,
+    service_addresses: HashMap<IpAddr, BTreeSet<PodKey>>,
     dns: DnsStandIn,
 }
 
@@ -82,10 +82,10 @@ impl Cluster {
             dns: DnsStandIn::default(),
         };
         for service in cluster.services.values() {
-            let address = |address: &IpAddr| (address.to_canonical(), service.key.clone());
-            cluster
-                .service_addresses
-                .extend(service.addresses.iter().map(address));
+            for address in service.addresses.iter().chain(&service.external_addresses) {
+                let services = cluster.service_addresses.entry(address.to_canonical());
+                services.or_default().insert(service.key.clone());
+            }
         }
         for slice in slices {
             if let Some(service) = &slice.service {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
 use egret_policies::memory::{
-    Connection as Question, ConnectionDecision, Decision, End, Memory, Protocol, Verdict, Who,
+    Connection as Question, ConnectionDecision, Decision, End, Entering, Memory, Protocol, Verdict, Who,
 };
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::Entity;
@@ -72,7 +72,10 @@ impl Judge {
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
     pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
-        let mut compiler = Compiler::new(Settings::for_scope(NodeScope::All));
+        let mut compiler = Compiler::new(Settings {
+            dns: cluster.dns().clone(),
+            ..Settings::for_scope(NodeScope::All)
+        });
         for entity in entities(manifests) {
             compiler.handle(Event::Apply(entity), NOW);
         }
@@ -145,7 +148,23 @@ impl Judge {
             address: connection.destination,
             who: who(cluster, destination, connection.destination, source),
         };
-        self.memory.decide_connection(&from, &to, protocol, now)
+        let decision = self.memory.decide_connection(&from, &to, protocol, now);
+        if is_entering(cluster, connection) {
+            let egress = self.decide_entering(connection, protocol, now);
+            return ConnectionDecision { egress, ..decision };
+        }
+        decision
+    }
+
+    /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
+    /// nobody reports is not known here.
+    fn decide_entering(&self, connection: &Connection, protocol: Protocol, now: Timestamp) -> Decision {
+        let entering = Entering {
+            destination: connection.destination,
+            destination_is_own_node: false,
+            protocol,
+        };
+        self.memory.decide_entering(entering, now)
     }
 
     /// A pod that a Service leads back to itself: cluster-wide policies judge it (network-policy-api, the
@@ -182,6 +201,13 @@ impl Judge {
             ingress: decide(Direction::Ingress, connection.source),
         }
     }
+}
+
+/// Whether a client outside connects by a Service. A node that does so is not outside, and neither is a pod that has
+/// the node's address.
+pub(crate) fn is_entering(cluster: &Cluster, connection: &Connection) -> bool {
+    let source = connection.source;
+    connection.is_forwarded && cluster.pod_at(source).is_none() && cluster.nodes_at(source).is_none()
 }
 
 /// The protocol of a connection in the words of the memory.

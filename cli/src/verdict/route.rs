@@ -151,13 +151,35 @@ impl Router<'_> {
     ) -> Result<Route, Unjudgeable> {
         let forward = port
             .filter(|_| !self.cluster.is_asked_for_names(address, port))
-            .and_then(|(transport, number)| self.cluster.forward_at(address, transport, number));
+            .and_then(|(transport, number)| {
+                let own = self.cluster.forward_at(address, transport, number);
+                own.or_else(|| self.forward_at_node(origin, address, transport, number))
+            });
         match forward {
             Some(forward) => self.route_to_endpoints(origin, &forward),
             None => origin
                 .connect(&address.to_string(), &[address], port)
                 .map(Route::Direct),
         }
+    }
+
+    /// A node rewrites what comes to it, so a pod meets the Service at its own node; what it sends to another one leaves
+    /// as it is.
+    fn forward_at_node(
+        &self,
+        origin: &Origin,
+        address: IpAddr,
+        transport: Transport,
+        port: NonZeroU16,
+    ) -> Option<Forward<'_>> {
+        let source = origin.pod.as_ref().and_then(|key| self.cluster.member(key));
+        let is_rewritten = match source.filter(|member| member.is_policed()) {
+            Some(member) => self.cluster.is_own_node(&member.pod, address),
+            None => self.cluster.nodes_at(address).is_some(),
+        };
+        is_rewritten
+            .then(|| self.cluster.forward_at_node(transport, port))
+            .flatten()
     }
 
     fn route_to_service(&self, origin: &Origin, key: &PodKey, port: PortThere) -> Result<Route, Unjudgeable> {

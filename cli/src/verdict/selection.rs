@@ -8,7 +8,7 @@ use std::sync::Arc;
 use egret_policies::memory::{Decision, Protocol};
 use egret_policies::model::cluster::{Namespace, Pod};
 use egret_policies::model::{
-    Direction, Effect, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Rule, Tier,
+    Direction, Effect, Exposure, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Rule, Tier,
 };
 use egret_shared::net::{Family, IpNet};
 use egret_shared::pod::PodKey;
@@ -48,6 +48,13 @@ impl Selection {
             .into_iter()
             .flat_map(|places| places.to_vec())
             .map(|place| &self.policies[place])
+    }
+
+    /// The policies that are asked about clients outside, in order.
+    pub fn rejecting(&self) -> impl Iterator<Item = &Policy> {
+        self.policies
+            .iter()
+            .filter(|policy| policy.exposure == Exposure::Reject)
     }
 
     fn select(&self, pod: &Pod) -> Arc<[usize]> {

@@ -43,11 +43,23 @@ impl Cluster {
         self.services.get(key)
     }
 
-    /// The Service that has an address of its own and serves a port there.
+    /// The Service that has an address, of the cluster or outside, and serves a port there.
     #[must_use]
     pub fn forward_at(&self, address: IpAddr, transport: Transport, port: NonZeroU16) -> Option<Forward<'_>> {
-        let service = self.services.get(self.service_addresses.get(&address)?)?;
-        Forward::new(service, transport, port).ok()
+        let services = self.service_addresses.get(&address)?.iter();
+        services
+            .filter_map(|key| self.services.get(key))
+            .find_map(|service| Forward::new(service, transport, port).ok())
+    }
+
+    /// The Service that takes connections at a port of every node.
+    #[must_use]
+    pub fn forward_at_node(&self, transport: Transport, port: NonZeroU16) -> Option<Forward<'_>> {
+        self.services.values().find_map(|service| {
+            let at_node = |of: &&ServicePort| of.transport == transport && of.node_port == Some(port);
+            let port = service.ports.iter().find(at_node)?;
+            Some(Forward { service, port })
+        })
     }
 
     /// The endpoints of a family: those that EndpointSlices call ready; where the Service has no slice at
