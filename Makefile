@@ -12,6 +12,7 @@ TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/in
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 CARGO ?= cargo
+FUZZ_SECONDS ?= 300
 
 .PHONY: help
 help: ## This list.
@@ -43,6 +44,15 @@ soak: packages-test build ## Both daemons killed and stopped 200 times under loa
 bench: packages-demo ## The promises of SPECIFICATION.md, measured.
 	@$(CARGO) build --release -p egret-dnsd -p egret-enforcer --bins
 	@$(AS_ROOT) $(CARGO) bench -p egret-benches
+
+.PHONY: fuzz
+fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300); needs a nightly toolchain and cargo-fuzz.
+	@cargo fuzz --version >/dev/null || { echo "please install: rustup toolchain install nightly; cargo install cargo-fuzz --locked" >&2; exit 1; }
+	@for reader in reader probes link message; do \
+	  mkdir -p fuzz/found/$$reader; \
+	  (cd fuzz && $(CARGO) +nightly fuzz run $$reader found/$$reader corpus/$$reader -- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=16384 $$(test $$reader = reader -o $$reader = probes && echo -dict=words)); \
+	done
 
 .PHONY: lint
 lint: ## Format, clippy and docs, warnings denied.

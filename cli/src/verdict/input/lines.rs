@@ -1,7 +1,7 @@
 //! JSON lines, read so that whatever is wrong is named by file, line and field.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -35,6 +35,12 @@ pub enum LineProblem {
     /// No JSON.
     #[error("not JSON: {0}")]
     Syntax(#[from] serde_json::Error),
+    /// No UTF-8.
+    #[error("not UTF-8: {0}")]
+    Encoding(#[from] std::str::Utf8Error),
+    /// Nobody writes so much.
+    #[error("a line of more than {MAX_LINE} octets; one JSON object a line is expected")]
+    TooLong,
     /// JSON, but no object.
     #[error("one JSON object is expected on a line, found {0}")]
     NoObject(&'static str),
@@ -80,28 +86,53 @@ fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     Ok(Box::new(BufReader::new(File::open(path)?)))
 }
 
-fn parse_lines<T>(
+/// Reads JSON objects, one a line, as [`read_lines`] does; the file's name is for messages.
+///
+/// # Errors
+/// The first line that is not as `parse` wants it.
+pub fn parse_lines<T>(
     file: &str,
-    reader: impl BufRead,
+    mut reader: impl BufRead,
     parse: fn(&mut Fields) -> Result<T, LineProblem>,
 ) -> Result<Vec<T>, ReadError> {
-    let mut parsed = Vec::new();
-    for (index, text) in reader.lines().enumerate() {
-        let text = text.map_err(|cause| ReadError::File {
-            file: file.to_owned(),
-            cause,
-        })?;
-        if text.trim().is_empty() {
-            continue;
+    let (mut parsed, mut octets) = (Vec::new(), Vec::new());
+    for line in 1.. {
+        octets.clear();
+        // A device without line ends never ends: one octet behind the limit shows that it was passed.
+        let mut limited = reader.by_ref().take(MAX_LINE + 1);
+        let length = limited
+            .read_until(b'\n', &mut octets)
+            .map_err(|cause| ReadError::File {
+                file: file.to_owned(),
+                cause,
+            })?;
+        if length == 0 {
+            break;
         }
-        let object = parse_line(&text, parse).map_err(|problem| ReadError::Line {
+        let object = parse_octets(&octets, parse).map_err(|problem| ReadError::Line {
             file: file.to_owned(),
-            line: index + 1,
+            line,
             problem,
         })?;
-        parsed.push(object);
+        parsed.extend(object);
     }
     Ok(parsed)
+}
+
+/// The longest line: no probe and no record comes near.
+const MAX_LINE: u64 = 1 << 20;
+
+fn parse_octets<T>(
+    octets: &[u8],
+    parse: fn(&mut Fields) -> Result<T, LineProblem>,
+) -> Result<Option<T>, LineProblem> {
+    if u64::try_from(octets.len()).is_ok_and(|length| length > MAX_LINE) {
+        return Err(LineProblem::TooLong);
+    }
+    match std::str::from_utf8(octets)?.trim() {
+        "" => Ok(None),
+        text => parse_line(text, parse).map(Some),
+    }
 }
 
 pub(crate) fn parse_line<T>(
@@ -214,6 +245,20 @@ mod tests {
         ] {
             assert_eq!(numbers(text), Err(message.to_owned()), "{text}");
         }
+        let long = format!("\n{{\"n\":\"{}\"}}", "x".repeat(2 << 20));
+        assert_eq!(
+            numbers(&long),
+            Err(
+                "in.jsonl:2: a line of more than 1048576 octets; one JSON object a line is expected"
+                    .to_owned()
+            )
+        );
+        let octets = b"{\"n\":1}\n\xff\n".as_slice();
+        let problem = parse_lines("in.jsonl", octets, |fields: &mut Fields| fields.require("n")).unwrap_err();
+        assert!(
+            problem.to_string().starts_with("in.jsonl:2: not UTF-8: "),
+            "{problem}"
+        );
         assert!(
             numbers("{\"n\":1")
                 .unwrap_err()

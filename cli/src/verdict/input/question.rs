@@ -56,7 +56,12 @@ impl Problem {
             Self::Other(LineProblem::Field { field, .. }) => {
                 field.split_once('.').map_or(field, |(option, _)| option)
             }
-            Self::Other(LineProblem::Syntax(_) | LineProblem::NoObject(_)) => "from",
+            Self::Other(
+                LineProblem::Syntax(_)
+                | LineProblem::NoObject(_)
+                | LineProblem::Encoding(_)
+                | LineProblem::TooLong,
+            ) => "from",
         }
     }
 

@@ -1,0 +1,6 @@
+//! `cargo fuzz run link`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|octets: &[u8]| egret_fuzz::link::check(octets));
