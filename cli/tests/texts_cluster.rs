@@ -38,7 +38,7 @@ fn a_pod_and_nodes() {
             ],
         )
         .text(
-            "CROSS-7 X-1 NP-26 DECIDE-1 DECIDE-21",
+            "CROSS-7 X-1 NP-26 DECIDE-1 DECIDE-16",
             &np(ISOLATED),
             &[
                 ("shop/web", "10.9.0.1", "TCP/22", "allow np none"),
@@ -339,7 +339,7 @@ fn what_is_in_the_files() {
 fn words_of_a_row() {
     Table::of("cluster_words")
         .text(
-            "DECIDE-22",
+            "DECIDE-18",
             &firewall("f", "{action: Deny, to: [{networks: [203.0.113.0/24]}]}"),
             &[
                 ("shop/web", WORLD, "TCP/80", "deny cef none"),
@@ -349,7 +349,7 @@ fn words_of_a_row() {
             ],
         )
         .text(
-            "DECIDE-22",
+            "DECIDE-18",
             &(cnp("egress: [{action: Deny, to: [{networks: [203.0.113.0/24]}]}]")
                 + &np_egress("{to: [{ipBlock: {cidr: 198.51.100.0/24}}]}")
                 + &baseline("egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}]")),
