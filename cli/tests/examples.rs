@@ -86,11 +86,10 @@ fn egret_verdict_answers_every_probe_as_is_written_beside_it() {
         }
         let answered = egret(arguments);
         let remarks = format!("{example}/remarks.txt");
-        let remarks = folder()
-            .join(&remarks)
-            .exists()
-            .then(|| read(&remarks))
-            .unwrap_or_default();
+        let remarks = match folder().join(&remarks).exists() {
+            true => read(&remarks),
+            false => String::new(),
+        };
         assert_eq!(
             (answered.status, answered.stderr.as_str()),
             (Some(0), remarks.as_str()),
