@@ -10,10 +10,8 @@ use egret_shared::net::{PortRange, Transport};
 
 use crate::compiler::PodToOwnNode;
 use crate::index::LivePod;
-use crate::model::{Action, Direction, Labels, PolicyId, Rank, Tier};
-use crate::rules::{
-    DirectionRules, NodeRules, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, TierRules,
-};
+use crate::model::{Action, Direction, Labels};
+use crate::rules::{ITSELF, NodeRules, Origin, PeerMatch, PortMatch, Rule, SetId};
 
 mod content;
 mod template;
@@ -29,7 +27,7 @@ pub(crate) use firewall::compile_exposed;
 pub(crate) use part::Filled;
 pub(crate) use template::{DnsRules, Template};
 
-use template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
+use template::{PeerTemplate, PortTemplate, RuleTemplate};
 
 /// What the policies come to for the node, whichever pods it has.
 #[derive(Debug)]
@@ -127,6 +125,23 @@ fn fill_port(pod: &LivePod<'_>, port: &PortTemplate) -> Vec<PortMatch> {
             .into_iter()
             .map(|(transport, range)| PortMatch::Range(transport, range))
             .collect(),
+    }
+}
+
+/// A pod "cannot block access to itself" by NetworkPolicy (concepts/services-networking/network-policies), not even
+/// where a Service leads it there. The cluster-wide tiers before and behind it are asked about that, "regardless of the
+/// datapath" (network-policy-api, ClusterNetworkPolicy).
+fn itself_rule() -> Rule {
+    Rule {
+        action: Action::Allow,
+        peer: PeerMatch::Itself,
+        except: None,
+        port: PortMatch::Any,
+        origin: Origin {
+            policy: ITSELF.into(),
+            rule: 0,
+            name: None,
+        },
     }
 }
 

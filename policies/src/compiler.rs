@@ -14,10 +14,14 @@ use crate::rules::Batch;
 
 mod settings;
 mod engine;
+mod policies;
 mod locals;
 mod interests;
+mod work;
 
 pub use settings::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
+
+pub use work::Work;
 
 use engine::Engine;
 
@@ -110,6 +114,12 @@ impl<State> Compiler<State> {
     /// All records of the pods whose records changed since the last call, to be kept for `Event::Restored`.
     pub fn take_changed_records(&mut self) -> Vec<Remembered> {
         self.engine.take_changed_records()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.engine.work()
     }
 
     /// Counts and limits of records.

@@ -15,7 +15,7 @@ mod by_label;
 mod places;
 mod dns;
 
-use by_label::ByLabel;
+use by_label::{ByLabel, Candidates};
 use claims::Claims;
 use dns::Dns;
 use places::Places;
@@ -34,7 +34,8 @@ pub(crate) struct Index {
     claims: Claims,
     /// The pods that count, with the addresses that are their own.
     live: BTreeMap<PodKey, Vec<IpAddr>>,
-    by_label: ByLabel,
+    by_label: ByLabel<PodKey>,
+    namespaces_by_label: ByLabel<Arc<str>>,
     places: Places,
     dns: Dns,
 }
@@ -89,13 +90,47 @@ impl Index {
         namespaces: &'a NamespaceSelector,
         pods: &'a Selector,
     ) -> impl Iterator<Item = LivePod<'a>> {
-        let keys: Box<dyn Iterator<Item = &PodKey>> = match (self.by_label.candidates(pods), namespaces) {
-            (Some(candidates), _) => Box::new(candidates),
-            (None, NamespaceSelector::Named(name)) => Box::new(self.keys_of_namespace(name)),
-            (None, NamespaceSelector::Matching(_)) => Box::new(self.live.keys()),
-        };
-        keys.filter_map(|key| self.live(key))
+        self.candidates(namespaces, pods)
+            .filter_map(|key| self.live(key))
             .filter(|pod| pod.is_selected(namespaces, pods))
+    }
+
+    /// Pods among which are all that both selectors match: those of the namespaces, or those with a label, whichever
+    /// are fewer. The pods of other namespaces must not make a set of a small one dear.
+    fn candidates<'a>(
+        &'a self,
+        namespaces: &'a NamespaceSelector,
+        pods: &'a Selector,
+    ) -> Box<dyn Iterator<Item = &'a PodKey> + 'a> {
+        let by_label = self.by_label.candidates(pods);
+        let most = by_label.as_ref().map_or(usize::MAX, Candidates::count);
+        let in_namespaces = || -> Box<dyn Iterator<Item = &'a PodKey> + 'a> {
+            match namespaces {
+                NamespaceSelector::Named(name) => Box::new(self.keys_of_namespace(name)),
+                NamespaceSelector::Matching(selector) => self.keys_of_namespaces(selector),
+            }
+        };
+        let of_namespaces = in_namespaces().take(most).count();
+        match by_label {
+            Some(candidates) if most <= of_namespaces => Box::new(candidates.iter()),
+            Some(_) | None => in_namespaces(),
+        }
+    }
+
+    fn keys_of_namespaces<'a>(&'a self, selector: &'a Selector) -> Box<dyn Iterator<Item = &'a PodKey> + 'a> {
+        let Some(candidates) = self.namespaces_by_label.candidates(selector) else {
+            return Box::new(self.live.keys());
+        };
+        let matches = |name: &&Arc<str>| {
+            let namespace = self.namespaces.get(*name);
+            namespace.is_some_and(|namespace| selector.matches(&namespace.labels))
+        };
+        Box::new(
+            candidates
+                .iter()
+                .filter(matches)
+                .flat_map(|name| self.keys_of_namespace(name)),
+        )
     }
 
     /// A pod as it was told, whether or not it counts.
@@ -127,14 +162,12 @@ impl Index {
         }
         if let Some(before) = &before {
             self.claims.withdraw_pod(before);
-            self.by_label.remove(before);
+            self.by_label.remove(key, &before.labels);
         }
         if let Some(pod) = pod {
             self.claims.claim_pod(&pod);
-            self.by_label.insert(&pod);
-            self.namespaces
-                .entry(key.namespace().into())
-                .or_insert_with(|| NamespaceLabels::default_of(key.namespace()));
+            self.by_label.insert(key, &pod.labels);
+            self.remember_namespace(key.namespace());
             self.pods.insert(key.clone(), pod);
         } else {
             self.forget_namespace(key.namespace());
@@ -156,7 +189,12 @@ impl Index {
                 has_object: true,
             },
         );
-        let before = self.namespaces.insert(Arc::clone(name), entry);
+        let before = self.namespaces.remove(name);
+        if let Some(before) = &before {
+            self.namespaces_by_label.remove(name, &before.labels);
+        }
+        self.namespaces_by_label.insert(name, &entry.labels);
+        self.namespaces.insert(Arc::clone(name), entry);
         self.forget_namespace(name);
         let after = self.namespaces.get(name).map(|now| &now.labels);
         if before.as_ref().map(|before| &before.labels) == after {
@@ -215,11 +253,20 @@ impl Index {
             .take_while(move |key| key.namespace() == name)
     }
 
+    fn remember_namespace(&mut self, name: &str) {
+        if !self.namespaces.contains_key(name) {
+            let entry = NamespaceLabels::default_of(name);
+            let name: Arc<str> = name.into();
+            self.namespaces_by_label.insert(&name, &entry.labels);
+            self.namespaces.insert(name, entry);
+        }
+    }
+
     fn forget_namespace(&mut self, name: &str) {
         let is_needed = self.namespaces.get(name).is_some_and(|known| known.has_object)
             || self.keys_of_namespace(name).next().is_some();
-        if !is_needed {
-            self.namespaces.remove(name);
+        if !is_needed && let Some((name, entry)) = self.namespaces.remove_entry(name) {
+            self.namespaces_by_label.remove(&name, &entry.labels);
         }
     }
 }

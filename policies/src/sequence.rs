@@ -9,18 +9,20 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use crate::compile::{NamedSet, SetContent, Use};
-use crate::index::Index;
+use crate::index::{Index, LivePod};
 use crate::model::{NamespaceSelector, Selector};
 use crate::records::{Records, Told};
 use crate::rules::{Member, MembersChanged, SetId};
 
 mod live;
+mod watch;
 mod order;
 
 pub(crate) use order::Batches;
 
 use live::{Contributor, LiveSet};
 use order::Effect;
+use watch::Watch;
 
 /// Whose rules name a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +35,7 @@ pub(crate) enum User {
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     live: BTreeMap<SetId, LiveSet>,
-    of_pods: BTreeSet<SetId>,
+    of_pods: Watch,
     of_nodes: BTreeSet<SetId>,
     of_services: BTreeSet<SetId>,
     of_api_server: BTreeSet<SetId>,
@@ -42,6 +44,8 @@ pub(crate) struct Sets {
     touched: BTreeSet<SetId>,
     /// How rules that were just replaced named sets: a backend goes by them until it has the new ones.
     former: BTreeMap<SetId, Vec<Use>>,
+    /// How often a set was asked for a pod.
+    pub(crate) asked: usize,
 }
 
 impl Sets {
@@ -54,34 +58,58 @@ impl Sets {
         index: &Index,
         records: &Records,
     ) {
-        for (id, used) in before.into_iter().flatten() {
-            if let Some(set) = self.live.get_mut(id) {
-                set.users.remove(user);
-                self.touched.insert(*id);
-                self.former.entry(*id).or_default().push(used.clone());
-            }
+        let gone = before
+            .into_iter()
+            .flatten()
+            .filter(|(id, _)| !after.contains_key(id));
+        for (id, used) in gone {
+            self.change_use(user, *id, Some(used), None, index, records);
         }
         for (id, used) in after {
-            if !self.live.contains_key(id) {
-                self.make(&used.set, index, records);
+            let former = before.and_then(|before| before.get(id));
+            if former != Some(used) {
+                self.change_use(user, *id, former, Some(used), index, records);
             }
-            if let Some(set) = self.live.get_mut(id) {
-                set.users.insert(user.clone(), used.clone());
-            }
+        }
+    }
+
+    /// Somebody's rules name a set otherwise than before, or not any more.
+    pub(crate) fn change_use(
+        &mut self,
+        user: &User,
+        id: SetId,
+        before: Option<&Use>,
+        after: Option<&Use>,
+        index: &Index,
+        records: &Records,
+    ) {
+        if let (Some(before), Some(set)) = (before, self.live.get_mut(&id)) {
+            set.users.remove(user);
+            self.touched.insert(id);
+            self.former.entry(id).or_default().push(before.clone());
+        }
+        let Some(after) = after else { return };
+        if !self.live.contains_key(&id) {
+            self.make(&after.set, index, records);
+        }
+        if let Some(set) = self.live.get_mut(&id) {
+            set.users.insert(user.clone(), after.clone());
         }
     }
 
     /// A pod, local or not, may look different.
     pub(crate) fn refresh_pod(&mut self, key: &PodKey, index: &Index) {
         let pod = index.live(key);
-        for id in &self.of_pods {
-            if let Some(set) = self.live.get_mut(id) {
+        for id in self.of_pods.concerned(key, pod.as_ref()) {
+            if let Some(set) = self.live.get_mut(&id) {
+                self.asked += 1;
                 let members = pod
                     .as_ref()
                     .map(|pod| set.named.content.members_of_pod(pod, index))
                     .unwrap_or_default();
+                self.of_pods.note(key, id, !members.is_empty());
                 if set.contribute(Contributor::Pod(key.clone()), members) {
-                    self.touched.insert(*id);
+                    self.touched.insert(id);
                 }
             }
         }
@@ -236,10 +264,9 @@ impl Sets {
         let mut set = LiveSet::new(Arc::clone(named));
         match &named.content {
             SetContent::Pods { namespaces, pods } | SetContent::PodPorts { namespaces, pods, .. } => {
-                self.of_pods.insert(named.id);
+                self.of_pods.insert(named.id, namespaces, pods);
                 for pod in index.selected(namespaces, pods) {
-                    let members = named.content.members_of_pod(&pod, index);
-                    set.contribute(Contributor::Pod(pod.pod.key.clone()), members);
+                    self.contribute_pod(&mut set, &pod, index);
                 }
             }
             SetContent::Nodes(_) | SetContent::NodeAddresses(_) => {
@@ -247,11 +274,14 @@ impl Sets {
                 contribute_nodes(&mut set, index);
             }
             SetContent::Cluster => {
-                self.of_pods.insert(named.id);
+                self.of_pods.insert_everywhere(named.id);
                 self.of_nodes.insert(named.id);
                 self.of_services.insert(named.id);
                 contribute_nodes(&mut set, index);
-                contribute_cluster(&mut set, index);
+                for pod in index.selected(&everywhere(), &Selector::everything()) {
+                    self.contribute_pod(&mut set, &pod, index);
+                }
+                contribute_services(&mut set, index);
             }
             SetContent::ApiServer | SetContent::ApiServerAddresses => {
                 self.of_api_server.insert(named.id);
@@ -279,11 +309,34 @@ impl Sets {
         self.touched.insert(named.id);
     }
 
+    fn contribute_pod(&mut self, set: &mut LiveSet, pod: &LivePod<'_>, index: &Index) {
+        let members = set.named.content.members_of_pod(pod, index);
+        if !members.is_empty() {
+            self.of_pods.note(&pod.pod.key, set.named.id, true);
+            set.contribute(Contributor::Pod(pod.pod.key.clone()), members);
+        }
+    }
+
     fn unmake(&mut self, id: SetId) {
         let Some(set) = self.live.remove(&id) else {
             return;
         };
-        self.of_pods.remove(&id);
+        for pod in set.pods() {
+            self.of_pods.note(pod, id, false);
+        }
+        match &set.named.content {
+            SetContent::Pods { namespaces, pods } | SetContent::PodPorts { namespaces, pods, .. } => {
+                self.of_pods.remove(id, namespaces, pods);
+            }
+            SetContent::Cluster => self.of_pods.remove_everywhere(id),
+            SetContent::DnsStandIn { .. }
+            | SetContent::Networks(_)
+            | SetContent::Nodes(_)
+            | SetContent::NodeAddresses(_)
+            | SetContent::ApiServer
+            | SetContent::ApiServerAddresses
+            | SetContent::Records { .. } => {}
+        }
         self.of_nodes.remove(&id);
         self.of_services.remove(&id);
         self.of_api_server.remove(&id);
@@ -306,18 +359,15 @@ fn contribute_nodes(set: &mut LiveSet, index: &Index) {
     }
 }
 
-/// Every pod and every Service.
-fn contribute_cluster(set: &mut LiveSet, index: &Index) {
-    let everything = Selector::everything();
-    let everywhere = NamespaceSelector::Matching(Selector::everything());
-    for pod in index.selected(&everywhere, &everything) {
-        let members = set.named.content.members_of_pod(&pod, index);
-        set.contribute(Contributor::Pod(pod.pod.key.clone()), members);
-    }
+fn contribute_services(set: &mut LiveSet, index: &Index) {
     for service in index.services() {
         let members = set.named.content.members_of_service(service);
         set.contribute(Contributor::Service(service.key.clone()), members);
     }
+}
+
+const fn everywhere() -> NamespaceSelector {
+    NamespaceSelector::Matching(Selector::everything())
 }
 
 /// What happened to a set, with what of it opens and closes.

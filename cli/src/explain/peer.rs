@@ -1,14 +1,18 @@
 //! The other end against one peer of a rule.
 
-use egret_policies::model::{Labels, NamespaceSelector, Peer, Requirement, Selector};
+use egret_policies::model::{Direction, Labels, NamespaceSelector, Peer, Requirement, Selector, Values};
 use egret_shared::net::IpNet;
 
 use crate::verdict::cluster::Member;
 
 use super::compiled::OWN_NODE;
+use super::places::{OfNode, labels_of_node, nodes_at, of_api_server, of_cluster};
 use super::report::Test;
 use super::told::compare_names;
 use super::viewpoint::{Viewpoint, protocol_words};
+
+/// Where dnsd stands for pods.
+const DNS_PORT: u16 = 53;
 
 /// Compares the other end with a peer; `holding` tells in which sets of the rule it stands.
 pub(super) fn compare_peer(view: &Viewpoint<'_>, peer: &Peer, holding: &impl Fn() -> Vec<String>) -> Test {
@@ -16,7 +20,7 @@ pub(super) fn compare_peer(view: &Viewpoint<'_>, peer: &Peer, holding: &impl Fn(
         Peer::Pods { namespaces, pods } => compare_pod(view, namespaces, pods),
         Peer::Networks(networks) => compare_networks(view, networks),
         Peer::Nodes(selector) => compare_node(view, selector),
-        Peer::NodeAddresses(_) => compare_all_addresses(view, &holding()),
+        Peer::NodeAddresses(selector) => compare_all_addresses(view, selector, &holding()),
         Peer::External(networks) => compare_external(view, networks, &holding()),
         Peer::ApiServer => compare_api_server(view, &holding()),
         Peer::Names(patterns) => compare_names(view, patterns),
@@ -24,16 +28,46 @@ pub(super) fn compare_peer(view: &Viewpoint<'_>, peer: &Peer, holding: &impl Fn(
 }
 
 fn compare_pod(view: &Viewpoint<'_>, namespaces: &NamespaceSelector, pods: &Selector) -> Test {
-    let Some(peer) = view.peer else {
+    if let Some(peer) = view.peer {
+        return match select(view, peer, namespaces, pods) {
+            Ok(selected) => Test::passed(selected),
+            Err(reasons) => Test::failed(reasons),
+        };
+    }
+    let cluster = &view.asked.cluster;
+    let (address, service) = (view.address, &cluster.dns().service);
+    if !cluster.is_dnsd(address) || view.direction == Direction::Ingress {
         return Test::failed(format!("{} is no pod that selectors see", view.peer_name()));
-    };
-    let in_namespace = compare_namespace(view, peer, namespaces);
-    let labels = compare_labels(&format!("pod {}", peer.pod.key), &peer.pod.labels, pods);
+    }
+    let stands = format!("{address} stands in for {service} at port {DNS_PORT}");
+    if !view.asks_dnsd() {
+        let asked = protocol_words(view.protocol);
+        return Test::failed(format!("{stands} over UDP and TCP, and not at {asked}"));
+    }
+    let tests = view
+        .stood_in_for()
+        .into_iter()
+        .map(|pod| match select(view, pod, namespaces, pods) {
+            Ok(selected) => Test::passed(format!("{stands}: {selected}")),
+            Err(reasons) => Test::failed(format!("{stands}, and {reasons}")),
+        });
+    Test::any_of(tests, &format!("{stands}, which has no pod"))
+}
+
+/// Whether the selectors select a pod, and by what.
+pub(super) fn select(
+    view: &Viewpoint<'_>,
+    pod: &Member,
+    namespaces: &NamespaceSelector,
+    pods: &Selector,
+) -> Result<String, String> {
+    let in_namespace = compare_namespace(view, pod, namespaces);
+    let labels = compare_labels(&format!("pod {}", pod.pod.key), &pod.pod.labels, pods);
     match (in_namespace, labels) {
-        (Ok(namespace), Ok(labels)) => Test::passed(format!("{} {namespace}, {labels}", peer.pod.key)),
+        (Ok(namespace), Ok(labels)) => Ok(format!("{} {namespace}, {labels}", pod.pod.key)),
         (namespace, labels) => {
             let reasons: Vec<String> = [namespace.err(), labels.err()].into_iter().flatten().collect();
-            Test::failed(reasons.join(", "))
+            Err(reasons.join(", "))
         }
     }
 }
@@ -93,9 +127,7 @@ fn value(labels: &Labels, requirement: &Requirement) -> String {
 
 /// A requirement as `kubectl --selector` writes it.
 fn words(requirement: &Requirement) -> String {
-    let list = |values: &std::collections::BTreeSet<std::sync::Arc<str>>| {
-        values.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(", ")
-    };
+    let list = |values: &Values| values.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(", ");
     match requirement {
         Requirement::In(key, values) if values.len() == 1 => format!("{key}={}", list(values)),
         Requirement::In(key, values) => format!("{key} in ({})", list(values)),
@@ -124,35 +156,71 @@ fn compare_networks(view: &Viewpoint<'_>, networks: &[IpNet]) -> Test {
 
 fn compare_external(view: &Viewpoint<'_>, networks: &[IpNet], holding: &[String]) -> Test {
     let inside = compare_networks(view, networks);
-    if !inside.matches || !holding.is_empty() {
+    if !inside.matches {
         return inside;
     }
+    if !holding.is_empty() {
+        return Test::passed(format!("{}, and no pod's or Service's", inside.because));
+    }
+    let whose = of_cluster(view).unwrap_or_else(|| "a pod's or Service's".to_owned());
     Test::failed(format!(
-        "{} is a pod's or Service's, and the rule is about what is outside of the cluster",
-        view.peer_name()
+        "{} is {whose}, and the rule is about what is outside of the cluster",
+        view.address
     ))
 }
 
-fn compare_all_addresses(view: &Viewpoint<'_>, holding: &[String]) -> Test {
+fn compare_all_addresses(view: &Viewpoint<'_>, selector: &Selector, holding: &[String]) -> Test {
+    let address = view.address;
     let is_held = |set: &String| set == OWN_NODE || set.starts_with("all addresses of nodes");
+    let tests: Vec<Test> = nodes_at(view)
+        .iter()
+        .map(|OfNode { node, source }| {
+            let whose = format!("node {node}");
+            match compare_labels(&whose, &labels_of_node(view, node), selector) {
+                Ok(labels) => {
+                    Test::passed(format!("{address} is an address of {whose} ({source}): {labels}"))
+                }
+                Err(failed) => Test::failed(failed),
+            }
+        })
+        .collect();
+    let because_found = |matches: bool, otherwise: String| {
+        let found = Test::any_of(
+            tests.into_iter().filter(|test| test.matches == matches),
+            &otherwise,
+        );
+        found.because
+    };
     if holding.iter().any(is_held) {
-        return Test::passed(format!(
-            "{} is an address of a node of the rule's",
-            view.peer_name()
-        ));
+        let otherwise = format!("{address} is an address of a node of the rule's");
+        return Test::passed(because_found(true, otherwise));
     }
-    Test::failed(format!(
-        "{} is no address of a node of the rule's",
-        view.peer_name()
-    ))
+    let otherwise = match of_cluster(view) {
+        Some(whose) => format!("{address} is {whose}, and no node's"),
+        None => format!("{address} is no node's, neither by status nor by NodeAddressReport"),
+    };
+    Test::failed(because_found(false, otherwise))
 }
 
 fn compare_api_server(view: &Viewpoint<'_>, holding: &[String]) -> Test {
-    let asked = protocol_words(view.protocol);
+    let (address, asked) = (view.address, protocol_words(view.protocol));
+    let ways = of_api_server(view);
     if holding.iter().any(|set| set.contains("API server")) {
-        return Test::passed(format!("{} is the API server at {asked}", view.address));
+        let way = ways.iter().find(|way| way.has(view.protocol));
+        let how = way.map(|way| format!(" ({})", way.how)).unwrap_or_default();
+        return Test::passed(format!("{address} is the API server{how} at {asked}"));
     }
-    Test::failed(format!("{} is not the API server at {asked}", view.peer_name()))
+    Test::failed(match ways.first() {
+        Some(way) => format!(
+            "{address} is the API server ({}) at {}, and not at {asked}",
+            way.how,
+            way.ports()
+        ),
+        None => format!(
+            "{address} is not the API server: not its Service default/kubernetes, no endpoint of it, no address of \
+             a node that has one, and in no APIServerAddresses"
+        ),
+    })
 }
 
 fn compare_node(view: &Viewpoint<'_>, selector: &Selector) -> Test {

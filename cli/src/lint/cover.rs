@@ -1,10 +1,11 @@
 //! Whether one part of a policy matches all that another matches. "No" is the answer in every doubt: then
 //! nothing is said about a rule that is reached.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use egret_policies::model::{NamespaceSelector, Peer, Peers, Port, Ports, Requirement, Selector, Subject};
+use egret_policies::model::{
+    NamespaceSelector, Peer, Peers, Port, Ports, Requirement, Selector, Subject, Values,
+};
 use egret_shared::name::NamePattern;
 use egret_shared::net::{Family, IpNet};
 
@@ -46,7 +47,7 @@ pub(super) fn covers_ports(wide: &Ports, narrow: &Ports) -> bool {
 fn as_selector(namespaces: &NamespaceSelector) -> Selector {
     match namespaces {
         NamespaceSelector::Named(name) => {
-            let names = BTreeSet::from([Arc::clone(name)]);
+            let names = Values::from([Arc::clone(name)]);
             Selector::all_of([Requirement::In(DEFAULT_LABEL.into(), names)])
         }
         NamespaceSelector::Matching(selector) => selector.clone(),

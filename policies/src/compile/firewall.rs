@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
 use super::part::Written;
+use super::template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
 use super::{CompiledNode, SetContent, Template, Uses};
 use crate::model::{Action, Direction, Exposure, Labels, Rank, Tier};
 use crate::rules::{DirectionRules, NodeRules, Otherwise, PeerMatch, PortMatch, Rule, TierRules};
@@ -15,7 +15,10 @@ use crate::rules::{DirectionRules, NodeRules, Otherwise, PeerMatch, PortMatch, R
 pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a Written)>) -> Vec<TierRules> {
     let mut groups: BTreeMap<u32, Vec<Vec<Rule>>> = BTreeMap::new();
     for (rank, written) in objects {
-        groups.entry(rank.priority).or_default().push(written.rules.clone());
+        groups
+            .entry(rank.priority)
+            .or_default()
+            .push(written.rules.clone());
     }
     in_lists(groups)
 }
@@ -23,7 +26,10 @@ pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a Written)>
 /// What the node asks about clients outside that a Service leads on: the same lists, of those objects that say so.
 /// The others do not count at all, with what they allow as with what they deny. Who is asked for plays no part: the
 /// subject of every object is all pods, and nobody is one here.
-pub(crate) fn compile_exposed(templates: &[(Rank, Arc<Template>)], own_node: Option<&Labels>) -> CompiledNode {
+pub(crate) fn compile_exposed(
+    templates: &[(Rank, Arc<Template>)],
+    own_node: Option<&Labels>,
+) -> CompiledNode {
     let mut uses = Uses::default();
     let mut groups: BTreeMap<u32, Vec<Vec<Rule>>> = BTreeMap::new();
     for (rank, template) in templates {

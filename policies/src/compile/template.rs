@@ -8,7 +8,7 @@ use egret_shared::net::{PortRange, Transport};
 
 use crate::model::{
     self, Action, Direction, Effect, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
-    Selector, Subject, Tier,
+    Selector, Tier,
 };
 use crate::rules::Origin;
 
@@ -17,7 +17,6 @@ use super::content::{NamedSet, SetContent, is_about_dns};
 /// A policy, ready for any pod that it selects.
 #[derive(Debug)]
 pub(crate) struct Template {
-    pub(crate) subject: Subject,
     is_legacy: bool,
     exposure: Exposure,
     egress: TemplateEffect,
@@ -87,7 +86,6 @@ impl Template {
             }
         };
         Self {
-            subject: policy.subject.clone(),
             is_legacy: policy.id.kind == Kind::LegacyNetworkPolicy,
             exposure: policy.exposure,
             egress: effect(Direction::Egress),

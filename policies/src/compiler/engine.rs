@@ -11,7 +11,7 @@ use egret_shared::time::Timestamp;
 use crate::compile::{Compiled, CompiledNode, DnsRules, Filled, Surroundings, compile_exposed};
 use crate::index::{Index, LivePod, is_api_server};
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
-use crate::model::{Direction, Exposure, Labels, Policy, PolicyId};
+use crate::model::{Direction, Exposure, Labels, NamespaceSelector, Policy, PolicyId};
 use crate::records::Records;
 use crate::rules::Batch;
 use crate::sequence::{Batches, Sets, User};
@@ -20,6 +20,7 @@ use super::interests::Interests;
 use super::locals::Locals;
 use super::policies::{Place, Policies, place_of};
 use super::settings::{NodeScope, Settings};
+use super::work::Work;
 
 /// All that the compiler knows.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(super) struct Engine {
     compiled_node: Option<CompiledNode>,
     pub(super) interests: Interests,
     pub(super) dirty: Dirty,
+    work: Work,
     /// Of the last batch that is due or was given.
     last: Revision,
     /// What is to follow the batch that was given last.
@@ -69,6 +71,7 @@ impl Engine {
             compiled_node: None,
             interests: Interests::default(),
             dirty: Dirty::default(),
+            work: Work::default(),
             last: Revision::ZERO,
             rest: None,
             settings,
@@ -155,6 +158,14 @@ impl Engine {
         self.last
     }
 
+    /// What was done so far.
+    pub(super) fn work(&self) -> Work {
+        Work {
+            sets_asked: self.sets.asked,
+            ..self.work
+        }
+    }
+
     /// Makes a batch due.
     pub(super) const fn mark(&mut self) {
         self.dirty.is_due = true;
@@ -189,10 +200,13 @@ impl Engine {
             self.sets.refresh_pod(key, &self.index);
         }
         let mut new = BTreeSet::new();
-        for key in dirty.pods.union(&dirty.subjects) {
-            if self.recompile(key, &mut batches.first) {
-                new.insert(key.clone());
+        for (key, which) in self.concerned(&dirty) {
+            if self.recompile(&key, which, &mut batches.first) {
+                new.insert(key);
             }
+        }
+        if !dirty.policies.is_empty() || !dirty.pods.is_empty() {
+            self.policies.forget_unused();
         }
         if dirty.node_rules {
             self.recompile_node(&mut batches.first);
@@ -206,6 +220,26 @@ impl Engine {
             self.rest = Some(batches.then);
         }
         Some(batches.first)
+    }
+
+    /// The pods whose rules may be others, each with the policies because of which; with none, because of the pod.
+    fn concerned(&self, dirty: &Dirty) -> BTreeMap<PodKey, Option<BTreeSet<Place>>> {
+        let itself = dirty.pods.union(&dirty.subjects);
+        let mut concerned: BTreeMap<_, _> = itself.map(|key| (key.clone(), None)).collect();
+        if dirty.policies.is_empty() {
+            return concerned;
+        }
+        for (key, compiled) in &self.compiled {
+            let Some(live) = self.index.live(key).filter(|_| !concerned.contains_key(key)) else {
+                continue;
+            };
+            let is_about = |place: &&Place| compiled.is_made_of(place) || self.policies.selects(place, &live);
+            let places: BTreeSet<Place> = dirty.policies.iter().filter(is_about).cloned().collect();
+            if !places.is_empty() {
+                concerned.insert(key.clone(), Some(places));
+            }
+        }
+        concerned
     }
 
     /// Whether the pod is one of those that get rules.
@@ -302,7 +336,8 @@ impl Engine {
         match namespaces {
             NamespaceSelector::Named(name) => {
                 let mut from = self.compiled.range(PodKey::new(name, "")..);
-                from.next().is_some_and(|(key, _)| key.namespace() == name.as_ref())
+                from.next()
+                    .is_some_and(|(key, _)| key.namespace() == name.as_ref())
             }
             NamespaceSelector::Matching(_) => !self.compiled.is_empty(),
         }
@@ -334,7 +369,7 @@ impl Engine {
 
     /// Makes the rules of a pod anew, as far as these policies have a part in them; all of it for a pod that may look
     /// different itself. Returns whether it had none before.
-    fn recompile(&mut self, key: &PodKey, which: Which<'_>, batch: &mut Batch) -> bool {
+    fn recompile(&mut self, key: &PodKey, which: Option<BTreeSet<Place>>, batch: &mut Batch) -> bool {
         let before = self.compiled.remove(key);
         let Some(live) = self.index.live(key).filter(|pod| self.is_local(pod)) else {
             if let Some(before) = before {
@@ -351,37 +386,47 @@ impl Engine {
             pod_to_own_node: self.settings.pod_to_own_node,
             own_node,
         };
-        let places = match which {
-            Which::All => {
-                let selecting = self.policies.selecting(&live);
-                compiled.places().cloned().chain(selecting).collect()
-            }
-            Which::Some(places) => Cow::Borrowed(places),
-        };
+        let places = which.unwrap_or_else(|| {
+            let selecting = self.policies.selecting(&live);
+            compiled.places().cloned().chain(selecting).collect()
+        });
         let parts: Vec<(Place, Option<Filled>)> = places
-            .iter()
-            .map(|place| (place.clone(), self.policies.fill(place, &live, around)))
+            .into_iter()
+            .map(|place| {
+                let filled = self.policies.fill(&place, &live, around);
+                (place, filled)
+            })
             .collect();
-        self.work.parts_filled += parts.len() as u64;
+        self.work.pods_compiled += 1;
+        self.work.policies_filled += parts.len();
         let moved = compiled.meet(&live);
         let outcome = compiled.replace(parts, around);
-        if is_new || moved.is_other || !outcome.directions.is_empty() {
-            self.work.pods_compiled += 1;
+        if is_new || moved.is_another_run || moved.from.is_some() || !outcome.directions.is_empty() {
             batch.rules_replaced.push(compiled.rules.clone());
         }
         if !is_new {
-            let directions = outcome.directions.iter();
+            // Rules may ask for the pod's own addresses too.
+            let is_asked =
+                |direction: &Direction| moved.from.is_some() || outcome.directions.contains(*direction);
+            let directions = Direction::ALL.into_iter().filter(is_asked);
             batch
                 .reevaluate
                 .extend(directions.map(|direction| (key.clone(), direction)));
         }
         let user = User::Pod(key.clone());
         for (id, before, after) in &outcome.uses {
-            self.sets
-                .change_use(&user, *id, before.as_ref(), after.as_ref(), &self.index, &self.records);
+            self.sets.change_use(
+                &user,
+                *id,
+                before.as_ref(),
+                after.as_ref(),
+                &self.index,
+                &self.records,
+            );
         }
-        if is_new || moved.is_elsewhere || outcome.patterns {
-            self.interests.replace(key, &moved.addresses, Some(&compiled));
+        if is_new || moved.from.is_some() || outcome.patterns {
+            let from = moved.from.unwrap_or_default();
+            self.interests.replace(key, &from, &compiled.rules.addresses);
         }
         self.compiled.insert(key.clone(), compiled);
         is_new
@@ -393,7 +438,15 @@ impl Engine {
             self.sets
                 .change_use(&user, id, Some(used), None, &self.index, &self.records);
         }
-        self.interests.replace(key, &before.rules.addresses, None);
+        self.interests.replace(key, &before.rules.addresses, &[]);
         batch.pods_removed.push(key.clone());
+    }
+}
+
+fn dns_rules(settings: &Settings) -> DnsRules {
+    if settings.dns.addresses.is_empty() {
+        DnsRules::PodsAlone
+    } else {
+        DnsRules::WithStandIn
     }
 }

@@ -5,52 +5,56 @@ use std::net::IpAddr;
 
 use egret_shared::link::Interest;
 use egret_shared::name::NamePattern;
-
-use crate::compile::Compiled;
+use egret_shared::pod::PodKey;
 
 use super::engine::Engine;
 
-/// The interests in force, and the addresses for which they are others than was last told.
+/// Whose addresses are whose, as of the last batch, and the addresses for which interests may be others than was last
+/// told.
 #[derive(Debug, Default)]
 pub(super) struct Interests {
-    now: BTreeMap<IpAddr, BTreeSet<NamePattern>>,
+    pods: BTreeMap<IpAddr, PodKey>,
     told: BTreeMap<IpAddr, BTreeSet<NamePattern>>,
     touched: BTreeSet<IpAddr>,
 }
 
 impl Interests {
-    /// A pod's rules were made anew.
-    pub(super) fn replace(&mut self, before: Option<&Compiled>, after: Option<&Compiled>) {
-        for pod in before.into_iter().chain(after) {
-            self.touched.extend(&pod.rules.addresses);
+    /// A pod waits for other names, or has other addresses than before.
+    pub(super) fn replace(&mut self, pod: &PodKey, before: &[IpAddr], after: &[IpAddr]) {
+        self.touched.extend(before.iter().chain(after));
+        for address in before {
+            // Another pod may have it already.
+            if self.pods.get(address) == Some(pod) {
+                self.pods.remove(address);
+            }
         }
-    }
-
-    fn settle(&mut self, compiled: impl Iterator<Item = Interest>) {
-        self.now = compiled
-            .map(|interest| (interest.pod, interest.patterns.into_iter().collect()))
-            .collect();
+        self.pods
+            .extend(after.iter().map(|address| (*address, pod.clone())));
     }
 }
 
 impl Engine {
     pub(super) fn poll_interests(&mut self) -> Vec<Interest> {
         let touched = std::mem::take(&mut self.interests.touched);
-        if touched.is_empty() {
-            return Vec::new();
+        let none = BTreeSet::new();
+        let mut changed = Vec::new();
+        for address in touched {
+            let pod = self.interests.pods.get(&address);
+            let compiled = pod.and_then(|pod| self.compiled.get(pod));
+            let now = compiled.map_or(&none, |compiled| &compiled.patterns);
+            if self.interests.told.get(&address).unwrap_or(&none) == now {
+                continue;
+            }
+            changed.push(Interest {
+                pod: address,
+                patterns: now.iter().cloned().collect(),
+            });
+            if now.is_empty() {
+                self.interests.told.remove(&address);
+            } else {
+                self.interests.told.insert(address, now.clone());
+            }
         }
-        let all = self.interests();
-        self.interests.settle(all.into_iter());
-        let Interests { now, told, .. } = &mut self.interests;
-        let changed = touched
-            .into_iter()
-            .filter(|address| now.get(address) != told.get(address))
-            .map(|pod| Interest {
-                pod,
-                patterns: now.get(&pod).into_iter().flatten().cloned().collect(),
-            })
-            .collect();
-        told.clone_from(now);
         changed
     }
 

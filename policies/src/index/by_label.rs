@@ -1,37 +1,40 @@
-//! Pods by label, so that a new set does not have to look at every pod of the cluster.
+//! Pods and namespaces by label, so that a new set does not have to look at all of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use egret_shared::pod::PodKey;
+use crate::model::{Labels, Requirement, Selector};
 
-use crate::model::cluster::Pod;
-use crate::model::{Requirement, Selector};
+/// Those that have a label with a value, by label and value.
+#[derive(Debug)]
+pub(super) struct ByLabel<K>(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<K>>>);
 
-/// The pods that have a label with a value, by label and value.
-#[derive(Debug, Default)]
-pub(super) struct ByLabel(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<PodKey>>>);
+impl<K> Default for ByLabel<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
 
-impl ByLabel {
-    pub(super) fn insert(&mut self, pod: &Pod) {
-        for (key, value) in pod.labels.iter() {
+impl<K: Clone + Ord> ByLabel<K> {
+    pub(super) fn insert(&mut self, who: &K, labels: &Labels) {
+        for (key, value) in labels.iter() {
             self.0
                 .entry(key.into())
                 .or_default()
                 .entry(value.into())
                 .or_default()
-                .insert(pod.key.clone());
+                .insert(who.clone());
         }
     }
 
-    pub(super) fn remove(&mut self, pod: &Pod) {
-        for (key, value) in pod.labels.iter() {
+    pub(super) fn remove(&mut self, who: &K, labels: &Labels) {
+        for (key, value) in labels.iter() {
             let Some(values) = self.0.get_mut(key) else {
                 continue;
             };
-            if let Some(pods) = values.get_mut(value) {
-                pods.remove(&pod.key);
-                if pods.is_empty() {
+            if let Some(all) = values.get_mut(value) {
+                all.remove(who);
+                if all.is_empty() {
                     values.remove(value);
                 }
             }
@@ -41,16 +44,34 @@ impl ByLabel {
         }
     }
 
-    /// All pods that a selector can match, by the first of its requirements that names values; none where
-    /// it has no such requirement, and then every pod may match.
-    pub(super) fn candidates(&self, selector: &Selector) -> Option<impl Iterator<Item = &PodKey>> {
-        let (key, wanted) = selector
+    /// All that a selector can match: those of the requirement that names values which fewest have; none where it has
+    /// no such requirement, and then every one may match.
+    pub(super) fn candidates(&self, selector: &Selector) -> Option<Candidates<'_, K>> {
+        let named = selector
             .requirements()
-            .find_map(|requirement| match requirement {
+            .filter_map(|requirement| match requirement {
                 Requirement::In(key, values) => Some((key, values)),
                 Requirement::NotIn(..) | Requirement::Exists(_) | Requirement::DoesNotExist(_) => None,
-            })?;
-        let pods = self.0.get(key);
-        Some(wanted.iter().filter_map(move |value| pods?.get(value)).flatten())
+            });
+        let candidates = named.map(|(key, values)| {
+            let all = self.0.get(key);
+            Candidates(values.iter().filter_map(|value| all?.get(value)).collect())
+        });
+        candidates.min_by_key(Candidates::count)
+    }
+}
+
+/// What a selector can match, by the values of one label.
+pub(super) struct Candidates<'a, K>(Vec<&'a BTreeSet<K>>);
+
+impl<'a, K> Candidates<'a, K> {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().map(|all| all.len()).sum()
+    }
+
+    /// All of them, each once.
+    pub(super) fn iter(self) -> impl Iterator<Item = &'a K> {
+        self.0.into_iter().flatten()
     }
 }

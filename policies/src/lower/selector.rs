@@ -1,11 +1,10 @@
 //! Label selectors (`k8s.io/apimachinery/pkg/apis/meta/v1` LabelSelector), validated as the API does.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::api::{Field, Notes, Refused};
 use crate::diagnostic::Code;
-use crate::model::{NamespaceSelector, Requirement, Selector};
+use crate::model::{NamespaceSelector, Requirement, Selector, Values};
 
 /// A selector all of whose requirements can be read.
 pub(super) fn selector(field: &Field<'_>, notes: &mut Notes) -> Result<Selector, Refused> {
@@ -57,7 +56,7 @@ fn label(key: &str, value: &Field<'_>, notes: &mut Notes) -> Result<Requirement,
         return Err(value.refuse(Code::InvalidSelector, LABEL_KEY, notes));
     }
     let value = label_value(value, notes)?;
-    Ok(Requirement::In(key.into(), BTreeSet::from([value])))
+    Ok(Requirement::In(key.into(), Values::from([value])))
 }
 
 fn expression(item: &Field<'_>, notes: &mut Notes) -> Result<Requirement, Refused> {
@@ -81,9 +80,9 @@ fn expression(item: &Field<'_>, notes: &mut Notes) -> Result<Requirement, Refuse
     }
 }
 
-fn values(item: &Field<'_>, notes: &mut Notes) -> Result<BTreeSet<Arc<str>>, Refused> {
+fn values(item: &Field<'_>, notes: &mut Notes) -> Result<Values, Refused> {
     let Some(values) = item.get("values") else {
-        return Ok(BTreeSet::new());
+        return Ok(Values::from([]));
     };
     let items = values.items(notes)?;
     items.iter().map(|value| label_value(value, notes)).collect()

@@ -1,35 +1,41 @@
 //! Selectors by label (`k8s.io/apimachinery` LabelSelector), after validation.
 
-use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Labels;
 
 /// All requirements must hold; none means every object.
+///
+/// A cluster has tens of thousands of them, most with one requirement of one value: so they are slices, and a copy
+/// is none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Selector(BTreeSet<Requirement>);
+pub struct Selector(Option<Arc<[Requirement]>>);
 
 impl Selector {
     /// Every object: what `{}` means.
     #[must_use]
     pub const fn everything() -> Self {
-        Self(BTreeSet::new())
+        Self(None)
     }
 
     /// Objects for which all of these hold.
     pub fn all_of(requirements: impl IntoIterator<Item = Requirement>) -> Self {
-        Self(requirements.into_iter().collect())
+        let mut requirements: Vec<Requirement> = requirements.into_iter().collect();
+        requirements.sort_unstable();
+        requirements.dedup();
+        Self((!requirements.is_empty()).then(|| requirements.into()))
     }
 
     /// Whether an object with these labels is selected.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|requirement| requirement.holds(labels))
+        self.requirements().all(|requirement| requirement.holds(labels))
     }
 
     /// The requirements, in a fixed order: equal selectors have equal lists.
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {
-        self.0.iter()
+        self.0.iter().flat_map(|requirements| requirements.iter())
     }
 }
 
@@ -37,9 +43,9 @@ impl Selector {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Requirement {
     /// The label has one of these values.
-    In(Arc<str>, BTreeSet<Arc<str>>),
+    In(Arc<str>, Values),
     /// The label has none of these values, or is not there.
-    NotIn(Arc<str>, BTreeSet<Arc<str>>),
+    NotIn(Arc<str>, Values),
     /// The label is there.
     Exists(Arc<str>),
     /// The label is not there.
@@ -54,6 +60,69 @@ impl Requirement {
             Self::Exists(key) => labels.get(key).is_some(),
             Self::DoesNotExist(key) => labels.get(key).is_none(),
         }
+    }
+}
+
+/// The values of a requirement: a set of few.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Values(Arc<[Arc<str>]>);
+
+impl Values {
+    /// Whether a value is one of them.
+    #[must_use]
+    pub fn contains(&self, value: &str) -> bool {
+        self.0.binary_search_by(|one| one.as_ref().cmp(value)).is_ok()
+    }
+
+    /// Whether all of them are among the others.
+    #[must_use]
+    pub fn is_subset(&self, others: &Self) -> bool {
+        self.iter().all(|value| others.contains(value))
+    }
+
+    /// Whether none of them is among the others.
+    #[must_use]
+    pub fn is_disjoint(&self, others: &Self) -> bool {
+        !self.iter().any(|value| others.contains(value))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter()
+    }
+}
+
+/// As a set is written: names of sets are made of this.
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl FromIterator<Arc<str>> for Values {
+    fn from_iter<I: IntoIterator<Item = Arc<str>>>(values: I) -> Self {
+        let mut values: Vec<Arc<str>> = values.into_iter().collect();
+        values.sort_unstable();
+        values.dedup();
+        Self(values.into())
+    }
+}
+
+impl<const N: usize> From<[Arc<str>; N]> for Values {
+    fn from(values: [Arc<str>; N]) -> Self {
+        values.into_iter().collect()
     }
 }
 

@@ -31,11 +31,19 @@ pub(super) struct LiveSet {
     pub(super) users: BTreeMap<User, Use>,
     /// Whether a backend was told to make it.
     pub(super) is_programmed: bool,
-    contributions: BTreeMap<Contributor, BTreeSet<Member>>,
-    /// How many contributors a member has: two nodes may share an address.
-    desired: BTreeMap<Member, usize>,
-    programmed: BTreeMap<Member, Option<Timestamp>>,
-    touched: BTreeSet<Member>,
+    /// In order. A big set has thousands of contributors with one or two members each.
+    contributions: BTreeMap<Contributor, Box<[Member]>>,
+    members: BTreeMap<Member, Standing>,
+    touched: Vec<Member>,
+}
+
+/// What is known of a member; there is none of which neither is true.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    /// How many contributors put it in: two nodes may share an address.
+    contributors: u32,
+    /// Whether a backend was told of it, and until when it lives there if it does not stay.
+    told: Option<Option<Timestamp>>,
 }
 
 impl LiveSet {
@@ -45,43 +53,66 @@ impl LiveSet {
             users: BTreeMap::new(),
             is_programmed: false,
             contributions: BTreeMap::new(),
-            desired: BTreeMap::new(),
-            programmed: BTreeMap::new(),
-            touched: BTreeSet::new(),
+            members: BTreeMap::new(),
+            touched: Vec::new(),
         }
+    }
+
+    /// The pods that put members in.
+    pub(super) fn pods(&self) -> impl Iterator<Item = &PodKey> {
+        self.contributions.keys().filter_map(|who| match who {
+            Contributor::Pod(pod) => Some(pod),
+            Contributor::Node(_) | Contributor::Service(_) | Contributor::Policy => None,
+        })
     }
 
     /// Replaces what one contributor puts in; returns whether that is another thing than before.
     pub(super) fn contribute(&mut self, who: Contributor, members: BTreeSet<Member>) -> bool {
+        let members: Box<[Member]> = members.into_iter().collect();
         let before = if members.is_empty() {
             self.contributions.remove(&who)
         } else {
             self.contributions.insert(who, members.clone())
         }
         .unwrap_or_default();
-        for gone in before.difference(&members) {
+        let is_in = |list: &[Member], member: &Member| list.binary_search(member).is_ok();
+        for gone in before.iter().filter(|member| !is_in(&members, member)) {
             self.withdraw(*gone);
         }
-        for come in members.difference(&before) {
-            *self.desired.entry(*come).or_default() += 1;
-            self.touched.insert(*come);
+        for come in members.iter().filter(|member| !is_in(&before, member)) {
+            self.members.entry(*come).or_default().contributors += 1;
+            self.touched.push(*come);
         }
         before != members
     }
 
     fn withdraw(&mut self, member: Member) {
-        if let Some(count) = self.desired.get_mut(&member) {
-            *count -= 1;
-            if *count == 0 {
-                self.desired.remove(&member);
-            }
+        let mut standing = self.members.get(&member).copied().unwrap_or_default();
+        standing.contributors = standing.contributors.saturating_sub(1);
+        self.set(member, standing);
+        self.touched.push(member);
+    }
+
+    fn set(&mut self, member: Member, standing: Standing) {
+        if standing.contributors == 0 && standing.told.is_none() {
+            self.members.remove(&member);
+        } else {
+            self.members.insert(member, standing);
         }
-        self.touched.insert(member);
+    }
+
+    fn told(&self, member: Member) -> Option<Option<Timestamp>> {
+        self.members.get(&member).and_then(|standing| standing.told)
+    }
+
+    fn tell(&mut self, member: Member, told: Option<Option<Timestamp>>) {
+        let standing = self.members.get(&member).copied().unwrap_or_default();
+        self.set(member, Standing { told, ..standing });
     }
 
     /// Marks a member that may have changed.
     pub(super) fn touch(&mut self, member: Member) {
-        self.touched.insert(member);
+        self.touched.push(member);
     }
 
     /// Whether the set is made of records, and this name is one of them.
@@ -118,9 +149,9 @@ impl LiveSet {
 
     /// Forgets a member that has timed out wherever it is; returns whether it is gone.
     pub(super) fn drop_expired(&mut self, member: Member, now: Timestamp) -> bool {
-        match self.programmed.get(&member) {
-            Some(Some(until)) if *until <= now => {
-                self.programmed.remove(&member);
+        match self.told(member) {
+            Some(Some(until)) if until <= now => {
+                self.tell(member, None);
                 true
             }
             Some(Some(_) | None) => false,
@@ -131,22 +162,25 @@ impl LiveSet {
     /// What a backend is to be told, which counts as told from here on.
     pub(super) fn changes(&mut self, id: SetId, records: &Records, now: Timestamp) -> Option<Changed> {
         let (mut added, mut removed, mut has_new) = (Vec::new(), Vec::new(), false);
-        for member in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for member in touched {
             self.drop_expired(member, now);
-            let told = self.programmed.get(&member).copied();
+            let told = self.told(member);
             match (told, self.wanted(member, records)) {
                 (None, Some(until)) => {
                     has_new = true;
                     added.push((member, until));
-                    self.programmed.insert(member, until);
+                    self.tell(member, Some(until));
                 }
                 (Some(before), Some(until)) if before < until => {
                     added.push((member, until));
-                    self.programmed.insert(member, until);
+                    self.tell(member, Some(until));
                 }
                 (Some(_), None) => {
                     removed.push(member);
-                    self.programmed.remove(&member);
+                    self.tell(member, None);
                 }
                 (Some(_), Some(_)) | (None, None) => {}
             }
@@ -179,7 +213,12 @@ impl LiveSet {
                 | SetContent::ApiServer
                 | SetContent::ApiServerAddresses,
                 _,
-            ) => self.desired.contains_key(&member).then_some(None),
+            ) => {
+                let standing = self.members.get(&member);
+                standing
+                    .is_some_and(|standing| standing.contributors > 0)
+                    .then_some(None)
+            }
         }
     }
 
@@ -192,7 +231,7 @@ impl LiveSet {
             let User::Pod(pod) = user else { continue };
             let opens = used.opens.iter().filter(|_| has_gone);
             let closes = used.closes.iter().filter(|_| changed.has_new);
-            suspects.extend(opens.chain(closes).map(|direction| (pod.clone(), *direction)));
+            suspects.extend(opens.chain(closes).map(|direction| (pod.clone(), direction)));
         }
         suspects
     }

@@ -1,0 +1,100 @@
+//! What one policy comes to for one pod. The rules of a pod are put together from such parts: a change of one policy
+//! replaces one part of each pod that it selects, and leaves the others alone.
+
+use std::sync::Arc;
+
+use egret_shared::name::NamePattern;
+use std::collections::BTreeSet;
+
+use super::template::{RuleTemplate, TemplateEffect};
+use super::{Surroundings, Template, Use, Uses, push_rules};
+use crate::index::LivePod;
+use crate::model::Direction;
+use crate::rules::Rule;
+
+/// A policy, filled in for a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct Filled {
+    /// What it is made of, kept as long as it is.
+    _template: Arc<Template>,
+    egress: Part,
+    ingress: Part,
+}
+
+/// What a policy says of one direction.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Part {
+    /// Nothing.
+    None,
+    /// Rules; where the flag is set, the annotation under which policies of the form of 2016 count.
+    Rules(Written, bool),
+    /// Rules that count under such an annotation.
+    Opens(Written),
+}
+
+/// Rules, with the sets that they name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Written {
+    pub(super) rules: Vec<Rule>,
+    /// In the order of their names, each once.
+    pub(super) uses: Vec<Use>,
+    pub(super) patterns: Vec<Arc<BTreeSet<NamePattern>>>,
+}
+
+impl Filled {
+    /// Fills a policy in.
+    pub(crate) fn new(template: &Arc<Template>, pod: &LivePod<'_>, around: Surroundings<'_>) -> Self {
+        let part = |direction| {
+            let write = |rules| write(rules, pod, direction, around);
+            match template.effect(direction) {
+                TemplateEffect::None => Part::None,
+                TemplateEffect::Rules(rules) => Part::Rules(write(rules), template.is_annotation(direction)),
+                TemplateEffect::Opens(rules) => Part::Opens(write(rules)),
+            }
+        };
+        Self {
+            egress: part(Direction::Egress),
+            ingress: part(Direction::Ingress),
+            _template: Arc::clone(template),
+        }
+    }
+
+    pub(super) const fn part(&self, direction: Direction) -> &Part {
+        match direction {
+            Direction::Egress => &self.egress,
+            Direction::Ingress => &self.ingress,
+        }
+    }
+}
+
+impl Part {
+    /// What counts, given whether there is an annotation; nothing is not the same as no rules.
+    pub(super) const fn counting(&self, is_annotated: bool) -> Option<&Written> {
+        match self {
+            Self::Rules(written, _) => Some(written),
+            Self::Opens(written) if is_annotated => Some(written),
+            Self::Opens(_) | Self::None => None,
+        }
+    }
+
+    pub(super) const fn is_annotation(&self) -> bool {
+        matches!(self, Self::Rules(_, true))
+    }
+}
+
+fn write(
+    templates: &[RuleTemplate],
+    pod: &LivePod<'_>,
+    direction: Direction,
+    around: Surroundings<'_>,
+) -> Written {
+    let (mut rules, mut uses) = (Vec::new(), Uses::default());
+    for template in templates {
+        push_rules(&mut rules, pod, template, direction, around, &mut uses);
+    }
+    Written {
+        rules,
+        uses: uses.sets.into_values().collect(),
+        patterns: uses.patterns,
+    }
+}

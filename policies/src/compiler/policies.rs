@@ -1,0 +1,144 @@
+//! The policies of the cluster, found by the pods that they are about. Most are about no pod of this node: these
+//! are kept as they came, and nothing is made of them until a pod needs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::compile::{DnsRules, Filled, Surroundings, Template};
+use crate::index::LivePod;
+use crate::model::{Exposure, NamespaceSelector, Policy, PolicyId, Rank};
+
+/// A policy's place in the order of evaluation.
+pub(super) type Place = (Rank, PolicyId);
+
+/// All policies, and the templates of those that select a pod with rules.
+#[derive(Debug)]
+pub(super) struct Policies {
+    all: BTreeMap<PolicyId, Policy>,
+    /// Those about one namespace, by its name.
+    of_namespace: BTreeMap<Arc<str>, BTreeSet<Place>>,
+    /// Those about namespaces by their labels.
+    of_cluster: BTreeSet<Place>,
+    /// Those that are also asked about clients that are no pods.
+    exposed: BTreeSet<Place>,
+    templates: BTreeMap<PolicyId, Arc<Template>>,
+    dns: DnsRules,
+}
+
+impl Policies {
+    pub(super) const fn new(dns: DnsRules) -> Self {
+        Self {
+            all: BTreeMap::new(),
+            of_namespace: BTreeMap::new(),
+            of_cluster: BTreeSet::new(),
+            exposed: BTreeSet::new(),
+            templates: BTreeMap::new(),
+            dns,
+        }
+    }
+
+    pub(super) fn get(&self, id: &PolicyId) -> Option<&Policy> {
+        self.all.get(id)
+    }
+
+    /// Puts a policy in, or with `None` takes it out; returns the one before.
+    pub(super) fn set(&mut self, id: &PolicyId, policy: Option<Policy>) -> Option<Policy> {
+        let before = self.all.remove(id);
+        if let Some(before) = &before {
+            self.templates.remove(id);
+            self.withdraw(before);
+        }
+        if let Some(policy) = policy {
+            let place = place_of(&policy);
+            if policy.exposure == Exposure::Reject {
+                self.exposed.insert(place.clone());
+            }
+            match &policy.subject.namespaces {
+                NamespaceSelector::Named(name) => {
+                    self.of_namespace
+                        .entry(Arc::clone(name))
+                        .or_default()
+                        .insert(place);
+                }
+                NamespaceSelector::Matching(_) => {
+                    self.of_cluster.insert(place);
+                }
+            }
+            self.all.insert(id.clone(), policy);
+        }
+        before
+    }
+
+    fn withdraw(&mut self, policy: &Policy) {
+        let place = place_of(policy);
+        self.exposed.remove(&place);
+        match &policy.subject.namespaces {
+            NamespaceSelector::Named(name) => {
+                if let Some(places) = self.of_namespace.get_mut(name) {
+                    places.remove(&place);
+                    if places.is_empty() {
+                        self.of_namespace.remove(name);
+                    }
+                }
+            }
+            NamespaceSelector::Matching(_) => {
+                self.of_cluster.remove(&place);
+            }
+        }
+    }
+
+    /// The places of all policies that select a pod.
+    pub(super) fn selecting(&self, pod: &LivePod<'_>) -> BTreeSet<Place> {
+        let of_namespace = self.of_namespace.get(pod.pod.key.namespace());
+        let places = of_namespace.into_iter().flatten().chain(&self.of_cluster);
+        places.filter(|place| self.selects(place, pod)).cloned().collect()
+    }
+
+    /// Whether there is a policy at this place and it selects a pod.
+    pub(super) fn selects(&self, place: &Place, pod: &LivePod<'_>) -> bool {
+        let policy = self.all.get(&place.1).filter(|policy| policy.rank == place.0);
+        policy.is_some_and(|policy| pod.is_selected(&policy.subject.namespaces, &policy.subject.pods))
+    }
+
+    /// The template of a policy, made when it is first asked for.
+    fn template(&mut self, id: &PolicyId) -> Option<Arc<Template>> {
+        if !self.templates.contains_key(id) {
+            let template = Template::new(self.all.get(id)?, self.dns);
+            self.templates.insert(id.clone(), Arc::new(template));
+        }
+        self.templates.get(id).map(Arc::clone)
+    }
+
+    /// What the policy at a place comes to for a pod; none where it does not select it.
+    pub(super) fn fill(
+        &mut self,
+        place: &Place,
+        pod: &LivePod<'_>,
+        around: Surroundings<'_>,
+    ) -> Option<Filled> {
+        let template = self
+            .selects(place, pod)
+            .then(|| self.template(&place.1))
+            .flatten()?;
+        Some(Filled::new(&template, pod, around))
+    }
+
+    /// The templates of all policies that are also asked about clients that are no pods, in the order of evaluation.
+    pub(super) fn exposed(&mut self) -> Vec<(Rank, Arc<Template>)> {
+        let exposed = self.exposed.clone().into_iter();
+        exposed
+            .filter_map(|(rank, id)| Some((rank, self.template(&id)?)))
+            .collect()
+    }
+
+    /// Lets go of templates that no rules are made of any more.
+    pub(super) fn forget_unused(&mut self) {
+        self.templates
+            .retain(|_, template| Arc::strong_count(template) > 1);
+    }
+}
+
+/// Where a policy stands.
+pub(super) fn place_of(policy: &Policy) -> Place {
+    (policy.rank, policy.id.clone())
+}
