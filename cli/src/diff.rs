@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::output::{write_json, write_yaml};
 use crate::reach::Reach;
-use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::input::{From, ReachError};
 use crate::reach::json::EndsJson;
 use crate::reach::load::Loaded;
 use crate::reach::merge::Row;

@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use egret_policies::diagnostic::{Code, ObjectRef, Severity};
 
-use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::output::Format;
+use crate::reach::input::{From, ReachError};
 use crate::reach::load::Loaded;
 use crate::verdict::texts::Texts;
 
@@ -36,8 +37,8 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,
     /// How to print the findings
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+    output: Format,
 }
 
 const AFTER_HELP: &str = "\
@@ -47,17 +48,6 @@ Exit status:
   0  nothing is found, or nothing worse than infos
   1  warnings or errors are found
   2  bad usage, or input that cannot be read";
-
-/// How to print findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people
-    Table,
-    /// For programs: one object a line
-    Json,
-    /// The same as one list in YAML
-    Yaml,
-}
 
 /// Whether something is to be corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +75,7 @@ impl Arguments {
             .copied()
             .collect();
         let findings = find(&loaded, &objects, &servers);
-        match self.output {
-            Output::Table => write!(out, "{}", text::table(&findings))?,
-            Output::Json => write_json(&findings, out)?,
-            Output::Yaml => write_yaml(&findings, out)?,
-        }
-        out.flush()?;
+        self.output.write(&findings, || text::table(&findings), out)?;
         Ok(cleanness(&findings))
     }
 }

@@ -8,9 +8,10 @@ use comfy_table::Cell;
 use egret_policies::model::Direction;
 use serde::Serialize;
 
+use crate::output::{write_json, write_yaml};
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::input::{From, ReachError};
 use crate::reach::json::EndsJson;
 use crate::reach::load::Loaded;
 use crate::reach::merge::{Row, merge};

@@ -9,9 +9,10 @@ use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, Width, presets};
 use egret_shared::net::{Family, PortRange, Transport};
 use serde::Serialize;
 
+use crate::output::Format;
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::input::{From, ReachError, write_json, write_yaml};
+use crate::reach::input::{From, ReachError};
 use crate::reach::load::Loaded;
 use crate::reach::points::Extent;
 use crate::reach::ports::PortSet;
@@ -34,8 +35,8 @@ pub struct Arguments {
     #[arg(long)]
     pods: bool,
     /// How to print the matrix
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+    output: Format,
 }
 
 const AFTER_HELP: &str = "\
@@ -61,17 +62,6 @@ enum Protocol {
     Sctp,
     #[value(name = "ICMP")]
     Icmp,
-}
-
-/// How to print a matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people
-    Table,
-    /// For programs: one object a line for each pair
-    Json,
-    /// The same as one list in YAML
-    Yaml,
 }
 
 /// What becomes of connections from one unit to another, by family.
@@ -101,12 +91,8 @@ impl Arguments {
         let units = reach.units(folding, &BTreeSet::new());
         let cells = judge(&reach, &units, &asked);
         reach.loaded.write_remarks(remarks)?;
-        match self.output {
-            Output::Table => write!(out, "{}", table(&units, &cells, &asked))?,
-            Output::Json => write_json(&pairs(&units, &cells), out)?,
-            Output::Yaml => write_yaml(&pairs(&units, &cells), out)?,
-        }
-        out.flush()?;
+        let pairs = pairs(&units, &cells);
+        self.output.write(&pairs, || table(&units, &cells, &asked), out)?;
         Ok(())
     }
 

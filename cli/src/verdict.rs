@@ -11,7 +11,7 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 pub mod answer;
 pub mod ask;
@@ -28,6 +28,8 @@ pub mod selection;
 pub mod table;
 pub mod texts;
 
+use crate::output::Format;
+
 use answer::Answerer;
 use ask::{Ask, AskError, write_remarks};
 use input::Probe;
@@ -40,8 +42,8 @@ pub struct Arguments {
     #[command(flatten)]
     ask: Ask,
     /// How to print the answers
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+    output: Format,
 }
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -67,15 +69,6 @@ Exit status:
   0  every probe has a verdict; of a question on the command line: allow
   1  a question on the command line: deny
   2  bad usage, input that cannot be read, or a probe that cannot be judged (its row says why)";
-
-/// How to print the answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people
-    Table,
-    /// For programs: one object a line, in the order of the probes
-    Json,
-}
 
 /// Why there are no answers at all.
 #[derive(Debug, thiserror::Error)]
@@ -125,21 +118,9 @@ impl Arguments {
             .map(|probe| (probe, answerer.answer(probe)))
             .collect();
         write_remarks(&asked, answerer.carried(), remarks)?;
-        self.write(&answers, out)?;
+        let rows: Vec<&Row> = answers.iter().map(|(_, row)| row).collect();
+        self.output.write(&rows, || table::render(&answers), out)?;
         let verdicts = answers.iter().map(|(_, row)| row.verdict);
         Ok(Outcome::of(verdicts, asked.is_single))
-    }
-
-    fn write(&self, answers: &[(&Probe, Row)], out: &mut impl Write) -> io::Result<()> {
-        match self.output {
-            Output::Table => write!(out, "{}", table::render(answers))?,
-            Output::Json => {
-                for (_, row) in answers {
-                    serde_json::to_writer(&mut *out, row)?;
-                    writeln!(out)?;
-                }
-            }
-        }
-        out.flush()
     }
 }

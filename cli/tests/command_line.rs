@@ -46,7 +46,7 @@ fn bad_usage_ends_with_2() {
     for arguments in [
         &["verdict"][..],
         &["verdict", "--manifests", "x"],
-        &["verdict", "--manifests", ".", "--probes", "-", "-o", "yaml"],
+        &["verdict", "--manifests", ".", "--probes", "-", "-o", "xml"],
         &["verdict", "--manifests", ".", "--probes", "-", "--no-such-option"],
         &["no-such-command"],
         &[],

@@ -1,10 +1,9 @@
 //! Options and errors that the commands about all connections have in common.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Serialize;
 
 use crate::verdict::dns::Dns;
 use crate::verdict::manifests::UnreadableManifests;
@@ -39,25 +38,4 @@ pub enum ReachError {
     /// The answer cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
-}
-
-/// Writes rows as JSON, one object a line.
-///
-/// # Errors
-/// They cannot be written.
-pub fn write_json<T: Serialize>(rows: &[T], out: &mut impl Write) -> io::Result<()> {
-    for row in rows {
-        serde_json::to_writer(&mut *out, row)?;
-        writeln!(out)?;
-    }
-    Ok(())
-}
-
-/// Writes rows as a list in YAML.
-///
-/// # Errors
-/// They cannot be written.
-pub fn write_yaml<T: Serialize>(rows: &[T], out: &mut impl Write) -> io::Result<()> {
-    let text = serde_saphyr::to_string(&rows).map_err(io::Error::other)?;
-    writeln!(out, "{}", text.trim_end())
 }

@@ -8,6 +8,8 @@ use comfy_table::{
 };
 use serde_json::Value;
 
+use crate::output;
+
 use super::input::Probe;
 use super::row::{End, Part, Row, Word};
 
@@ -45,7 +47,7 @@ pub fn render(answers: &[(&Probe, Row)]) -> String {
 }
 
 pub(crate) fn empty_table(style: TableStyle) -> Table {
-    let mut table = Table::new();
+    let mut table = output::table();
     table
         .load_style(style)
         .set_content_arrangement(ContentArrangement::Dynamic)
