@@ -86,6 +86,7 @@ fn filter_rules(family: Family) -> Vec<Rule> {
         ret().when(Match::ToThisHost),
         ret().unless(Match::ToThisHost),
         ret().when(Match::FromThisHost),
+        ret().unless(Match::OfSocket),
         ret().when(Match::BridgePortIn(interface("veth0"))),
         ret().unless(Match::BridgePortOut(interface("veth0"))),
         Rule::to(Target::Nflog {

@@ -206,6 +206,8 @@ pub enum Match {
     ToThisHost,
     /// `-m addrtype --src-type LOCAL`.
     FromThisHost,
+    /// `-m owner --socket-exists`: sent by a socket of this host; for OUTPUT and POSTROUTING.
+    OfSocket,
     /// The port of a bridge by which a packet came in.
     BridgePortIn(InterfaceName),
     /// The port of a bridge by which a *bridged* packet goes out; for routed ones it is not known yet.

@@ -115,6 +115,7 @@ fn write_condition(f: &mut Formatter<'_>, not: &str, condition: &Match) -> fmt::
         Match::ConnState(states) => write!(f, "-m conntrack {not}--ctstate {}", ordered(states)),
         Match::ToThisHost => write!(f, "-m addrtype {not}--dst-type LOCAL"),
         Match::FromThisHost => write!(f, "-m addrtype {not}--src-type LOCAL"),
+        Match::OfSocket => write!(f, "-m owner {not}--socket-exists"),
         Match::BridgePortIn(port) => write!(f, "-m physdev {not}--physdev-in {}", port.as_str()),
         Match::BridgePortOut(port) => write!(f, "-m physdev {not}--physdev-out {}", port.as_str()),
     }
