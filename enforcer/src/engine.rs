@@ -219,7 +219,9 @@ impl Engine {
         };
         compiler.handle_timeout(now);
         while let Some(batch) = compiler.poll_batch(now) {
-            let touches_rules = !batch.rules_replaced.is_empty() || !batch.pods_removed.is_empty();
+            let touches_rules = !batch.rules_replaced.is_empty()
+                || !batch.pods_removed.is_empty()
+                || batch.node_rules.is_some();
             note_owners(&mut self.owners, &mut self.local, &batch);
             let started = self.metrics.start();
             self.standing = self.backend.apply(&batch, now);

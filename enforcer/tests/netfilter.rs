@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::{Backend, Pending, Standing, VerdictKey};
-use egret_kernel::iptables::Flavour;
+use egret_kernel::Family;
+use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind, TierRules};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
@@ -433,4 +434,104 @@ fn probe(to: &str) {
     let to: std::net::SocketAddr = to.parse().unwrap();
     let socket = std::net::UdpSocket::bind((to.ip(), 0)).unwrap();
     socket.send_to(b"x", to).unwrap();
+}
+
+fn refusing(peers: &str) -> Vec<TierRules> {
+    let deny = rule(Action::Deny, PeerMatch::In(set(peers)), PortMatch::Any);
+    vec![tier(Tier::ClusterEgressFirewall, vec![deny], Otherwise::NextTier)]
+}
+
+/// They are adopted, repaired, replaced and removed as those of pods are; hooks of others stay as they were.
+#[test]
+fn the_rules_of_the_node_come_and_go_with_what_they_say() {
+    in_both_flavours(|flavour| {
+        let iptables = format!("iptables-{}", flavour.name());
+        life(flavour, &first());
+        let without = kernel(flavour);
+        let with = || {
+            let Change(batch) = first();
+            Change(batch).node_rules(refusing("nets"))
+        };
+        let (mut backend, standing) = life(flavour, &with());
+        assert_eq!(
+            standing.repaired.keys().copied().collect::<Vec<_>>(),
+            ["chain_changed", "chain_missing"]
+        );
+        let before = kernel(flavour);
+        assert!(
+            before.contains("--ctstate DNAT -m connmark --mark 0x0/0x7ff0000"),
+            "{before}"
+        );
+        assert!(
+            !before.contains("OUTPUT -m comment"),
+            "without IPVS nothing is asked there: {before}"
+        );
+        let (_, standing) = life(flavour, &with());
+        assert_eq!(
+            (standing.repaired, kernel(flavour)),
+            (BTreeMap::new(), before.clone())
+        );
+
+        let line = before
+            .lines()
+            .find(|line| line.contains("cef deny egress"))
+            .unwrap();
+        let chain = line.split(' ').nth(1).unwrap();
+        run(&iptables, &["-F", chain]);
+        let standing = backend.reconcile(NOW);
+        assert_settled(&standing);
+        assert_eq!(standing.repaired, BTreeMap::from([("chain_changed", 1)]));
+        assert_eq!(kernel(flavour), before);
+
+        let standing = backend.apply(&Change::new().node_rules(Vec::new()).0, NOW);
+        assert_settled(&standing);
+        assert_eq!(kernel(flavour), without);
+        assert_settled(&backend.apply(&Change::new().node_rules(refusing("nets")).0, NOW));
+        assert_eq!(kernel(flavour), before);
+        assert!(cleanup::everywhere(Mode::Remove).unwrap().len() > 6);
+        let left = kernel(flavour);
+        assert!(!left.contains("EGRET") && !left.contains("egret"), "{left}");
+    });
+}
+
+/// What is put where IPVS is: this kernel takes it, and cleanup knows it.
+#[test]
+fn the_jump_for_ipvs_is_taken_by_the_kernel_and_known_to_cleanup() {
+    in_both_flavours(|flavour| {
+        // Without the jumps to a pod whose chains are not part of the text.
+        let golden: String = include_str!("golden/exposed-ipvs-4.rules")
+            .split_inclusive('\n')
+            .filter(|line| !line.contains("veth1"))
+            .collect();
+        let put = |tables: IpTables| {
+            for (name, kind) in [
+                ("jnpfp5xlf5blsa43", "hash:net"),
+                ("f4c5jnuj2jymv6yc", "hash:net"),
+                ("ee3rgudcwhvsabi7", "hash:ip,port"),
+            ] {
+                run("ipset", &["create", &format!("egret-{name}-4"), kind]);
+            }
+            tables.restore(&golden).unwrap();
+        };
+        let tables = IpTables::new(flavour, Family::V4);
+        put(tables);
+        let listed = filter(flavour);
+        for line in golden.lines().filter(|line| line.starts_with("-A ")) {
+            assert!(listed.contains(line), "{line} is not in:\n{listed}");
+        }
+        assert!(
+            listed.contains("-A OUTPUT -m comment --comment egret -j EGRET-OUTPUT"),
+            "{listed}"
+        );
+        let (_, standing) = life(flavour, &first());
+        assert_eq!(standing.repaired.get("jump"), Some(&3), "{:?}", standing.repaired);
+        assert!(
+            !filter(flavour).contains("OUTPUT -m comment"),
+            "{}",
+            filter(flavour)
+        );
+        put(tables);
+        cleanup::everywhere(Mode::Remove).unwrap();
+        assert!(!filter(flavour).contains("EGRET"), "{}", filter(flavour));
+    });
 }

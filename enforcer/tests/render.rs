@@ -7,7 +7,7 @@ mod node_world;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Port};
+use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Exposed, Port};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::names::PodChains;
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
@@ -15,7 +15,9 @@ use egret_enforcer::backend::netfilter::restore::Change as Restore;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Hook, InterfaceName};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind};
+use egret_policies::rules::{
+    DirectionRules, NodeRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, TierRules,
+};
 use egret_shared::net::Transport;
 
 use node_world::{pod, range, rule, set, tier};
@@ -89,9 +91,17 @@ fn sets() -> BTreeMap<SetId, SetKind> {
     .into()
 }
 
+fn around(family: Family, sets: &BTreeMap<SetId, SetKind>) -> Surroundings<'_> {
+    Surroundings {
+        family,
+        sets,
+        interfaces: &[],
+    }
+}
+
 fn text(rules: &PodRules, sets: &BTreeMap<SetId, SetKind>, family: Family, attached: &[Attached]) -> String {
-    let mut rewrite = dispatch::shared(attached, DenyAction::Drop, family);
-    rewrite.extend(render::pod(rules, marks(5), Surroundings { family, sets }));
+    let mut rewrite = dispatch::shared(attached, None, DenyAction::Drop, family);
+    rewrite.extend(render::pod(rules, marks(5), around(family, sets)));
     let jumps = [(Hook::Forward, 0), (Hook::Input, 1)].into();
     Restore {
         rewrite,
@@ -161,16 +171,7 @@ fn rules_over_a_set_that_is_not_there_close() {
 
 #[test]
 fn no_chain_name_is_longer_than_the_kernel_takes() {
-    for name in render::pod(
-        &everything(),
-        marks(1),
-        Surroundings {
-            family: Family::V6,
-            sets: &sets(),
-        },
-    )
-    .keys()
-    {
+    for name in render::pod(&everything(), marks(1), around(Family::V6, &sets())).keys() {
         assert!(name.len() <= 28, "{name}");
     }
 }
@@ -194,7 +195,7 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
     let rules = pod("web", &["10.0.0.1", "fd00::1"], egress, Vec::new());
     let known = sets();
     for (family, protocol) in [(Family::V4, "-p icmp "), (Family::V6, "-p ipv6-icmp ")] {
-        let chains = render::pod(&rules, marks(5), Surroundings { family, sets: &known });
+        let chains = render::pod(&rules, marks(5), around(family, &known));
         let of = |part: &str| {
             let (_, lines) = chains
                 .iter()
@@ -220,14 +221,7 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
         assert!(chains.keys().all(|name| name.len() <= 28));
     }
     let without: BTreeMap<_, _> = known.into_iter().filter(|(id, _)| *id != set("web")).collect();
-    let chains = render::pod(
-        &rules,
-        marks(5),
-        Surroundings {
-            family: Family::V4,
-            sets: &without,
-        },
-    );
+    let chains = render::pod(&rules, marks(5), around(Family::V4, &without));
     let closed = chains
         .values()
         .flatten()
@@ -236,5 +230,139 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
         closed.count(),
         4,
         "a rule whose exception is missing denies everything"
+    );
+}
+
+#[test]
+fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes_in() {
+    let itself = || rule(Action::Allow, PeerMatch::Itself, PortMatch::Any);
+    let isolating = || TierRules {
+        tier: Tier::NetworkPolicy,
+        rules: vec![itself()],
+        otherwise: Otherwise::Deny,
+    };
+    let rules = pod(
+        "web",
+        &["10.0.0.1", "fd00::1"],
+        vec![isolating()],
+        vec![isolating()],
+    );
+    let (known, interfaces) = (sets(), [InterfaceName::new("veth7").unwrap()]);
+    for (family, own) in [(Family::V4, "10.0.0.1/32"), (Family::V6, "fd00::1/128")] {
+        let around = Surroundings {
+            interfaces: &interfaces,
+            ..around(family, &known)
+        };
+        let chains = render::pod(&rules, marks(5), around);
+        let allowing = |direction: &str| {
+            let entry = |name: &&String| name.starts_with(&format!("EGRET-{direction}-"));
+            let name = chains.keys().find(entry).unwrap();
+            let allows = |line: &&String| line.contains(&format!("-g EGRET-{direction}A-"));
+            chains[name].iter().find(allows).unwrap().clone()
+        };
+        assert!(
+            allowing("E").starts_with(&format!("-d {own} ")),
+            "{}",
+            allowing("E")
+        );
+        let ingress = allowing("I");
+        assert!(ingress.starts_with(&format!("-s {own} -i veth7 ")), "{ingress}");
+        let elsewhere = render::pod(
+            &rules,
+            marks(5),
+            Surroundings {
+                interfaces: &[],
+                ..around
+            },
+        );
+        assert!(
+            !elsewhere.values().flatten().any(|line| line.contains("-s ")),
+            "nobody comes in there"
+        );
+    }
+}
+
+/// A list of mixed rules, another one behind it, and an exception.
+fn for_clients_outside() -> NodeRules {
+    let excepting = |action| Rule {
+        except: Some(set("web")),
+        ..rule(action, PeerMatch::In(set("bad")), PortMatch::Any)
+    };
+    let list = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+    let tiers = vec![
+        list(vec![
+            rule(
+                Action::Pass,
+                PeerMatch::In(set("web")),
+                range(Transport::Tcp, 80, 80),
+            ),
+            excepting(Action::Deny),
+        ]),
+        list(vec![
+            rule(Action::Deny, PeerMatch::OwnNode, range(Transport::Tcp, 22, 22)),
+            rule(Action::Deny, PeerMatch::In(set("named-port")), PortMatch::Any),
+        ]),
+    ];
+    NodeRules {
+        exposed: DirectionRules { tiers },
+    }
+}
+
+fn text_for_clients_outside(family: Family, by_ipvs: bool) -> String {
+    let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
+    let exposed = Exposed {
+        unmarked: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS)
+            .unwrap()
+            .unmarked(Direction::Egress),
+        by_ipvs,
+    };
+    let known = sets();
+    let around = Surroundings {
+        family,
+        sets: &known,
+        interfaces: &[],
+    };
+    let attached = attached(&rules, Port::Own);
+    let mut rewrite = dispatch::shared(&attached, Some(exposed), DenyAction::Drop, family);
+    rewrite.extend(render::exposed(&for_clients_outside(), around));
+    Restore {
+        rewrite,
+        jumps: [(Hook::Forward, 0), (Hook::Input, 0)]
+            .into_iter()
+            .chain(by_ipvs.then_some((Hook::Output, 0)))
+            .collect(),
+        ..Restore::default()
+    }
+    .render()
+}
+
+/// Behind the pods' egress, for what was rewritten and no pod has opened.
+#[test]
+fn the_node_asks_about_clients_outside() {
+    for (family, name) in [(Family::V4, "exposed-4.rules"), (Family::V6, "exposed-6.rules")] {
+        assert_golden(name, &text_for_clients_outside(family, false));
+    }
+}
+
+/// No kernel here has IPVS: what it does to packets is read from its source, and only the text is tested.
+#[test]
+fn what_ipvs_sends_is_asked_where_it_leaves() {
+    let text = text_for_clients_outside(Family::V4, true);
+    assert_golden("exposed-ipvs-4.rules", &text);
+    assert!(text.contains("-I OUTPUT "), "{text}");
+}
+
+#[test]
+fn a_jump_that_is_not_wanted_goes_before_its_chain() {
+    let text = Restore {
+        remove: ["EGRET-OUTPUT".to_owned()].into(),
+        jumps_removed: [(Hook::Output, 2)].into(),
+        ..Restore::default()
+    }
+    .render();
+    let jump = "-D OUTPUT -m comment --comment egret -j EGRET-OUTPUT\n";
+    assert_eq!(
+        text,
+        format!("*filter\n:EGRET-OUTPUT - [0:0]\n{jump}{jump}-X EGRET-OUTPUT\nCOMMIT\n")
     );
 }

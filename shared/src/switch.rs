@@ -92,6 +92,10 @@ switches! {
     Protect = "protect",
     /// A rule about the pods of the DNS Service is about dnsd in their place.
     StandIn = "stand-in",
+    /// A pod that a Service leads back to itself is not isolated from itself.
+    Hairpin = "hairpin",
+    /// A client outside is refused where a Service leads it to what pods are denied.
+    RejectExposure = "reject-exposure",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
 }

@@ -157,6 +157,15 @@ impl Ebpf {
     }
 
     fn apply_pods(&mut self, batch: &Batch) {
+        if batch
+            .node_rules
+            .as_ref()
+            .is_some_and(|rules| !rules.exposed.tiers.is_empty())
+        {
+            tracing::warn!(
+                "a ClusterEgressFirewall has services.exposure Reject, which the backend ebpf does not enforce: clients outside the cluster reach what Services lead to"
+            );
+        }
         for rules in &batch.rules_replaced {
             say_what_is_not_enforced(rules);
             let pod = self.pods.remove(&rules.pod);

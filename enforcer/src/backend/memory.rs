@@ -78,7 +78,8 @@ impl Backend for InMemory {
             )
         });
         let pods = kernel.pods().map(|pod| format!("{pod:#?}\n"));
-        sets.chain(pods).collect()
+        let node = kernel.node().map(|node| format!("{node:#?}\n"));
+        sets.chain(pods).chain(node).collect()
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {

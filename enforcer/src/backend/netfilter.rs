@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, InterfaceName};
-use egret_policies::rules::{Batch, Direction, PodRules, Rule, SetId};
+use egret_policies::rules::{Batch, Direction, NodeRules, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -33,7 +33,7 @@ mod totals;
 mod neighbours;
 mod lapsed;
 
-use dispatch::{Attached, DenyAction, Port};
+use dispatch::{Attached, DenyAction, Exposed, Port};
 use generations::Generations;
 use marks::{Generation, Marks};
 use names::PodChains;
@@ -63,6 +63,8 @@ pub struct Netfilter {
     generations: Generations,
     counters: Arc<Counters>,
     pods: BTreeMap<PodKey, Local>,
+    /// For clients outside; none where nothing is to be asked about them.
+    node_rules: Option<NodeRules>,
     /// Chains that the kernel refused, by pod, and what concerns all of them.
     refused: BTreeMap<PodKey, String>,
     broken: Option<String>,
@@ -90,6 +92,13 @@ struct Local {
     place: Result<Vec<Location>, String>,
 }
 
+impl Local {
+    fn interfaces(&self) -> Vec<InterfaceName> {
+        let places = self.place.iter().flatten();
+        places.map(|location| location.interface.clone()).collect()
+    }
+}
+
 impl Netfilter {
     /// Opens the kernel's interfaces; writes nothing.
     ///
@@ -107,6 +116,7 @@ impl Netfilter {
             tables,
             counters,
             pods: BTreeMap::new(),
+            node_rules: None,
             refused: BTreeMap::new(),
             broken: None,
             written_totals: None,
@@ -121,6 +131,7 @@ impl Netfilter {
         self.sets.note(&batch.members_changed);
         let shrunk = self.sets.settle(now);
         self.replace(&batch.rules_replaced);
+        self.replace_node_rules(batch.node_rules.as_ref());
         self.generations.retain(self.pods.keys().map(PodChains::of));
         self.phase = Phase::InForce;
         let stale = self.stale_directions(&shrunk);
@@ -146,10 +157,12 @@ impl Netfilter {
         }
         self.sets.write_noted(&batch.members_changed, now);
         let touches_rules = !(batch.rules_replaced.is_empty()
+            && batch.node_rules.is_none()
             && batch.pods_removed.is_empty()
             && batch.reevaluate.is_empty());
         if touches_rules {
             self.replace(&batch.rules_replaced);
+            self.replace_node_rules(batch.node_rules.as_ref());
             self.remove(&batch.pods_removed);
             let mut before = Vec::new();
             if !is_off(Switch::Generation) {
@@ -180,6 +193,13 @@ impl Netfilter {
                     place,
                 },
             );
+        }
+    }
+
+    fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
+        if let Some(rules) = replaced {
+            let says_something = !rules.exposed.tiers.is_empty() && !is_off(Switch::RejectExposure);
+            self.node_rules = says_something.then(|| rules.clone());
         }
     }
 
@@ -246,11 +266,13 @@ impl Netfilter {
             let Some(marks) = self.generations.marks(chains) else {
                 continue;
             };
+            let interfaces = local.interfaces();
             for direction in Direction::ALL {
                 let is_same = self.tables.iter().all(|table| {
                     let around = Surroundings {
                         family: table.family(),
                         sets: &sets,
+                        interfaces: &interfaces,
                     };
                     table.holds(&render::direction(&local.rules, direction, marks, around))
                 });
@@ -266,13 +288,26 @@ impl Netfilter {
     fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
         let sets = self.sets.available();
         let attached = self.attached(without);
+        let exposed = self.node_rules.as_ref().map(|_| Exposed {
+            unmarked: self.settings.marks.unmarked(Direction::Egress),
+            by_ipvs: dispatch::has_ipvs(),
+        });
         for table in &mut self.tables {
-            let around = Surroundings {
-                family: table.family(),
-                sets: &sets,
-            };
-            let mut wanted = dispatch::shared(&attached, self.settings.deny, table.family());
+            let mut wanted = dispatch::shared(&attached, exposed, self.settings.deny, table.family());
+            if let Some(rules) = &self.node_rules {
+                let around = Surroundings {
+                    family: table.family(),
+                    sets: &sets,
+                    interfaces: &[],
+                };
+                wanted.extend(render::exposed(rules, around));
+            }
             for (pod, local) in &self.pods {
+                let around = Surroundings {
+                    family: table.family(),
+                    sets: &sets,
+                    interfaces: &local.interfaces(),
+                };
                 if let Some(marks) = self.generations.marks(PodChains::of(pod)) {
                     wanted.extend(render::pod(&local.rules, marks, around));
                 }
@@ -331,7 +366,7 @@ impl Netfilter {
                 ("chain_missing", missing),
                 ("chain_changed", pending.rewrite.len() - missing),
                 ("chain_extra", pending.remove.len()),
-                ("jump", pending.jumps.len()),
+                ("jump", pending.jumps.len() + pending.jumps_removed.len()),
             ];
             for (kind, number) in parts.into_iter().filter(|(_, number)| *number > 0) {
                 *counts.entry(kind).or_insert(0) += u64::try_from(number).unwrap_or(u64::MAX);
@@ -499,6 +534,7 @@ impl Backend for Netfilter {
         let removed = cleanup::remove(self.settings.flavour);
         self.sets.forget();
         self.pods.clear();
+        self.node_rules = None;
         for table in &mut self.tables {
             table.want(Chains::new());
         }

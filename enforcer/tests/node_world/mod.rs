@@ -15,8 +15,8 @@ use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule,
-    SetId, SetKind, SetSpec, TierRules,
+    Batch, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch, PodRules,
+    PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -217,6 +217,14 @@ impl Change {
             set: set(name),
             added: added.to_vec(),
             removed: removed.to_vec(),
+        });
+        self
+    }
+
+    /// Lists for clients outside.
+    pub(crate) fn node_rules(mut self, tiers: Vec<TierRules>) -> Self {
+        self.0.node_rules = Some(NodeRules {
+            exposed: DirectionRules { tiers },
         });
         self
     }

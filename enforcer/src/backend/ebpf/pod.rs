@@ -183,7 +183,7 @@ impl Pod {
         rules.flat_map(|rule| {
             let peer = match rule.peer {
                 PeerMatch::In(set) => Some((rule.action, set)),
-                PeerMatch::Any | PeerMatch::OwnNode => None,
+                PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
             };
             // A member that is missing from an exception of an Allow lets through what it should not.
             peer.into_iter().chain(rule.except.map(|set| (Action::Pass, set)))

@@ -17,6 +17,8 @@ pub(super) enum Unrenderable {
     TooMany(usize),
     #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
+    #[error("a rule of {policy} is about the pod itself, which the eBPF programs do not judge")]
+    Itself { policy: Arc<str> },
     #[error("a rule of {policy} is about ICMP, which the eBPF programs do not tell apart")]
     Icmp { policy: Arc<str> },
 }
@@ -68,10 +70,12 @@ impl Rendered {
         tier: &TierRules,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<(), Unrenderable> {
-        let exceptions = tier.rules.iter().filter(|rule| rule.except.is_some()).count();
-        let length = tier.rules.len() + exceptions + usize::from(tier.otherwise == Otherwise::Deny);
+        // The programs leave alone what a pod sends to its own addresses, and of a Service they see its address.
+        let rules = || tier.rules.iter().filter(|rule| rule.peer != PeerMatch::Itself);
+        let exceptions = rules().filter(|rule| rule.except.is_some()).count();
+        let length = rules().count() + exceptions + usize::from(tier.otherwise == Otherwise::Deny);
         let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);
-        for rule in &tier.rules {
+        for rule in rules() {
             let counter = self.counter(tier.tier, rule.action, &rule.origin);
             let ports = match rule.port {
                 PortMatch::Any => None,
@@ -139,6 +143,9 @@ fn peer(rule: &Rule, kind_of: &impl Fn(SetId) -> Option<SetKind>) -> Result<Peer
     match &rule.peer {
         PeerMatch::Any => Ok(PeerValue::Any),
         PeerMatch::OwnNode => Ok(PeerValue::OwnNode),
+        PeerMatch::Itself => Err(Unrenderable::Itself {
+            policy: Arc::clone(&rule.origin.policy),
+        }),
         PeerMatch::In(set) => in_set(*set, rule, kind_of),
     }
 }

@@ -6,7 +6,7 @@ use egret_kernel::ipset::{IpSets, Reason};
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
-use super::dispatch::jumps;
+use super::dispatch::{Jump, jumps};
 use super::names;
 use super::table;
 use crate::backend::BackendError;
@@ -95,8 +95,10 @@ fn removal(listing: &TableListing) -> (Vec<String>, String) {
 }
 
 fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {
-    let copies =
-        |(hook, jump): (Hook, String)| vec![(hook, jump.clone()); table::copies(listing, hook, &jump).len()];
+    let copies = |Jump { hook, text, .. }| {
+        let copies = table::copies(listing, hook, &text).len();
+        vec![(hook, text); copies]
+    };
     jumps().into_iter().flat_map(copies).collect()
 }
 

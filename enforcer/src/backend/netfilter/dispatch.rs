@@ -4,9 +4,12 @@
 use std::net::IpAddr;
 
 use egret_kernel::Family;
+use egret_kernel::Mark;
 use egret_kernel::Transport;
 use egret_kernel::iptables::Protocol;
-use egret_kernel::iptables::{Hook, InterfaceName, RejectWith, Rule as Line, Target};
+use egret_kernel::iptables::{
+    ChainName, ConnState, Hook, InterfaceName, Match, RejectWith, Rule as Line, Target,
+};
 use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 use ipnet::IpNet;
@@ -45,14 +48,52 @@ pub enum DenyAction {
     Reject,
 }
 
+/// Where the node's own rules are asked, if it has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    /// What a flow bears that no pod of the node has opened.
+    pub unmarked: Mark,
+    /// Whether Services are led on by IPVS as well.
+    pub by_ipvs: bool,
+}
+
+impl Exposed {
+    /// What was rewritten on the way here and comes from no pod: that is judged by its own rules, in front of this,
+    /// and marked by them. With IPVS nothing of it is seen here.
+    fn rewritten(self) -> Line {
+        self.jump()
+            .when(Match::ConnState(vec![ConnState::Dnat]))
+            .when(Match::Connmark(self.unmarked))
+    }
+
+    /// IPVS takes a packet in where the node takes what is for itself, rewrites it, and sends it from there as if the
+    /// node did, but with the address of whoever sent it and without a socket (`ip_vs_nat_xmit` of
+    /// net/netfilter/ipvs/ip_vs_xmit.c). What the pod's rules allowed was the address of the Service, so pods
+    /// are asked as well.
+    fn sent_by_ipvs(self) -> Option<Line> {
+        let line = self.jump().unless(Match::FromThisHost).unless(Match::OfSocket);
+        self.by_ipvs.then_some(line)
+    }
+
+    fn jump(self) -> Line {
+        Line::to(Target::Jump(PodChains::of_node().entry(Direction::Egress)))
+    }
+}
+
 /// The chains that all pods share.
 #[must_use]
-pub fn shared(pods: &[Attached], deny: DenyAction, family: Family) -> Chains {
+pub fn shared(pods: &[Attached], exposed: Option<Exposed>, deny: DenyAction, family: Family) -> Chains {
     let egress = pods.iter().flat_map(|pod| lines(pod, Direction::Egress, family));
     let ingress = pods.iter().flat_map(|pod| lines(pod, Direction::Ingress, family));
-    let forward = replies().into_iter().chain(egress.clone()).chain(ingress);
-    let input = replies().into_iter().chain(egress);
-    Chains::from([
+    let judged = replies()
+        .into_iter()
+        .chain(egress)
+        .chain(exposed.map(Exposed::rewritten));
+    let output = exposed
+        .and_then(Exposed::sent_by_ipvs)
+        .map(|line| texts(replies().into_iter().chain([line])));
+    let (forward, input) = (judged.clone().chain(ingress), judged);
+    let mut chains = Chains::from([
         (names::forward().as_str().to_owned(), texts(forward)),
         (
             names::input().as_str().to_owned(),
@@ -62,14 +103,40 @@ pub fn shared(pods: &[Attached], deny: DenyAction, family: Family) -> Chains {
             names::deny().as_str().to_owned(),
             texts(refusal(deny, family).into_iter()),
         ),
-    ])
+    ]);
+    chains.extend(output.map(|lines| (names::output().as_str().to_owned(), lines)));
+    chains
 }
 
-/// The hooks that we jump from, and what the jump reads.
+/// A jump from a hook. It is to be there as long as its chain is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// Where from.
+    pub hook: Hook,
+    /// Where to.
+    pub chain: ChainName,
+    /// What it reads.
+    pub text: String,
+}
+
+/// All jumps that there may be.
 #[must_use]
-pub fn jumps() -> [(Hook, String); 2] {
-    [(Hook::Forward, names::forward()), (Hook::Input, names::input())]
-        .map(|(hook, chain)| (hook, Line::to(Target::Jump(chain)).comment("egret").to_string()))
+pub fn jumps() -> [Jump; 3] {
+    let chains = [
+        (Hook::Forward, names::forward()),
+        (Hook::Input, names::input()),
+        (Hook::Output, names::output()),
+    ];
+    chains.map(|(hook, chain)| Jump {
+        hook,
+        text: Line::to(Target::Jump(chain.clone())).comment("egret").to_string(),
+        chain,
+    })
+}
+
+/// Whether IPVS is there: its list of Services is, once the module is.
+pub(super) fn has_ipvs() -> bool {
+    std::path::Path::new("/proc/thread-self/net/ip_vs").exists()
 }
 
 fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {

@@ -83,7 +83,7 @@ impl End {
 fn has_lapsed(rule: &Rule, sets: &Sets) -> bool {
     match &rule.peer {
         PeerMatch::In(id) => sets.has_lapsed(*id),
-        PeerMatch::Any | PeerMatch::OwnNode => false,
+        PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
     }
 }
 
@@ -129,8 +129,8 @@ fn matches(rule: &Rule, end: &End, sets: &Sets) -> bool {
         && match &rule.peer {
             PeerMatch::Any => true,
             PeerMatch::In(id) => holds(*id),
-            // The node's own addresses are no names' addresses.
-            PeerMatch::OwnNode => false,
+            // The node's own addresses are no names' addresses, and neither are the pod's.
+            PeerMatch::OwnNode | PeerMatch::Itself => false,
         }
 }
 

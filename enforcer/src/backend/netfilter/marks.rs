@@ -99,6 +99,12 @@ impl Marks {
         Mark::new(spread(u32::from(generation.0.get()), mask.get()), mask)
     }
 
+    /// The bits of a direction in a flow that no rules of a pod allowed.
+    #[must_use]
+    pub fn unmarked(self, direction: Direction) -> Mark {
+        Mark::new(0, self.mask(direction))
+    }
+
     /// The generation in a mark's bits of a direction; none where they are 0 or the mask is another.
     #[must_use]
     pub fn generation(self, direction: Direction, value: u32, mask: u32) -> Option<Generation> {

@@ -26,6 +26,12 @@ impl PodChains {
         Self(Digest::of(&format!("pod {pod}")))
     }
 
+    /// The chains of the node's own rules, which are called as those of a pod are.
+    #[must_use]
+    pub fn of_node() -> Self {
+        Self(Digest::of("node"))
+    }
+
     /// Where the dispatch jumps to.
     #[must_use]
     pub fn entry(self, direction: Direction) -> ChainName {
@@ -87,6 +93,12 @@ pub fn input() -> ChainName {
     ours("INPUT")
 }
 
+/// Behind the jump from OUTPUT; it is there only where it is needed.
+#[must_use]
+pub fn output() -> ChainName {
+    ours("OUTPUT")
+}
+
 /// Where a refused packet ends.
 #[must_use]
 pub fn deny() -> ChainName {
@@ -114,7 +126,7 @@ pub fn set(id: SetId, family: Family) -> SetName {
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
     name.strip_prefix(CHAIN_PREFIX)
-        .is_some_and(|rest| ["FORWARD", "INPUT", "DENY", "TOTALS"].contains(&rest))
+        .is_some_and(|rest| ["FORWARD", "INPUT", "OUTPUT", "DENY", "TOTALS"].contains(&rest))
 }
 
 /// Whether a chain of the filter table is the enforcer's.

@@ -69,9 +69,13 @@ impl Netfilter {
         self.want_chains(&without);
         let changes = self.tables.each_ref().map(|table| {
             let pending = table.pending();
-            let jumps = pending.jumps.clone();
+            let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
             let rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
-            Change { jumps, ..rest }
+            Change {
+                jumps,
+                jumps_removed,
+                ..rest
+            }
         });
         if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
             self.broken = Some(reason);
@@ -190,6 +194,7 @@ fn only(change: Change, keep: impl Fn(&str) -> bool) -> Change {
             .collect(),
         remove: change.remove.into_iter().filter(|name| keep(name)).collect(),
         jumps: BTreeMap::new(),
+        jumps_removed: BTreeMap::new(),
         totals: None,
     }
 }

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 
 use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{
-    ChainName, ConnState, Direction as FlowDirection, Match, Protocol, Rule as Line, Side, Sides, Target,
+    ChainName, ConnState, Direction as FlowDirection, InterfaceName, Match, Protocol, Rule as Line, Side,
+    Sides, Target,
 };
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
@@ -28,9 +29,15 @@ use egret_policies::rules::{
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::switch::{Switch, is_off};
 
+use ipnet::IpNet;
+
 use super::names::{self, PodChains};
 use super::tally::Label;
 use crate::backend::VerdictKey;
+
+mod exposed;
+
+pub use exposed::exposed;
 
 /// Chains by name, each a list of rules as `iptables-save` prints them.
 pub type Chains = BTreeMap<String, Vec<String>>;
@@ -43,6 +50,8 @@ pub struct Surroundings<'a> {
     /// The sets that are there. A rule over a set that is not there closes: it allows nothing, and where it
     /// would deny or pass, everything is denied.
     pub sets: &'a BTreeMap<SetId, SetKind>,
+    /// The interfaces behind which the pod is, as far as they are known.
+    pub interfaces: &'a [InterfaceName],
 }
 
 /// The marks that a pod's flows have while they are allowed.
@@ -76,6 +85,7 @@ pub fn direction(
     let mut pod = PodDirection {
         chains: PodChains::of(&rules.pod),
         direction,
+        own: own_addresses(rules, around.family),
         around,
         out: Chains::new(),
     };
@@ -87,6 +97,8 @@ pub fn direction(
 struct PodDirection<'a> {
     chains: PodChains,
     direction: Direction,
+    /// The pod's own addresses in the family.
+    own: Vec<IpNet>,
     around: Surroundings<'a>,
     out: Chains,
 }
@@ -136,7 +148,7 @@ impl PodDirection<'_> {
         let mut lines: Vec<Line> = tier
             .rules
             .iter()
-            .filter_map(|rule| self.rule(tier, rule, next))
+            .flat_map(|rule| self.lines(tier, rule, next))
             .collect();
         lines.push(match tier.otherwise {
             Otherwise::Deny if is_off(Switch::Isolate) => Line::to(Target::Goto(next.clone())),
@@ -158,6 +170,35 @@ impl PodDirection<'_> {
             }
         });
         lines
+    }
+
+    fn lines(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
+        match rule.peer {
+            PeerMatch::Itself => self.from_itself(tier, rule, next),
+            PeerMatch::Any | PeerMatch::In(_) | PeerMatch::OwnNode => {
+                self.rule(tier, rule, next).into_iter().collect()
+            }
+        }
+    }
+
+    /// What a Service leads back to the pod has its address at both ends when it is forwarded: the address is rewritten
+    /// to the node's, so that answers come back, only behind us. It comes in where the pod is, so another pod
+    /// that uses the address gains nothing.
+    fn from_itself(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
+        let back = |own: &IpNet| match self.direction {
+            Direction::Egress => vec![Line::to(self.target(rule.action, next)).destination(*own)],
+            Direction::Ingress => {
+                let through = |interface: &InterfaceName| {
+                    let line = Line::to(self.target(rule.action, next)).source(*own);
+                    line.input(interface.clone())
+                };
+                self.around.interfaces.iter().map(through).collect()
+            }
+        };
+        let lines = self.own.iter().flat_map(back);
+        lines
+            .map(|line| labelled(self.port(line, rule.port), &self.label(tier, rule, rule.action)))
+            .collect()
     }
 
     /// The line of a rule; none for an Allow one of whose sets is not there.
@@ -186,17 +227,19 @@ impl PodDirection<'_> {
                 (rule.action, self.excepting(rule, line.when(condition)))
             }
         };
-        let key = VerdictKey {
-            tier: Some(tier.tier),
-            action,
-            direction: self.direction,
-        };
-        let label = Label {
-            key,
+        Some(labelled(line, &self.label(tier, rule, action)))
+    }
+
+    fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
+        Label {
+            key: VerdictKey {
+                tier: Some(tier.tier),
+                action,
+                direction: self.direction,
+            },
             rule: rule.origin.rule,
             policy: rule.origin.policy.clone(),
-        };
-        Some(labelled(line, &label))
+        }
     }
 
     fn port(&self, line: Line, port: PortMatch) -> Line {
@@ -249,7 +292,7 @@ impl PodDirection<'_> {
             PeerMatch::In(id) if self.around.sets.contains_key(id) => {
                 Peer::Matching(Match::Set(names::set(*id, self.around.family), self.sides(*id)))
             }
-            PeerMatch::In(_) => Peer::Missing,
+            PeerMatch::In(_) | PeerMatch::Itself => Peer::Missing,
         }
     }
 
@@ -267,6 +310,14 @@ impl PodDirection<'_> {
             lines.iter().map(Line::to_string).collect(),
         );
     }
+}
+
+fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpNet> {
+    let addresses = rules.addresses.iter();
+    addresses
+        .filter(|address| Family::of(**address) == family)
+        .map(|address| IpNet::from(*address))
+        .collect()
 }
 
 enum Peer {

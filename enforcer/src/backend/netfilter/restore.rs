@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use egret_kernel::iptables::Hook;
 
-use super::dispatch::jumps;
+use super::dispatch::{Jump, jumps};
 use super::names;
 use super::render::Chains;
 
@@ -18,6 +18,8 @@ pub struct Change {
     pub remove: BTreeSet<String>,
     /// Hooks at whose head our jump is put, with the number of copies that are taken out before.
     pub jumps: BTreeMap<Hook, usize>,
+    /// Hooks from which all copies of our jump are taken out, with their number.
+    pub jumps_removed: BTreeMap<Hook, usize>,
     /// Lines of the chain that only keeps numbers, with what each has counted.
     pub totals: Option<Vec<(u64, String)>>,
 }
@@ -26,7 +28,11 @@ impl Change {
     /// Whether nothing is to change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rewrite.is_empty() && self.remove.is_empty() && self.jumps.is_empty() && self.totals.is_none()
+        self.rewrite.is_empty()
+            && self.remove.is_empty()
+            && self.jumps.is_empty()
+            && self.jumps_removed.is_empty()
+            && self.totals.is_none()
     }
 
     /// The text: first all chains are empty, then filled, then the ones that go have nothing left that names them.
@@ -53,14 +59,14 @@ impl Change {
         for (packets, rule) in self.totals.iter().flatten() {
             line(format_args!("[{packets}:0] -A {} {rule}", totals.as_str()));
         }
-        for (hook, jump) in jumps() {
-            let Some(copies) = self.jumps.get(&hook) else {
-                continue;
-            };
-            for _ in 0..*copies {
+        for Jump { hook, text: jump, .. } in jumps() {
+            let (put, removed) = (self.jumps.get(&hook), self.jumps_removed.get(&hook));
+            for _ in 0..put.or(removed).copied().unwrap_or_default() {
                 line(format_args!("-D {} {jump}", hook.name()));
             }
-            line(format_args!("-I {} {jump}", hook.name()));
+            if put.is_some() {
+                line(format_args!("-I {} {jump}", hook.name()));
+            }
         }
         for chain in &self.remove {
             line(format_args!("-X {chain}"));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
-use super::dispatch::jumps;
+use super::dispatch::{Jump, jumps};
 use super::names;
 use super::render::Chains;
 use super::restore::Change;
@@ -16,8 +16,8 @@ use crate::apply::delta::Tracker;
 pub(super) struct Table {
     tables: IpTables,
     pub(super) chains: Tracker<String, Vec<String>>,
-    /// Hooks whose head is not our jump, with the number of our jumps elsewhere.
-    astray: BTreeMap<Hook, usize>,
+    /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
+    places: BTreeMap<Hook, Vec<usize>>,
 }
 
 impl Table {
@@ -25,7 +25,7 @@ impl Table {
         Self {
             tables: IpTables::new(flavour, family),
             chains: Tracker::default(),
-            astray: BTreeMap::new(),
+            places: BTreeMap::new(),
         }
     }
 
@@ -43,8 +43,9 @@ impl Table {
             .filter(|chain| chain.name != names::totals().as_str())
             .map(|chain| (chain.name.clone(), chain.texts().map(str::to_owned).collect()))
             .collect();
-        self.astray = astray(listing);
-        let drift = drift(self.chains.programmed(), &listed, &self.astray);
+        self.places = places(listing);
+        let (astray, surplus) = (self.astray(), self.surplus());
+        let drift = drift(self.chains.programmed(), &listed, astray.len() + surplus.len());
         self.chains.resync(listed);
         drift
     }
@@ -82,7 +83,8 @@ impl Table {
                 .map(|(name, rules)| (name.clone(), rules.clone()))
                 .collect(),
             remove: self.chains.to_remove().cloned().collect(),
-            jumps: self.astray.clone(),
+            jumps: self.astray(),
+            jumps_removed: self.surplus(),
             totals: None,
         }
     }
@@ -96,8 +98,33 @@ impl Table {
             self.chains.was_removed(chain);
         }
         for hook in change.jumps.keys() {
-            self.astray.remove(hook);
+            self.places.insert(*hook, vec![0]);
         }
+        for hook in change.jumps_removed.keys() {
+            self.places.remove(hook);
+        }
+    }
+
+    /// Hooks whose head should be our jump and is not, with the number of our jumps elsewhere.
+    fn astray(&self) -> BTreeMap<Hook, usize> {
+        let wanted = jumps().into_iter().filter(|jump| self.is_wanted(jump));
+        let places = |hook: Hook| self.places.get(&hook).map_or(&[][..], Vec::as_slice);
+        wanted
+            .filter(|jump| places(jump.hook) != [0])
+            .map(|jump| (jump.hook, places(jump.hook).len()))
+            .collect()
+    }
+
+    /// Hooks from which we should not jump, with the number of our jumps.
+    fn surplus(&self) -> BTreeMap<Hook, usize> {
+        let unwanted = jumps().into_iter().filter(|jump| !self.is_wanted(jump));
+        unwanted
+            .filter_map(|jump| Some((jump.hook, self.places.get(&jump.hook)?.len())))
+            .collect()
+    }
+
+    fn is_wanted(&self, jump: &Jump) -> bool {
+        self.chains.desired().contains_key(jump.chain.as_str())
     }
 
     /// Desired chains, and what is pending, as text.
@@ -147,16 +174,15 @@ pub(super) fn copies(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usiz
         .collect()
 }
 
-fn astray(listing: &TableListing) -> BTreeMap<Hook, usize> {
+fn places(listing: &TableListing) -> BTreeMap<Hook, Vec<usize>> {
     jumps()
         .into_iter()
-        .map(|(hook, jump)| (hook, copies(listing, hook, &jump)))
-        .filter(|(_, places)| places.as_slice() != [0])
-        .map(|(hook, places)| (hook, places.len()))
+        .map(|jump| (jump.hook, copies(listing, jump.hook, &jump.text)))
+        .filter(|(_, places)| !places.is_empty())
         .collect()
 }
 
-fn drift(believed: &Chains, listed: &Chains, astray: &BTreeMap<Hook, usize>) -> BTreeMap<&'static str, u64> {
+fn drift(believed: &Chains, listed: &Chains, astray: usize) -> BTreeMap<&'static str, u64> {
     let names: BTreeSet<&String> = believed.keys().chain(listed.keys()).collect();
     let mut counts = BTreeMap::new();
     for name in names {
@@ -169,8 +195,8 @@ fn drift(believed: &Chains, listed: &Chains, astray: &BTreeMap<Hook, usize>) -> 
         };
         *counts.entry(kind).or_insert(0) += 1;
     }
-    if !astray.is_empty() {
-        counts.insert("jump", u64::try_from(astray.len()).unwrap_or(u64::MAX));
+    if astray > 0 {
+        counts.insert("jump", u64::try_from(astray).unwrap_or(u64::MAX));
     }
     counts
 }
