@@ -184,7 +184,9 @@ impl Question<'_> {
             return Answer::AskNext;
         }
         let mut rules = speaking.into_iter().flatten();
-        if rules.any(|rule| rule.action == Action::Allow && self.matches(subject, rule)) || self.is_own_node()
+        if rules.any(|rule| rule.action == Action::Allow && self.matches(subject, rule))
+            || self.is_own_node()
+            || self.is_itself(subject)
         {
             Answer::Allow
         } else {
@@ -215,6 +217,12 @@ impl Question<'_> {
                 ),
                 PodToOwnNode::Enforce => false,
             }
+    }
+
+    /// no NetworkPolicy keeps a pod from itself. What it sends to itself is seen only where a Service led it back.
+    fn is_itself(&self, subject: &Pod) -> bool {
+        let peer = self.world.pod_at(self.connection.peer.to_canonical());
+        peer.is_some_and(|peer| peer.key == subject.key)
     }
 
     fn policies_on(&self, subject: &Pod, tier: Tier) -> Vec<&Policy> {

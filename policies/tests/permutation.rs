@@ -189,7 +189,7 @@ fn sets_of_direction(rules: &DirectionRules) -> impl Iterator<Item = (SetId, Act
         };
         let peer = match rule.peer {
             PeerMatch::In(set) => Some((set, rule.action)),
-            PeerMatch::Any | PeerMatch::OwnNode => None,
+            PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
         };
         peer.into_iter().chain(rule.except.map(|set| (set, opposite)))
     })

@@ -504,6 +504,71 @@ fn both_ends_must_allow() {
     assert_eq!((to_itself.verdict(), to_itself.egress.tier), (Allow, "exempt"));
 }
 
+/// A pod's own address comes to its rules where a Service led it back.
+#[test]
+fn no_network_policy_keeps_a_pod_from_itself_and_every_other_tier_does() {
+    use Kind::{BaselineAdminNetworkPolicy, ClusterNetworkPolicy, LegacyNetworkPolicy};
+    let isolated = || network_policy("default/p", "").egress(vec![]).ingress(vec![]);
+    let mut legacy = policy(LegacyNetworkPolicy, Tier::NetworkPolicy, 0, "default/p", "");
+    legacy.ingress = Effect::Rules(vec![]);
+    let on = |kind, tier, action| {
+        let rules = || vec![rule(action, pods("app=client"), Ports::Any)];
+        policy(kind, tier, 1, "t", "").egress(rules()).ingress(rules())
+    };
+    let admin = |action| on(ClusterNetworkPolicy, Tier::Admin, action);
+    let baseline = || on(BaselineAdminNetworkPolicy, Tier::Baseline, Action::Deny);
+    for (name, policies, expected) in [
+        ("isolated", vec![isolated()], (Allow, "np")),
+        ("isolated in the form of 2016", vec![legacy], (Allow, "np")),
+        (
+            "denied by Admin",
+            vec![isolated(), admin(Action::Deny)],
+            (Deny, "admin"),
+        ),
+        (
+            "allowed by Admin",
+            vec![isolated(), admin(Action::Allow)],
+            (Allow, "admin"),
+        ),
+        (
+            "passed by Admin",
+            vec![isolated(), admin(Action::Pass)],
+            (Allow, "np"),
+        ),
+        ("denied by Baseline", vec![baseline()], (Deny, "baseline")),
+        (
+            "isolated, and denied by Baseline",
+            vec![isolated(), baseline()],
+            (Allow, "np"),
+        ),
+        ("nothing", vec![], (Allow, "default")),
+    ] {
+        let situation = cluster(policies);
+        for own in ["10.0.0.1", "fd00::1"] {
+            let decision = situation.decide("default/client", Direction::Ingress, own, tcp(80));
+            assert_eq!(
+                (decision.verdict, decision.tier),
+                expected,
+                "{name}, ingress from {own}"
+            );
+            if name != "isolated in the form of 2016" {
+                let decision = situation.decide("default/client", Direction::Egress, own, tcp(80));
+                assert_eq!(
+                    (decision.verdict, decision.tier),
+                    expected,
+                    "{name}, egress to {own}"
+                );
+            }
+        }
+    }
+    let situation = cluster(vec![isolated()]);
+    assert_eq!(
+        situation.ingress("default/client", "10.0.0.2", tcp(80)),
+        Deny,
+        "another pod"
+    );
+}
+
 #[test]
 fn only_pods_of_the_node_get_rules_unless_all_are_asked_for() {
     let elsewhere = || {

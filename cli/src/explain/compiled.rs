@@ -27,6 +27,7 @@ fn held_by(view: &Viewpoint<'_>, rule: &Rule) -> Option<String> {
     match rule.peer {
         PeerMatch::Any => None,
         PeerMatch::OwnNode => view.is_with_own_node().then(|| OWN_NODE.to_owned()),
+        PeerMatch::Itself => None,
         PeerMatch::In(set) if is_in(view, set) => description(view, set),
         PeerMatch::In(_) => None,
     }

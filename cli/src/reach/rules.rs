@@ -101,22 +101,27 @@ impl Rules {
     #[must_use]
     pub fn new(pod: &PodKey, rules: &DirectionRules, records: &BTreeMap<SetId, Arc<str>>) -> Self {
         let peer = |peer: &PeerMatch| match peer {
-            PeerMatch::Any => Peer::Any,
-            PeerMatch::OwnNode => Peer::OwnNode,
-            PeerMatch::In(set) => records
-                .get(set)
-                .map_or(Peer::In(*set), |description| Peer::Names(names(description, pod))),
+            PeerMatch::Any => Some(Peer::Any),
+            PeerMatch::OwnNode => Some(Peer::OwnNode),
+            PeerMatch::In(set) => {
+                let names = records.get(set).map(|description| names(description, pod));
+                Some(names.map_or(Peer::In(*set), Peer::Names))
+            }
+            // Nothing is said here of a pod with itself.
+            PeerMatch::Itself => None,
         };
-        let rule = |rule: &egret_policies::rules::Rule| Rule {
-            action: rule.action,
-            peer: peer(&rule.peer),
-            except: rule.except,
-            ports: rule.port.into(),
-            origin: rule.origin.clone(),
+        let rule = |rule: &egret_policies::rules::Rule| {
+            Some(Rule {
+                action: rule.action,
+                peer: peer(&rule.peer)?,
+                except: rule.except,
+                ports: rule.port.into(),
+                origin: rule.origin.clone(),
+            })
         };
         let tier = |tier: &egret_policies::rules::TierRules| TierRules {
             tier: tier.tier,
-            rules: tier.rules.iter().map(rule).collect(),
+            rules: tier.rules.iter().filter_map(rule).collect(),
             otherwise: tier.otherwise,
         };
         Self(rules.tiers.iter().map(tier).collect())

@@ -8,6 +8,7 @@ use egret_policies::memory::{
     Connection as Question, ConnectionDecision, Decision, End, Entering, Memory, Protocol, Verdict, Who,
 };
 use egret_policies::model::Direction;
+use egret_policies::rules::ITSELF;
 use egret_policies::model::cluster::Entity;
 use egret_policies::records::RecordSettings;
 use egret_shared::observation::{Observation, ObservedAddress};
@@ -187,7 +188,7 @@ impl Judge {
                 protocol,
             };
             let decision = self.memory.decide(&question, now);
-            if decision.verdict == Verdict::Deny && decision.tier == "np" {
+            if decision.policy().is_some_and(|policy| policy.as_ref() == ITSELF) {
                 return Decision {
                     verdict: Verdict::Allow,
                     tier: "exempt",

@@ -11,7 +11,8 @@ use super::connection::{Connection, ConnectionDecision, Decision, End, Entering,
 use super::{Memory, Set};
 
 impl Memory {
-    /// What a pod's rules say of a connection.
+    /// What a pod's rules say of a connection. What it sends to itself comes to them by a Service only: with one of its
+    /// own addresses this says what becomes of it then.
     #[must_use]
     pub fn decide(&self, connection: &Connection, now: Timestamp) -> Decision {
         let Some(rules) = self.pod(&connection.pod) else {
@@ -20,11 +21,12 @@ impl Memory {
         if connection.direction == Direction::Ingress && connection.peer_is_own_node {
             return Decision::allow("exempt");
         }
+        let other = Other::of(connection, &rules.addresses);
         rules
             .direction(connection.direction)
             .tiers
             .iter()
-            .find_map(|tier| self.decide_tier(tier, Other::of(connection), now))
+            .find_map(|tier| self.decide_tier(tier, other, now))
             .unwrap_or_else(|| Decision::allow("default"))
     }
 
@@ -34,6 +36,7 @@ impl Memory {
         let other = Other {
             address: entering.destination.to_canonical(),
             is_own_node: entering.destination_is_own_node,
+            is_itself: false,
             protocol: entering.protocol,
         };
         let mut tiers = self.node().into_iter().flat_map(|rules| &rules.exposed.tiers);
@@ -42,7 +45,7 @@ impl Memory {
             .unwrap_or_else(|| Decision::allow("none"))
     }
 
-    /// What both ends of a connection say. What a pod sends to itself is never judged.
+    /// What both ends of a connection say. What a pod sends to itself, without a Service, is never judged.
     #[must_use]
     pub fn decide_connection(
         &self,
@@ -106,6 +109,7 @@ impl Memory {
             && match rule.peer {
                 PeerMatch::Any => true,
                 PeerMatch::OwnNode => other.is_own_node,
+                PeerMatch::Itself => other.is_itself,
                 PeerMatch::In(id) => self.holds(id, other, now),
             }
             && !rule.except.is_some_and(|id| self.holds(id, other, now))
@@ -126,13 +130,17 @@ impl Memory {
 struct Other {
     address: IpAddr,
     is_own_node: bool,
+    /// Whether it is the pod whose rules are asked.
+    is_itself: bool,
     protocol: Protocol,
 }
 
 impl Other {
-    const fn of(connection: &Connection) -> Self {
+    fn of(connection: &Connection, own: &[IpAddr]) -> Self {
+        let address = connection.peer.to_canonical();
         Self {
-            address: connection.peer.to_canonical(),
+            address,
+            is_itself: own.contains(&address),
             is_own_node: connection.peer_is_own_node,
             protocol: connection.protocol,
         }
