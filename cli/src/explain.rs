@@ -22,6 +22,7 @@ mod compare;
 mod compiled;
 mod missing;
 mod peer;
+mod places;
 pub mod report;
 mod side;
 mod snippet;

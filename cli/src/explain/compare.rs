@@ -7,7 +7,7 @@ use egret_shared::net::{PortRange, Transport};
 use crate::verdict::cluster::Member;
 
 use super::compiled::holding;
-use super::peer::compare_peer;
+use super::peer::{compare_peer, select};
 use super::report::Test;
 use super::viewpoint::{Viewpoint, protocol_words};
 
@@ -22,7 +22,7 @@ pub(super) fn compare(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> Compar
     match &rule.peers {
         Peers::Any => Compared {
             peer: Test::passed("any peer"),
-            port: compare_ports(view, &rule.ports, view.peer),
+            port: compare_ports(view, &rule.ports, &view.peers()),
         },
         Peers::OneOf(peers) => compare_one_of(view, peers, &rule.ports, || holding(view, policy, rule.index)),
     }
@@ -52,13 +52,24 @@ fn compare_one_of(
     };
     let has_match = tests.iter().any(|(_, test)| test.matches);
     let matches_as_pod = tests.iter().any(|(peer, test)| test.matches && is_pods(peer));
-    let pod = view.peer.filter(|_| matches_as_pod || !has_match);
+    let is_meant = |pod: &&Member| {
+        let selects = |peer: &Peer| match peer {
+            Peer::Pods { namespaces, pods } => select(view, pod, namespaces, pods).is_ok(),
+            _ => false,
+        };
+        if matches_as_pod {
+            peers.iter().any(selects)
+        } else {
+            !has_match
+        }
+    };
+    let pods: Vec<&Member> = view.peers().into_iter().filter(is_meant).collect();
     Compared {
         peer: Test::any_of(
             tests.into_iter().map(|(_, test)| test),
             "the rule has no peer that could match",
         ),
-        port: compare_ports(view, ports, pod),
+        port: compare_ports(view, ports, &pods),
     }
 }
 
@@ -82,7 +93,7 @@ fn merge_networks(peers: &[Peer]) -> Vec<Peer> {
     merged
 }
 
-fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peer: Option<&Member>) -> Test {
+fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peers: &[&Member]) -> Test {
     let asked = protocol_words(view.protocol);
     let Ports::OneOf(ports) = ports else {
         return Test::passed("any protocol and port");
@@ -93,11 +104,11 @@ fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peer: Option<&Member>) -> 
     if view.protocol == Protocol::Icmp {
         return Test::failed("ICMP has no port, and the rule names ports");
     }
-    let destination = match view.direction {
-        Direction::Ingress => Some(view.subject),
-        Direction::Egress => peer,
+    let destinations = match view.direction {
+        Direction::Ingress => &[view.subject],
+        Direction::Egress => peers,
     };
-    let offers: Vec<Offer> = ports.iter().map(|port| Offer::of(port, destination)).collect();
+    let offers: Vec<Offer> = ports.iter().map(|port| Offer::of(port, destinations)).collect();
     if let Some(offer) = offers.iter().find(|offer| offer.has(view.protocol)) {
         return Test::passed(if offer.words == asked {
             format!("{asked} is the rule's")
@@ -120,7 +131,7 @@ struct Offer {
 }
 
 impl Offer {
-    fn of(port: &Port, destination: Option<&Member>) -> Self {
+    fn of(port: &Port, destinations: &[&Member]) -> Self {
         match port {
             Port::Range(transport, range) => Self {
                 words: format!("{transport}/{range}"),
@@ -130,17 +141,23 @@ impl Offer {
                 words: "ICMP".to_owned(),
                 ranges: Vec::new(),
             },
-            Port::Named { name, transport } => Self::of_name(name, *transport, destination),
+            Port::Named { name, transport } => Self::of_name(name, *transport, destinations),
         }
     }
 
-    fn of_name(name: &str, transport: Option<Transport>, destination: Option<&Member>) -> Self {
-        let Some(destination) = destination else {
-            return Self {
-                words: format!("port {name:?} (which only a pod that the rule selects can have)"),
-                ranges: Vec::new(),
-            };
-        };
+    /// Of several pods in whose place dnsd is asked, the first that has the port.
+    fn of_name(name: &str, transport: Option<Transport>, destinations: &[&Member]) -> Self {
+        let offers = destinations
+            .iter()
+            .map(|destination| Self::at(name, transport, destination));
+        let best = offers.reduce(|one, other| if one.ranges.is_empty() { other } else { one });
+        best.unwrap_or_else(|| Self {
+            words: format!("port {name:?} (which only a pod that the rule selects can have)"),
+            ranges: Vec::new(),
+        })
+    }
+
+    fn at(name: &str, transport: Option<Transport>, destination: &Member) -> Self {
         let ranges: Vec<_> = destination
             .pod
             .ports

@@ -78,6 +78,9 @@ fn entering(address: IpAddr, end: &End) -> String {
 fn no_pod(asked: &Asked, address: IpAddr) -> String {
     match asked.cluster.nodes_at(address) {
         Some(nodes) => format!("{address} is node {nodes}, and no policy is about nodes"),
+        None if asked.cluster.is_dnsd(address) => {
+            format!("dnsd answers at {address} on every node, and no policy is about nodes")
+        }
         None => format!("{address} is no pod, so no policy is asked"),
     }
 }

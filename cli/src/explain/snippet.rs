@@ -25,7 +25,7 @@ const OF_CONTROLLERS: [&str; 6] = [
 
 /// A rule of a NetworkPolicy that allows the connection.
 pub(super) fn network_policy_rule(view: &Viewpoint<'_>) -> String {
-    let peer = match view.peer {
+    let peer = match view.peers().first() {
         Some(peer) if peer.pod.key.namespace() == view.subject.pod.key.namespace() => {
             format!("{{podSelector: {}}}", labels(&peer.pod.labels))
         }
@@ -66,7 +66,7 @@ pub(super) fn cluster_rule(
     allows: bool,
     name: Option<&DnsName>,
 ) -> Option<String> {
-    let peer = match (view.peer, view.direction, name) {
+    let peer = match (view.peers().first(), view.direction, name) {
         (Some(peer), _, _) => format!("{{pods: {{{}}}}}", selectors(peer)),
         (None, Direction::Ingress, _) => return None,
         (None, Direction::Egress, Some(name)) if allows => format!("{{domainNames: [{name}]}}"),

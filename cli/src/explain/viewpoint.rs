@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Labels};
@@ -61,6 +62,29 @@ impl<'a> Viewpoint<'a> {
         self.peer.is_none() && self.asked.cluster.is_own_node(&self.subject.pod, self.address)
     }
 
+    /// Whether it asks dnsd for names.
+    pub(super) fn asks_dnsd(&self) -> bool {
+        let port = match self.protocol {
+            Protocol::Port(transport, port) => NonZeroU16::new(port).map(|port| (transport, port)),
+            Protocol::Icmp | Protocol::Other => None,
+        };
+        self.direction == Direction::Egress && self.asked.cluster.is_asked_for_names(self.address, port)
+    }
+
+    /// The pods in whose place dnsd is asked.
+    pub(super) fn stood_in_for(&self) -> Vec<&'a Member> {
+        if self.asks_dnsd() {
+            self.asked.cluster.dns_pods().collect()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The pods that the other end counts as.
+    pub(super) fn peers(&self) -> Vec<&'a Member> {
+        self.peer.into_iter().chain(self.stood_in_for()).collect()
+    }
+
     /// The labels of a namespace; one without an object has the default one.
     pub(super) fn labels_of_namespace(&self, name: &str) -> Labels {
         let mut namespaces = self.asked.manifests.namespaces.iter();
@@ -93,6 +117,7 @@ pub(super) fn name_of(asked: &Asked, address: IpAddr) -> String {
     }
     match asked.cluster.nodes_at(address) {
         Some(nodes) => format!("node {nodes} ({address})"),
+        None if asked.cluster.is_dnsd(address) => format!("dnsd ({address})"),
         None => address.to_string(),
     }
 }
