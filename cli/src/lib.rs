@@ -9,15 +9,18 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod completion;
+pub mod convert;
 pub mod crds;
 pub mod explain;
 pub mod diff;
 pub mod lint;
 pub mod list;
 pub mod matrix;
+pub mod output;
 pub mod reach;
 pub mod verdict;
 
+use convert::ConvertError;
 use diff::Difference;
 use lint::Cleanness;
 use reach::input::ReachError;
@@ -49,6 +52,8 @@ enum Command {
     Diff(diff::Arguments),
     /// Find mistakes in policies, each with its fix
     Lint(lint::Arguments),
+    /// Convert AdminNetworkPolicies to ClusterNetworkPolicies that are proved to mean the same
+    Convert(convert::Arguments),
 }
 
 /// What a single question ends in when the answer is no.
@@ -105,13 +110,19 @@ impl Arguments {
                     Cleanness::Found => ExitCode::from(FOUND),
                 })
                 .map_err(Failure::from),
+            Command::Convert(arguments) => arguments
+                .run(&mut out, &mut remarks)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(Failure::from),
         };
         drop(remarks);
         match outcome {
             Ok(status) => status,
             // Whoever read the answers has seen enough of them, as `head` does.
             Err(
-                Failure::Verdict(VerdictError::Output(error)) | Failure::Reach(ReachError::Output(error)),
+                Failure::Verdict(VerdictError::Output(error))
+                | Failure::Reach(ReachError::Output(error))
+                | Failure::Convert(ConvertError::Output(error)),
             ) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(error) => complain(&error),
         }
@@ -125,6 +136,8 @@ enum Failure {
     Verdict(#[from] VerdictError),
     #[error(transparent)]
     Reach(#[from] ReachError),
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
 }
 
 fn status(outcome: Outcome) -> ExitCode {

@@ -1,0 +1,199 @@
+//! `egret convert`: AdminNetworkPolicies and the BaselineAdminNetworkPolicy (v1alpha1) as ClusterNetworkPolicies
+//! (v1alpha2) that mean the same, which is proved before anything is printed.
+//!
+//! ```text
+//!  texts ──▶ documents with comments ──▶ policy ──▶ plan ──▶ documents ──▶ text
+//!    │                                                                      │
+//!    └──▶ policies before ──────────────▶ prove ◀──── policies after ◀──────┘
+//! ```
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use egret_policies::api::Reading;
+use serde_json::json;
+
+use crate::lint::objects::Objects;
+use crate::reach::input::From;
+use crate::reach::load::Loaded;
+use crate::verdict::manifests::UnreadableManifests;
+use crate::verdict::texts::Texts;
+
+pub mod document;
+mod scan;
+pub mod read;
+pub mod print;
+pub mod found;
+pub mod policy;
+mod port;
+mod stored;
+pub mod plan;
+pub mod carry;
+pub mod prove;
+
+use carry::{Carried, carry_over};
+use document::Value;
+use found::{Found, Origin, find};
+use prove::{Differences, Proved, prove};
+
+/// What is asked on the command line.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    from: From,
+    /// Print the documents that need no conversion, too, as they are written
+    #[arg(long)]
+    all: bool,
+    /// How to print the policies
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Yaml)]
+    output: Output,
+}
+
+const AFTER_HELP: &str = "\
+  egret convert --manifests policies/ cluster/ > converted.yaml
+  kubectl get anp,banp,cnp,netpol,ns,nodes,pods -A -o yaml | egret convert --manifests -
+
+Nothing is printed unless everything can be carried over and no verdict changes: of the pods in the
+manifests, and of pods made up for every selector.
+
+Exit status:
+  0  what is printed means the same, or there is nothing to convert
+  2  bad usage, input that cannot be read, or something that cannot be carried over";
+
+/// How to print policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A document each, with the comments
+    Yaml,
+    /// One List, without comments
+    Json,
+}
+
+/// Why nothing is printed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// The options do not go together.
+    #[error("--all prints documents as they are written, so it goes with -o yaml only")]
+    AllAsJson,
+    /// The manifests cannot be read.
+    #[error(transparent)]
+    Manifests(#[from] UnreadableManifests),
+    /// Something has no form in v1alpha2.
+    #[error("nothing is converted: {} cannot be carried over\n{}", count(.0.len()), .0.join("\n"))]
+    Refused(Vec<String>),
+    /// What came out means something else.
+    #[error("nothing is converted: {}", told(.0))]
+    Differs(Differences),
+    /// The result cannot be written.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+fn count(refused: usize) -> String {
+    match refused {
+        1 => "one policy".to_owned(),
+        several => format!("{several} policies"),
+    }
+}
+
+fn told(differences: &Differences) -> String {
+    let lines: Vec<String> = differences.first.iter().map(ToString::to_string).collect();
+    let more = match differences.count - lines.len() {
+        0 => String::new(),
+        more => format!("\nand {more} more"),
+    };
+    format!(
+        "{} of the compared connections would have another verdict\n{}{more}",
+        differences.count,
+        lines.join("\n")
+    )
+}
+
+impl Arguments {
+    /// Converts: policies go to `out`, all that should be known besides to `remarks`.
+    ///
+    /// # Errors
+    /// Why nothing is printed.
+    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ConvertError> {
+        if self.all && self.output == Output::Json {
+            return Err(ConvertError::AllAsJson);
+        }
+        let texts = Texts::read(&self.from.manifests)?;
+        let loaded = Loaded::of_texts(&texts, &self.from)?;
+        loaded.write_remarks(remarks)?;
+        let found = find(&texts);
+        let reading = if self.from.as_stored {
+            Reading::AsStored
+        } else {
+            Reading::AsWritten
+        };
+        let objects = Objects::of(&texts);
+        let carried = carry_over(&found, &objects, &loaded.manifests.policies, reading)
+            .map_err(ConvertError::Refused)?;
+        let proved = prove(
+            &loaded.manifests,
+            loaded.cluster.dns(),
+            &loaded.manifests.policies,
+            &carried.policies,
+        )
+        .map_err(ConvertError::Differs)?;
+        for note in &carried.notes {
+            writeln!(remarks, "{note}")?;
+        }
+        write_summary(&carried, proved, remarks)?;
+        match self.output {
+            Output::Yaml => write!(out, "{}", self.yaml(&found, &carried))?,
+            Output::Json => write_json(&carried, out)?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// In the order in which they were read.
+    fn yaml(&self, found: &[Found], carried: &Carried) -> String {
+        let mut documents: Vec<&str> = Vec::new();
+        for one in found {
+            match &one.origin {
+                Origin::Policy { reference, .. } => {
+                    documents.extend(carried.of(reference).map(|new| new.text.as_str()))
+                }
+                Origin::Other { text } if self.all => documents.push(text),
+                Origin::Other { .. } => {}
+            }
+        }
+        documents.join("---\n")
+    }
+}
+
+fn write_json(carried: &Carried, out: &mut impl Write) -> io::Result<()> {
+    let items: Vec<_> = carried.all().map(|new| Value::json(&new.root)).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    serde_json::to_writer_pretty(&mut *out, &list)?;
+    writeln!(out)
+}
+
+fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io::Result<()> {
+    let (old, new) = (carried.count(), carried.all().count());
+    if old == 0 {
+        return writeln!(
+            out,
+            "there is no AdminNetworkPolicy and no BaselineAdminNetworkPolicy: nothing to convert"
+        );
+    }
+    writeln!(out, "converted: {old} to {new} of kind ClusterNetworkPolicy")?;
+    let Proved {
+        connections,
+        pods,
+        made_up,
+    } = proved;
+    let of_pods = match pods {
+        0 => format!("of {made_up} made-up pods only, as there are no pods in the manifests"),
+        1 => format!("of the pod in the manifests and {made_up} made-up ones"),
+        pods => format!("of the {pods} pods in the manifests and {made_up} made-up ones"),
+    };
+    writeln!(
+        out,
+        "proved: {connections} connections have the same verdict before and after, {of_pods}"
+    )
+}

@@ -1,0 +1,197 @@
+//! Pods that policies cannot tell apart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_policies::compiler::DnsStandIn;
+use egret_policies::model::cluster::{Entity, NamedPort, Pod};
+use egret_policies::model::{
+    Direction, Effect, Labels, NamespaceSelector, Peer, Peers, Policy, Rule, Selector,
+};
+use egret_shared::net::{Family, IpNet};
+
+use crate::verdict::cluster::Member;
+use crate::verdict::manifests::Manifests;
+use crate::verdict::selection::{DEFAULT_LABEL, networks};
+
+use super::scene::AtNode;
+
+/// What policies ask about pods and nodes.
+pub(super) struct Classes<'a> {
+    manifests: &'a Manifests,
+    dns: &'a DnsStandIn,
+    pairs: BTreeSet<Pair<'a>>,
+    of_nodes: BTreeSet<&'a Selector>,
+    networks: BTreeSet<IpNet>,
+}
+
+/// What they find out about a pod.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct PodClass {
+    selected: Vec<bool>,
+    is_dns: bool,
+    ports: Vec<NamedPort>,
+    addresses: BTreeSet<(Family, Vec<bool>)>,
+}
+
+/// What they find out about an address of a node.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct NodeClass {
+    selected: BTreeSet<Vec<bool>>,
+    address: (Family, Vec<bool>),
+}
+
+impl<'a> Classes<'a> {
+    pub(super) fn new(manifests: &'a Manifests, dns: &'a DnsStandIn, policies: &'a [Policy]) -> Self {
+        let peers = policies.iter().flat_map(rules).flat_map(peers);
+        let of_nodes = peers.filter_map(|peer| match peer {
+            Peer::Nodes(selector) | Peer::NodeAddresses(selector) => Some(selector),
+            Peer::Pods { .. } | Peer::Networks(_) | Peer::External(_) | Peer::ApiServer | Peer::Names(_) => {
+                None
+            }
+        });
+        Self {
+            manifests,
+            dns,
+            pairs: selectors(policies),
+            of_nodes: of_nodes.collect(),
+            networks: policies.iter().flat_map(networks).collect(),
+        }
+    }
+
+    /// Up to two pods of each class, and the number of pods for which they stand.
+    pub(super) fn pods(&self) -> (Vec<Pod>, usize) {
+        let mut classes: BTreeMap<PodClass, Vec<&Pod>> = BTreeMap::new();
+        let members = self
+            .manifests
+            .members
+            .values()
+            .filter(|member| has_address(member));
+        let mut standing_for = 0;
+        for Member { pod, .. } in members {
+            standing_for += 1;
+            let labels = labels_of(self.manifests, pod.key.namespace());
+            let class = PodClass {
+                selected: selected(&self.pairs, &labels, &pod.labels),
+                is_dns: is_dns(self.manifests, self.dns, pod),
+                ports: pod.ports.clone(),
+                addresses: pod.addresses.iter().map(|address| self.place(*address)).collect(),
+            };
+            classes.entry(class).or_default().push(pod);
+        }
+        let pods = classes
+            .into_values()
+            .flat_map(|pods| pods.into_iter().take(2).cloned());
+        (pods.collect(), standing_for)
+    }
+
+    /// One address of each class of nodes.
+    pub(super) fn nodes(&self, nodes: BTreeMap<IpAddr, AtNode>) -> BTreeMap<IpAddr, AtNode> {
+        let mut seen = BTreeSet::new();
+        let is_new = |(address, at): &(IpAddr, AtNode)| {
+            let selected = at.entities.iter().filter_map(|entity| match entity {
+                Entity::Node(node) => Some(
+                    self.of_nodes
+                        .iter()
+                        .map(|selector| selector.matches(&node.labels))
+                        .collect(),
+                ),
+                _ => None,
+            });
+            seen.insert(NodeClass {
+                selected: selected.collect(),
+                address: self.place(*address),
+            })
+        };
+        nodes.into_iter().filter(is_new).collect()
+    }
+
+    fn place(&self, address: IpAddr) -> (Family, Vec<bool>) {
+        let address = address.to_canonical();
+        let is_in = self
+            .networks
+            .iter()
+            .map(|network| network.contains(&address))
+            .collect();
+        (Family::of(address), is_in)
+    }
+}
+
+fn has_address(member: &Member) -> bool {
+    member.is_policed() && !member.pod.addresses.is_empty()
+}
+
+/// Whether the Service that dnsd stands in for selects a pod.
+pub(super) fn is_dns(manifests: &Manifests, dns: &DnsStandIn, pod: &Pod) -> bool {
+    let service = manifests
+        .services
+        .iter()
+        .find(|service| service.key == dns.service);
+    let selector = service.and_then(|service| service.selector.as_ref());
+    pod.key.namespace() == dns.service.namespace()
+        && selector.is_some_and(|selector| {
+            selector
+                .iter()
+                .all(|(key, value)| pod.labels.get(key) == Some(value))
+        })
+}
+
+/// The labels of a namespace, with or without an object.
+pub(super) fn labels_of(manifests: &Manifests, name: &str) -> Labels {
+    let namespace = manifests
+        .namespaces
+        .iter()
+        .find(|namespace| &*namespace.name == name);
+    namespace.map_or_else(
+        || Labels::from_iter([(DEFAULT_LABEL, name)]),
+        |namespace| namespace.labels.clone(),
+    )
+}
+
+/// Two selectors of which both must match.
+pub(super) type Pair<'a> = (&'a NamespaceSelector, &'a Selector);
+
+/// Every pair of selectors in policies, once.
+pub(super) fn selectors<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> BTreeSet<Pair<'a>> {
+    let mut pairs = BTreeSet::new();
+    for policy in policies {
+        pairs.insert((&policy.subject.namespaces, &policy.subject.pods));
+        for peer in rules(policy).flat_map(peers) {
+            if let Peer::Pods { namespaces, pods } = peer {
+                pairs.insert((namespaces, pods));
+            }
+        }
+    }
+    pairs
+}
+
+/// Which of the selectors match.
+pub(super) fn selected(pairs: &BTreeSet<Pair<'_>>, namespace: &Labels, pod: &Labels) -> Vec<bool> {
+    let name = namespace.get(DEFAULT_LABEL);
+    let matches = |(namespaces, pods): &Pair<'_>| {
+        let is_in = match namespaces {
+            NamespaceSelector::Named(own) => name == Some(own.as_ref()),
+            NamespaceSelector::Matching(selector) => selector.matches(namespace),
+        };
+        is_in && pods.matches(pod)
+    };
+    pairs.iter().map(matches).collect()
+}
+
+/// The rules of both directions.
+pub(super) fn rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
+    Direction::ALL
+        .into_iter()
+        .flat_map(|direction| match policy.effect(direction) {
+            Effect::None => &[],
+            Effect::Rules(rules) | Effect::Opens(rules) => rules.as_slice(),
+        })
+}
+
+/// The peers of a rule.
+pub(super) fn peers(rule: &Rule) -> &[Peer] {
+    match &rule.peers {
+        Peers::Any => &[],
+        Peers::OneOf(peers) => peers,
+    }
+}
