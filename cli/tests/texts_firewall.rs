@@ -227,6 +227,15 @@ fn destinations_and_protocols() {
             ("shop/web", r#"{"node":"n1"}"#, "TCP/80", "deny cef none"),
             ("shop/web", r#"{"service":"shop/db"}"#, "TCP/80", "allow default default"),
         ])
+        .text("CASE-35 RULE-6 DECIDE-15 NP-26 CROSS-6", &network_policy("shop/p", "{podSelector: {}, policyTypes: [Ingress, Egress]}"), &[
+            ("172.17.0.1", "shop/web", "TCP/80", "allow none exempt"),
+            ("10.0.0.254", "shop/web", "TCP/80", "allow none exempt"),
+            ("10.0.1.254", "shop/web", "TCP/80", "deny none np"),
+            ("192.0.2.77", "shop/web", "TCP/80", "deny none np"),
+            ("shop/web", "172.17.0.1", "TCP/80", "allow np none"),
+            ("shop/web", "169.254.20.10", "UDP/53", "allow np none"),
+            ("shop/web", "192.0.2.77", "TCP/80", "deny np none"),
+        ])
         .text("E-7", &firewall("f", EXTERNAL), &[
             ("shop/web", WORLD, "ICMP", "deny cef none"),
             ("shop/web", WORLD, "SCTP/9", "deny cef none"),

@@ -13,7 +13,9 @@ use egret_policies::controller::{Cluster, unknown_places};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
 use egret_policies::model::Policy;
-use egret_policies::model::cluster::{EndpointSlice, Entity, EntityKey, Namespace, Node, Pod, Service};
+use egret_policies::model::cluster::{
+    EndpointSlice, Entity, EntityKey, Namespace, Node, NodeAddressReport, Pod, Service,
+};
 use egret_shared::pod::PodKey;
 
 use super::cluster::Member;
@@ -129,6 +131,16 @@ impl Manifests {
 const MAX_KINDS: usize = 50;
 
 impl Manifests {
+    /// What agents told of their nodes' addresses.
+    pub fn reports(&self) -> impl Iterator<Item = &NodeAddressReport> {
+        self.places.iter().filter_map(|entity| {
+            let Entity::NodeAddressReport(report) = entity else {
+                return None;
+            };
+            Some(report)
+        })
+    }
+
     /// Says which kinds were skipped, each in a line.
     ///
     /// # Errors
