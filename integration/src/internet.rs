@@ -108,7 +108,7 @@ impl Internet {
         SocketMaker::Thread(Arc::clone(&self.netns))
     }
 
-    pub(crate) fn netns(&self) -> &Netns {
+    pub(crate) fn netns(&self) -> &Arc<Netns> {
         &self.netns
     }
 }

@@ -107,6 +107,11 @@ impl Node {
         &self.netns
     }
 
+    /// Runs a program of the host inside the node; anything but success is an error.
+    pub fn run_well(&self, argv: &[&str]) -> Result<(), WorldError> {
+        self.ask(argv).map(drop)
+    }
+
     fn ask(&self, argv: &[&str]) -> Result<String, WorldError> {
         let output = self.run(argv)?;
         if output.success() {

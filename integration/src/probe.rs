@@ -41,7 +41,7 @@ impl Outcome {
         }
     }
 
-    fn of(error: io::Error) -> Self {
+    pub(crate) fn of(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::TimedOut {
             return Self::TimedOut;
         }

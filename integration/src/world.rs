@@ -10,10 +10,11 @@ use std::{
 };
 
 use crate::{
-    Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Service, Upstream, WorldError,
+    Client, Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Service, Upstream, WorldError,
     internet::{Internet, Servers},
     manifests::Manifests,
     node,
+    sockets::SocketMaker,
     traces::{self, Machine},
     upstream,
 };
@@ -159,6 +160,27 @@ impl World {
     /// Serves another port on every address of the internet.
     pub fn serve(&self, port: u16, service: Service) -> Result<(), WorldError> {
         self.internet.serve(port, service)
+    }
+
+    /// Serves a port on the node, as a program of its own network would.
+    pub fn serve_on_node(&self, port: u16, service: Service) -> Result<(), WorldError> {
+        let sockets = SocketMaker::Thread(Arc::clone(self.node.netns()));
+        let socket = sockets.listener(service.socket_type(), port);
+        self.servers.serve(
+            socket.map_err(|source| WorldError::Serve { port, source })?,
+            service,
+        );
+        Ok(())
+    }
+
+    /// Somebody outside the cluster, with addresses of their own beside the node.
+    pub fn client_outside(&self) -> Client {
+        Client::within(self.internet.netns())
+    }
+
+    /// A program of the node, or a pod on its network.
+    pub fn client_on_node(&self) -> Client {
+        Client::within(self.node.netns())
     }
 
     /// The internet's namespace, for `ip netns exec`.

@@ -23,6 +23,8 @@ mod restarts;
 mod changes;
 mod rules;
 mod dns;
+mod services;
+mod exposure;
 mod cgroups;
 
 use stage::Told;
@@ -95,6 +97,9 @@ macro_rules! with_every_scenario {
             rules: a_selected_pod_is_isolated_in_the_named_direction_alone without Isolate;
             rules: tiers_decide_in_their_order without TierOrder;
             dns: dns_rules_that_were_written_for_kube_dns_go_on_working without StandIn;
+            exposure: a_service_leads_no_pod_to_what_is_denied without MatchPeers;
+            exposure: a_client_outside_is_refused_where_a_service_leads_to_what_is_denied without RejectExposure;
+            services: no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does without Hairpin;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
         }
     };
