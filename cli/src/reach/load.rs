@@ -76,11 +76,10 @@ impl Loaded {
         let cluster = Cluster::new(
             manifests.members.values().cloned().collect(),
             manifests.nodes.clone(),
-            manifests.reports().cloned().collect(),
             manifests.services.clone(),
             manifests.slices.clone(),
         )
-        .with_reports(&manifests.places)
+        .with_reports(manifests.reports())
         .with_dns(dns);
         let memory = compile(&manifests, cluster.dns());
         Self {

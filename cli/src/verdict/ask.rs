@@ -104,7 +104,9 @@ impl Ask {
         };
         let dns = self.dns.stand_in();
         give_addresses(&mut manifests, &probes, &records, &dns);
-        let cluster = cluster_of(&manifests).with_reports(&manifests.places).with_dns(dns);
+        let cluster = cluster_of(&manifests)
+            .with_reports(manifests.reports())
+            .with_dns(dns);
         let (judge, unused) = Judge::new(&manifests, &cluster, &records);
         Ok(Asked {
             probes,
@@ -184,7 +186,6 @@ fn cluster_of(manifests: &Manifests) -> Cluster {
     Cluster::new(
         manifests.members.values().cloned().collect(),
         manifests.nodes.clone(),
-        manifests.reports().cloned().collect(),
         manifests.services.clone(),
         manifests.slices.clone(),
     )

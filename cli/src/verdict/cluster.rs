@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::compiler::DnsStandIn;
-use egret_policies::model::cluster::{EndpointSlice, Entity, Node, NodeAddressReport, Pod, PodLife, Service};
+use egret_policies::model::cluster::{EndpointSlice, Node, NodeAddressReport, Pod, PodLife, Service};
 use egret_shared::pod::PodKey;
 
 mod dns;
@@ -21,7 +21,6 @@ pub use service::{Endpoint, Forward, UnknownPort};
 pub struct Cluster {
     pods: BTreeMap<PodKey, Member>,
     nodes: BTreeMap<Arc<str>, Node>,
-    reports: Vec<NodeAddressReport>,
     services: BTreeMap<PodKey, Service>,
     slices: BTreeMap<PodKey, Vec<EndpointSlice>>,
     owners: HashMap<IpAddr, Owner>,
@@ -61,7 +60,6 @@ impl Cluster {
     pub fn new(
         members: Vec<Member>,
         nodes: Vec<Node>,
-        reports: Vec<NodeAddressReport>,
         services: Vec<Service>,
         slices: Vec<EndpointSlice>,
     ) -> Self {
@@ -74,7 +72,6 @@ impl Cluster {
                 .into_iter()
                 .map(|node| (Arc::clone(&node.name), node))
                 .collect(),
-            reports,
             services: services
                 .into_iter()
                 .map(|service| (service.key.clone(), service))
@@ -102,11 +99,7 @@ impl Cluster {
 
     /// With what is reported of nodes: an address that no pod has is theirs, whether or not their status has it.
     #[must_use]
-    pub fn with_reports<'a>(mut self, places: impl IntoIterator<Item = &'a Entity>) -> Self {
-        let reports = places.into_iter().filter_map(|place| match place {
-            Entity::NodeAddressReport(report) => Some(report),
-            _ => None,
-        });
+    pub fn with_reports<'a>(mut self, reports: impl IntoIterator<Item = &'a NodeAddressReport>) -> Self {
         for report in reports {
             for address in &report.addresses {
                 let owner = self.owners.entry(address.to_canonical());
@@ -177,8 +170,8 @@ impl Cluster {
             .collect()
     }
 
-    /// The addresses of a node in the order of its status, then those that only its report or pods of its network
-    /// show; none for a node that nothing shows.
+    /// The addresses of a node in the order of its status, then those that only pods of its network show;
+    /// none for a node that nothing shows.
     #[must_use]
     pub fn addresses_of_node(&self, name: &str) -> Option<Vec<IpAddr>> {
         let node = self.nodes.get(name);
@@ -222,20 +215,15 @@ impl Cluster {
         owners
     }
 
-    /// What nodes have, those addresses among them that only their reports or pods of their network show.
+    /// What nodes have, those addresses among them that only pods of their network show.
     fn addresses_of_nodes(&self) -> BTreeMap<IpAddr, BTreeSet<Arc<str>>> {
         let mut addresses: BTreeMap<IpAddr, BTreeSet<Arc<str>>> = BTreeMap::new();
-        let in_status = self.nodes.values().map(|node| (&node.name, &node.addresses));
-        let reported = self
-            .reports
-            .iter()
-            .map(|report| (&report.node, &report.addresses));
-        for (name, of_node) in in_status.chain(reported) {
-            for address in of_node {
+        for node in self.nodes.values() {
+            for address in &node.addresses {
                 addresses
                     .entry(address.to_canonical())
                     .or_default()
-                    .insert(Arc::clone(name));
+                    .insert(Arc::clone(&node.name));
             }
         }
         let on_node = |member: &&Member| member.pod.life == PodLife::Live && member.pod.host_network;
