@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use egret_policies::memory::Decision;
 use egret_policies::model::Direction;
-use egret_policies::model::cluster::PodLife;
+use egret_policies::model::cluster::{Entity, PodLife};
 use egret_policies::rules::{Member as SetMember, SetId, SetKind};
 use egret_shared::net::{IpNet, PortRange};
 use egret_shared::pod::PodKey;
@@ -248,8 +248,7 @@ impl Sets {
             }
         }
         let of_nodes: BTreeSet<IpAddr> = nodes.values().flatten().copied().collect();
-        let is_nobodys =
-            |address: IpAddr| loaded.cluster.is_nobodys(address) && !of_nodes.contains(&address);
+        let is_nobodys = |address: IpAddr| loaded.cluster.is_nobodys(address) && !of_nodes.contains(&address);
         let all = sets.by_address.iter();
         sets.of_nobody = all
             .filter(|(address, _)| is_nobodys(**address))
@@ -279,6 +278,13 @@ fn nodes(loaded: &Loaded) -> BTreeMap<Arc<str>, BTreeSet<IpAddr>> {
     for node in &loaded.manifests.nodes {
         let addresses = nodes.entry(Arc::clone(&node.name)).or_default();
         addresses.extend(node.addresses.iter().map(IpAddr::to_canonical));
+    }
+    for place in &loaded.manifests.places {
+        if let Entity::NodeAddressReport(report) = place {
+            let addresses = report.addresses.iter().map(IpAddr::to_canonical);
+            let of_node = addresses.filter(|address| loaded.cluster.pod_at(*address).is_none());
+            nodes.entry(Arc::clone(&report.node)).or_default().extend(of_node);
+        }
     }
     for member in loaded.manifests.members.values() {
         let pod = &member.pod;
