@@ -415,6 +415,62 @@ fn tiers_priorities_and_ties() {
         .check();
 }
 
+/// What an API server refuses for its length is enforced as it is written.
+#[test]
+fn limits_are_warned_of() {
+    let many = |count: usize, item: &str| vec![item; count].join(", ");
+    let rule = "{action: Deny, to: [{networks: [203.0.113.0/24]}]}";
+    let peers = |count| {
+        format!(
+            "egress: [{{action: Deny, to: [{}]}}]",
+            many(count, "{networks: [203.0.113.0/24]}")
+        )
+    };
+    let ports = |word: &str, count, item: &str| {
+        rule.replacen("]}]", &format!("]}}], {word}: [{}]", many(count, item)), 1)
+    };
+    let rules = |count| format!("egress: [{}]", many(count, rule));
+    let (tcp, first) = (
+        "{tcp: {destinationPort: {number: 80}}}",
+        "{portNumber: {port: 80}}",
+    );
+    let named = rule.replace("{action", &format!("{{name: {}, action", "n".repeat(101)));
+    let over: &[texts::Line] = &[("shop/web", WORLD, "TCP/80", "deny admin none EG0114")];
+    let within: &[texts::Line] = &[("shop/web", WORLD, "TCP/80", "deny admin none !EG0114")];
+    Table::of("admin_limits")
+        .text("ANP-3 MOVE-4", &anp(&rules(101)), over)
+        .text("ANP-3 MOVE-4", &anp(&rules(100)), within)
+        .text("ANP-3 MOVE-5", &anp(&peers(101)), over)
+        .text("ANP-3 MOVE-5", &anp(&peers(100)), within)
+        .text(
+            "ANP-3",
+            &anp(&format!("egress: [{}]", ports("ports", 101, first))),
+            over,
+        )
+        .text(
+            "ANP-3",
+            &anp(&format!("egress: [{}]", ports("ports", 100, first))),
+            within,
+        )
+        .text("ANP-3", &anp(&format!("egress: [{named}]")), over)
+        .text("CNP-4 MOVE-4", &cnp(&rules(26)), over)
+        .text("CNP-4 MOVE-4", &cnp(&rules(25)), within)
+        .text("CNP-4 MOVE-5", &cnp(&peers(26)), over)
+        .text("CNP-4 MOVE-5", &cnp(&peers(25)), within)
+        .text(
+            "CNP-4",
+            &cnp(&format!("egress: [{}]", ports("protocols", 26, tcp))),
+            over,
+        )
+        .text(
+            "CNP-4",
+            &cnp(&format!("egress: [{}]", ports("protocols", 25, tcp))),
+            within,
+        )
+        .text("CNP-4", &cnp(&format!("egress: [{named}]")), over)
+        .check();
+}
+
 /// The two versions say the same thing in different words.
 #[test]
 fn an_old_policy_and_its_new_form_decide_alike() {

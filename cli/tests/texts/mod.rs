@@ -19,7 +19,8 @@ pub const WORLD: &str = "203.0.113.1";
 pub const WORLD_6: &str = "2001:db8::1";
 
 /// Source, destination, `TCP/80` or `ICMP` (behind it `IPv6` or `at 31`, if need be), and what is expected:
-/// verdict, tier of the egress, tier of the ingress, codes of diagnostics, as far as they are written.
+/// verdict, tier of the egress, tier of the ingress, codes of diagnostics, as far as they are written; `!` before a
+/// code says that it is not there.
 pub type Line = (&'static str, &'static str, &'static str, &'static str);
 
 /// Rows over one cluster.
@@ -133,7 +134,9 @@ fn is_as_expected(row: &Value, expected: &str) -> bool {
     let (said, codes) = (words(row), codes(row));
     let mut said = said.split(' ');
     expected.split(' ').all(|word| {
-        if word.starts_with("EG") || word.contains('-') {
+        if let Some(absent) = word.strip_prefix('!') {
+            !codes.contains(&absent)
+        } else if word.starts_with("EG") || word.contains('-') {
             codes.contains(&word)
         } else {
             said.next() == Some(word)
