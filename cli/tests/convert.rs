@@ -674,6 +674,36 @@ fn lists_json_and_other_documents() {
 }
 
 #[test]
+fn texts_of_other_systems_are_read_alike() {
+    let policy = admin(
+        "p",
+        10,
+        "  egress:  # all\n  # none\n  - {action: Deny, to: [{namespaces: {}}]}  # ä\n",
+    );
+    let expected = converted("unix", &policy).stdout;
+    let others = [
+        ("windows", policy.replace('\n', "\r\n")),
+        ("byte-order-mark", format!("\u{feff}{policy}")),
+        ("version", format!("%YAML 1.2\n{policy}")),
+        ("end-of-document", format!("{policy}...\n")),
+        ("behind-the-mark", policy.replacen("---\n", "--- # mine\n", 1)),
+    ];
+    for (test, text) in others {
+        let came = converted(test, &text).stdout;
+        assert_eq!(came.trim_start_matches("# mine\n\n"), expected, "{test}");
+    }
+}
+
+#[test]
+fn a_large_document_on_one_line_takes_no_time_worth_mentioning() {
+    let configs = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}},"#.repeat(20_000);
+    let policy = r#"{"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy", "metadata": {"name": "p"}, "spec": {"priority": 1, "subject": {"namespaces": {}}, "egress": [{"action": "Deny", "to": [{"networks": ["10.0.0.0/8"]}]}]}}"#;
+    let list = format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{configs}{policy}]}}"#);
+    let answered = converted("one-line", &list);
+    assert!(answered.stdout.contains("tier: Admin"), "{}", answered.stdout);
+}
+
+#[test]
 fn what_is_converted_needs_no_conversion() {
     let first = converted("once", &(admin("p", 10, ALLOW) + &baseline("default", DENY)));
     let second = convert("twice", &first.stdout, &[]);

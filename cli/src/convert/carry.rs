@@ -7,7 +7,7 @@ use egret_policies::api::{Object, Reading};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{equal_priorities, lower, lower_as};
 use egret_policies::model::cluster::Entity;
-use egret_policies::model::{Policy, PolicyId};
+use egret_policies::model::{Kind, Policy, PolicyId};
 
 use crate::lint::objects::Objects;
 
@@ -87,6 +87,9 @@ pub fn carry_over(
             Err(reasons) => refused.extend(reasons),
         }
     }
+    if refused.is_empty() {
+        refused.extend(missed(before, &moving));
+    }
     if !refused.is_empty() {
         return Err(refused);
     }
@@ -116,6 +119,22 @@ pub fn carry_over(
     let new = carried.policies.get(staying..).unwrap_or_default();
     carried.notes.extend(ties(&carried.policies, new));
     Ok(carried)
+}
+
+/// Policies that were understood, but are not found in the text: nobody would see that they are not converted.
+fn missed(before: &[Policy], moving: &[Moving<'_>]) -> Vec<String> {
+    let is_old = |policy: &&Policy| match policy.id.kind {
+        Kind::AdminNetworkPolicy | Kind::BaselineAdminNetworkPolicy => true,
+        Kind::ClusterNetworkPolicy
+        | Kind::ClusterEgressFirewall
+        | Kind::NetworkPolicy
+        | Kind::LegacyNetworkPolicy => false,
+    };
+    let is_moving = |policy: &&Policy| moving.iter().any(|one| one.policy.id == policy.id);
+    let missed = before.iter().filter(is_old).filter(|policy| !is_moving(policy));
+    missed
+        .map(|policy| format!("{}: its text cannot be taken apart", policy.id))
+        .collect()
 }
 
 /// Converts what was understood; refuses what is enforced closed, for which there are no words.

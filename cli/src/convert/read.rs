@@ -20,6 +20,7 @@ pub struct Written {
 /// Reads the documents of a text that was read without an error before; none where that is not so.
 #[must_use]
 pub fn read(text: &str) -> Option<Vec<Written>> {
+    let text = text.trim_start_matches('\u{feff}');
     let scanned = scan(text)?;
     let lines: Vec<&str> = text.lines().collect();
     let starts: Vec<usize> = scanned.trees.iter().map(|tree| tree.start).collect();
@@ -99,11 +100,8 @@ impl Region<'_> {
         };
         for child in children {
             let (line, column) = self.start_of(child, list, is_flow);
-            let before: String = self.line(line).chars().take(column).collect();
-            if before
-                .chars()
-                .all(|letter| letter.is_whitespace() || letter == '-')
-            {
+            let mut before = self.line(line).chars().take(column);
+            if before.all(|letter| letter.is_whitespace() || letter == '-') {
                 child.above = self.lines_above(line);
             }
             self.take_above(&mut child.node);
@@ -123,7 +121,6 @@ impl Region<'_> {
     /// parser tells the first value instead.
     fn dash_of(&self, node: &Node) -> usize {
         let (line, column) = node.start;
-        let line: Vec<char> = self.line(line).chars().collect();
         let is_list = matches!(
             node.kind,
             Kind::Collection {
@@ -132,7 +129,11 @@ impl Region<'_> {
                 ..
             }
         );
-        if !is_list || line.get(column) == Some(&'-') {
+        if !is_list {
+            return column;
+        }
+        let line: Vec<char> = self.line(line).chars().collect();
+        if line.get(column) == Some(&'-') {
             return column;
         }
         let before = line.get(..column).unwrap_or_default();

@@ -61,7 +61,6 @@ pub(super) struct Child {
 
 /// Reads a text; none where the parser refuses what it took before.
 pub(super) fn scan(text: &str) -> Option<Scanned> {
-    let text = text.trim_start_matches('\u{feff}');
     let options = options! { simple_key_max_lookahead: 4096, max_buffered_comment_events: 1_000_000 };
     let mut scanner = Scanner {
         text,
@@ -93,9 +92,8 @@ impl Scanner<'_> {
     fn take(&mut self, event: Event<'_>, span: &Span) {
         match event {
             Event::Comment(text, _) => {
-                self.scanned
-                    .comments
-                    .insert(place(&span.start), format!("#{text}"));
+                let comment = format!("#{}", text.trim_end());
+                self.scanned.comments.insert(place(&span.start), comment);
             }
             Event::DocumentStart(is_explicit, _) => {
                 self.start = if is_explicit { span.start.line() } else { 0 };
