@@ -8,9 +8,9 @@ use egret_policies::memory::{
     Connection as Question, ConnectionDecision, Decision, End, Entering, Memory, Protocol, Verdict, Who,
 };
 use egret_policies::model::Direction;
-use egret_policies::rules::ITSELF;
 use egret_policies::model::cluster::Entity;
 use egret_policies::records::RecordSettings;
+use egret_policies::rules::ITSELF;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
