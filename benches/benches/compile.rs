@@ -18,14 +18,14 @@ fn first_compile(criterion: &mut Criterion) {
     criterion.bench_function("compile/first: 1000 policies, 1000 pods, 100 local", |bencher| {
         bencher.iter_batched(
             || entities.clone(),
-            |entities| black_box(compiler(&entities).in_sync().poll_batch(START)),
+            |entities| black_box(compiler(entities).in_sync().poll_batch(START)),
             BatchSize::LargeInput,
         );
     });
 }
 
 fn one_label_change(criterion: &mut Criterion) {
-    let mut compiler = compiler(&cluster(NAMESPACES, 1_000, 100, 1_000)).in_sync();
+    let mut compiler = compiler(cluster(NAMESPACES, 1_000, 100, 1_000)).in_sync();
     compiler.poll_batch(START);
     // Pod 500 is on another node: what changes is who is in which set.
     let forms = [relabelled(500, "a1"), relabelled(500, "a2")];
@@ -40,7 +40,7 @@ fn one_label_change(criterion: &mut Criterion) {
 }
 
 fn one_answer(criterion: &mut Criterion) {
-    let mut compiler = compiler(&cluster(NAMESPACES, 1_000, 100, 1_000)).in_sync();
+    let mut compiler = compiler(cluster(NAMESPACES, 1_000, 100, 1_000)).in_sync();
     compiler.poll_batch(START);
     let mut now = START.as_millis();
     criterion.bench_function("compile/one answer with 4 addresses", |bencher| {

@@ -8,6 +8,8 @@ use egret_policies::lower::lower;
 use egret_policies::model::cluster::Entity;
 use egret_shared::time::Timestamp;
 
+pub mod big;
+
 /// The moment at which benches begin.
 pub const START: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -34,10 +36,10 @@ pub fn cluster(namespaces: usize, pods: usize, local: usize, policies: usize) ->
 
 /// A compiler of node `here` that was told all of it.
 #[must_use]
-pub fn compiler(entities: &[Entity]) -> Compiler<Syncing> {
+pub fn compiler(entities: impl IntoIterator<Item = Entity>) -> Compiler<Syncing> {
     let mut compiler = Compiler::new(Settings::for_scope(NodeScope::One(Arc::from("here"))));
     for entity in entities {
-        compiler.handle(Event::Apply(entity.clone()), START);
+        compiler.handle(Event::Apply(entity), START);
     }
     compiler
 }
