@@ -1,8 +1,10 @@
 //! Fields of a tree, read one by one: each knows its path and place, absent and empty are different
 //! things, and what cannot be read is noted where it is.
 
+use std::collections::HashSet;
+
 use super::Reading;
-use super::node::{Mapping, Node, Value};
+use super::node::{Entry, Mapping, Node, Value};
 use super::notes::{Note, Notes, Refused};
 use crate::diagnostic::{Code, Severity};
 
@@ -11,21 +13,49 @@ use crate::diagnostic::{Code, Severity};
 pub(crate) struct Field<'a> {
     node: &'a Node,
     path: String,
+    repeats: Repeats,
+}
+
+/// What counts of a field that is there twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeats {
+    /// The last, as an API server takes it.
+    Last,
+    /// None: nobody can say which one was meant.
+    None,
+    /// This is such a field, or below one.
+    Here,
 }
 
 impl<'a> Field<'a> {
-    /// The tree itself.
+    /// The tree itself; of a field that is there twice the last counts.
     pub(crate) const fn root(node: &'a Node) -> Self {
         Self {
             node,
             path: String::new(),
+            repeats: Repeats::Last,
+        }
+    }
+
+    /// The tree of a policy; a field that is there twice cannot be read, unless a server has stored one of them.
+    pub(crate) const fn policy(node: &'a Node, reading: Reading) -> Self {
+        Self {
+            node,
+            path: String::new(),
+            repeats: match reading {
+                Reading::AsWritten => Repeats::None,
+                Reading::AsStored => Repeats::Last,
+            },
         }
     }
 
     /// A field of this mapping; none where it is absent or null, or where this is no mapping.
     pub(crate) fn get(&self, key: &str) -> Option<Self> {
-        let node = self.mapping()?.get(key)?;
-        (node.value != Value::Null).then(|| self.child(node, key))
+        let mapping = self.mapping()?;
+        let node = mapping.get(key)?;
+        // Of two of which one is null, that one might have been meant: the field is there, and cannot be read.
+        let child = self.child(node, key).among(mapping.repeats(key));
+        (node.value != Value::Null || child.repeats == Repeats::Here).then_some(child)
     }
 
     /// A field that must be there.
@@ -45,6 +75,7 @@ impl<'a> Field<'a> {
 
     /// Checks that this is a mapping which has no other fields than these, none twice.
     pub(crate) fn only(&self, known: &[&str], notes: &mut Notes) -> Result<(), Refused> {
+        self.readable(notes)?;
         let mapping = match &self.node.value {
             Value::Mapping(mapping) => mapping,
             // A null item of a list is stored as an empty object.
@@ -100,8 +131,17 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Checks that this is not there twice, nor what it is in.
+    fn readable(&self, notes: &mut Notes) -> Result<(), Refused> {
+        match self.repeats {
+            Repeats::Last | Repeats::None => Ok(()),
+            Repeats::Here => self.unknown(Code::DuplicateField, "the field once", notes),
+        }
+    }
+
     /// The items of this list.
     pub(crate) fn items(&self, notes: &mut Notes) -> Result<Vec<Self>, Refused> {
+        self.readable(notes)?;
         match &self.node.value {
             Value::Sequence(items) => Ok(items
                 .iter()
@@ -109,6 +149,7 @@ impl<'a> Field<'a> {
                 .map(|(index, node)| Self {
                     node,
                     path: format!("{}[{index}]", self.path),
+                    repeats: self.repeats,
                 })
                 .collect()),
             Value::Null | Value::Scalar(_) | Value::Mapping(_) => {
@@ -142,18 +183,21 @@ impl<'a> Field<'a> {
 
     /// The fields of this mapping, whatever their names; of one that is there twice, the last.
     pub(crate) fn entries(&self, notes: &mut Notes) -> Result<Vec<(&'a str, Self)>, Refused> {
+        self.readable(notes)?;
         let Value::Mapping(mapping) = &self.node.value else {
             return Err(self.refuse(Code::WrongType, "a mapping", notes));
         };
-        Ok(mapping
-            .last_entries()
-            .into_iter()
-            .map(|entry| (&*entry.key, self.child(&entry.value, &entry.key)))
-            .collect())
+        let repeated: HashSet<&str> = mapping.repeated().iter().map(|entry| &*entry.key).collect();
+        let field = |entry: &'a Entry| {
+            let field = self.child(&entry.value, &entry.key);
+            (&*entry.key, field.among(repeated.contains(&*entry.key)))
+        };
+        Ok(mapping.last_entries().into_iter().map(field).collect())
     }
 
     /// This text.
     pub(crate) fn text(&self, notes: &mut Notes) -> Result<&'a str, Refused> {
+        self.readable(notes)?;
         let Value::Scalar(scalar) = &self.node.value else {
             return Err(self.refuse(Code::WrongType, "text", notes));
         };
@@ -166,7 +210,7 @@ impl<'a> Field<'a> {
 
     /// This whole number, if it is one: decimal, without quotes, without leading zeros (octal in YAML 1.1).
     pub(crate) fn maybe_integer(&self) -> Option<i64> {
-        let Value::Scalar(scalar) = &self.node.value else {
+        let (Value::Scalar(scalar), Repeats::Last | Repeats::None) = (&self.node.value, self.repeats) else {
             return None;
         };
         let digits = scalar.text.strip_prefix('-').unwrap_or(&scalar.text);
@@ -181,6 +225,7 @@ impl<'a> Field<'a> {
 
     /// This truth value.
     pub(crate) fn boolean(&self, notes: &mut Notes) -> Result<bool, Refused> {
+        self.readable(notes)?;
         match &self.node.value {
             Value::Scalar(scalar) if scalar.plain => match &*scalar.text {
                 "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Ok(true),
@@ -244,7 +289,19 @@ impl<'a> Field<'a> {
     fn child(&self, node: &'a Node, key: &str) -> Self {
         let mut path = self.path.clone();
         append(&mut path, key);
-        Self { node, path }
+        let repeats = self.repeats;
+        Self { node, path, repeats }
+    }
+
+    /// This field, one of several of its name or the only one.
+    fn among(self, several: bool) -> Self {
+        match self.repeats {
+            Repeats::None if several => Self {
+                repeats: Repeats::Here,
+                ..self
+            },
+            Repeats::Last | Repeats::None | Repeats::Here => self,
+        }
     }
 
     fn note(&self, code: Code, found: String, accepted: &str) -> Note {

@@ -49,9 +49,18 @@ fn is_truth_value(text: &str) -> bool {
         .any(|word| text.eq_ignore_ascii_case(word))
 }
 
+/// As `gopkg.in/yaml.v2`, which API servers use, resolves it: also with a base, also with underscores.
 fn is_number(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'))
-        && text.parse::<f64>().is_ok()
+    if !text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.')) {
+        return false;
+    }
+    let digits = text.replace('_', "");
+    let amount = digits.trim_start_matches(['+', '-']);
+    let has_base = |prefix: &str, radix: u32| {
+        let digits = amount.strip_prefix(prefix);
+        digits.is_some_and(|digits| !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix)))
+    };
+    digits.parse::<f64>().is_ok() || has_base("0x", 16) || has_base("0o", 8) || has_base("0b", 2)
 }
 
 /// Fields in the order in which they were written.
@@ -81,6 +90,16 @@ impl Mapping {
             .rev()
             .find(|entry| &*entry.key == key)
             .map(|entry| &entry.value)
+    }
+
+    /// Whether a field is there several times.
+    #[must_use]
+    pub fn repeats(&self, key: &str) -> bool {
+        self.entries
+            .iter()
+            .filter(|entry| &*entry.key == key)
+            .nth(1)
+            .is_some()
     }
 
     /// The fields whose name was there before.

@@ -50,8 +50,22 @@ impl Notes {
         }
     }
 
+    /// Whether it is told of a field, or of what it is in, that it is there twice.
+    fn tells_of_repeated(&self, field: &str) -> bool {
+        let is_within = |whole: &str| {
+            field
+                .strip_prefix(whole)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let mut repeated = self.list.iter().filter(|note| note.code == Code::DuplicateField);
+        repeated.any(|note| is_within(&note.field))
+    }
+
     /// Keeps a note. What is enforced does not depend on whether there is room for it.
     pub(super) fn keep(&mut self, note: Note) {
+        if note.code == Code::DuplicateField && self.tells_of_repeated(&note.field) {
+            return;
+        }
         match self.list.len() {
             ..MOST => self.list.push(note),
             MOST => self.list.push(Note {

@@ -82,7 +82,7 @@ impl Reader<'_> {
                 }
                 Err(Stop::Syntax(place, sentence)) => {
                     self.documents.push(Document::Broken(place, sentence));
-                    self.recover()
+                    self.recover(place)
                 }
                 Err(Stop::Limit(place, sentence)) => {
                     self.documents.push(Document::TooLarge(place, sentence));
@@ -90,18 +90,25 @@ impl Reader<'_> {
                 }
             },
             Some(Err(error)) => {
-                self.documents
-                    .push(Document::Broken(position(error.marker()), sentence(&error)));
-                self.recover()
+                let place = position(error.marker());
+                self.documents.push(Document::Broken(place, sentence(&error)));
+                self.recover(place)
             }
         }
     }
 
-    fn recover(&mut self) -> bool {
+    fn recover(&mut self, place: Position) -> bool {
         self.builder.forget_document();
         self.errors += 1;
         // A source that cannot even be searched for the next document has none.
-        self.errors < MAX_ERRORS && matches!(self.parser.proceed_next_document(), Ok(true))
+        let Ok(true) = self.parser.proceed_next_document() else {
+            return false;
+        };
+        if self.errors == MAX_ERRORS {
+            let sentence = format!("{MAX_ERRORS} syntax errors; what follows is not read");
+            self.documents.push(Document::TooLarge(place, sentence));
+        }
+        self.errors < MAX_ERRORS
     }
 }
 

@@ -74,7 +74,7 @@ impl Dialect {
 /// Lowers a policy of a version that is known.
 pub(super) fn lower(object: &Object, dialect: Dialect, notes: &mut Notes) -> Policy {
     let mark = notes.mark();
-    let spec = Field::root(&object.body).require("spec", "a mapping", notes);
+    let spec = Field::policy(&object.body, notes.reading).require("spec", "a mapping", notes);
     let spec = spec.and_then(|spec| spec.only(dialect.spec, notes).map(|()| spec));
     notes.enforce(mark, "everything is denied to its subject, in both directions");
     let Ok(spec) = spec else {

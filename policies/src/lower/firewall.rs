@@ -20,7 +20,7 @@ const DEFAULT_PRIORITY: u32 = 500;
 /// Lowers an object of a version that is known.
 pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
     let mark = notes.mark();
-    let spec = Field::root(&object.body).require("spec", "a mapping", notes);
+    let spec = Field::policy(&object.body, notes.reading).require("spec", "a mapping", notes);
     let whole = spec.and_then(|spec| {
         spec.only(&["priority", "rules", "services"], notes)?;
         let rules = spec.require("rules", "1 to 100 rules", notes)?;

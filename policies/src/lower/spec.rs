@@ -46,7 +46,7 @@ pub(super) fn warn_of_unknown(mapping: &Field<'_>, known: &[&str], notes: &mut N
 
 /// `spec`: nothing where it is absent, refused where it is no mapping.
 pub(super) fn spec<'a>(object: &'a Object, notes: &mut Notes) -> Result<Option<Field<'a>>, Refused> {
-    let Some(spec) = Field::root(&object.body).get("spec") else {
+    let Some(spec) = Field::policy(&object.body, notes.reading).get("spec") else {
         return Ok(None);
     };
     match spec.entries(notes) {
