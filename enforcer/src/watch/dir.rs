@@ -95,7 +95,12 @@ impl Directory {
         if self.state.unreadable.as_ref() == Some(&reason) {
             return false;
         }
-        tracing::error!(folder = %self.root.display(), reason, "the source cannot be read; what it said before stays in force");
+        let meanwhile = if self.state.is_complete {
+            "what it said before stays in force"
+        } else {
+            "until it was read once, what the kernel holds of an earlier enforcer stays in force; after a boot that is nothing, and no pod is restricted"
+        };
+        tracing::error!(folder = %self.root.display(), reason, meanwhile, "the source cannot be read");
         self.state.unreadable = Some(reason);
         true
     }

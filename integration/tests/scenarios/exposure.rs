@@ -57,7 +57,7 @@ fn leading(front: Front, endpoint: &str) -> Forwarding {
 }
 
 /// whoever may write endpoints by hand sends a Service where pods may not go; what the pod sends is judged
-/// behind the rewriting.
+/// behind the rewriting. R-14: an Ingress controller is such a pod, whoever it connects for.
 pub(super) fn a_service_leads_no_pod_to_what_is_denied(world: &mut World) -> Told {
     let stage = Setting::of(firewall("{exposure: Ignore}")).play(world)?;
     let (honest, sly_v6) = ("10.96.0.7:80", "[fd76::96:66]:80");
@@ -65,8 +65,15 @@ pub(super) fn a_service_leads_no_pod_to_what_is_denied(world: &mut World) -> Tol
         leading(Front::Cluster(at(SLY)), DENIED),
         leading(Front::Cluster(at(honest)), OTHER),
         leading(Front::Cluster(at(sly_v6)), DENIED_V6),
+        leading(
+            Front::NodePort(30080),
+            &SocketAddr::new(stage.pod("client").address(), 8000).to_string(),
+        ),
     ])?;
     let pod = stage.pod("client");
+    pod.serve(8000, Service::TcpEcho)?;
+    let ingress = SocketAddr::new(node::ADDRESS.into(), 30080);
+    assert_connects(&stage.world.client_outside(), &ingress.to_string());
     for (to, is_open) in [(honest, true), (SLY, false), (sly_v6, false), (DENIED, false)] {
         let outcome = pod.connect_tcp(at(to), QUICK);
         assert_eq!(outcome.is_connected(), is_open, "{to}: {outcome:?}");
