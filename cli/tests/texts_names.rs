@@ -336,6 +336,18 @@ fn how_long_and_how_many() {
                 ("shop/web", "203.0.113.2", "TCP/443 at 60", "allow admin none"),
                 ("shop/web", "203.0.113.2", "TCP/443 at 329", "allow admin none"),
                 ("shop/web", "203.0.113.2", "TCP/443 at 330", "deny admin none"),
+                (
+                    "shop/web",
+                    r#"{"name":"api.example.com"}"#,
+                    "TCP/443 at 60",
+                    "allow admin none",
+                ),
+                (
+                    "shop/web",
+                    r#"{"name":"api.example.com"}"#,
+                    "TCP/443 at 330",
+                    "error",
+                ),
             ],
         )
         .text(
