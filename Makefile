@@ -1,5 +1,6 @@
 # Two commands for everybody: `make demo` shows what Egret does, `make test` proves it. Both install what they need.
-# For those who work on it: `make switches` (every scenario must fail without its mechanism), `make soak`, `make bench`, `make ci`.
+# For those who work on it: `make switches` (every scenario must fail without its mechanism), `make properties`, `make soak`,
+# `make bench`, `make ci`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -35,6 +36,10 @@ switches: packages-test ## Every scenario with its mechanism removed: fails if o
 	@$(CARGO) build -p egret-dnsd -p egret-enforcer --bins --features switches --target-dir target/switches
 	@$(CARGO) build -p egret-integration --bins --tests
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test -p egret-integration --test switches -- --ignored --nocapture
+
+.PHONY: properties
+properties: ## Random clusters of all kinds, decided in three ways, for an hour (EGRET_PROPERTY_SECONDS).
+	@EGRET_PROPERTY_SECONDS="$${EGRET_PROPERTY_SECONDS:-3600}" $(CARGO) test --release -p egret-policies --test properties -- --nocapture
 
 .PHONY: soak
 soak: packages-test build ## Both daemons killed and stopped 200 times under load.
