@@ -5,13 +5,14 @@
 //! for connections among themselves). Manifests seldom have a pod for every selector, so pods are made up for
 //! those: what is proved holds for pods that are still to come, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::memory::{Connection, Verdict};
-use egret_policies::model::cluster::{Entity, EntityKey, Pod};
-use egret_policies::model::{Direction, Policy};
+use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Pod};
+use egret_policies::model::{Direction, Policy, PolicyId};
 use egret_policies::oracle::World;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
@@ -93,11 +94,14 @@ pub fn prove(
 ) -> Result<Proved, Differences> {
     let scene = Scene::new(manifests, dns, &[before, after].concat());
     let mut selections = [before, after].map(|policies| scene.selection(policies));
-    let mut all = Comparison::default();
+    let (mut all, mut seen) = (Comparison::default(), BTreeSet::new());
     for pod in &scene.pods {
         let policies = selections
             .each_mut()
             .map(|selection| selection.policies_of(pod).cloned().collect::<Vec<_>>());
+        if !seen.insert(Asked::of(&scene, pod, &policies)) {
+            continue;
+        }
         all.compare(&scene, pod, policies.each_ref().map(Vec::as_slice));
     }
     if all.count > 0 {
@@ -111,6 +115,26 @@ pub fn prove(
         pods: scene.standing_for,
         made_up: scene.made_up,
     })
+}
+
+/// What the connections of a pod depend on: pods of which all this is equal are asked about once.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    policies: [Vec<PolicyId>; 2],
+    ports: Vec<NamedPort>,
+    /// What is told of places may depend on the node.
+    node: Option<Arc<str>>,
+}
+
+impl Asked {
+    fn of(scene: &Scene, pod: &Pod, policies: &[Vec<Policy>; 2]) -> Self {
+        let ids = |policies: &Vec<Policy>| policies.iter().map(|policy| policy.id.clone()).collect();
+        Self {
+            policies: policies.each_ref().map(ids),
+            ports: pod.ports.clone(),
+            node: pod.node.clone().filter(|_| !scene.common.is_empty()),
+        }
+    }
 }
 
 #[derive(Default)]

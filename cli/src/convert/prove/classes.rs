@@ -75,7 +75,11 @@ impl<'a> Classes<'a> {
                 selected: selected(&self.pairs, &labels, &pod.labels),
                 is_dns: is_dns(self.manifests, self.dns, pod),
                 ports: pod.ports.clone(),
-                addresses: pod.addresses.iter().map(|address| self.place(*address)).collect(),
+                addresses: pod
+                    .addresses
+                    .iter()
+                    .map(|address| place(*address, &self.networks))
+                    .collect(),
             };
             classes.entry(class).or_default().push(pod);
         }
@@ -100,21 +104,21 @@ impl<'a> Classes<'a> {
             });
             seen.insert(NodeClass {
                 selected: selected.collect(),
-                address: self.place(*address),
+                address: place(*address, &self.networks),
             })
         };
         nodes.into_iter().filter(is_new).collect()
     }
+}
 
-    fn place(&self, address: IpAddr) -> (Family, Vec<bool>) {
-        let address = address.to_canonical();
-        let is_in = self
-            .networks
-            .iter()
-            .map(|network| network.contains(&address))
-            .collect();
-        (Family::of(address), is_in)
-    }
+/// The networks that an address is in.
+pub(super) fn place(address: IpAddr, networks: &BTreeSet<IpNet>) -> (Family, Vec<bool>) {
+    let address = address.to_canonical();
+    let is_in = networks
+        .iter()
+        .map(|network| network.contains(&address))
+        .collect();
+    (Family::of(address), is_in)
 }
 
 fn has_address(member: &Member) -> bool {

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 
 use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{Entity, Pod};
-use egret_policies::model::{Direction, Peer, Policy, Port, Ports};
+use egret_policies::model::{Direction, Effect, Labels, Peer, Peers, Policy, Port, Ports, Rule, Tier};
 use egret_shared::name::DnsName;
 use egret_shared::net::{Family, IpNet, Transport};
 
 use crate::reach::addresses::{address_of, number_of, partition};
 use crate::verdict::selection::networks;
 
-use super::classes::{peers, rules};
+use super::classes::{peers, place, rules, selected, selectors};
 use super::scene::Scene;
 
 /// What a pod was told: an address of nobody.
@@ -29,6 +29,8 @@ pub(super) struct Other {
     pub(super) who: String,
     /// What has the address.
     pub(super) entities: Vec<Entity>,
+    /// The pod that it is, with the labels of its namespace.
+    pod: Option<(Pod, Labels)>,
 }
 
 /// All that is asked about a pod.
@@ -36,46 +38,85 @@ pub(super) struct Points<'a> {
     subject: &'a Pod,
     pub(super) others: Vec<Other>,
     pub(super) told: Vec<Told>,
-    protocols: Vec<Protocol>,
+    policies: &'a [&'a Policy],
+    scene: &'a Scene,
+    directions: Vec<Direction>,
 }
 
 impl<'a> Points<'a> {
-    pub(super) fn new(scene: &Scene, subject: &'a Pod, policies: &[&Policy]) -> Self {
+    pub(super) fn new(scene: &'a Scene, subject: &'a Pod, policies: &'a [&'a Policy]) -> Self {
         let told = told(scene, policies);
         Self {
             others: others(scene, subject, policies, &told),
-            protocols: protocols(policies, &scene.pods),
+            policies,
+            scene,
+            directions: directions(policies),
             subject,
             told,
         }
     }
 
     /// All connections with somebody. What the own node opens is never judged.
-    pub(super) fn connections(&self, other: &Other) -> impl Iterator<Item = Connection> {
-        let directions: &[Direction] = if other.is_own_node {
-            &[Direction::Egress]
-        } else {
-            &Direction::ALL
-        };
-        let (address, is_own_node) = (other.address, other.is_own_node);
-        directions.iter().flat_map(move |direction| {
-            self.protocols.iter().map(move |protocol| Connection {
+    pub(super) fn connections(&self, other: &Other) -> Vec<Connection> {
+        let is_judged = |direction: &&Direction| !other.is_own_node || **direction == Direction::Egress;
+        let protocols = self.protocols(other);
+        let mut connections = Vec::new();
+        for direction in self.directions.iter().filter(is_judged) {
+            connections.extend(protocols.iter().map(|protocol| Connection {
                 pod: self.subject.key.clone(),
                 direction: *direction,
-                peer: address,
-                peer_is_own_node: is_own_node,
+                peer: other.address,
+                peer_is_own_node: other.is_own_node,
                 protocol: *protocol,
-            })
+            }));
+        }
+        connections
+    }
+
+    /// Rules that cannot be about somebody do not tell ports apart for him either.
+    fn protocols(&self, other: &Other) -> Vec<Protocol> {
+        let rules = self.policies.iter().flat_map(|policy| rules(policy));
+        // What is told of places may make somebody of an address.
+        let rules = rules.filter(|rule| !self.scene.common.is_empty() || other.may_match(rule));
+        protocols(rules, &self.scene.pods)
+    }
+}
+
+impl Other {
+    fn may_match(&self, rule: &Rule) -> bool {
+        let Peers::OneOf(peers) = &rule.peers else {
+            return true;
+        };
+        peers.iter().any(|peer| match peer {
+            Peer::Pods { namespaces, pods } => self.pod.as_ref().is_some_and(|(pod, namespace)| {
+                selected(&BTreeSet::from([(namespaces, pods)]), namespace, &pod.labels).contains(&true)
+            }),
+            Peer::Networks(networks) => networks.iter().any(|network| network.contains(&self.address)),
+            Peer::Nodes(_)
+            | Peer::NodeAddresses(_)
+            | Peer::External(_)
+            | Peer::ApiServer
+            | Peer::Names(_) => true,
         })
     }
 }
 
 fn others(scene: &Scene, subject: &Pod, policies: &[&Policy], told: &[Told]) -> Vec<Other> {
     let mut others = Vec::new();
+    let pairs = selectors(policies.iter().copied());
+    let networks: BTreeSet<IpNet> = policies.iter().flat_map(|policy| networks(policy)).collect();
+    let mut seen = BTreeSet::new();
     for pod in scene.pods.iter().filter(|pod| pod.key != subject.key) {
         for address in &pod.addresses {
+            let selected = selected(&pairs, &scene.labels(pod), &pod.labels);
+            // What is told of places may depend on the pod.
+            let key = (!scene.common.is_empty()).then_some(&pod.key);
+            if !seen.insert((selected, &pod.ports, place(*address, &networks), key)) {
+                continue;
+            }
             others.push(Other {
                 entities: scene.pod(pod),
+                pod: Some((pod.clone(), scene.labels(pod))),
                 ..Other::new(*address, pod.key.to_string())
             });
         }
@@ -137,12 +178,24 @@ impl Other {
             is_own_node: false,
             who,
             entities: Vec::new(),
+            pod: None,
         }
     }
 }
 
+/// The directions of which the policies that are converted, or others of their tiers, speak.
+fn directions(policies: &[&Policy]) -> Vec<Direction> {
+    let speaks = |policy: &Policy, direction| {
+        matches!(policy.rank.tier, Tier::Admin | Tier::Baseline)
+            && !matches!(policy.effect(direction), Effect::None)
+    };
+    let mut directions = Direction::ALL.to_vec();
+    directions.retain(|direction| policies.iter().any(|policy| speaks(policy, *direction)));
+    directions
+}
+
 /// A port of each protocol between any two borders of the ports in rules, and protocols without ports.
-fn protocols(policies: &[&Policy], pods: &[Pod]) -> Vec<Protocol> {
+fn protocols<'r>(rules: impl Iterator<Item = &'r Rule>, pods: &[Pod]) -> Vec<Protocol> {
     let mut starts: BTreeMap<Transport, BTreeSet<u16>> = Transport::ALL
         .into_iter()
         .map(|transport| (transport, BTreeSet::from([1])))
@@ -152,7 +205,7 @@ fn protocols(policies: &[&Policy], pods: &[Pod]) -> Vec<Protocol> {
         starts.insert(first);
         starts.extend(last.checked_add(1));
     };
-    for rule in policies.iter().flat_map(|policy| rules(policy)) {
+    for rule in rules {
         let Ports::OneOf(ports) = &rule.ports else {
             continue;
         };

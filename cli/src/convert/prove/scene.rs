@@ -73,6 +73,14 @@ impl Scene {
             .collect()
     }
 
+    /// The labels of a pod's namespace.
+    pub(super) fn labels(&self, pod: &Pod) -> Labels {
+        let namespace = self.namespaces.get(pod.key.namespace());
+        namespace
+            .map(|namespace| namespace.labels.clone())
+            .unwrap_or_default()
+    }
+
     /// Which of some policies are about which pods.
     pub(super) fn selection(&self, policies: &[Policy]) -> Selection {
         Selection::new(policies.to_vec(), self.namespaces.values().cloned().collect())
