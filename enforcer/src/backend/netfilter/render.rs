@@ -174,7 +174,7 @@ impl PodDirection<'_> {
 
     fn lines(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
         match rule.peer {
-            PeerMatch::Itself => self.from_itself(tier, rule, next),
+            PeerMatch::Itself => self.meeting_itself(tier, rule, next),
             PeerMatch::Any | PeerMatch::In(_) | PeerMatch::OwnNode => {
                 self.rule(tier, rule, next).into_iter().collect()
             }
@@ -184,7 +184,7 @@ impl PodDirection<'_> {
     /// What a Service leads back to the pod has its address at both ends when it is forwarded: the address is rewritten
     /// to the node's, so that answers come back, only behind us. It comes in where the pod is, so another pod
     /// that uses the address gains nothing.
-    fn from_itself(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
+    fn meeting_itself(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
         let back = |own: &IpNet| match self.direction {
             Direction::Egress => vec![Line::to(self.target(rule.action, next)).destination(*own)],
             Direction::Ingress => {
