@@ -1,8 +1,9 @@
 //! Which files are manifests: those that were named, and those in the folders that were named.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A path that could not be read.
@@ -44,9 +45,9 @@ pub fn find_manifests(paths: &[PathBuf]) -> Result<ManifestFiles, UnreadablePath
         }
         let metadata = fs::metadata(path).map_err(|cause| unreadable(path, cause))?;
         if metadata.is_dir() {
-            find_in_folder(path, &mut seen, &mut found.read)?;
+            find_in_folder(path, &metadata, &mut seen, &mut found.read)?;
         } else if is_manifest(path) || !metadata.is_file() {
-            push_once(path, &mut seen, &mut found.read)?;
+            push_once(path, &metadata, &mut seen, &mut found.read);
         } else {
             found.ignored.push(path.clone());
         }
@@ -61,38 +62,39 @@ fn unreadable(path: &Path, cause: io::Error) -> UnreadablePath {
     }
 }
 
+/// Device and number of what was found: the same whatever links lead there.
+type Seen = BTreeSet<(u64, u64)>;
+
+fn is_new(metadata: &Metadata, seen: &mut Seen) -> bool {
+    seen.insert((metadata.dev(), metadata.ino()))
+}
+
 /// A folder that was seen is not entered again: a link may lead back up.
 fn find_in_folder(
     folder: &Path,
-    seen: &mut BTreeSet<PathBuf>,
+    metadata: &Metadata,
+    seen: &mut Seen,
     files: &mut Vec<PathBuf>,
 ) -> Result<(), UnreadablePath> {
-    let real = folder.canonicalize().map_err(|cause| unreadable(folder, cause))?;
-    if !seen.insert(real) {
+    if !is_new(metadata, seen) {
         return Ok(());
     }
     for path in entries(folder).map_err(|cause| unreadable(folder, cause))? {
         let metadata = fs::metadata(&path).map_err(|cause| unreadable(&path, cause))?;
         if metadata.is_dir() {
-            find_in_folder(&path, seen, files)?;
+            find_in_folder(&path, &metadata, seen, files)?;
         } else if metadata.is_file() && is_manifest(&path) {
-            push_once(&path, seen, files)?;
+            push_once(&path, &metadata, seen, files);
         }
     }
     Ok(())
 }
 
 /// A file that is reached in two ways is read once.
-fn push_once(
-    path: &Path,
-    seen: &mut BTreeSet<PathBuf>,
-    files: &mut Vec<PathBuf>,
-) -> Result<(), UnreadablePath> {
-    let real = path.canonicalize().map_err(|cause| unreadable(path, cause))?;
-    if seen.insert(real) {
+fn push_once(path: &Path, metadata: &Metadata, seen: &mut Seen, files: &mut Vec<PathBuf>) {
+    if is_new(metadata, seen) {
         files.push(path.to_owned());
     }
-    Ok(())
 }
 
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {

@@ -1,7 +1,6 @@
 //! From octets to text. Manifests are UTF-8; what is not is an error at its line and column, and never a
 //! reason to forget the objects around it.
 
-use std::borrow::Cow;
 use std::str::Utf8Error;
 use std::sync::Arc;
 
@@ -89,7 +88,7 @@ fn too_large(file: &str) -> Problem {
     }
 }
 
-fn end_of(text: &Cow<'_, str>) -> Position {
+fn end_of(text: &str) -> Position {
     let last = text.rsplit('\n').next().unwrap_or_default();
     Position {
         line: text.matches('\n').count() + 1,
