@@ -114,6 +114,12 @@ fn whom_and_what_it_is_about() {
             ("shop/web", "203.0.113.61", "TCP/443", "deny cef none"),
             ("shop/web", "203.0.113.62", "TCP/443", "allow default none"),
         ])
+        .text("R-8", &firewall("f", "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}"), &[
+            ("shop/web", r#"{"service":"default/kubernetes"}"#, "TCP/443", "deny cef none"),
+            ("shop/web", "10.96.0.1", "TCP/443", "deny cef none"),
+            ("shop/web", "192.0.2.77", "TCP/6443", "deny cef none"),
+            ("shop/web", "192.0.2.77", "TCP/22", "allow default none"),
+        ])
         .text("E-3 R-20", &firewall("f", EXTERNAL), &[
             ("kube-system/coredns", WORLD, "UDP/53", "deny cef none"),
             ("shop/remote", WORLD, "UDP/53", "allow none none"),
@@ -226,6 +232,17 @@ fn destinations_and_protocols() {
             ("shop/web", "10.0.0.254", "TCP/80", "deny cef none"),
             ("shop/web", r#"{"node":"n1"}"#, "TCP/80", "deny cef none"),
             ("shop/web", r#"{"service":"shop/db"}"#, "TCP/80", "allow default default"),
+        ])
+        .text("E-4", &firewall("f", "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}"), &[
+            ("shop/web", r#"{"service":"default/kubernetes"}"#, "TCP/443", "deny cef none"),
+            ("shop/web", "10.96.0.1", "TCP/443", "deny cef none"),
+            ("shop/web", "203.0.113.60", "TCP/443", "deny cef none"),
+            ("shop/web", "10.9.0.2", "TCP/443", "allow default none"),
+            ("shop/web", "10.9.0.2", "TCP/22", "allow default none"),
+        ])
+        .text("E-4", &firewall("f", "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 444}}}]}"), &[
+            ("shop/web", r#"{"service":"default/kubernetes"}"#, "TCP/443", "allow default none"),
+            ("shop/web", "10.9.0.2", "TCP/6443", "allow default none"),
         ])
         .text("CASE-35 RULE-6 DECIDE-15 NP-26 CROSS-6", &network_policy("shop/p", "{podSelector: {}, policyTypes: [Ingress, Egress]}"), &[
             ("172.17.0.1", "shop/web", "TCP/80", "allow none exempt"),

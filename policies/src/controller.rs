@@ -334,10 +334,13 @@ fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
         entries.push(plain.resolved(rule, ports.clone(), icmp));
     }
     for ((protocol, port), destinations) in at_port {
+        let in_front = cluster.ports_in_front(protocol, port);
         let asked = ports.as_ref().is_none_or(|ports| {
-            ports
-                .iter()
-                .any(|range| range.protocol == protocol && (range.from..=range.to).contains(&port))
+            let has = |port: &u16| {
+                let mut ranges = ports.iter().filter(|range| range.protocol == protocol);
+                ranges.any(|range| (range.from..=range.to).contains(port))
+            };
+            has(&port) || in_front.iter().any(has)
         });
         if asked {
             let only = ResolvedPort {

@@ -209,7 +209,12 @@ fn each_destination_is_resolved() {
             vec![
                 "0 Deny [203.0.113.60/32] TCP/443-443 APIServer/cloud",
                 "0 Deny [10.96.0.1/32] TCP/443-443 APIServer/Service",
+                "0 Deny [192.0.2.2/31] TCP/6443-6443 APIServer/Endpoints,APIServer/Node",
             ],
+        ),
+        (
+            "- {action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 444}}}]}",
+            vec!["0 Deny [203.0.113.60/32] TCP/444-444 APIServer/cloud"],
         ),
     ] {
         let status = status(rules, API_SERVER);

@@ -192,6 +192,12 @@ fn a_client_outside_is_refused_what_a_pod_is_refused() {
             tcp(1),
             Deny,
         ),
+        (
+            "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}",
+            "192.0.2.77",
+            tcp(6443),
+            Deny,
+        ),
         // protocols (E-7)
         (
             "{action: Deny, to: [{external: {}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}",

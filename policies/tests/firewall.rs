@@ -126,6 +126,9 @@ fn a_rule_means_what_its_text_says() {
     let masters = "{action: Deny, to: [{nodes: {selector: {matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]}}}], protocols: [{tcp: {destinationPort: {range: {start: 22623, end: 22624}}}}]}";
     let but_dns = "{action: Allow, to: [{nodes: {}}], protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]}, {action: Deny, to: [{nodes: {}}]}";
     let api = "{action: Deny, to: [{apiServer: {}}]}";
+    let api_443 = "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}";
+    let api_444 = "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {range: {start: 444, end: 6442}}}}]}";
+    let api_udp = "{action: Deny, to: [{apiServer: {}}], protocols: [{udp: {destinationPort: {number: 443}}}]}";
     let api_more = "{action: Deny, to: [{apiServer: {additionalAddresses: [203.0.113.50]}}]}";
     let icmp = "{action: Deny, to: [{external: {}}], protocols: [{icmp: {}}]}";
     let tcp_all = "{action: Deny, to: [{external: {}}], protocols: [{tcp: {}}]}";
@@ -172,6 +175,14 @@ fn a_rule_means_what_its_text_says() {
         ("R-8", api, "192.0.2.1", tcp(6443), Allow),
         ("R-8", api, "203.0.113.60", tcp(8443), Deny),
         ("R-8", api, "203.0.113.50", tcp(443), Allow),
+        // The Service's port is where its endpoints are behind it, and no other of theirs.
+        ("E-4", api_443, "10.96.0.1", tcp(443), Deny),
+        ("E-4", api_443, "192.0.2.2", tcp(6443), Deny),
+        ("E-4", api_443, "192.0.2.77", tcp(6443), Deny),
+        ("E-4", api_443, "192.0.2.2", tcp(443), Allow),
+        ("E-4", api_443, "192.0.2.1", tcp(6443), Allow),
+        ("E-4", api_444, "192.0.2.2", tcp(6443), Allow),
+        ("E-4", api_udp, "192.0.2.2", tcp(6443), Allow),
         ("R-8", api_more, "203.0.113.50", tcp(443), Deny),
         ("E-7", external, WORLD, Protocol::Icmp, Deny),
         ("E-7", external, WORLD, Protocol::Other, Deny),

@@ -69,8 +69,23 @@ fn compare_one_of(
             tests.into_iter().map(|(_, test)| test),
             "the rule has no peer that could match",
         ),
-        port: compare_ports(view, ports, &pods),
+        port: behind_service(view, peers.contains(&Peer::ApiServer), &holding)
+            .unwrap_or_else(|| compare_ports(view, ports, &pods)),
     }
+}
+
+/// A port of the API server's endpoints that is behind a port of its Service that the rule names.
+fn behind_service(
+    view: &Viewpoint<'_>,
+    names_api_server: bool,
+    holding: impl Fn() -> Vec<String>,
+) -> Option<Test> {
+    let sets = if names_api_server { holding() } else { Vec::new() };
+    let set = sets
+        .into_iter()
+        .find(|set| set.starts_with("the API server behind "))?;
+    let asked = protocol_words(view.protocol);
+    Some(Test::passed(format!("{asked} is {set}")))
 }
 
 /// All networks of a rule as one: a NetworkPolicy has a peer for each.

@@ -61,6 +61,8 @@ pub(crate) enum SetContent {
     Cluster,
     /// Where the API server is reached, with its ports.
     ApiServer,
+    /// Where connections to ports of its Service come out.
+    ApiServerBehind(Transport, PortRange),
     /// Addresses that the platform declares to be the API server's.
     ApiServerAddresses,
     /// What a pod was told for names. A pod that is made anew under the same name has another UID: what the one before
@@ -96,9 +98,10 @@ impl NamedSet {
                 | SetContent::Nodes(_)
                 | SetContent::NodeAddresses(_)
                 | SetContent::ApiServerAddresses => SetKind::Addresses,
-                SetContent::PodPorts { .. } | SetContent::DnsStandIn { .. } | SetContent::ApiServer => {
-                    SetKind::AddressPorts
-                }
+                SetContent::PodPorts { .. }
+                | SetContent::DnsStandIn { .. }
+                | SetContent::ApiServer
+                | SetContent::ApiServerBehind(..) => SetKind::AddressPorts,
                 SetContent::Networks(_) | SetContent::Cluster => SetKind::Networks,
                 SetContent::Records { .. } => SetKind::Records,
             },
@@ -132,6 +135,7 @@ impl SetContent {
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
             | Self::ApiServer
+            | Self::ApiServerBehind(..)
             | Self::ApiServerAddresses
             | Self::Records { .. } => BTreeSet::new(),
         }
@@ -157,6 +161,7 @@ impl SetContent {
             Self::Nodes(_)
             | Self::NodeAddresses(_)
             | Self::ApiServer
+            | Self::ApiServerBehind(..)
             | Self::ApiServerAddresses
             | Self::Pods { .. }
             | Self::PodPorts { .. }
@@ -177,6 +182,7 @@ impl SetContent {
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
             | Self::ApiServer
+            | Self::ApiServerBehind(..)
             | Self::ApiServerAddresses
             | Self::Records { .. } => BTreeSet::new(),
         }
@@ -207,11 +213,10 @@ impl SetContent {
     /// What is in the set of the API server.
     pub(crate) fn members_of_api_server(&self, index: &Index) -> BTreeSet<Member> {
         match self {
-            Self::ApiServer => index
-                .api_server()
-                .into_iter()
-                .map(|(address, transport, port)| Member::AddressPort(address, transport, port))
-                .collect(),
+            Self::ApiServer => address_ports(index.api_server()),
+            Self::ApiServerBehind(transport, range) => {
+                address_ports(index.api_server_behind(*transport, *range))
+            }
             Self::ApiServerAddresses => addresses(index.declared_api_server()),
             Self::Pods { .. }
             | Self::PodPorts { .. }
@@ -223,6 +228,12 @@ impl SetContent {
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
+}
+
+fn address_ports(list: BTreeSet<(IpAddr, Transport, NonZeroU16)>) -> BTreeSet<Member> {
+    list.into_iter()
+        .map(|(address, transport, port)| Member::AddressPort(address, transport, port))
+        .collect()
 }
 
 fn addresses<'a>(list: impl IntoIterator<Item = &'a IpAddr>) -> BTreeSet<Member> {
@@ -306,6 +317,9 @@ impl fmt::Display for SetContent {
             }
             Self::Cluster => f.write_str("pods and services of the cluster"),
             Self::ApiServer => f.write_str("the API server"),
+            Self::ApiServerBehind(transport, range) => {
+                write!(f, "the API server behind {transport}/{range} of its Service")
+            }
             Self::ApiServerAddresses => f.write_str("declared addresses of the API server"),
             Self::Records { pod, uid, patterns } => {
                 f.write_str("names")?;

@@ -178,7 +178,10 @@ fn matches_of(rule: &model::Rule, direction: Direction, dns: DnsRules) -> Vec<Ma
             .flat_map(|port| peers.iter().map(move |peer| (peer, port)))
             .flat_map(|(peer, port)| {
                 let itself = at_port(peer, port, direction);
-                itself.into_iter().chain(stand_in(peer, Some(port)))
+                itself
+                    .into_iter()
+                    .chain(stand_in(peer, Some(port)))
+                    .chain(behind_service(peer, port))
             })
             .collect(),
     }
@@ -208,6 +211,20 @@ fn at_port(peer: &PeerSource, port: &Port, direction: Direction) -> Option<Match
             });
             Some((PeerTemplate::Set(set), None, PortTemplate::Any))
         }
+    }
+}
+
+/// The API server, where connections to these ports of its Service come out: its own ports are others, and what is sent
+/// to the Service cannot be told from what is sent there any more.
+fn behind_service(peer: &PeerSource, port: &Port) -> Option<Match> {
+    match (peer, port) {
+        (PeerSource::Set(set), Port::Range(transport, range))
+            if matches!(set.content, SetContent::ApiServer) && *range != PortRange::ALL =>
+        {
+            let set = NamedSet::new(SetContent::ApiServerBehind(*transport, *range));
+            Some((PeerTemplate::Set(set), None, PortTemplate::Any))
+        }
+        (_, Port::Range(..) | Port::Icmp | Port::Named { .. }) => None,
     }
 }
 

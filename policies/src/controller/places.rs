@@ -118,6 +118,21 @@ impl Cluster<'_> {
         found
     }
 
+    /// The ports of the API server's Service behind which a port of its endpoints is.
+    pub(super) fn ports_in_front(&self, transport: Transport, port: u16) -> BTreeSet<u16> {
+        let behind = self.slices_of_api_server().flat_map(|slice| &slice.ports);
+        let names: BTreeSet<&str> = behind
+            .filter(|(_, of, number)| *of == transport && number.get() == port)
+            .map(|(name, _, _)| name.as_deref().unwrap_or(""))
+            .collect();
+        let services = self.services.iter().filter(|service| is_api_server(&service.key));
+        services
+            .flat_map(|service| &service.ports)
+            .filter(|port| port.transport == transport && names.contains(port.name.as_deref().unwrap_or("")))
+            .map(|port| port.number.get())
+            .collect()
+    }
+
     /// The other addresses of the nodes that have one.
     fn beside(&self, address: IpAddr) -> BTreeSet<IpAddr> {
         let everything = Selector::everything();

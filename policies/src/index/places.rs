@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use egret_shared::net::{IpNet, Transport};
+use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::pod::PodKey;
 
 use super::Index;
@@ -183,6 +183,31 @@ impl Index {
             let addresses = self.behind(&slice.addresses);
             for (_, transport, number) in &slice.ports {
                 found.extend(addresses.iter().map(|address| (*address, *transport, *number)));
+            }
+        }
+        found
+    }
+
+    /// Where connections to ports of the API server's Service come out. Slices name ports as the Service does.
+    pub(crate) fn api_server_behind(
+        &self,
+        transport: Transport,
+        range: PortRange,
+    ) -> BTreeSet<(IpAddr, Transport, NonZeroU16)> {
+        let services = self.services().filter(|service| is_api_server(&service.key));
+        let meant = services
+            .flat_map(|service| &service.ports)
+            .filter(|port| port.transport == transport && range.contains(port.number.get()));
+        let names: BTreeSet<&str> = meant.map(|port| port.name.as_deref().unwrap_or("")).collect();
+        let mut found = BTreeSet::new();
+        for slice in self.places.slices.values() {
+            let ports = slice
+                .ports
+                .iter()
+                .filter(|(name, of, _)| *of == transport && names.contains(name.as_deref().unwrap_or("")));
+            for (_, _, number) in ports {
+                let addresses = self.behind(&slice.addresses).into_iter();
+                found.extend(addresses.map(|address| (address, transport, *number)));
             }
         }
         found

@@ -54,7 +54,10 @@ impl World {
         };
         peers.iter().any(|peer| {
             let is_pod = matches!(peer, Peer::Pods { .. });
-            self.is_destination(peer, entering) && self.has_port(rule, entering, is_pod)
+            let address = entering.destination.to_canonical();
+            (self.is_destination(peer, entering) && self.has_port(rule, entering, is_pod))
+                || (*peer == Peer::ApiServer
+                    && self.is_behind_api_server(address, entering.protocol, &rule.ports))
         })
     }
 

@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use egret_shared::net::Transport;
+
 use crate::memory::Protocol;
 use crate::model::cluster::{Entity, EntityKey, PodLife};
-use crate::model::{Labels, Selector};
+use crate::model::{Labels, Port, Ports, Selector};
 
 use super::World;
 use super::cluster::selector_holds;
@@ -79,6 +81,47 @@ impl World {
                         .any(|(_, transport, port)| protocol == Protocol::Port(*transport, port.get()))
             }
             _ => false,
+        })
+    }
+
+    /// Whether a connection to one of these ports of the API server's Service comes out there.
+    pub(super) fn is_behind_api_server(&self, address: IpAddr, protocol: Protocol, ports: &Ports) -> bool {
+        let Ports::OneOf(ports) = ports else {
+            return false;
+        };
+        let slices = self.entities.values().filter_map(|entity| match entity {
+            Entity::EndpointSlice(slice)
+                if slice.key.namespace() == "default" && slice.service.as_deref() == Some("kubernetes") =>
+            {
+                Some(slice)
+            }
+            _ => None,
+        });
+        let mut names = slices
+            .filter(|slice| {
+                let mut endpoints = slice.addresses.iter();
+                endpoints.any(|one| self.is_same_host(one.to_canonical(), address))
+            })
+            .flat_map(|slice| &slice.ports)
+            .filter(|(_, transport, number)| protocol == Protocol::Port(*transport, number.get()))
+            .map(|(name, transport, _)| (name.as_deref().unwrap_or(""), *transport));
+        names.any(|(name, transport)| self.is_port_of_api_server(name, transport, ports))
+    }
+
+    fn is_port_of_api_server(&self, name: &str, transport: Transport, ports: &[Port]) -> bool {
+        let of_service = self.entities.values().flat_map(|entity| match entity {
+            Entity::Service(service) if service.key.to_string() == "default/kubernetes" => {
+                service.ports.as_slice()
+            }
+            _ => &[],
+        });
+        let mut meant = of_service
+            .filter(|port| port.transport == transport && port.name.as_deref().unwrap_or("") == name);
+        meant.any(|of_service| {
+            ports.iter().any(|port| match port {
+                Port::Range(of, range) => *of == transport && range.contains(of_service.number.get()),
+                Port::Icmp | Port::Named { .. } => false,
+            })
         })
     }
 

@@ -127,6 +127,7 @@ impl LiveSet {
             | SetContent::NodeAddresses(_)
             | SetContent::Cluster
             | SetContent::ApiServer
+            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => false,
         }
     }
@@ -143,6 +144,7 @@ impl LiveSet {
             | SetContent::NodeAddresses(_)
             | SetContent::Cluster
             | SetContent::ApiServer
+            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => None,
         }
     }
@@ -211,6 +213,7 @@ impl LiveSet {
                 | SetContent::NodeAddresses(_)
                 | SetContent::Cluster
                 | SetContent::ApiServer
+                | SetContent::ApiServerBehind(..)
                 | SetContent::ApiServerAddresses,
                 _,
             ) => {
