@@ -162,7 +162,7 @@ impl Daemon {
 }
 
 fn open_state(fixed: &Fixed) -> anyhow::Result<State> {
-    let records = fixed.compiler.records.limits.total;
+    let records = fixed.compiler.records.limits.remembered();
     match &fixed.state {
         Some(path) => State::open(path, records).context("the state file cannot be kept"),
         None => Ok(State::default()),

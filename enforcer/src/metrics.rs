@@ -153,6 +153,8 @@ pub fn report(report: &Report) {
         ),
         ("egret_enforcer_records", records.records),
         ("egret_enforcer_records_limit", records.records_limit),
+        ("egret_enforcer_records_lapsed", records.lapsed),
+        ("egret_enforcer_records_lapsed_limit", records.lapsed_limit),
         (
             "egret_enforcer_record_names_per_pod",
             records.names_of_largest_pod,
@@ -193,6 +195,7 @@ pub fn report(report: &Report) {
     }
     counter!("egret_enforcer_records_expired_total").absolute(records.expired);
     counter!("egret_enforcer_records_protected_total").absolute(records.protected);
+    counter!("egret_enforcer_records_lapsed_forgotten_total").absolute(records.forgotten_lapsed);
     counter!("egret_enforcer_observations_unattributed_total").absolute(records.unattributed);
 }
 
@@ -266,7 +269,7 @@ fn describe() {
     );
 }
 
-const COUNTERS: [(&str, &str); 12] = [
+const COUNTERS: [(&str, &str); 13] = [
     (
         "egret_enforcer_verdicts_total",
         "Packets that were judged: the first of each allowed connection, and every refused one, by tier, action and direction.",
@@ -305,6 +308,10 @@ const COUNTERS: [(&str, &str); 12] = [
         "Addresses in answers that no name may open.",
     ),
     (
+        "egret_enforcer_records_lapsed_forgotten_total",
+        "Records that ended and are not remembered for open connections any more, there being too many.",
+    ),
+    (
         "egret_enforcer_link_connections_total",
         "Connections that a dnsd made.",
     ),
@@ -314,7 +321,7 @@ const COUNTERS: [(&str, &str); 12] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 15] = [
+const GAUGES: [(&str, &str); 17] = [
     (
         "egret_enforcer_ready",
         "1 when the kernel is as the policies say, else 0; /readyz has the reasons.",
@@ -327,6 +334,14 @@ const GAUGES: [(&str, &str); 15] = [
     (
         "egret_enforcer_records_limit",
         "The most records that there may be.",
+    ),
+    (
+        "egret_enforcer_records_lapsed",
+        "Records that ended and are remembered for the connections that they opened.",
+    ),
+    (
+        "egret_enforcer_records_lapsed_limit",
+        "The most records that are remembered after their end.",
     ),
     (
         "egret_enforcer_record_names_per_pod",

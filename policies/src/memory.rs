@@ -1,12 +1,12 @@
 //! A kernel made of maps: it applies batches and decides packets from the rules, as the real one would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::rules::{Batch, Member, NodeRules, PodRules, SetId, SetKind, SetSpec};
+use crate::rules::{Batch, Lapsed, Member, NodeRules, PodRules, SetId, SetKind, SetSpec};
 
 mod connection;
 mod decide;
@@ -25,6 +25,8 @@ pub struct Memory {
 struct Set {
     spec: SetSpec,
     members: BTreeMap<Member, Option<Timestamp>>,
+    /// Records that are over: what they opened stays open.
+    lapsed: BTreeSet<Member>,
 }
 
 /// A batch that no kernel could apply: a mistake of whoever made it.
@@ -108,6 +110,9 @@ impl Memory {
                 self.add(changed.set, *member, *until)?;
             }
         }
+        for lapsed in &batch.lapsed {
+            self.remember(lapsed)?;
+        }
         for rules in &batch.rules_replaced {
             self.replace(rules)?;
         }
@@ -130,8 +135,10 @@ impl Memory {
     pub fn expire(&mut self, now: Timestamp) {
         for set in self.sets.values_mut() {
             if set.spec.kind == SetKind::Records {
-                set.members
-                    .retain(|_, until| until.is_none_or(|until| until > now));
+                let lapsed = set
+                    .members
+                    .extract_if(.., |_, until| until.is_some_and(|until| until <= now));
+                set.lapsed.extend(lapsed.map(|(member, _)| member));
             }
         }
     }
@@ -170,6 +177,7 @@ impl Memory {
         let set = Set {
             spec: spec.clone(),
             members: BTreeMap::new(),
+            lapsed: BTreeSet::new(),
         };
         match self.sets.insert(spec.id, set) {
             None => Ok(()),
@@ -191,8 +199,20 @@ impl Memory {
 
     fn remove(&mut self, id: SetId, member: Member) -> Result<(), BrokenBatch> {
         let set = self.sets.get_mut(&id).ok_or(BrokenBatch::NoSet(id))?;
+        set.lapsed.remove(&member);
         let gone = set.members.remove(&member);
         gone.map(|_| ()).ok_or(BrokenBatch::NoMember { set: id, member })
+    }
+
+    fn remember(&mut self, lapsed: &Lapsed) -> Result<(), BrokenBatch> {
+        let set = self
+            .sets
+            .get_mut(&lapsed.set)
+            .ok_or(BrokenBatch::NoSet(lapsed.set))?;
+        let addresses = lapsed.addresses.iter();
+        set.lapsed
+            .extend(addresses.map(|(address, _)| Member::Address(*address)));
+        Ok(())
     }
 
     fn replace(&mut self, rules: &PodRules) -> Result<(), BrokenBatch> {

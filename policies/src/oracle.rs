@@ -77,11 +77,27 @@ impl World {
     /// What becomes of a connection in one direction.
     #[must_use]
     pub fn decide(&self, connection: &Connection, now: Timestamp) -> Verdict {
-        let question = Question {
+        self.answer(&Question {
             world: self,
             connection,
             now,
-        };
+            is_open: false,
+        })
+    }
+
+    /// What becomes of a connection that was allowed when it began, when its rules are asked again.
+    #[must_use]
+    pub fn decide_open(&self, connection: &Connection, now: Timestamp) -> Verdict {
+        self.answer(&Question {
+            world: self,
+            connection,
+            now,
+            is_open: true,
+        })
+    }
+
+    fn answer(&self, question: &Question<'_>) -> Verdict {
+        let connection = question.connection;
         match self.pod_with_own_address(&connection.pod) {
             None => Verdict::Allow,
             Some(_) if connection.direction == Direction::Ingress && connection.peer_is_own_node => {
@@ -103,6 +119,8 @@ struct Question<'a> {
     world: &'a World,
     connection: &'a Connection,
     now: Timestamp,
+    /// Whether what was told once is enough.
+    is_open: bool,
 }
 
 impl Question<'_> {

@@ -14,6 +14,7 @@ use egret_shared::time::Timestamp;
 
 mod settings;
 mod pod;
+mod lapsed;
 mod waiting;
 mod remembered;
 
@@ -68,6 +69,12 @@ pub struct RecordStats {
     pub evicted_total: u64,
     /// Records that ended with their time to live.
     pub expired: u64,
+    /// Records that ended and are remembered for the connections that may still use them.
+    pub lapsed: usize,
+    /// The most that are.
+    pub lapsed_limit: usize,
+    /// Records that ended and were forgotten, there being too many.
+    pub forgotten_lapsed: u64,
     /// Addresses that no name may open.
     pub protected: u64,
     /// Observations of an address that is no local pod's, and did not become one in time.
@@ -86,6 +93,8 @@ pub(crate) struct Records {
     restored: u64,
     /// Pods whose records are others than were last asked for.
     changed: BTreeSet<PodKey>,
+    /// Records that are over and remembered.
+    lapsed: usize,
     pub(crate) stats: RecordStats,
 }
 
@@ -95,6 +104,7 @@ impl Records {
             records_limit: settings.limits.total,
             names_per_pod_limit: settings.limits.names_per_pod,
             addresses_per_name_limit: settings.limits.addresses_per_name(),
+            lapsed_limit: lapsed::MOST,
             ..RecordStats::default()
         };
         Self {
@@ -104,6 +114,7 @@ impl Records {
             settings,
             pods: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
+            lapsed: 0,
             stats,
         }
     }
@@ -157,11 +168,12 @@ impl Records {
         for record in remembered {
             let address = record.address.to_canonical();
             let until = longest.map_or(record.expires, |longest| record.expires.min(longest));
-            if until <= now {
-                continue;
-            }
             if self.settings.is_protected(address) {
                 self.stats.protected += 1;
+                continue;
+            }
+            if until <= now {
+                self.keep_lapsed(pod, &record.name, address, until);
                 continue;
             }
             if self.restored >= self.settings.limits.total as u64 {
@@ -197,7 +209,7 @@ impl Records {
         !self.changed.is_empty()
     }
 
-    /// What a pod was told, the oldest answer first.
+    /// What a pod was told.
     pub(crate) fn remembered(&self, pod: &PodKey) -> Vec<RememberedRecord> {
         self.pods.get(pod).map(PodRecords::remembered).unwrap_or_default()
     }
@@ -205,12 +217,10 @@ impl Records {
     /// Ends what has lived its time; returns it.
     pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Told> {
         let mut expired = Vec::new();
-        while let Some((until, told)) = self.by_expiry.first().cloned() {
-            if until > now {
-                break;
-            }
+        let is_over = |(until, _): &&(Timestamp, Told)| *until <= now;
+        while let Some((until, told)) = self.by_expiry.first().filter(is_over).cloned() {
             self.remove(&told);
-            self.forget_empty_pod(&told.pod);
+            self.keep_lapsed(&told.pod, &told.name, told.address, until);
             expired.push(told);
         }
         self.stats.expired += expired.len() as u64;
@@ -232,7 +242,10 @@ impl Records {
         for record in &told {
             self.remove(record);
         }
-        self.pods.remove(pod);
+        if let Some(gone) = self.pods.remove(pod) {
+            self.lapsed -= gone.lapsed.len();
+            self.changed.insert(pod.clone());
+        }
         told
     }
 
@@ -254,6 +267,22 @@ impl Records {
             .unwrap_or_default()
     }
 
+    /// The addresses that a pod was told for one of these names and may not open any more, each with its end: what is
+    /// open to them goes on.
+    pub(crate) fn lapsed(
+        &self,
+        pod: &PodKey,
+        patterns: &BTreeSet<NamePattern>,
+    ) -> BTreeMap<IpAddr, Timestamp> {
+        if is_off(Switch::KeepLapsedByName) {
+            return BTreeMap::new();
+        }
+        self.pods
+            .get(pod)
+            .map(|records| records.lapsed.addresses(patterns))
+            .unwrap_or_default()
+    }
+
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Record<'_>> {
         self.by_expiry.iter().map(|(expires, told)| Record {
@@ -268,6 +297,7 @@ impl Records {
     pub(crate) fn stats(&self) -> RecordStats {
         RecordStats {
             records: self.by_expiry.len(),
+            lapsed: self.lapsed,
             names_of_largest_pod: self.pods.values().map(PodRecords::names).max().unwrap_or(0),
             addresses_of_largest_name: self
                 .pods
@@ -284,7 +314,9 @@ impl Records {
         let Some(records) = self.pods.get_mut(&told.pod) else {
             return;
         };
+        let lapsed = records.lapsed.len();
         let before = records.tell(&told.name, told.address, until, answer);
+        self.lapsed -= lapsed - records.lapsed.len();
         if let Some(before) = before.filter(|before| *before < until) {
             self.by_expiry.remove(&(before, told.clone()));
         }
@@ -303,6 +335,29 @@ impl Records {
             self.by_expiry.remove(&(until, told.clone()));
             self.changed.insert(told.pod.clone());
         }
+    }
+
+    /// Remembers a record that is over, at the cost of the oldest such where there are too many.
+    fn keep_lapsed(&mut self, pod: &PodKey, name: &DnsName, address: IpAddr, ended: Timestamp) {
+        let records = self.pods.entry(pod.clone()).or_default();
+        let name = records.shared_name(name);
+        self.lapsed -= records.lapsed.len();
+        records.lapsed.keep(&name, address, ended);
+        while records.lapsed.len() > lapsed::MOST_OF_POD && records.lapsed.forget_oldest() {
+            self.stats.forgotten_lapsed += 1;
+        }
+        self.lapsed += records.lapsed.len();
+        self.changed.insert(pod.clone());
+        while self.lapsed > lapsed::MOST && self.forget_oldest_lapsed() {
+            self.lapsed -= 1;
+            self.stats.forgotten_lapsed += 1;
+        }
+    }
+
+    /// The pod that has most gives way; whether there is one.
+    fn forget_oldest_lapsed(&mut self) -> bool {
+        let largest = self.pods.values_mut().max_by_key(|records| records.lapsed.len());
+        largest.is_some_and(|records| records.lapsed.forget_oldest())
     }
 
     fn forget_name(&mut self, pod: &PodKey, name: &Arc<DnsName>) -> Vec<Told> {

@@ -27,6 +27,9 @@ pub struct Batch {
     pub sets_created: Vec<SetSpec>,
     /// Members that come, go, or live longer.
     pub members_changed: Vec<MembersChanged>,
+    /// What sets of `SetKind::Records` would hold if no time were over, as far as no backend saw it end: nothing new may be
+    /// opened by it, and what is open stays so.
+    pub lapsed: Vec<Lapsed>,
     /// Whole new rules of pods.
     pub rules_replaced: Vec<PodRules>,
     /// Whole new rules of the node; none where they stay as they are. Before the first ones there are none.
@@ -48,6 +51,7 @@ impl Batch {
             revision,
             sets_created: Vec::new(),
             members_changed: Vec::new(),
+            lapsed: Vec::new(),
             rules_replaced: Vec::new(),
             node_rules: None,
             pods_removed: Vec::new(),
@@ -109,6 +113,15 @@ pub struct MembersChanged {
     pub added: Vec<(Member, Option<Timestamp>)>,
     /// What goes. A record that expires is not listed: it times out where it is.
     pub removed: Vec<Member>,
+}
+
+/// Addresses that a pod was told, whose time is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lapsed {
+    /// Which set.
+    pub set: SetId,
+    /// They, each with its end.
+    pub addresses: Vec<(IpAddr, Timestamp)>,
 }
 
 /// A member of a set.

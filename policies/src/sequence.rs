@@ -187,6 +187,18 @@ impl Sets {
         is_wanted
     }
 
+    /// Of a pod more is known that is over; returns whether a set is to be told.
+    pub(crate) fn refresh_lapsed(&mut self, pod: &PodKey) -> bool {
+        let ids = self.of_records.get(pod);
+        for id in ids.into_iter().flatten() {
+            if let Some(set) = self.live.get_mut(id) {
+                set.is_lapsed_told = false;
+                self.touched.insert(*id);
+            }
+        }
+        ids.is_some()
+    }
+
     /// A record ended with its time: whoever holds it has dropped it too. Returns whether something is
     /// left to be said nevertheless.
     pub(crate) fn expire_record(&mut self, told: &Told, records: &Records, now: Timestamp) -> bool {
@@ -236,6 +248,7 @@ impl Sets {
             if is_new {
                 batches.first.sets_created.push(set.named.spec());
             }
+            batches.first.lapsed.extend(set.take_lapsed(id, records));
             let Some(changed) = set.changes(id, records, now) else {
                 continue;
             };
@@ -283,7 +296,7 @@ impl Sets {
                 }
                 contribute_services(&mut set, index);
             }
-            SetContent::ApiServer | SetContent::ApiServerBehind(..) | SetContent::ApiServerAddresses => {
+            SetContent::ApiServer | SetContent::ApiServerAddresses => {
                 self.of_api_server.insert(named.id);
                 let members = named.content.members_of_api_server(index);
                 set.contribute(Contributor::Policy, members);
@@ -334,7 +347,6 @@ impl Sets {
             | SetContent::Nodes(_)
             | SetContent::NodeAddresses(_)
             | SetContent::ApiServer
-            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses
             | SetContent::Records { .. } => {}
         }

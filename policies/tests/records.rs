@@ -368,7 +368,11 @@ fn only_pods_whose_records_changed_are_remembered_anew() {
     assert_eq!(changed(&mut situation), [], "nothing lives longer than before");
     situation.sleep(90);
     situation.compiler.handle_timeout(situation.now);
-    assert_eq!(changed(&mut situation), [of("default/client", 0)]);
+    assert_eq!(
+        changed(&mut situation),
+        [of("default/client", 1)],
+        "for what it opened"
+    );
     situation.delete(EntityKey::Pod(key("default/other")));
     assert_eq!(changed(&mut situation), [of("default/other", 0)]);
 }
@@ -590,4 +594,128 @@ fn what_was_told_before_all_is_known_counts_too() {
     assert_eq!((added(&batch), batch.reevaluate), (1, vec![]));
     let records: Vec<_> = compiler.records().map(|record| record.name.to_string()).collect();
     assert_eq!(records, ["api.example.test"]);
+}
+
+/// Whether a connection that was open before goes on when the rules are asked again; the oracle says the same.
+fn goes_on(situation: &Situation, address: &str) -> bool {
+    let connection = egret_policies::memory::Connection {
+        peer: ip(address),
+        ..to_api("default/client")
+    };
+    situation.decide_connection(&connection);
+    situation.memory.decide_open(&connection, situation.now).verdict == Allow
+}
+
+#[test]
+fn what_a_name_opened_goes_on_after_its_end_while_some_rule_names_it() {
+    let moved = || admin_policy("moved", 10, "app=client").egress(vec![allow(names(&["*.example.test"]))]);
+    let renamed = |list: &[&str]| {
+        let mut policy = names_only(list);
+        policy.id.name = "renamed".into();
+        policy
+    };
+    for (what, after, expected) in [
+        ("as it was", vec![names_only(&["api.example.test"])], true),
+        (
+            "a name more",
+            vec![names_only(&["more.test", "api.example.test"])],
+            true,
+        ),
+        ("a wildcard", vec![names_only(&["*.example.test"])], true),
+        ("another object", vec![renamed(&["api.example.test"])], true),
+        ("another tier", vec![moved(), names_only(&["www.test"])], true),
+        ("another name", vec![names_only(&["www.example.test"])], false),
+        (
+            "no name",
+            vec![network_policy("default/names", "app=client").egress(vec![])],
+            false,
+        ),
+    ] {
+        let mut situation = situation(&["api.example.test", "old.test"]);
+        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+        situation.sleep(41);
+        situation.delete(EntityKey::Policy(names_only(&[]).id));
+        assert!(goes_on(&situation, API), "{what}: nothing isolates the pod");
+        for policy in after {
+            situation.tell(Event::Apply(Entity::Policy(policy)));
+        }
+        situation.poll();
+        assert!(!reaches(&situation, "default/client", API), "{what}: nothing new");
+        assert_eq!(goes_on(&situation, API), expected, "{what}");
+        assert!(!reaches(&situation, "default/other", API), "{what}");
+    }
+}
+
+#[test]
+fn what_is_over_is_known_to_a_later_life_and_to_no_other_run() {
+    let another = Pod {
+        uid: Some(Arc::from("another")),
+        ..client()
+    };
+    for (what, pod, expected) in [("the same", client(), true), ("another uid", another, false)] {
+        let mut first = situation(&["api.example.test"]);
+        first.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+        first.sleep(41);
+        let mut second = next_life(
+            &mut first,
+            RecordSettings::default(),
+            &["*.example.test"],
+            [pod, other()],
+        );
+        assert_eq!(goes_on(&second, API), expected, "{what}");
+        assert!(!reaches(&second, "default/client", API), "{what}");
+        second.sleep(1);
+        let mut third = next_life(
+            &mut second,
+            RecordSettings::default(),
+            &["api.example.test"],
+            [client(), other()],
+        );
+        assert_eq!(goes_on(&third, API), expected, "{what}: a life later");
+        third.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+        assert!(reaches(&third, "default/client", API), "{what}: told again");
+        assert_eq!(third.compiler.record_stats().lapsed, 0);
+    }
+}
+
+#[test]
+fn of_what_is_over_the_oldest_is_forgotten_and_no_pod_makes_another_forget() {
+    let mut situation = situation(&["*.example.test"]);
+    let tell = |situation: &mut Situation, client: &str, name: &str, address: IpAddr| {
+        let told = answer(client, name, &[address], situation.now, 1);
+        situation.compiler.handle(Event::Observed(told), situation.now);
+        situation.sleep(40);
+        situation.compiler.handle_timeout(situation.now);
+    };
+    tell(&mut situation, "10.0.0.2", "kept.example.test", ip(API));
+    let all = many(2_100);
+    for (number, address) in all.iter().enumerate() {
+        tell(
+            &mut situation,
+            "10.0.0.1",
+            &format!("n{number}.example.test"),
+            *address,
+        );
+    }
+    let stats = situation.compiler.record_stats();
+    assert_eq!(
+        (stats.records, stats.lapsed, stats.forgotten_lapsed),
+        (0, 2_049, 52)
+    );
+    situation.compiler.handle(
+        Event::Apply(Entity::Policy(names_only(&["*.example.test", "more.test"]))),
+        situation.now,
+    );
+    let batch = situation.poll().unwrap();
+    let told = |address: IpAddr| {
+        let all = batch.lapsed.iter().flat_map(|lapsed| &lapsed.addresses);
+        all.filter(|(lapsed, _)| *lapsed == address).count()
+    };
+    assert_eq!([all[51], all[52], all[2_099], ip(API)].map(told), [0, 1, 1, 1]);
+    situation.delete(EntityKey::Pod(key("default/client")));
+    assert_eq!(
+        situation.compiler.record_stats().lapsed,
+        1,
+        "it goes with its pod"
+    );
 }

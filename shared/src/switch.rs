@@ -58,6 +58,8 @@ switches! {
     KeepEstablished = "keep-established",
     /// It goes on when the rules of its pod are asked again, too.
     KeepLapsed = "keep-lapsed",
+    /// It goes on under other rules too, as long as they name what its pod was told.
+    KeepLapsedByName = "keep-lapsed-by-name",
     /// The enforcer keeps what the kernel holds when it starts.
     AdoptKernel = "adopt-kernel",
     /// The enforcer's rules and sets stay when it exits.

@@ -129,13 +129,14 @@ impl Netfilter {
         let mut standing = Standing::default();
         self.sets.want(&batch.sets_created);
         self.sets.note(&batch.members_changed);
+        self.sets.note_lapsed(&batch.lapsed);
         let shrunk = self.sets.settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
         self.generations.retain(self.pods.keys().map(PodChains::of));
         self.phase = Phase::InForce;
         let stale = self.stale_directions(&shrunk);
-        self.renew(&stale);
+        let before = self.renew(&stale);
         if had_state {
             standing.repaired = self.differences();
             if !shrunk.is_empty() {
@@ -144,7 +145,7 @@ impl Netfilter {
                     .insert("member_extra", u64::try_from(shrunk.len()).unwrap_or(u64::MAX));
             }
         }
-        self.program();
+        self.program_and_carry(&before);
         self.sweep();
         self.standing(standing)
     }
@@ -152,6 +153,7 @@ impl Netfilter {
     fn step(&mut self, batch: &Batch, now: Timestamp) -> Standing {
         self.sets.want(&batch.sets_created);
         self.sets.note(&batch.members_changed);
+        self.sets.note_lapsed(&batch.lapsed);
         for spec in &batch.sets_created {
             self.sets.settle_one(spec.id, now);
         }

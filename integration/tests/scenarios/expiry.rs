@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use egret_integration::{Records, World};
 
-use super::stage::{QUICK, Setting, Told, eventually, only_names};
+use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names};
 
 pub(super) fn a_name_whose_time_is_over_opens_no_new_connection(world: &mut World) -> Told {
     let stage = Setting::of(only_names(&["*.example.test"]))
@@ -118,6 +118,47 @@ pub(super) fn an_open_connection_outlives_its_record_and_a_later_change_of_polic
         "it was allowed when it was opened, and its name still is"
     );
     stage.assert_refused("client", "203.0.113.7");
+    Ok(())
+}
+
+/// The list of names is another one, then it is another while the enforcer is away, and at last the name is gone.
+pub(super) fn an_open_connection_outlives_its_record_while_some_rule_names_it(world: &mut World) -> Told {
+    let mut stage = Setting::of(only_names(&["brief.example.test"]))
+        .without_grace()
+        .play(world)?;
+    stage
+        .upstream()
+        .set("brief.example.test", Records::addresses(["203.0.113.7"]).ttl(1));
+    stage.ask("client", "brief.example.test");
+    let mut open = stage.assert_reaches("client", "203.0.113.7");
+    eventually("the record has ended", || {
+        !stage.kernel_holds("client", "203.0.113.7")
+    });
+    let change = |stage: &Stage<'_>, names: &[&str]| -> Told {
+        let revision = || metrics(&stage.enforcer).sum("egret_enforcer_revision", &[]);
+        let before = revision();
+        stage.world.manifests().write("policy.yaml", &only_names(names))?;
+        eventually("the change is in force", || revision() > before);
+        Ok(())
+    };
+    change(&stage, &["brief.example.test", "more.example.test"])?;
+    assert!(open.is_alive(), "its name is allowed as before");
+    stage.assert_refused("client", "203.0.113.7");
+
+    // Nobody is left to tell it again.
+    stage.dnsd.kill()?;
+    stage.enforcer.kill()?;
+    let wild = only_names(&["*.example.test"]);
+    stage.world.manifests().write("policy.yaml", &wild)?;
+    stage.enforcer.restart()?;
+    stage.enforcer.wait_until_ready()?;
+    assert!(open.is_alive(), "its name is allowed by another rule now");
+    stage.assert_refused("client", "203.0.113.7");
+
+    change(&stage, &["more.example.test"])?;
+    eventually("nothing names it, so it ends", || {
+        open.echo_within(QUICK).is_err()
+    });
     Ok(())
 }
 

@@ -84,6 +84,7 @@ macro_rules! with_every_scenario {
             expiry: an_answer_without_time_to_live_is_usable_for_a_moment without ExpireRecords;
             expiry: an_open_connection_outlives_its_record without KeepEstablished;
             expiry: an_open_connection_outlives_its_record_and_a_later_change_of_policy without KeepLapsed;
+            expiry: an_open_connection_outlives_its_record_while_some_rule_names_it without KeepLapsedByName;
             restarts: rules_and_sets_stay_while_the_enforcer_is_away without KeepOnExit;
             restarts: a_restarted_enforcer_changes_nothing_that_is_right without AdoptKernel;
             restarts: records_stay_when_dnsd_restarts without AccumulateAddresses;

@@ -47,6 +47,9 @@ impl Engine {
         if is_same_run {
             let changed = self.records.restore(&remembered.pod, &remembered.records, now);
             self.refresh_records(&changed);
+            if self.sets.refresh_lapsed(&remembered.pod) {
+                self.mark();
+            }
         }
     }
 

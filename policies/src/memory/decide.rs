@@ -15,13 +15,24 @@ impl Memory {
     /// own addresses this says what becomes of it then.
     #[must_use]
     pub fn decide(&self, connection: &Connection, now: Timestamp) -> Decision {
+        self.judge(connection, now, Record::Live)
+    }
+
+    /// What a pod's rules say of a connection that was allowed when it began, when they are asked again: that a
+    /// record is over ends nothing.
+    #[must_use]
+    pub fn decide_open(&self, connection: &Connection, now: Timestamp) -> Decision {
+        self.judge(connection, now, Record::LiveOrOver)
+    }
+
+    fn judge(&self, connection: &Connection, now: Timestamp, record: Record) -> Decision {
         let Some(rules) = self.pod(&connection.pod) else {
             return Decision::allow("none");
         };
         if connection.direction == Direction::Ingress && connection.peer_is_own_node {
             return Decision::allow("exempt");
         }
-        let other = Other::of(connection, &rules.addresses);
+        let other = Other::of(connection, &rules.addresses, record);
         rules
             .direction(connection.direction)
             .tiers
@@ -38,6 +49,7 @@ impl Memory {
             is_own_node: entering.destination_is_own_node,
             is_itself: false,
             protocol: entering.protocol,
+            record: Record::Live,
         };
         let mut tiers = self.node().into_iter().flat_map(|rules| &rules.exposed.tiers);
         tiers
@@ -119,10 +131,18 @@ impl Memory {
     fn holds(&self, id: SetId, other: Other, now: Timestamp) -> bool {
         self.sets.get(&id).is_some_and(|set| {
             set.has(Member::Address(other.address), now)
+                || (other.record == Record::LiveOrOver && set.had(other.address))
                 || set.has_network_of(other.address)
                 || address_port(other.address, other.protocol).is_some_and(|member| set.has(member, now))
         })
     }
+}
+
+/// Which records count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Record {
+    Live,
+    LiveOrOver,
 }
 
 /// The other end, with what is asked of it.
@@ -133,16 +153,18 @@ struct Other {
     /// Whether it is the pod whose rules are asked.
     is_itself: bool,
     protocol: Protocol,
+    record: Record,
 }
 
 impl Other {
-    fn of(connection: &Connection, own: &[IpAddr]) -> Self {
+    fn of(connection: &Connection, own: &[IpAddr], record: Record) -> Self {
         let address = connection.peer.to_canonical();
         Self {
             address,
             is_itself: own.contains(&address),
             is_own_node: connection.peer_is_own_node,
             protocol: connection.protocol,
+            record,
         }
     }
 }
@@ -152,6 +174,13 @@ impl Set {
         self.members
             .get(&member)
             .is_some_and(|until| until.is_none_or(|until| until > now))
+    }
+
+    /// Whether it is made of records and has the address, or had.
+    fn had(&self, address: IpAddr) -> bool {
+        let member = Member::Address(address);
+        self.spec.kind == SetKind::Records
+            && (self.members.contains_key(&member) || self.lapsed.contains(&member))
     }
 
     fn has_network_of(&self, address: IpAddr) -> bool {

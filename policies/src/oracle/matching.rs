@@ -52,15 +52,14 @@ impl Question<'_> {
                     && self.port_matches(subject, rule, None)
             }
             Peer::ApiServer => {
-                let protocol = self.connection.protocol;
-                (self.world.is_at_api_server(address, protocol) && self.port_matches(subject, rule, None))
-                    || self.world.is_behind_api_server(address, protocol, &rule.ports)
+                self.world.is_at_api_server(address, self.connection.protocol)
+                    && self.port_matches(subject, rule, None)
             }
             Peer::Names(patterns) => {
                 let is_told = self.world.told.iter().any(|told| {
                     told.pod == subject.key
                         && told.address == address
-                        && told.until > self.now
+                        && (told.until > self.now || self.is_open)
                         && patterns.iter().any(|pattern| name_fits(pattern, &told.name))
                 });
                 is_told && self.port_matches(subject, rule, None)

@@ -8,14 +8,17 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use super::lapsed::Lapsed;
 use super::{RememberedRecord, Told};
 
 /// The records of a pod, by name and by address.
 #[derive(Debug, Default)]
 pub(super) struct PodRecords {
     names: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Life>>,
-    by_address: BTreeMap<IpAddr, BTreeSet<Arc<DnsName>>>,
+    /// The names of an address, each with the end of the record.
+    by_address: BTreeMap<IpAddr, BTreeMap<Arc<DnsName>, Timestamp>>,
     by_age: BTreeSet<(u64, Arc<DnsName>, IpAddr)>,
+    pub(super) lapsed: Lapsed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +33,9 @@ impl PodRecords {
     pub(super) fn shared_name(&self, name: &DnsName) -> Arc<DnsName> {
         self.names
             .get_key_value(name)
-            .map_or_else(|| Arc::new(name.clone()), |(kept, _)| Arc::clone(kept))
+            .map(|(kept, _)| Arc::clone(kept))
+            .or_else(|| self.lapsed.shared_name(name))
+            .unwrap_or_else(|| Arc::new(name.clone()))
     }
 
     /// Puts a record in or extends it; returns until when it lived before.
@@ -49,11 +54,12 @@ impl PodRecords {
         self.by_address
             .entry(address)
             .or_default()
-            .insert(Arc::clone(name));
+            .insert(Arc::clone(name), until);
         if let Some(before) = before {
             self.by_age.remove(&(before.answer, Arc::clone(name), address));
         }
         self.by_age.insert((answer, Arc::clone(name), address));
+        self.lapsed.forget(name, address);
         before.map(|before| before.until)
     }
 
@@ -78,8 +84,8 @@ impl PodRecords {
         self.by_address
             .get(&address)?
             .iter()
-            .filter(|name| patterns.iter().any(|pattern| pattern.matches(name)))
-            .filter_map(|name| Some(self.names.get(name)?.get(&address)?.until))
+            .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)))
+            .map(|(_, until)| *until)
             .max()
     }
 
@@ -99,26 +105,27 @@ impl PodRecords {
         })
     }
 
-    /// All of it, the oldest answer first.
+    /// All of it, what is over before what lives, and the oldest first of each.
     pub(super) fn remembered(&self) -> Vec<RememberedRecord> {
-        self.by_age
-            .iter()
-            .filter_map(|(_, name, address)| {
-                let life = self.names.get(name)?.get(address)?;
-                Some(RememberedRecord {
-                    name: Arc::clone(name),
-                    address: *address,
-                    expires: life.until,
-                })
+        let live = self.by_age.iter().filter_map(|(_, name, address)| {
+            let life = self.names.get(name)?.get(address)?;
+            Some(RememberedRecord {
+                name: Arc::clone(name),
+                address: *address,
+                expires: life.until,
             })
-            .collect()
+        });
+        self.lapsed.remembered().chain(live).collect()
     }
 
     /// The address of a name that was told longest ago, when the name has more than `limit`.
     pub(super) fn oldest_address_over(&self, pod: &PodKey, name: &DnsName, limit: usize) -> Option<Told> {
         let (name, lives) = self.names.get_key_value(name)?;
-        let oldest = lives.iter().min_by_key(|(address, life)| (life.answer, *address));
-        let (address, _) = oldest.filter(|_| lives.len() > limit)?;
+        // They are looked through only when there are too many: this is asked at every answer.
+        let lives = Some(lives).filter(|lives| lives.len() > limit)?;
+        let (address, _) = lives
+            .iter()
+            .min_by_key(|(address, life)| (life.answer, *address))?;
         Some(Told {
             pod: pod.clone(),
             name: Arc::clone(name),
@@ -151,7 +158,8 @@ impl PodRecords {
         self.by_age.len()
     }
 
+    /// Whether nothing is known of it, not even what is over.
     pub(super) fn is_empty(&self) -> bool {
-        self.by_age.is_empty()
+        self.by_age.is_empty() && self.lapsed.len() == 0
     }
 }

@@ -8,7 +8,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// All that one run of a pod was told and may still use.
+/// All that one run of a pod was told and may still use, new connections or open ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
     /// The pod.
@@ -17,7 +17,7 @@ pub struct Remembered {
     pub uid: Option<Arc<str>>,
     /// Its addresses; a run that has lost one was told nothing.
     pub addresses: Vec<IpAddr>,
-    /// What it was told, the oldest answer first; empty where nothing is left.
+    /// What it was told, first what is over, then the oldest answer first; empty where nothing is left.
     pub records: Vec<RememberedRecord>,
 }
 
@@ -28,6 +28,7 @@ pub struct RememberedRecord {
     pub name: Arc<DnsName>,
     /// An address that it was told.
     pub address: IpAddr,
-    /// Until when new connections may use it, grace included: it is not given again.
+    /// Until when new connections may use it, grace included: it is not given again. What is over counts for the
+    /// connections that are open.
     pub expires: Timestamp,
 }

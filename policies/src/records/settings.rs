@@ -7,6 +7,8 @@ use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
+use super::lapsed;
+
 /// The fewest addresses that a name must be able to have (NPEP-133: at least 100 for each name, also for
 /// each name under a wildcard).
 const LEAST_ADDRESSES_PER_NAME: usize = 100;
@@ -70,6 +72,12 @@ impl Default for RecordLimits {
 }
 
 impl RecordLimits {
+    /// How many may have to be kept for a later life: live ones, and such as are over.
+    #[must_use]
+    pub const fn remembered(&self) -> usize {
+        self.total.saturating_add(lapsed::MOST)
+    }
+
     pub(super) fn addresses_per_name(&self) -> usize {
         self.addresses_per_name.max(LEAST_ADDRESSES_PER_NAME)
     }

@@ -11,7 +11,7 @@ use egret_shared::time::Timestamp;
 use crate::compile::{NamedSet, SetContent, Use};
 use crate::model::Direction;
 use crate::records::Records;
-use crate::rules::{Member, MembersChanged, SetId};
+use crate::rules::{Lapsed, Member, MembersChanged, SetId};
 
 use super::{Changed, User};
 
@@ -31,6 +31,8 @@ pub(super) struct LiveSet {
     pub(super) users: BTreeMap<User, Use>,
     /// Whether a backend was told to make it.
     pub(super) is_programmed: bool,
+    /// Whether a backend knows the records that were over before.
+    pub(super) is_lapsed_told: bool,
     /// In order. A big set has thousands of contributors with one or two members each.
     contributions: BTreeMap<Contributor, Box<[Member]>>,
     members: BTreeMap<Member, Standing>,
@@ -52,6 +54,7 @@ impl LiveSet {
             named,
             users: BTreeMap::new(),
             is_programmed: false,
+            is_lapsed_told: false,
             contributions: BTreeMap::new(),
             members: BTreeMap::new(),
             touched: Vec::new(),
@@ -127,7 +130,6 @@ impl LiveSet {
             | SetContent::NodeAddresses(_)
             | SetContent::Cluster
             | SetContent::ApiServer
-            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => false,
         }
     }
@@ -144,9 +146,21 @@ impl LiveSet {
             | SetContent::NodeAddresses(_)
             | SetContent::Cluster
             | SetContent::ApiServer
-            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => None,
         }
+    }
+
+    /// What the set would hold beyond its members if no time were over, unless a backend was told of that. What ends from
+    /// here on it sees itself.
+    pub(super) fn take_lapsed(&mut self, id: SetId, records: &Records) -> Option<Lapsed> {
+        if std::mem::replace(&mut self.is_lapsed_told, true) {
+            return None;
+        }
+        let SetContent::Records { pod, patterns, .. } = &self.named.content else {
+            return None;
+        };
+        let addresses: Vec<_> = records.lapsed(pod, patterns).into_iter().collect();
+        (!addresses.is_empty()).then_some(Lapsed { set: id, addresses })
     }
 
     /// Forgets a member that has timed out wherever it is; returns whether it is gone.
@@ -213,7 +227,6 @@ impl LiveSet {
                 | SetContent::NodeAddresses(_)
                 | SetContent::Cluster
                 | SetContent::ApiServer
-                | SetContent::ApiServerBehind(..)
                 | SetContent::ApiServerAddresses,
                 _,
             ) => {

@@ -271,6 +271,7 @@ impl Situation {
             all.revision = batch.revision;
             all.sets_created.extend(batch.sets_created);
             all.members_changed.extend(batch.members_changed);
+            all.lapsed.extend(batch.lapsed);
             all.rules_replaced.extend(batch.rules_replaced);
             all.node_rules = batch.node_rules.or(all.node_rules.take());
             all.pods_removed.extend(batch.pods_removed);
@@ -333,6 +334,12 @@ impl Situation {
             decision.verdict,
             self.world.decide(connection, self.now),
             "{connection:?}: the memory says {decision:?}, the oracle does not"
+        );
+        let open = self.memory.decide_open(connection, self.now);
+        assert_eq!(
+            open.verdict,
+            self.world.decide_open(connection, self.now),
+            "{connection:?}, open before: the memory says {open:?}, the oracle does not"
         );
         decision
     }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetListing};
-use egret_policies::rules::{Member, MembersChanged, SetId, SetKind, SetSpec};
+use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
@@ -26,6 +26,8 @@ struct Wanted {
     description: String,
     /// With records that are over, as long as there are not too many: what they opened may still be open.
     members: BTreeMap<Member, Option<Timestamp>>,
+    /// At how many members those that are over are counted again.
+    room: usize,
 }
 
 /// What the kernel holds of a set.
@@ -134,6 +136,7 @@ impl Sets {
                 kind: spec.kind,
                 description,
                 members: BTreeMap::new(),
+                room: MOST_LAPSED,
             });
         }
     }
@@ -148,6 +151,19 @@ impl Sets {
                 wanted.members.remove(member);
             }
             wanted.members.extend(change.added.iter().copied());
+        }
+    }
+
+    /// Takes records that were over before their set was made.
+    pub(super) fn note_lapsed(&mut self, all: &[Lapsed]) {
+        for lapsed in all {
+            let Some(wanted) = self.wanted.get_mut(&lapsed.set) else {
+                continue;
+            };
+            for (address, ended) in &lapsed.addresses {
+                let member = wanted.members.entry(Member::Address(*address));
+                member.or_insert(Some(*ended));
+            }
         }
     }
 
@@ -169,6 +185,9 @@ impl Sets {
             let touched: BTreeSet<Held> = members.flat_map(|member| members::held_as(*member)).collect();
             let target = members::target(&wanted.members, Some(&touched));
             self.write(change.set, &touched, &target, now);
+            if let Some(wanted) = self.wanted.get_mut(&change.set) {
+                wanted.make_room(now);
+            }
         }
     }
 
@@ -354,6 +373,14 @@ impl Sets {
 const MOST_LAPSED: usize = 4096;
 
 impl Wanted {
+    /// Forgets what it may when it has grown; where most members live, it is looked through ever more rarely.
+    fn make_room(&mut self, now: Timestamp) {
+        if self.kind == SetKind::Records && self.members.len() > self.room {
+            self.forget_oldest(now);
+            self.room = MOST_LAPSED.max(self.members.len()) * 2;
+        }
+    }
+
     /// Forgets records that are over, the oldest first, as far as there are too many.
     fn forget_oldest(&mut self, now: Timestamp) {
         let mut lapsed: Vec<Timestamp> = self

@@ -1,0 +1,103 @@
+//! Records whose time is over. They open nothing; but what a pod opened while they lived may be open still, and goes on
+//! as long as a rule names what it was told. So they are remembered, for rules that are made later.
+//!
+//! Nothing says when the last of those connections ends, so their number is bounded instead: the oldest is forgotten
+//! first, and no pod makes another forget as long as it has more itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_shared::name::{DnsName, NamePattern};
+use egret_shared::time::Timestamp;
+
+use super::RememberedRecord;
+
+/// The most of one pod.
+pub(super) const MOST_OF_POD: usize = 2_048;
+/// The most of all pods together.
+pub(super) const MOST: usize = 50_000;
+
+/// The records of a pod that are over.
+#[derive(Debug, Default)]
+pub(super) struct Lapsed {
+    ends: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Timestamp>>,
+    by_end: BTreeSet<(Timestamp, Arc<DnsName>, IpAddr)>,
+}
+
+impl Lapsed {
+    /// Remembers a record that ended then.
+    pub(super) fn keep(&mut self, name: &Arc<DnsName>, address: IpAddr, ended: Timestamp) {
+        let before = self
+            .ends
+            .entry(Arc::clone(name))
+            .or_default()
+            .insert(address, ended);
+        if let Some(before) = before {
+            self.by_end.remove(&(before, Arc::clone(name), address));
+        }
+        self.by_end.insert((ended, Arc::clone(name), address));
+    }
+
+    /// The name as it is kept.
+    pub(super) fn shared_name(&self, name: &DnsName) -> Option<Arc<DnsName>> {
+        self.ends.get_key_value(name).map(|(kept, _)| Arc::clone(kept))
+    }
+
+    /// Forgets a record: it lives again.
+    pub(super) fn forget(&mut self, name: &DnsName, address: IpAddr) {
+        let Some((name, ends)) = self.ends.get_key_value(name) else {
+            return;
+        };
+        if let Some(ended) = ends.get(&address).copied() {
+            self.take(&(ended, Arc::clone(name), address));
+        }
+    }
+
+    /// Forgets the one that ended first; whether there was one.
+    pub(super) fn forget_oldest(&mut self) -> bool {
+        let oldest = self.by_end.first().cloned();
+        if let Some(oldest) = &oldest {
+            self.take(oldest);
+        }
+        oldest.is_some()
+    }
+
+    fn take(&mut self, entry: &(Timestamp, Arc<DnsName>, IpAddr)) {
+        let (_, name, address) = entry;
+        self.by_end.remove(entry);
+        if let Some(ends) = self.ends.get_mut(name) {
+            ends.remove(address);
+            if ends.is_empty() {
+                self.ends.remove(name);
+            }
+        }
+    }
+
+    /// The addresses of these names, each with its last end.
+    pub(super) fn addresses(&self, patterns: &BTreeSet<NamePattern>) -> BTreeMap<IpAddr, Timestamp> {
+        let named = self
+            .ends
+            .iter()
+            .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)));
+        let mut addresses = BTreeMap::new();
+        for (address, ended) in named.flat_map(|(_, ends)| ends) {
+            let last = addresses.entry(*address).or_insert(*ended);
+            *last = (*last).max(*ended);
+        }
+        addresses
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn remembered(&self) -> impl Iterator<Item = RememberedRecord> {
+        self.by_end.iter().map(|(ended, name, address)| RememberedRecord {
+            name: Arc::clone(name),
+            address: *address,
+            expires: *ended,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_end.len()
+    }
+}
