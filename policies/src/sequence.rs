@@ -296,7 +296,7 @@ impl Sets {
                 }
                 contribute_services(&mut set, index);
             }
-            SetContent::ApiServer | SetContent::ApiServerAddresses => {
+            SetContent::ApiServer | SetContent::ApiServerBehind(..) | SetContent::ApiServerAddresses => {
                 self.of_api_server.insert(named.id);
                 let members = named.content.members_of_api_server(index);
                 set.contribute(Contributor::Policy, members);
@@ -347,6 +347,7 @@ impl Sets {
             | SetContent::Nodes(_)
             | SetContent::NodeAddresses(_)
             | SetContent::ApiServer
+            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses
             | SetContent::Records { .. } => {}
         }

@@ -52,8 +52,9 @@ impl Question<'_> {
                     && self.port_matches(subject, rule, None)
             }
             Peer::ApiServer => {
-                self.world.is_at_api_server(address, self.connection.protocol)
-                    && self.port_matches(subject, rule, None)
+                let protocol = self.connection.protocol;
+                (self.world.is_at_api_server(address, protocol) && self.port_matches(subject, rule, None))
+                    || self.world.is_behind_api_server(address, protocol, &rule.ports)
             }
             Peer::Names(patterns) => {
                 let is_told = self.world.told.iter().any(|told| {

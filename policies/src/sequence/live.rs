@@ -130,6 +130,7 @@ impl LiveSet {
             | SetContent::NodeAddresses(_)
             | SetContent::Cluster
             | SetContent::ApiServer
+            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => false,
         }
     }
@@ -146,6 +147,7 @@ impl LiveSet {
             | SetContent::NodeAddresses(_)
             | SetContent::Cluster
             | SetContent::ApiServer
+            | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => None,
         }
     }
@@ -227,6 +229,7 @@ impl LiveSet {
                 | SetContent::NodeAddresses(_)
                 | SetContent::Cluster
                 | SetContent::ApiServer
+                | SetContent::ApiServerBehind(..)
                 | SetContent::ApiServerAddresses,
                 _,
             ) => {
