@@ -1,7 +1,7 @@
 //! The sets in use: what each should hold, what a backend was told that it holds, and which pods' rules
 //! name it. A set is made when the first rule names it and goes when the last one is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,10 +16,12 @@ use crate::rules::{Member, MembersChanged, SetId};
 
 mod live;
 mod watch;
+mod by_name;
 mod order;
 
 pub(crate) use order::Batches;
 
+use by_name::ByName;
 use live::{Contributor, LiveSet};
 use order::Effect;
 use watch::Watch;
@@ -34,13 +36,14 @@ pub(crate) enum User {
 /// All sets that rules name, or that a backend still has.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
-    live: BTreeMap<SetId, LiveSet>,
+    /// By name, never walked through: the order of anything must not depend on it.
+    live: HashMap<SetId, LiveSet>,
     of_pods: Watch,
     of_nodes: BTreeSet<SetId>,
     of_services: BTreeSet<SetId>,
     of_api_server: BTreeSet<SetId>,
     of_dns: BTreeSet<SetId>,
-    of_records: BTreeMap<PodKey, BTreeSet<SetId>>,
+    of_records: ByName,
     touched: BTreeSet<SetId>,
     /// How rules that were just replaced named sets: a backend goes by them until it has the new ones.
     former: BTreeMap<SetId, Vec<Use>>,
@@ -174,14 +177,18 @@ impl Sets {
         !self.of_services.is_empty()
     }
 
-    /// A record came, changed or went; returns whether any set is about it.
-    pub(crate) fn refresh_record(&mut self, told: &Told) -> bool {
+    /// Records came, changed or went; returns whether any set is about them. Those of one answer have one name, which
+    /// is compared once.
+    pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> bool {
         let mut is_wanted = false;
-        for id in self.of_records.get(&told.pod).into_iter().flatten() {
-            if let Some(set) = self.live.get_mut(id).filter(|set| set.is_about(&told.name)) {
-                set.touch(Member::Address(told.address));
-                self.touched.insert(*id);
-                is_wanted = true;
+        for told in changed.chunk_by(|one, other| (&one.pod, &one.name) == (&other.pod, &other.name)) {
+            let Told { pod, name, .. } = &told[0];
+            for id in self.of_records.about(pod, name) {
+                if let Some(set) = self.live.get_mut(&id) {
+                    set.touch(told.iter().map(|told| Member::Address(told.address)));
+                    self.touched.insert(id);
+                    is_wanted = true;
+                }
             }
         }
         is_wanted
@@ -189,26 +196,26 @@ impl Sets {
 
     /// Of a pod more is known that is over; returns whether a set is to be told.
     pub(crate) fn refresh_lapsed(&mut self, pod: &PodKey) -> bool {
-        let ids = self.of_records.get(pod);
-        for id in ids.into_iter().flatten() {
+        let ids = self.of_records.of_pod(pod);
+        for id in &ids {
             if let Some(set) = self.live.get_mut(id) {
                 set.is_lapsed_told = false;
                 self.touched.insert(*id);
             }
         }
-        ids.is_some()
+        !ids.is_empty()
     }
 
     /// A record ended with its time: whoever holds it has dropped it too. Returns whether something is
     /// left to be said nevertheless.
     pub(crate) fn expire_record(&mut self, told: &Told, records: &Records, now: Timestamp) -> bool {
         let mut is_left = false;
-        for id in self.of_records.get(&told.pod).into_iter().flatten() {
-            if let Some(set) = self.live.get_mut(id).filter(|set| set.is_about(&told.name)) {
+        for id in self.of_records.about(&told.pod, &told.name) {
+            if let Some(set) = self.live.get_mut(&id) {
                 let lives_on = set.record_expiry(told.address, records).is_some();
                 if !lives_on && !set.drop_expired(Member::Address(told.address), now) {
-                    set.touch(Member::Address(told.address));
-                    self.touched.insert(*id);
+                    set.touch([Member::Address(told.address)]);
+                    self.touched.insert(id);
                     is_left = true;
                 }
             }
@@ -311,11 +318,9 @@ impl Sets {
                 set.contribute(Contributor::Policy, members);
             }
             SetContent::Records { pod, patterns, .. } => {
-                self.of_records.entry(pod.clone()).or_default().insert(named.id);
+                self.of_records.insert(named.id, pod, patterns);
                 let addresses: BTreeSet<IpAddr> = records.addresses(pod, patterns);
-                for address in addresses {
-                    set.touch(Member::Address(address));
-                }
+                set.touch(addresses.into_iter().map(Member::Address));
             }
         }
         self.live.insert(named.id, set);
@@ -342,27 +347,19 @@ impl Sets {
                 self.of_pods.remove(id, namespaces, pods);
             }
             SetContent::Cluster => self.of_pods.remove_everywhere(id),
+            SetContent::Records { pod, patterns, .. } => self.of_records.remove(id, pod, patterns),
             SetContent::DnsStandIn { .. }
             | SetContent::Networks(_)
             | SetContent::Nodes(_)
             | SetContent::NodeAddresses(_)
             | SetContent::ApiServer
             | SetContent::ApiServerBehind(..)
-            | SetContent::ApiServerAddresses
-            | SetContent::Records { .. } => {}
+            | SetContent::ApiServerAddresses => {}
         }
         self.of_nodes.remove(&id);
         self.of_services.remove(&id);
         self.of_api_server.remove(&id);
         self.of_dns.remove(&id);
-        if let SetContent::Records { pod, .. } = &set.named.content
-            && let Some(ids) = self.of_records.get_mut(pod)
-        {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.of_records.remove(pod);
-            }
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod situation;
 
-use egret_policies::compiler::{Compiler, Event, InSync};
+use egret_policies::compiler::{Compiler, Event, InSync, Work};
 use egret_policies::memory::Memory;
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::{Entity, Pod};
@@ -99,4 +99,79 @@ fn a_policy_touches_the_pods_that_it_selects() {
     assert_eq!(batch.sets_destroyed.len(), 1);
     let settled = compiler.revision();
     assert_eq!(compiler.handle(Event::Apply(same()), START), settled);
+}
+
+/// What was done between two moments.
+fn work_of(compiler: &mut Compiler<InSync>, event: Event) -> Work {
+    let before = compiler.work();
+    compiler.handle(event, START);
+    while compiler.poll_batch(START).is_some() {}
+    let after = compiler.work();
+    Work {
+        pods_compiled: after.pods_compiled - before.pods_compiled,
+        policies_filled: after.policies_filled - before.policies_filled,
+        sets_asked: after.sets_asked - before.sets_asked,
+    }
+}
+
+fn work(pods_compiled: usize, policies_filled: usize, sets_asked: usize) -> Work {
+    Work {
+        pods_compiled,
+        policies_filled,
+        sets_asked,
+    }
+}
+
+/// The work is counted, not timed: it is the same on every machine.
+#[test]
+fn what_does_not_concern_the_node_costs_it_nothing() {
+    let (mut compiler, _) = compiled();
+    let elsewhere = |name: &str, team: &str| {
+        let mut pod = pod(name, &format!("team={team}"), &["10.2.0.1"]);
+        pod.node = Some("there".into());
+        Event::Apply(Entity::Pod(pod))
+    };
+    let policy = |peers| {
+        let policy = network_policy("elsewhere/p", "group=g7").egress(vec![allow(peers)]);
+        Event::Apply(Entity::Policy(policy))
+    };
+    for (event, expected, story) in [
+        (elsewhere("elsewhere/a", "none"), work(0, 0, 0), "a pod in no set"),
+        (elsewhere("elsewhere/a", "other"), work(0, 0, 0), "its label"),
+        (
+            policy(pods("team=t1")),
+            work(0, 0, 0),
+            "a policy of a namespace without a pod here",
+        ),
+        (policy(pods("team=t2")), work(0, 0, 0), "a change of it"),
+        (
+            elsewhere("elsewhere/a", "t1"),
+            work(0, 0, 1),
+            "a pod that comes into one set",
+        ),
+        (
+            elsewhere("elsewhere/a", "t2"),
+            work(0, 0, 2),
+            "and from there into another",
+        ),
+    ] {
+        assert_eq!(work_of(&mut compiler, event), expected, "{story}");
+    }
+}
+
+#[test]
+fn a_change_of_one_policy_fills_in_no_other() {
+    let (mut compiler, _) = compiled();
+    let one = network_policy("shop/p7", "group=g7").egress(vec![allow(pods("team=t8"))]);
+    let all = admin_policy("all", 1, "").egress(vec![deny(pods("team=t9"))]);
+    let nobody = admin_policy("nobody", 1, "group=none").egress(vec![deny(pods("team=t9"))]);
+    let tenth = LOCAL / 10;
+    for (policy, expected, story) in [
+        (one, work(tenth, tenth, 0), "one that selects a tenth of the pods"),
+        (all, work(LOCAL, LOCAL, 0), "one that selects all of them"),
+        (nobody, work(0, 0, 0), "one that selects none"),
+    ] {
+        let event = Event::Apply(Entity::Policy(policy));
+        assert_eq!(work_of(&mut compiler, event), expected, "{story}");
+    }
 }

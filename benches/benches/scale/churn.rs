@@ -38,12 +38,13 @@ struct Outcome {
     members: usize,
 }
 
-/// Every kind of change in one cluster.
-pub(crate) fn table(elsewhere: Elsewhere) {
+/// Every kind of change in one cluster, or those with one of some words.
+pub(crate) fn table(elsewhere: Elsewhere, words: &[&str]) {
     let mut node = Node::new(elsewhere);
     println!("| change | CPU µs p50 | p99 | max | wall µs p99 | pods with new rules | members changed |");
     println!("|---|---|---|---|---|---|---|");
-    for mut change in changes() {
+    let is_asked = |change: &Change| words.is_empty() || words.iter().any(|word| change.what.contains(word));
+    for mut change in changes().filter(is_asked) {
         let outcome = node.measure(&mut change);
         println!(
             "| {} | {:.1} | {:.1} | {:.1} | {:.1} | {} | {} |",
@@ -85,7 +86,7 @@ fn flat_changes() -> impl Iterator<Item = Change> {
     [
         label_here(),
         policy_here(),
-        new_answer(),
+        answer_for_one_policy(),
         policy_elsewhere(),
         label_elsewhere(),
     ]
@@ -131,6 +132,7 @@ fn changes() -> impl Iterator<Item = Change> {
         policy_elsewhere(),
         policy_of_all_pods(),
         pod_comes_and_goes(),
+        answer_for_one_policy(),
         new_answer(),
         known_answer(),
     ]
@@ -245,11 +247,23 @@ fn pod_comes_and_goes() -> Change {
 fn new_answer() -> Change {
     let mut next = u32::from(Ipv4Addr::new(100, 64, 0, 0));
     Change {
-        what: "an answer with 4 new addresses",
+        what: "an answer with 4 new addresses, for a name that 11 policies of the pod have",
         rounds: 10_000,
         event: Box::new(move |round, now| {
             next += 4;
-            Event::Observed(answer(round, next, now))
+            Event::Observed(answer(round, "cdn", next, now))
+        }),
+    }
+}
+
+fn answer_for_one_policy() -> Change {
+    let mut next = u32::from(Ipv4Addr::new(100, 96, 0, 0));
+    Change {
+        what: "an answer with 4 new addresses, for a name that one policy has",
+        rounds: 10_000,
+        event: Box::new(move |round, now| {
+            next += 4;
+            Event::Observed(answer(round, "fw", next, now))
         }),
     }
 }
@@ -257,21 +271,21 @@ fn new_answer() -> Change {
 fn known_answer() -> Change {
     let first = u32::from(Ipv4Addr::new(100, 127, 0, 0));
     Change {
-        what: "the same 4 addresses, with a later end",
+        what: "the same 4 addresses again, with a later end",
         rounds: 10_000,
-        event: Box::new(move |_, now| Event::Observed(answer(8, first, now))),
+        event: Box::new(move |_, now| Event::Observed(answer(8, "cdn", first, now))),
     }
 }
 
-/// Told to one pod after the other, for 50 names of which several policies have the pattern.
-fn answer(round: usize, first: u32, now: Timestamp) -> Observation {
+/// Told to one pod after the other, for 50 names.
+fn answer(round: usize, zone: &str, first: u32, now: Timestamp) -> Observation {
     let address = |offset| ObservedAddress {
         address: IpAddr::V4(Ipv4Addr::from(first + offset)),
         expires: now.after(Duration::from_secs(30)),
     };
     Observation {
         client: address_of(round % LOCAL),
-        question: format!("img{}.cdn{}.example.test", round / LOCAL % 10, round % 5)
+        question: format!("img{}.{zone}{}.example.test", round / LOCAL % 10, round % 5)
             .parse()
             .expect("a name"),
         chain: Vec::new(),

@@ -1,6 +1,7 @@
 //! Promise S-4: 10,000 policies and 5,000 pods, 110 of them on this node: the first compilation, what a change costs
 //! afterwards, whether what does not concern the node costs anything, and the commands of `egret` on many manifests.
 //!
+//! `cargo bench -p egret-benches --bench scale -- changes answer` measures only changes with this word.
 //! Prints Markdown. Times are CPU times of one thread, so that other work on the machine changes them little.
 
 mod churn;
@@ -23,6 +24,10 @@ fn main() -> anyhow::Result<()> {
         [first::OBJECTS] => first::compile_objects(),
         [first::MANIFESTS, folder] => first::compile_manifests(folder.as_ref()),
         [] => all(),
+        ["changes", some @ ..] => {
+            churn::table(Elsewhere::TARGET, some);
+            Ok(())
+        }
         _ => anyhow::bail!("no arguments are known but those of cargo: {words:?}"),
     }
 }
@@ -31,7 +36,7 @@ fn all() -> anyhow::Result<()> {
     println!("## First compilation\n");
     first::measure().context("first compilation")?;
     println!("\n## One change\n");
-    churn::table(Elsewhere::TARGET);
+    churn::table(Elsewhere::TARGET, &[]);
     println!("\n## What is elsewhere\n");
     churn::flatness();
     println!("\n## Commands\n");

@@ -173,11 +173,9 @@ impl Engine {
             .any(|pattern| pattern.matches(&observation.question))
     }
 
-    fn refresh_records(&mut self, changed: &[Told]) {
-        for told in changed {
-            if self.sets.refresh_record(told) {
-                self.mark();
-            }
+    pub(super) fn refresh_records(&mut self, changed: &[Told]) {
+        if self.sets.refresh_records(changed) {
+            self.mark();
         }
     }
 }

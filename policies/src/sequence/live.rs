@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_shared::name::DnsName;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -113,26 +112,9 @@ impl LiveSet {
         self.set(member, Standing { told, ..standing });
     }
 
-    /// Marks a member that may have changed.
-    pub(super) fn touch(&mut self, member: Member) {
-        self.touched.push(member);
-    }
-
-    /// Whether the set is made of records, and this name is one of them.
-    pub(super) fn is_about(&self, name: &DnsName) -> bool {
-        match &self.named.content {
-            SetContent::Records { patterns, .. } => patterns.iter().any(|pattern| pattern.matches(name)),
-            SetContent::Pods { .. }
-            | SetContent::PodPorts { .. }
-            | SetContent::DnsStandIn { .. }
-            | SetContent::Networks(_)
-            | SetContent::Nodes(_)
-            | SetContent::NodeAddresses(_)
-            | SetContent::Cluster
-            | SetContent::ApiServer
-            | SetContent::ApiServerBehind(..)
-            | SetContent::ApiServerAddresses => false,
-        }
+    /// Marks members that may have changed.
+    pub(super) fn touch(&mut self, members: impl IntoIterator<Item = Member>) {
+        self.touched.extend(members);
     }
 
     /// Until when an address is in a set that is made of records.
@@ -184,23 +166,26 @@ impl LiveSet {
         touched.sort_unstable();
         touched.dedup();
         for member in touched {
-            self.drop_expired(member, now);
-            let told = self.told(member);
-            match (told, self.wanted(member, records)) {
+            let standing = self.members.get(&member).copied().unwrap_or_default();
+            let told = standing.told.filter(|told| told.is_none_or(|until| until > now));
+            let told = match (told, self.wanted(member, standing, records)) {
                 (None, Some(until)) => {
                     has_new = true;
                     added.push((member, until));
-                    self.tell(member, Some(until));
+                    Some(until)
                 }
                 (Some(before), Some(until)) if before < until => {
                     added.push((member, until));
-                    self.tell(member, Some(until));
+                    Some(until)
                 }
                 (Some(_), None) => {
                     removed.push(member);
-                    self.tell(member, None);
+                    None
                 }
-                (Some(_), Some(_)) | (None, None) => {}
+                (Some(_), Some(_)) | (None, None) => told,
+            };
+            if told != standing.told {
+                self.set(member, Standing { told, ..standing });
             }
         }
         (!added.is_empty() || !removed.is_empty()).then_some(Changed {
@@ -214,7 +199,7 @@ impl LiveSet {
     }
 
     /// Whether a member should be there, and if it is a record until when.
-    fn wanted(&self, member: Member, records: &Records) -> Option<Option<Timestamp>> {
+    fn wanted(&self, member: Member, standing: Standing, records: &Records) -> Option<Option<Timestamp>> {
         match (&self.named.content, member) {
             (SetContent::Records { .. }, Member::Address(address)) => {
                 self.record_expiry(address, records).map(Some)
@@ -232,12 +217,7 @@ impl LiveSet {
                 | SetContent::ApiServerBehind(..)
                 | SetContent::ApiServerAddresses,
                 _,
-            ) => {
-                let standing = self.members.get(&member);
-                standing
-                    .is_some_and(|standing| standing.contributors > 0)
-                    .then_some(None)
-            }
+            ) => (standing.contributors > 0).then_some(None),
         }
     }
 
