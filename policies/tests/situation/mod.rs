@@ -273,7 +273,7 @@ impl Situation {
             all.members_changed.extend(batch.members_changed);
             all.lapsed.extend(batch.lapsed);
             all.rules_replaced.extend(batch.rules_replaced);
-            all.node_rules = batch.node_rules.or(all.node_rules.take());
+            all.node_rules = batch.node_rules.or_else(|| all.node_rules.take());
             all.pods_removed.extend(batch.pods_removed);
             all.reevaluate.extend(batch.reevaluate);
             all.sets_destroyed.extend(batch.sets_destroyed);
