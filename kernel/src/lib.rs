@@ -12,7 +12,9 @@ pub mod ipset;
 pub mod conntrack;
 // Interfaces, addresses, routes, and news of their changes.
 pub mod links;
-// The wire under the last three.
+// Sockets of programs: end one.
+pub mod sockets;
+// The wire under the last four.
 pub mod netlink;
 
 use std::net::IpAddr;

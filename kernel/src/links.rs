@@ -30,6 +30,8 @@ pub struct Interface {
     pub link: Option<u32>,
     /// The hardware address; empty where the interface has none.
     pub hardware: Vec<u8>,
+    /// The namespace that `link` is in, by the number that this one has for it; none where that is this one.
+    pub link_namespace: Option<u32>,
 }
 
 /// An address of this host.
@@ -109,6 +111,18 @@ impl Links {
         self.one_interface(&Request::new("interface by index", RTM_GETLINK, 0, &header))
     }
 
+    /// The number that this namespace has for another one; none while no link leads there.
+    pub fn namespace_id(&mut self, namespace: BorrowedFd<'_>) -> Result<Option<u32>, Error> {
+        let descriptor = namespace.as_raw_fd().to_ne_bytes();
+        let request = Request::new("number of a namespace", RTM_GETNSID, 0, &[0; NAMESPACE_HEADER])
+            .bytes(NETNSA_FD, &descriptor);
+        let found = self.socket.ask(&request, |answer| {
+            let (_, attributes) = answer.split::<NAMESPACE_HEADER>()?;
+            Ok(attributes.native32(NETNSA_NSID))
+        })?;
+        Ok(found.into_iter().find(|id| *id != NO_NAMESPACE))
+    }
+
     fn one_interface(&mut self, request: &Request) -> Result<Option<Interface>, Error> {
         match self.socket.ask(request, read_interface) {
             Ok(found) => Ok(found.into_iter().next()),
@@ -122,6 +136,14 @@ impl Links {
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
+/// `struct rtgenmsg`, padded; attributes of `linux/net_namespace.h`.
+const NAMESPACE_HEADER: usize = 4;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+/// `NETNSA_NSID_NOT_ASSIGNED`, -1.
+const NO_NAMESPACE: u32 = u32::MAX;
+const RTM_GETNSID: u16 = 90;
+const IFLA_LINK_NETNSID: u16 = 37;
 
 fn route_request(address: IpAddr) -> Request {
     let (family, octets) = match address {
@@ -216,6 +238,7 @@ fn interface(
         master: attributes.native32(IFLA_MASTER),
         link: attributes.native32(IFLA_LINK),
         hardware: attributes.get(IFLA_ADDRESS).unwrap_or_default().to_vec(),
+        link_namespace: attributes.native32(IFLA_LINK_NETNSID),
     }
 }
 
