@@ -557,7 +557,7 @@ fn bomb(first: &str, repeat: impl Fn(&str) -> String) -> Vec<u8> {
 
 #[test]
 fn what_grows_while_it_is_read_is_refused() {
-    let ten = |of: &str| vec![of; 10].join(", ");
+    let ten = |of: &str| [of; 10].join(", ");
     let lists = bomb("[x]", |alias| format!("[{}]", ten(alias)));
     let fields = bomb("{x: y}", |alias| {
         let fields: Vec<String> = (0..10).map(|number| format!("k{number}: {alias}")).collect();
