@@ -1,5 +1,7 @@
 //! dnsd in the place of the DNS Service: rules about its pods at port 53 are rules about dnsd.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
 mod situation;
 
 use egret_policies::compiler::{DnsStandIn, PodToOwnNode, Settings};
