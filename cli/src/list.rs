@@ -1,7 +1,9 @@
 //! `egret list`: all connections that the policies in manifests allow.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
+use std::rc::Rc;
 
 use clap::{Args, ValueEnum};
 use comfy_table::Cell;
@@ -14,9 +16,10 @@ use crate::reach::fold::{Folding, Unit};
 use crate::reach::input::{From, ReachError};
 use crate::reach::json::EndsJson;
 use crate::reach::load::Loaded;
-use crate::reach::merge::{Row, merge};
+use crate::reach::merge::{Row, merge, merge_way};
 use crate::reach::names::Everybody;
-use crate::reach::points::Point;
+use crate::reach::place::{Place, Way};
+use crate::reach::points::{Extent, Point, way_between};
 use crate::reach::ports::PortSet;
 use crate::verdict::table::{PLAIN, count, empty_table, header};
 
@@ -89,7 +92,7 @@ impl Arguments {
         let objects = || -> Vec<Allowed<'_>> { rows.iter().map(object).collect() };
         match self.output {
             Output::Table => write!(out, "{}", table(&units, &rows))?,
-            Output::Json => write_json(&objects(), out)?,
+            Output::Json => write_json(rows.iter().map(object), out)?,
             Output::Yaml => write_yaml(&objects(), out)?,
             Output::Dot => write!(out, "{}", dot::render(&units, &rows))?,
         }
@@ -98,25 +101,41 @@ impl Arguments {
     }
 }
 
-/// All connections that are allowed.
+/// All connections that are allowed. Those that pods open come first, pod by pod: nothing is collected besides rows.
 #[must_use]
-pub fn connections(reach: &Reach, units: &[Unit]) -> Vec<Row<PortSet>> {
-    let mut points = Vec::new();
+pub fn connections(reach: &Reach, units: &[Unit]) -> Vec<Row<Rc<PortSet>>> {
+    let (mut rows, mut opened_by_others) = (Vec::new(), Vec::new());
     for unit in units {
         for other in units {
-            points.extend(reach.between_pods(unit, other));
+            let allowed = reach.allowed_between(unit, other).map(|(family, ports)| {
+                let ports = Some(ports).filter(|ports| !ports.is_empty());
+                (Extent::Family(family), ports)
+            });
+            merge_way(&way_between(unit, other), allowed, &mut rows);
         }
-        points.extend(reach.with_nodes(unit));
-        for direction in Direction::ALL {
-            let cuts = reach.cuts(unit, direction);
-            points.extend(reach.with_outside(unit, direction, &cuts));
-            points.extend(reach.with_names(unit, &cuts));
-        }
+        let (by_others, by_pods): (Vec<Row<_>>, Vec<Row<_>>) = merge(with_others(reach, unit))
+            .into_iter()
+            .partition(|row| matches!(row.way.to, Place::Pods(_)));
+        rows.extend(by_pods);
+        opened_by_others.extend(by_others);
     }
-    merge(points.into_iter().map(|point| {
+    opened_by_others.sort_by(|one, other| one.way.cmp(&other.way));
+    rows.append(&mut opened_by_others);
+    rows
+}
+
+/// What is allowed between pods and whatever is no pod.
+fn with_others(reach: &Reach, unit: &Unit) -> impl Iterator<Item = (Way, Extent, Option<Rc<PortSet>>)> {
+    let mut points = reach.with_nodes(unit);
+    for direction in Direction::ALL {
+        let cuts = reach.cuts(unit, direction);
+        points.extend(reach.with_outside(unit, direction, &cuts));
+        points.extend(reach.with_names(unit, &cuts));
+    }
+    points.into_iter().map(|point| {
         let ports = Some(ports(&point)).filter(|ports| !ports.is_empty());
-        (point.way, point.extent, ports)
-    }))
+        (point.way, point.extent, ports.map(Rc::new))
+    })
 }
 
 /// What is allowed; of names, what is allowed because of them.
@@ -128,18 +147,32 @@ fn ports(point: &Point) -> PortSet {
     }
 }
 
-fn object(row: &Row<PortSet>) -> Allowed<'_> {
+fn object(row: &Row<Rc<PortSet>>) -> Allowed<'_> {
     Allowed {
         ends: EndsJson::of(row),
         ports: &row.value,
     }
 }
 
-fn table(units: &[Unit], rows: &[Row<PortSet>]) -> String {
+fn table(units: &[Unit], rows: &[Row<Rc<PortSet>>]) -> String {
     let mut table = empty_table(PLAIN);
     table.set_header(["FROM", "TO", "PORTS"].map(header));
-    for several in Everybody::of(units).gather(rows, words) {
-        table.add_row([several.from.join("\n"), several.to.join("\n"), several.said].map(Cell::new));
+    // The same ports are allowed on most ways: their text is made once.
+    let texts = RefCell::new(HashMap::new());
+    let said = |row: &Row<Rc<PortSet>>| -> Rc<str> {
+        let key = (Rc::as_ptr(&row.value), row.part.family());
+        let mut texts = texts.borrow_mut();
+        Rc::clone(texts.entry(key).or_insert_with(|| words(row).into()))
+    };
+    for several in Everybody::of(units).gather(rows, said) {
+        table.add_row(
+            [
+                several.from.join("\n"),
+                several.to.join("\n"),
+                several.said.to_string(),
+            ]
+            .map(Cell::new),
+        );
     }
     let pods = units.iter().map(|unit| unit.workload.pods.len()).sum();
     format!(
@@ -151,7 +184,7 @@ fn table(units: &[Unit], rows: &[Row<PortSet>]) -> String {
     )
 }
 
-fn words(row: &Row<PortSet>) -> String {
+fn words(row: &Row<Rc<PortSet>>) -> String {
     match row.part.family() {
         Some(family) => format!("{family}: {}", row.value),
         None => row.value.to_string(),

@@ -14,7 +14,6 @@ use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
 use crate::reach::input::{From, ReachError};
 use crate::reach::load::Loaded;
-use crate::reach::points::Extent;
 use crate::reach::ports::PortSet;
 use crate::verdict::row::Word;
 use crate::verdict::table::{WIDTH, empty_table, header};
@@ -115,14 +114,10 @@ impl Arguments {
 /// Of each unit, what becomes of its connections to each.
 fn judge(reach: &Reach, units: &[Unit], asked: &PortSet) -> Vec<Vec<Verdicts>> {
     let pair = |from: &Unit, to: &Unit| {
-        let family = |extent| match extent {
-            Extent::Family(family) => Some(family),
-            Extent::Whole | Extent::Address(_) | Extent::Range(..) => None,
-        };
-        let points = reach.between_pods(from, to).into_iter();
         let word = |is_allowed| if is_allowed { Word::Allow } else { Word::Deny };
-        points
-            .filter_map(|point| Some((family(point.extent)?, word(point.said.allowed().contains(asked)))))
+        let families = reach.allowed_between(from, to);
+        families
+            .map(|(family, allowed)| (family, word(allowed.contains(asked))))
             .collect()
     };
     let row = |from| units.iter().map(|to| pair(from, to)).collect();

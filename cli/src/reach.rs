@@ -50,7 +50,9 @@ pub struct Reach {
     records: BTreeMap<SetId, Arc<str>>,
     known_rules: RefCell<Known<Rules>>,
     known_facts: RefCell<Known<Facts>>,
-    judged: RefCell<HashMap<(RulesId, FactsId), Rc<Judged>>>,
+    judged: RefCell<HashMap<(RulesId, FactsId), (Rc<Judged>, PortsId)>>,
+    known_ports: RefCell<Known<PortSet>>,
+    both: RefCell<HashMap<(PortsId, PortsId), Rc<PortSet>>>,
 }
 
 /// Equal rules have one.
@@ -60,6 +62,10 @@ pub struct RulesId(usize);
 /// Equal facts have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FactsId(usize);
+
+/// Equal sets of ports have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PortsId(usize);
 
 /// What rules say of all ports.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,6 +113,8 @@ impl Reach {
             known_rules: RefCell::default(),
             known_facts: RefCell::default(),
             judged: RefCell::default(),
+            known_ports: RefCell::default(),
+            both: RefCell::default(),
             loaded,
         }
     }
@@ -135,17 +143,34 @@ impl Reach {
     /// What the rules say of an end.
     #[must_use]
     pub fn judge(&self, rules: RulesId, facts: FactsId) -> Rc<Judged> {
+        self.judge_and_know(rules, facts).0
+    }
+
+    /// What the rules of both ends allow, where the destination is served at every port.
+    #[must_use]
+    pub fn allowed(&self, egress: (RulesId, FactsId), ingress: (RulesId, FactsId)) -> Rc<PortSet> {
+        let (from, by_source) = self.judge_and_know(egress.0, egress.1);
+        let (to, by_destination) = self.judge_and_know(ingress.0, ingress.1);
+        let mut both = self.both.borrow_mut();
+        let allowed = both
+            .entry((by_source, by_destination))
+            .or_insert_with(|| Rc::new(from.allowed.intersection(&to.allowed)));
+        Rc::clone(allowed)
+    }
+
+    fn judge_and_know(&self, rules: RulesId, facts: FactsId) -> (Rc<Judged>, PortsId) {
         let key = (rules, facts);
-        if let Some(judged) = self.judged.borrow().get(&key) {
-            return Rc::clone(judged);
+        if let Some((judged, ports)) = self.judged.borrow().get(&key) {
+            return (Rc::clone(judged), *ports);
         }
         let (rules, facts) = (
             self.known_rules.borrow().get(rules.0),
             self.known_facts.borrow().get(facts.0),
         );
         let judged: Rc<Judged> = Rc::new(rules.judge(&facts).into());
-        self.judged.borrow_mut().insert(key, Rc::clone(&judged));
-        judged
+        let ports = PortsId(self.known_ports.borrow_mut().know(judged.allowed.clone()));
+        self.judged.borrow_mut().insert(key, (Rc::clone(&judged), ports));
+        (judged, ports)
     }
 
     /// What is to be known of an address of a pod or node.

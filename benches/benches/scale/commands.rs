@@ -30,7 +30,8 @@ struct Took {
     peak: f64,
 }
 
-pub(crate) fn measure() -> anyhow::Result<()> {
+/// All commands, or those with one of some words.
+pub(crate) fn measure(words: &[&str]) -> anyhow::Result<()> {
     let egret = release_folder()?.join("egret");
     if !egret.exists() {
         println!(
@@ -97,6 +98,9 @@ pub(crate) fn measure() -> anyhow::Result<()> {
             on("diff", &listed, &["--against", &against]),
         ),
     ] {
+        if !words.is_empty() && !words.iter().any(|word| what.contains(word)) {
+            continue;
+        }
         print(
             &egret,
             &Run {

@@ -1,7 +1,8 @@
 //! Promise S-4: 10,000 policies and 5,000 pods, 110 of them on this node: the first compilation, what a change costs
 //! afterwards, whether what does not concern the node costs anything, and the commands of `egret` on many manifests.
 //!
-//! `cargo bench -p egret-benches --bench scale -- changes answer` measures only changes with this word.
+//! `cargo bench -p egret-benches --bench scale -- changes answer` measures only changes with this word, and
+//! `-- commands list` only such commands.
 //! Prints Markdown. Times are CPU times of one thread, so that other work on the machine changes them little.
 
 mod churn;
@@ -24,6 +25,7 @@ fn main() -> anyhow::Result<()> {
         [first::OBJECTS] => first::compile_objects(),
         [first::MANIFESTS, folder] => first::compile_manifests(folder.as_ref()),
         [] => all(),
+        ["commands", some @ ..] => commands::measure(some),
         ["changes", some @ ..] => {
             churn::table(Elsewhere::TARGET, some);
             Ok(())
@@ -40,5 +42,5 @@ fn all() -> anyhow::Result<()> {
     println!("\n## What is elsewhere\n");
     churn::flatness();
     println!("\n## Commands\n");
-    commands::measure().context("commands")
+    commands::measure(&[]).context("commands")
 }

@@ -2,8 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use egret_policies::model::{Direction, Effect, Tier};
+use egret_shared::net::Family;
 
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Group, Unit};
@@ -27,7 +30,7 @@ pub(super) struct Compared {
 /// One of the two clusters.
 struct Side<'a> {
     reach: &'a Reach,
-    units: BTreeMap<Workload, Unit>,
+    units: BTreeMap<Arc<Workload>, Unit>,
     selection: RefCell<Selection>,
 }
 
@@ -38,13 +41,18 @@ pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
     let mut apart = before.split_groups();
     apart.extend(after.split_groups());
     let sides = [before, after].map(|reach| Side::new(reach, &apart));
-    let mut units: BTreeMap<Workload, Unit> = BTreeMap::new();
+    let mut units: BTreeMap<Arc<Workload>, Unit> = BTreeMap::new();
     for side in &sides {
         units.extend(side.units.clone());
     }
     let mut changes = Vec::new();
     for workload in units.keys() {
-        changes.extend(changes_of(&sides, workload, units.keys()));
+        for other in units.keys() {
+            if !allow_the_same(&sides, workload, other) {
+                changes.extend(changes_among(&sides, |side| side.between_pods(workload, other)));
+            }
+        }
+        changes.extend(changes_with_others(&sides, workload));
     }
     Compared {
         rows: merge(changes),
@@ -52,17 +60,26 @@ pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
     }
 }
 
-/// The changes of a workload's connections: of every way on which anything changes, all parts.
-fn changes_of<'a>(
-    sides: &[Side<'_>; 2],
-    workload: &Workload,
-    all: impl Iterator<Item = &'a Workload>,
-) -> Vec<(Way, Extent, Option<Change>)> {
+/// Whether nothing changes between two workloads that are in both: so it is with most, and nothing else is asked.
+fn allow_the_same(sides: &[Side<'_>; 2], from: &Workload, to: &Workload) -> bool {
+    let [before, after] = sides.each_ref().map(|side| side.allowed_between(from, to));
+    before.is_some() && before == after
+}
+
+/// The changes of a workload's connections with whatever is no pod.
+fn changes_with_others(sides: &[Side<'_>; 2], workload: &Workload) -> Vec<(Way, Extent, Option<Change>)> {
     let cuts = Direction::ALL.map(|direction| (direction, cuts(sides, workload, direction)));
-    let others: Vec<&Workload> = all.collect();
+    changes_among(sides, |side| side.with_others(workload, &cuts))
+}
+
+/// What changes among some connections: of every way on which anything does, all parts.
+fn changes_among<'a>(
+    sides: &[Side<'a>; 2],
+    points: impl Fn(&Side<'a>) -> Vec<Point>,
+) -> Vec<(Way, Extent, Option<Change>)> {
     let mut both: BTreeMap<(Way, Extent), Both> = BTreeMap::new();
     for (place, side) in sides.iter().enumerate() {
-        for point in side.points(workload, &others, &cuts) {
+        for point in points(side) {
             let key = (point.way.clone(), point.extent);
             both.entry(key).or_default()[place] = Some(point);
         }
@@ -175,7 +192,7 @@ impl<'a> Side<'a> {
             reach,
             units: units
                 .into_iter()
-                .map(|unit| (unit.workload.clone(), unit))
+                .map(|unit| (Arc::clone(&unit.workload), unit))
                 .collect(),
             selection: RefCell::new(Selection::new(
                 manifests.policies.clone(),
@@ -184,14 +201,24 @@ impl<'a> Side<'a> {
         }
     }
 
-    fn points(&self, workload: &Workload, others: &[&Workload], cuts: &[(Direction, Cuts); 2]) -> Vec<Point> {
+    /// What is allowed between two workloads, by family; none where one of them is not there.
+    fn allowed_between(&self, from: &Workload, to: &Workload) -> Option<Vec<(Family, Rc<PortSet>)>> {
+        let (from, to) = (self.units.get(from)?, self.units.get(to)?);
+        Some(self.reach.allowed_between(from, to).collect())
+    }
+
+    fn between_pods(&self, from: &Workload, to: &Workload) -> Vec<Point> {
+        match (self.units.get(from), self.units.get(to)) {
+            (Some(from), Some(to)) => self.reach.between_pods(from, to),
+            (None, _) | (_, None) => Vec::new(),
+        }
+    }
+
+    fn with_others(&self, workload: &Workload, cuts: &[(Direction, Cuts); 2]) -> Vec<Point> {
         let Some(unit) = self.units.get(workload) else {
             return Vec::new();
         };
         let mut points = self.reach.with_nodes(unit);
-        for other in others.iter().filter_map(|other| self.units.get(*other)) {
-            points.extend(self.reach.between_pods(unit, other));
-        }
         for (direction, cuts) in cuts {
             points.extend(self.reach.with_outside(unit, *direction, cuts));
             points.extend(self.reach.with_names(unit, cuts));

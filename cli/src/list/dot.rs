@@ -1,6 +1,7 @@
 //! Connections as a picture's source, in the language of Graphviz.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use crate::reach::fold::Unit;
 use crate::reach::merge::Row;
@@ -9,7 +10,7 @@ use crate::reach::ports::PortSet;
 
 /// A graph: a box for each namespace with its workloads, and an arrow for each connection. What is allowed
 /// in both directions has one arrow with two heads.
-pub(super) fn render(units: &[Unit], rows: &[Row<PortSet>]) -> String {
+pub(super) fn render(units: &[Unit], rows: &[Row<Rc<PortSet>>]) -> String {
     let mut text = String::from("digraph connections {\n  rankdir=LR;\n  node [shape=box];\n");
     let mut namespaces: BTreeMap<&str, Vec<&Unit>> = BTreeMap::new();
     for unit in units {
@@ -45,7 +46,7 @@ pub(super) fn render(units: &[Unit], rows: &[Row<PortSet>]) -> String {
     text
 }
 
-fn arrow(row: &Row<PortSet>) -> (String, String, String) {
+fn arrow(row: &Row<Rc<PortSet>>) -> (String, String, String) {
     (
         row.part.name(&row.way.from),
         row.part.name(&row.way.to),
@@ -53,9 +54,9 @@ fn arrow(row: &Row<PortSet>) -> (String, String, String) {
     )
 }
 
-fn places(rows: &[Row<PortSet>]) -> BTreeSet<String> {
+fn places(rows: &[Row<Rc<PortSet>>]) -> BTreeSet<String> {
     let is_pods = |place: &&Place| matches!(place, Place::Pods(_));
-    let others = |row: &Row<PortSet>| {
+    let others = |row: &Row<Rc<PortSet>>| {
         [&row.way.from, &row.way.to]
             .into_iter()
             .filter(|place| !is_pods(place))

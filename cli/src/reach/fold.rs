@@ -18,7 +18,7 @@ use super::{FactsId, Reach, RulesId};
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// Who they are.
-    pub workload: Workload,
+    pub workload: Arc<Workload>,
     /// The rules for what they open.
     pub egress: RulesId,
     /// The rules for what is opened to them.
@@ -254,7 +254,7 @@ impl Reach {
         let own = members.first().map(own).unwrap_or_default();
         Unit {
             is_several: pods.len() > 1 || is_template,
-            workload: workload(group, pods, is_split),
+            workload: Arc::new(workload(group, pods, is_split)),
             egress: likeness.egress,
             ingress: likeness.ingress,
             facts: likeness.facts,

@@ -1,7 +1,6 @@
 //! Parts of a way of which the same is to be said become one row.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
 use std::net::IpAddr;
 
 use egret_shared::net::Family;
@@ -74,29 +73,47 @@ fn single(address: IpAddr) -> Addresses {
 }
 
 /// Merges what is said of parts; where nothing is said there is no row, but such a part belongs to the whole.
-pub fn merge<V: Clone + Ord + Hash>(
-    points: impl IntoIterator<Item = (Way, Extent, Option<V>)>,
-) -> Vec<Row<V>> {
-    let mut ways: BTreeMap<Way, (Part, BTreeMap<V, Part>)> = BTreeMap::new();
+pub fn merge<V: Ord>(points: impl IntoIterator<Item = (Way, Extent, Option<V>)>) -> Vec<Row<V>> {
+    let mut ways: BTreeMap<Way, Vec<(Extent, Option<V>)>> = BTreeMap::new();
     for (way, extent, value) in points {
-        let (whole, parts) = ways.entry(way).or_default();
-        whole.add(extent);
-        if let Some(value) = value {
-            parts.entry(value).or_default().add(extent);
-        }
+        ways.entry(way).or_default().push((extent, value));
     }
     let mut rows = Vec::new();
-    for (way, (whole, parts)) in ways {
-        let first = rows.len();
-        for (value, part) in parts {
-            let is_all = part == whole;
-            rows.push(Row {
-                way: way.clone(),
-                part: Part { is_all, ..part },
-                value,
-            });
-        }
-        rows[first..].sort_by(|one, other| one.part.cmp(&other.part));
+    for (way, points) in ways {
+        merge_way(&way, points, &mut rows);
     }
     rows
+}
+
+/// As [`merge`], of one way.
+pub fn merge_way<V: Ord>(
+    way: &Way,
+    points: impl IntoIterator<Item = (Extent, Option<V>)>,
+    rows: &mut Vec<Row<V>>,
+) {
+    let mut whole = Part::default();
+    // There are few: most ways have one.
+    let mut parts: Vec<(V, Part)> = Vec::new();
+    for (extent, value) in points {
+        whole.add(extent);
+        let Some(value) = value else { continue };
+        match parts.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, part)) => part.add(extent),
+            None => {
+                let mut part = Part::default();
+                part.add(extent);
+                parts.push((value, part));
+            }
+        }
+    }
+    let first = rows.len();
+    rows.extend(parts.into_iter().map(|(value, part)| Row {
+        way: way.clone(),
+        part: Part {
+            is_all: part == whole,
+            ..part
+        },
+        value,
+    }));
+    rows[first..].sort_by(|one, other| (&one.part, &one.value).cmp(&(&other.part, &other.value)));
 }

@@ -11,7 +11,7 @@ use egret_shared::pod::PodKey;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Pods of a workload.
-    Pods(Workload),
+    Pods(Arc<Workload>),
     /// The node on which the pod at the other end runs.
     OwnNode,
     /// A node, for pods that run on others.

@@ -106,16 +106,27 @@ impl Reach {
         }
     }
 
-    /// Connections between pods. Of one pod with itself nothing is said: that is never judged.
+    /// What is allowed between pods, by family. There are as many of these as there are pairs of pods, so nothing else
+    /// is made of them here.
+    pub fn allowed_between(&self, from: &Unit, to: &Unit) -> impl Iterator<Item = (Family, Rc<PortSet>)> {
+        let meet = !is_itself(from, to);
+        from.facts
+            .iter()
+            .filter(move |_| meet)
+            .filter_map(move |(family, source)| {
+                let destination = to.facts.get(family)?;
+                let allowed = self.allowed((from.egress, *destination), (to.ingress, *source));
+                Some((*family, allowed))
+            })
+    }
+
+    /// Connections between pods, as points.
     #[must_use]
     pub fn between_pods(&self, from: &Unit, to: &Unit) -> Vec<Point> {
-        if from.workload == to.workload && !from.is_several {
+        if is_itself(from, to) {
             return Vec::new();
         }
-        let way = Way {
-            from: Place::Pods(from.workload.clone()),
-            to: Place::Pods(to.workload.clone()),
-        };
+        let way = way_between(from, to);
         let in_family = |(family, source): (&Family, &super::FactsId)| {
             let destination = to.facts.get(family)?;
             let said = Said {
@@ -221,6 +232,20 @@ impl Reach {
     }
 }
 
+/// Of one pod with itself nothing is said: that is never judged.
+fn is_itself(from: &Unit, to: &Unit) -> bool {
+    !from.is_several && from.workload == to.workload
+}
+
+/// From pods to pods.
+#[must_use]
+pub fn way_between(from: &Unit, to: &Unit) -> Way {
+    Way {
+        from: Place::Pods(Arc::clone(&from.workload)),
+        to: Place::Pods(Arc::clone(&to.workload)),
+    }
+}
+
 const fn rules(unit: &Unit, direction: Direction) -> RulesId {
     match direction {
         Direction::Egress => unit.egress,
@@ -230,7 +255,7 @@ const fn rules(unit: &Unit, direction: Direction) -> RulesId {
 
 /// To and from a place.
 fn both_ways(unit: &Unit, place: Place) -> (Way, Way) {
-    let pods = Place::Pods(unit.workload.clone());
+    let pods = Place::Pods(Arc::clone(&unit.workload));
     let to = Way {
         from: pods.clone(),
         to: place.clone(),

@@ -170,8 +170,12 @@ impl TierRules {
     fn judge(&self, facts: &Facts, mut asked: PortSet, slices: &mut Vec<Slice>) -> PortSet {
         let mut passed = PortSet::none();
         let word = self.tier.word();
-        for rule in &self.rules {
+        // Most rules are about somebody else: that is cheaper to see than which ports are left for them.
+        for rule in self.rules.iter().filter(|rule| rule.is_about(facts)) {
             let matching = rule.matching(facts, &asked);
+            if matching.is_empty() {
+                continue;
+            }
             asked = asked.without(&matching);
             let origin = || Some(rule.origin.clone());
             match rule.action {
@@ -191,20 +195,26 @@ impl TierRules {
 }
 
 impl Rule {
+    /// Whether the other end is one of those that it is about, whatever the port.
+    fn is_about(&self, facts: &Facts) -> bool {
+        let is_there = match &self.peer {
+            Peer::Any => true,
+            Peer::OwnNode => facts.is_own_node,
+            Peer::Names(names) => facts.is_told_for(names),
+            Peer::In(set) => facts.sets.contains_key(set),
+        };
+        is_there && !self.except.is_some_and(|set| facts.sets.contains_key(&set))
+    }
+
+    /// The ports that it takes of those that are asked about, of an end that it is about.
     fn matching(&self, facts: &Facts, asked: &PortSet) -> PortSet {
         let ports = asked.intersection(&self.ports);
-        if self.except.is_some_and(|set| facts.sets.contains_key(&set)) {
-            return PortSet::none();
-        }
         match &self.peer {
-            Peer::Any => ports,
-            Peer::OwnNode if facts.is_own_node => ports,
-            Peer::Names(names) if facts.is_told_for(names) => ports,
+            Peer::Any | Peer::OwnNode | Peer::Names(_) => ports,
             Peer::In(set) => facts
                 .sets
                 .get(set)
                 .map_or_else(PortSet::none, |served| served.intersection(&ports)),
-            Peer::OwnNode | Peer::Names(_) => PortSet::none(),
         }
     }
 }
