@@ -97,7 +97,7 @@ rows! {
     X10 "X-10" "*. stands for one label or more"
         Unless("it stands for one label");
     X11 "X-11" "what ends by its time to live ends no open connection, a change of policy does"
-        Seen("a record expires, its connection is denied anew and is not asked again");
+        Seen("a connection is denied anew because a record is over, and stays allowed where it was open");
     X12 "X-12" "a pod that a Service leads back to itself is judged by cluster-wide policies, not by NetworkPolicy"
         Unless("what meets itself is never judged");
     X13 "X-13" "a hostNetwork pod is exempt from the firewall"
@@ -159,7 +159,7 @@ rows! {
     F15 "F-15" "when the time to live is over, new connections are denied"
         Unless("records never end");
     F16 "F-16" "when the time to live is over, open connections go on"
-        Seen("a record expires and nothing is asked again");
+        Seen("a connection is denied anew because a record is over, and stays allowed where it was open");
     F17 "F-17" "a name has a hundred addresses and more"
         Unless("the first 99 count");
     F18 "F-18" "every name under a wildcard has a hundred addresses"

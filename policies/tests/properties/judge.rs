@@ -190,8 +190,6 @@ impl<'s> Play<'s> {
                     continue;
                 }
                 if by_time {
-                    self.judged.hits.add(Id::X11);
-                    self.judged.hits.add(Id::F16);
                     continue;
                 }
                 if !asked.contains(&(connection.pod.clone(), connection.direction)) {
@@ -229,7 +227,7 @@ impl<'s> Play<'s> {
         for flow in &self.story.flows {
             let reading = Reading::new(&cluster, None);
             let read = reading.decide(flow);
-            self.hold_flow(flow, read)?;
+            self.hold_flow(&cluster, flow, read)?;
             self.hold_entering(&cluster, flow)?;
             self.look_for_hits(&cluster, flow, &reading, read);
         }
@@ -267,10 +265,12 @@ impl<'s> Play<'s> {
         Ok(())
     }
 
-    fn hold_flow(&mut self, flow: &Flow, read: Verdicts) -> Result<(), Difference> {
+    fn hold_flow(&mut self, cluster: &Cluster, flow: &Flow, read: Verdicts) -> Result<(), Difference> {
         let is_hairpin = flow.from.who == flow.to.who;
         let mut decisions = Vec::new();
-        for (connection, read) in ends(flow).into_iter().zip([read.egress, read.ingress]) {
+        let open = Reading::of_open(cluster).decide(flow);
+        let each = [(read.egress, open.egress), (read.ingress, open.ingress)];
+        for (connection, (read, read_open)) in ends(flow).into_iter().zip(each) {
             let Some(connection) = connection else {
                 decisions.push(None);
                 continue;
@@ -292,6 +292,17 @@ impl<'s> Play<'s> {
                 return differ(format!(
                     "{connection:?}: the oracle says {by_objects:?} (of the rules: {by_rules:?}), the second reading {read:?}"
                 ));
+            }
+            let open_by_objects = self.world.decide_open(&connection, self.now);
+            let open_by_rules = self.memory.decide_open(&connection, self.now);
+            if (has_rules && open_by_rules.verdict != open_by_objects) || open_by_objects != read_open {
+                return differ(format!(
+                    "{connection:?}, open before: the memory says {open_by_rules:?}, the oracle {open_by_objects:?}, the second reading {read_open:?}"
+                ));
+            }
+            if by_objects != open_by_objects {
+                self.judged.hits.add(Id::X11);
+                self.judged.hits.add(Id::F16);
             }
             decisions.push(Some(by_rules));
         }

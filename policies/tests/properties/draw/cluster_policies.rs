@@ -49,9 +49,9 @@ impl Draw {
         let mut spec = self.rules_of_both(CLUSTER);
         spec["priority"] = self.priority();
         let tier = match self.below(40) {
-            0 => json!("admin"),
-            1 => Value::Null,
-            2..18 => json!("Baseline"),
+            0 | 1 => json!("admin"),
+            2 | 3 => Value::Null,
+            4..18 => json!("Baseline"),
             _ => json!("Admin"),
         };
         spec["tier"] = tier;
@@ -122,7 +122,9 @@ impl Draw {
         if is_admin {
             return self.of_cluster("AdminNetworkPolicy", "v1alpha1", &["p", "q"], spec);
         }
-        spec["tier"] = self.pick(&["Admin", "Admin", "Baseline"]).into();
+        spec["tier"] = self
+            .pick(&["Admin", "Admin", "Admin", "Baseline", "Baseline", "Basis"])
+            .into();
         self.of_cluster("ClusterNetworkPolicy", "v1alpha2", &["p", "q"], spec)
     }
 

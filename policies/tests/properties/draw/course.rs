@@ -49,7 +49,7 @@ impl Draw {
     /// Answers, again and again while time goes by.
     fn answers_and_time(&mut self, objects: &[Value]) -> Vec<Step> {
         let mut steps = self.list(2, 5, |draw| draw.told(objects));
-        if self.chance(4) {
+        if self.chance(6) {
             steps.extend(self.many_addresses(objects));
         }
         if self.chance(60) {
@@ -122,7 +122,14 @@ impl Draw {
 
     /// An object as it is now, but for something.
     fn change(&mut self, objects: &[Value]) -> Step {
-        let mut object = self.pick(objects);
+        let is_labelled = |object: &&Value| object["kind"] == "Pod" || object["kind"] == "Namespace";
+        let labelled: Vec<&Value> = objects.iter().filter(is_labelled).collect();
+        let is_about_labels = self.chance(50) && !labelled.is_empty();
+        let mut object = if is_about_labels {
+            self.pick(&labelled).clone()
+        } else {
+            self.pick(objects)
+        };
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         match object["kind"].as_str().unwrap() {
             "Pod" => {

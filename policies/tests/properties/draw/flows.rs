@@ -57,6 +57,7 @@ impl Draw {
             pods,
             told,
             served,
+            dnsd: story.setting.dnsd,
             ports,
         };
         (0..MOST).map(|_| self.flow(&points)).collect()
@@ -75,6 +76,17 @@ impl Draw {
             address,
             who: Who::Pod(key.clone()),
         };
+        if let Some(dnsd) = points.dnsd.filter(|_| self.chance(8)) {
+            let transport = self.pick(&[Transport::Udp, Transport::Tcp]);
+            return Flow {
+                from: subject,
+                to: other(dnsd),
+                protocol: Protocol::Port(transport, 53),
+                dialled: None,
+            };
+        }
+        let is_usual = self.theme == Theme::Old && self.chance(50);
+        let ports = if is_usual { &vec![53, 80, 443, 6379] } else { ports };
         let protocol = match self.below(12) {
             0 => Protocol::Icmp,
             1 => Protocol::Other,
@@ -220,6 +232,7 @@ struct Points {
     asking: Vec<PodAddress>,
     told: Vec<IpAddr>,
     served: Vec<(String, Protocol)>,
+    dnsd: Option<IpAddr>,
     ports: Vec<u16>,
 }
 

@@ -58,8 +58,8 @@ impl Draw {
         for (direction, other_end) in [("ingress", "from"), ("egress", "to")] {
             let rule = match self.below(10) {
                 0 => json!({other_end: self.overlapping_blocks()}),
-                1 => json!({other_end: [{"ipBlock": self.block()}]}),
-                2..5 => json!({"ports": self.list(1, 2, Self::v1_port)}),
+                1 | 2 => json!({other_end: [{"ipBlock": self.block()}]}),
+                3..5 => json!({"ports": self.list(1, 2, Self::v1_port)}),
                 5 => json!({"ports": self.all_ports_but_some()}),
                 _ => json!({other_end: [self.wide_peer()], "ports": self.list(1, 2, Self::v1_port)}),
             };
@@ -70,7 +70,9 @@ impl Draw {
     }
 
     fn namespaced(&mut self, version: &str, name: &str, spec: Value) -> Value {
-        let namespace = self.pick(&["red", "red", "red", "blue", "blue", "green", "kube-system"]);
+        let most = if self.theme == Theme::Old { 4 } else { 7 };
+        let all = ["red", "blue", "red", "blue", "red", "green", "kube-system"];
+        let namespace = self.pick(&all[..most]);
         let metadata = json!({"name": name, "namespace": namespace});
         let mut object = json!({"apiVersion": version, "kind": "NetworkPolicy", "metadata": metadata});
         if !(spec.as_object().is_some_and(Map::is_empty) && self.chance(50)) {
@@ -143,22 +145,22 @@ impl Draw {
         let mut block = json!({"cidr": cidr});
         if self.chance(45) {
             let inside: &[&str] = match cidr {
-                "0.0.0.0/0" => &["10.0.0.0/24", "198.51.100.0/24", "10.0.0.2/32", "fd00::/64"],
-                "::/0" => &["fd00::2/127", "2001:db8:ffff::/48", "10.0.0.2/32"],
-                "10.0.0.0/24" => &[
-                    "10.0.0.2/31",
-                    "10.0.0.254/32",
-                    "10.0.0.1/32",
-                    "10.0.0.1/32",
-                    "fd00::/64",
-                ],
-                "fd00::/64" => &["fd00::2/127", "fd00::1/128"],
-                "198.51.100.0/24" => &["198.51.100.7/32", "198.51.100.0/25", "198.51.100.0/24"],
-                _ => &["10.0.0.0/8", "0.0.0.0/0", "fd00::2/128"],
+                "0.0.0.0/0" => &["10.0.0.0/30", "198.51.100.0/24", "10.0.0.4/31", "203.0.113.0/24"],
+                "::/0" => &["fd00::2/127", "2001:db8:ffff::/48", "fd00::4/126"],
+                "10.0.0.0/24" => &["10.0.0.2/31", "10.0.0.254/32", "10.0.0.1/32", "10.0.0.4/30"],
+                "fd00::/64" => &["fd00::2/127", "fd00::1/128", "fd00::4/126"],
+                "198.51.100.0/24" => &["198.51.100.7/32", "198.51.100.8/29"],
+                _ => &[],
             };
-            let mut except = self.some(inside, 40);
-            if self.chance(2) {
-                except.push(self.network());
+            let mut except = self.some(inside, 55);
+            if self.chance(15) {
+                // None of these may be there: of the other family, or not inside.
+                let other_family = if cidr.contains(':') {
+                    "10.0.0.2/31"
+                } else {
+                    "fd00::2/127"
+                };
+                except.push(self.pick(&[other_family, other_family, "0.0.0.0/0"]));
             }
             block["except"] = except.into();
         }
@@ -184,7 +186,7 @@ impl Draw {
                 .pick(&["TCP", "UDP", "SCTP", "TCP", "UDP", "SCTP", "ICMP", "tcp"])
                 .into();
         }
-        let is_named = self.theme == Theme::Ports && self.chance(30);
+        let is_named = self.theme == Theme::Ports && self.chance(45);
         match self.below(20) {
             _ if is_named => port["port"] = self.pick(&PORT_NAMES).into(),
             0..3 => {}
@@ -194,6 +196,7 @@ impl Draw {
                 let (first, last) = self.pick(&[
                     (70, 90),
                     (80, 80),
+                    (1, 65535),
                     (1, 65535),
                     (79, 443),
                     (30000, 32767),
@@ -230,10 +233,10 @@ impl Draw {
         }
         let mut spec = Map::new();
         if self.chance(90) {
-            let selector = if self.chance(40) {
-                Value::Null
-            } else {
-                self.selector()
+            let selector = match self.below(10) {
+                0..4 => Value::Null,
+                4..6 => json!({}),
+                _ => self.selector(),
             };
             spec.insert("podSelector".to_owned(), selector);
         }
@@ -266,7 +269,7 @@ impl Draw {
 
     fn old_rule(&mut self) -> Value {
         let mut rule = Map::new();
-        if self.chance(70) {
+        if self.chance(55) {
             let peers = match self.below(6) {
                 0 | 1 => json!([]),
                 2 => Value::Null,
@@ -304,8 +307,8 @@ impl Draw {
         }
         match self.below(8) {
             0 | 1 => {}
-            2..4 => port["port"] = self.pick(&PORT_NAMES).into(),
-            4 if self.chance(30) => {
+            2 => port["port"] = self.pick(&PORT_NAMES).into(),
+            3 if self.chance(30) => {
                 port["port"] = 80.into();
                 port["endPort"] = 90.into();
             }

@@ -45,7 +45,8 @@ impl Draw {
                 objects.push(self.report(name));
             }
         }
-        let pods = self.some(&PODS, 60);
+        let often = if self.theme == Theme::Everything { 60 } else { 75 };
+        let pods = self.some(&PODS, often);
         objects.extend(pods.into_iter().map(|key| self.pod(key)));
         objects.extend(self.services());
         objects

@@ -7,7 +7,7 @@ use super::cluster::{Pod, get, items};
 use super::{Act, Ask, Broken, Reading, Tier, types};
 use crate::ids::Id;
 
-/// The forms, those of one priority in the order in which they are asked.
+/// The forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Firewall,
@@ -39,6 +39,16 @@ impl Dialect {
             (_, "NetworkPolicy") => Self::UnknownV1,
             _ => return None,
         })
+    }
+
+    /// Which of one priority goes first: it is the kind that counts, not its version.
+    pub(crate) const fn place(self) -> u8 {
+        match self {
+            Self::Cluster | Self::UnknownCluster => 0,
+            Self::Admin | Self::UnknownAdmin => 1,
+            Self::Baseline => 2,
+            Self::Firewall | Self::UnknownFirewall | Self::V1 | Self::Old | Self::UnknownV1 => 3,
+        }
     }
 
     pub(crate) const fn is_firewall(self) -> bool {

@@ -83,6 +83,8 @@ pub(crate) struct Reading<'c> {
     pub(crate) cluster: &'c Cluster,
     mistake: Option<Id>,
     consulted: Cell<Ids>,
+    /// Whether the connection was allowed when it began, and is only asked about again.
+    pub(crate) is_open: bool,
 }
 
 impl<'c> Reading<'c> {
@@ -91,6 +93,15 @@ impl<'c> Reading<'c> {
             cluster,
             mistake,
             consulted: Cell::default(),
+            is_open: false,
+        }
+    }
+
+    /// What is said of a connection that was allowed when it began: that a record is over ends nothing.
+    pub(crate) fn of_open(cluster: &'c Cluster) -> Self {
+        Self {
+            is_open: true,
+            ..Self::new(cluster, None)
         }
     }
 
@@ -329,7 +340,7 @@ impl<'c> Reading<'c> {
         let mut all: Vec<_> = self.policies().filter_map(in_tier).collect();
         let place = |(rank, dialect, policy): &(Rank, Dialect, &Value)| {
             let name = policy["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            (rank.priority, *dialect as u8, name)
+            (rank.priority, dialect.place(), name)
         };
         all.sort_by_key(place);
         let has_tie = all

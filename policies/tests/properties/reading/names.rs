@@ -75,6 +75,9 @@ impl Reading<'_> {
     }
 
     fn is_live(&self, told: &Told) -> bool {
+        if self.is_open {
+            return true;
+        }
         let setting = &self.cluster.setting;
         let min_ttl = if setting.min_ttl > told.ttl && self.errs(Id::C51) {
             0

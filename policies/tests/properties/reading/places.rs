@@ -211,44 +211,89 @@ impl Reading<'_> {
         is_declared || self.is_kubernetes_service(ask) || self.is_kubernetes_endpoint(ask)
     }
 
-    fn is_kubernetes_service(&self, ask: &Ask<'_>) -> bool {
-        let mut services = self.of_kind("Service").filter(|service| {
+    fn kubernetes_service(&self) -> Option<&Value> {
+        self.of_kind("Service").find(|service| {
             let metadata = &service["metadata"];
             let namespace = get(metadata, "namespace")
                 .and_then(Value::as_str)
                 .unwrap_or("default");
             namespace == "default" && metadata["name"] == "kubernetes"
-        });
-        services.any(|service| {
+        })
+    }
+
+    fn is_kubernetes_service(&self, ask: &Ask<'_>) -> bool {
+        self.kubernetes_service().is_some_and(|service| {
             let ports = items(get(&service["spec"], "ports"));
             cluster_addresses(service).contains(&ask.peer) && ports.iter().any(|port| is_port(port, ask))
         })
     }
 
     fn is_kubernetes_endpoint(&self, ask: &Ask<'_>) -> bool {
-        let mut slices = self.of_kind("EndpointSlice").filter(|slice| {
+        self.kubernetes_ports(ask).next().is_some()
+    }
+
+    /// A rule for a port of the API server's Service is also for the port behind it, of the same name.
+    pub(super) fn is_behind_api_server(&self, rule: &Value, ask: &Ask<'_>) -> Result<bool, Broken> {
+        let mut peers = items(get(rule, "to")).iter();
+        let is_asked = peers.any(|peer| get(peer, "apiServer").is_some());
+        let (Some(service), Protocol::Port(transport, _)) = (self.kubernetes_service(), ask.protocol) else {
+            return Ok(false);
+        };
+        let name = |port: &Value| get(port, "name").cloned();
+        let names: Vec<_> = self.kubernetes_ports(ask).map(name).collect();
+        for port in items(get(&service["spec"], "ports")) {
+            let number = get(port, "port").and_then(Value::as_u64);
+            let is_same = super::cluster::transport(get(port, "protocol")) == Some(transport);
+            let number = number.and_then(|number| u16::try_from(number).ok());
+            let (Some(number), true, true) = (number, is_same && is_asked, names.contains(&name(port)))
+            else {
+                continue;
+            };
+            let protocol = Protocol::Port(transport, number);
+            let there = Ask {
+                protocol,
+                dialled: None,
+                ..*ask
+            };
+            for item in items(get(rule, "protocols")) {
+                if self.firewall_port(item, &there)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The ports of endpoints of the API server at which the other end is.
+    fn kubernetes_ports(&self, ask: &Ask<'_>) -> impl Iterator<Item = &Value> {
+        let slices = self.of_kind("EndpointSlice").filter(|slice| {
             let metadata = &slice["metadata"];
             let namespace = get(metadata, "namespace")
                 .and_then(Value::as_str)
                 .unwrap_or("default");
             namespace == "default" && metadata["labels"]["kubernetes.io/service-name"] == "kubernetes"
         });
-        let known = || self.cluster.nodes.keys().chain(self.cluster.reports.keys());
-        slices.any(|slice| {
-            let ready = items(get(slice, "endpoints")).iter().filter(|endpoint| {
-                let ready = get(endpoint, "conditions").and_then(|conditions| get(conditions, "ready"));
-                ready.is_none_or(|ready| ready == &Value::Bool(true))
-            });
-            let ends: Vec<IpAddr> = ready
-                .flat_map(|endpoint| texts(get(endpoint, "addresses")))
-                .filter_map(|text| Some(text.parse::<IpAddr>().ok()?.to_canonical()))
-                .collect();
-            let is_there = ends.contains(&ask.peer)
-                || known().any(|node| {
-                    self.has_address(node, ask.peer) && ends.iter().any(|end| self.has_address(node, *end))
-                });
-            is_there && items(get(slice, "ports")).iter().any(|port| is_port(port, ask))
-        })
+        let ask = *ask;
+        let there = slices.filter(move |slice| self.is_endpoint(slice, ask.peer));
+        let ports = there.flat_map(|slice| items(get(slice, "ports")));
+        ports.filter(move |port| is_port(port, &ask))
+    }
+
+    /// Whether a slice has an endpoint at the address, or at the node that has it.
+    fn is_endpoint(&self, slice: &Value, address: IpAddr) -> bool {
+        let ready = items(get(slice, "endpoints")).iter().filter(|endpoint| {
+            let ready = get(endpoint, "conditions").and_then(|conditions| get(conditions, "ready"));
+            ready.is_none_or(|ready| ready == &Value::Bool(true))
+        });
+        let ends: Vec<IpAddr> = ready
+            .flat_map(|endpoint| texts(get(endpoint, "addresses")))
+            .filter_map(|text| Some(text.parse::<IpAddr>().ok()?.to_canonical()))
+            .collect();
+        let mut nodes = self.cluster.nodes.keys().chain(self.cluster.reports.keys());
+        ends.contains(&address)
+            || nodes.any(|node| {
+                self.has_address(node, address) && ends.iter().any(|end| self.has_address(node, *end))
+            })
     }
 }
 

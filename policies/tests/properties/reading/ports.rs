@@ -249,7 +249,7 @@ impl Reading<'_> {
         ))
     }
 
-    fn firewall_port(&self, item: &Value, ask: &Ask<'_>) -> Result<bool, Broken> {
+    pub(super) fn firewall_port(&self, item: &Value, ask: &Ask<'_>) -> Result<bool, Broken> {
         let (word, field) = one_of(item, &["tcp", "udp", "sctp", "icmp"])?;
         if word == "icmp" {
             only(field, &[])?;

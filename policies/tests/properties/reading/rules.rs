@@ -93,7 +93,8 @@ impl Reading<'_> {
             return Ok(false);
         }
         let is_by_name = found.names && !has_ports && self.errs(Id::F9);
-        Ok(has_ports || is_by_name)
+        let is_behind = dialect == Dialect::Firewall && self.is_behind_api_server(rule, ask)?;
+        Ok(has_ports || is_by_name || is_behind)
     }
 
     /// Whether the other end is one of the peers and the port one of the ports.
