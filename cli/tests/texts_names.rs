@@ -381,7 +381,7 @@ fn how_long_and_how_many() {
             .told(
                 "shop/web",
                 "docs.kubernetes.io",
-                &format!("198.51.100.{last}"),
+                &format!("198.51.100.{}", 100 + last),
                 60,
             )
             .told("shop/web", "blog.kubernetes.io", &format!("192.0.2.{last}"), 60)
@@ -410,8 +410,8 @@ fn how_long_and_how_many() {
                     "TCP/443",
                     "allow admin none",
                 ),
-                ("shop/web", "198.51.100.1", "TCP/443", "allow admin none"),
-                ("shop/web", "198.51.100.110", "TCP/443", "allow admin none"),
+                ("shop/web", "198.51.100.101", "TCP/443", "allow admin none"),
+                ("shop/web", "198.51.100.210", "TCP/443", "allow admin none"),
                 ("shop/web", "192.0.2.1", "TCP/443", "allow admin none"),
                 ("shop/web", "192.0.2.110", "TCP/443", "allow admin none"),
                 ("shop/web", "192.0.2.111", "TCP/443", "deny admin none"),
@@ -423,7 +423,7 @@ fn how_long_and_how_many() {
             &[
                 ("shop/web", "2001:db8::1", "TCP/443", "allow admin none"),
                 ("shop/web", "2001:db8::110", "TCP/443", "allow admin none"),
-                ("shop/web", "198.51.100.1", "TCP/443", "deny admin none"),
+                ("shop/web", "198.51.100.101", "TCP/443", "deny admin none"),
             ],
         )
         .check();
@@ -439,6 +439,7 @@ fn names_of_the_cluster_and_addresses_that_no_name_opens() {
         .told("shop/web", "bad.example.com", "127.0.0.1", 60)
         .told("shop/web", "bad.example.com", "169.254.169.254", 60)
         .told("shop/web", "bad.example.com", "::ffff:127.0.0.2", 60)
+        .told("shop/web", "bad.example.com", "198.51.100.1", 60)
         .told("shop/web", "half.example.com", WORLD, 60)
         .told("shop/web", "half.example.com", "fe80::1", 60)
         .told("shop/web", "half.example.com", "169.254.169.254", 60)
@@ -479,6 +480,8 @@ fn names_of_the_cluster_and_addresses_that_no_name_opens() {
                 ("shop/web", "169.254.169.254", "TCP/80", "deny admin none"),
                 ("shop/web", "127.0.0.1", "TCP/80", "deny admin none"),
                 ("shop/web", "127.0.0.2", "TCP/80", "deny admin none"),
+                // An address of a node.
+                ("shop/web", "198.51.100.1", "TCP/80", "deny admin none"),
                 (
                     "shop/web",
                     r#"{"name":"bad.example.com"}"#,

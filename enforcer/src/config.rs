@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
-use egret_policies::records::{RecordLimits, RecordSettings};
+use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::dispatch::DenyAction;
@@ -17,7 +17,7 @@ use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, S
 mod value;
 mod written;
 
-pub use value::{BackendKind, FlavourChoice, InvalidValue, OwnNode, Source, Span};
+pub use value::{BackendKind, FlavourChoice, InvalidValue, Opened, OwnNode, Source, Span};
 pub use written::{Args, Command, Written};
 
 use written::DEFAULT_STATE;
@@ -119,7 +119,7 @@ impl Config {
             ),
             ("dnsAddress, dnsService", mine.compiler.dns != theirs.compiler.dns),
             (
-                "records (grace, TTLs, limits, protected)",
+                "records (grace, TTLs, limits, protected, namesMayOpen)",
                 mine.compiler.records != theirs.compiler.records,
             ),
             ("iptables", mine.flavour != theirs.flavour),
@@ -205,6 +205,10 @@ impl Written {
         })
     }
 
+    fn lets_names_open(&self, what: Opened) -> bool {
+        self.names_may_open.iter().flatten().any(|opened| *opened == what)
+    }
+
     fn records(&self) -> Result<RecordSettings, Invalid> {
         let usual = RecordSettings::default();
         let span = |written: Option<Span>, usual: Duration| written.map_or(usual, Span::as_duration);
@@ -225,6 +229,10 @@ impl Written {
             max_ttl,
             grace: span(self.record_grace, usual.grace),
             protected: self.protected.clone().unwrap_or_else(written::usually_protected),
+            names_may_open: NamesMayOpen {
+                node: self.lets_names_open(Opened::Node),
+                api_server: self.lets_names_open(Opened::ApiServer),
+            },
             limits: RecordLimits {
                 names_per_pod: at_least("namesPerPod", self.names_per_pod, usual.limits.names_per_pod, 1)?,
                 addresses_per_name: at_least(

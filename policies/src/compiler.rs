@@ -2,6 +2,7 @@
 //! leads from the state that the last one reached to the state that all events so far call for.
 
 use std::marker::PhantomData;
+use std::net::IpAddr;
 
 use egret_shared::link::Interest;
 use egret_shared::observation::Observation;
@@ -17,6 +18,7 @@ mod engine;
 mod policies;
 mod locals;
 mod interests;
+mod guard;
 mod work;
 
 pub use settings::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
@@ -120,6 +122,12 @@ impl<State> Compiler<State> {
     #[must_use]
     pub fn work(&self) -> Work {
         self.engine.work()
+    }
+
+    /// Whether no name opens an address: it is configured, or a node's, the API server's or a Service's.
+    #[must_use]
+    pub fn is_protected(&self, address: IpAddr) -> bool {
+        self.engine.records.is_protected(address)
     }
 
     /// Counts and limits of records.

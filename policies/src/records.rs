@@ -15,14 +15,18 @@ use egret_shared::time::Timestamp;
 mod settings;
 mod pod;
 mod lapsed;
+mod guard;
 mod waiting;
 mod remembered;
 
 pub use remembered::{Remembered, RememberedRecord};
-pub use settings::{RecordLimits, RecordSettings};
+pub use settings::{NamesMayOpen, RecordLimits, RecordSettings};
+
+pub(crate) use guard::Owned;
 
 pub(crate) use waiting::Waiting;
 
+use guard::Guard;
 use pod::PodRecords;
 
 /// A name and an address that a pod was told or does not have any more.
@@ -75,7 +79,7 @@ pub struct RecordStats {
     pub lapsed_limit: usize,
     /// Records that ended and were forgotten, there being too many.
     pub forgotten_lapsed: u64,
-    /// Addresses that no name may open.
+    /// Addresses that no name may open: configured ones, and those of the cluster itself.
     pub protected: u64,
     /// Observations of an address that is no local pod's, and did not become one in time.
     pub unattributed: u64,
@@ -95,6 +99,7 @@ pub(crate) struct Records {
     changed: BTreeSet<PodKey>,
     /// Records that are over and remembered.
     lapsed: usize,
+    guard: Guard,
     pub(crate) stats: RecordStats,
 }
 
@@ -111,6 +116,7 @@ impl Records {
             answers: settings.limits.total as u64,
             restored: 0,
             changed: BTreeSet::new(),
+            guard: Guard::new(settings.names_may_open),
             settings,
             pods: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
@@ -138,6 +144,9 @@ impl Records {
             if self.settings.is_protected(address) {
                 self.stats.protected += 1;
                 continue;
+            }
+            if self.guard.is_closed(address) {
+                self.stats.protected += 1;
             }
             let Some(until) = self.settings.lifetime(observed.expires, now) else {
                 continue;
@@ -256,7 +265,8 @@ impl Records {
         patterns: &BTreeSet<NamePattern>,
         address: IpAddr,
     ) -> Option<Timestamp> {
-        self.pods.get(pod)?.expiry(patterns, address)
+        let records = self.pods.get(pod).filter(|_| !self.guard.is_closed(address))?;
+        records.expiry(patterns, address)
     }
 
     /// The addresses that a pod may use for one of these names.
@@ -279,8 +289,38 @@ impl Records {
         }
         self.pods
             .get(pod)
-            .map(|records| records.lapsed.addresses(patterns))
-            .unwrap_or_default()
+            .into_iter()
+            .flat_map(|records| records.lapsed.addresses(patterns))
+            .filter(|(address, _)| !self.guard.is_closed(*address))
+            .collect()
+    }
+
+    /// Whether no name opens the address.
+    pub(crate) fn is_protected(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.settings.is_protected(address) || self.guard.is_closed(address)
+    }
+
+    /// What names may open of the cluster itself.
+    pub(crate) const fn opens(&self) -> NamesMayOpen {
+        self.guard.opens()
+    }
+
+    /// A node or a Service has other addresses than before; returns all records that count or end by it.
+    pub(crate) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) -> Vec<Told> {
+        let changed = self.guard.replace(owned, before, after);
+        self.told_of(&changed)
+    }
+
+    /// The API server is elsewhere; returns all records that count or end by it.
+    pub(crate) fn guard_api_server(&mut self, addresses: BTreeSet<IpAddr>) -> Vec<Told> {
+        let changed = self.guard.replace_api_server(addresses);
+        self.told_of(&changed)
+    }
+
+    fn told_of(&self, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
+        let of_pod = |(pod, records): (&PodKey, &PodRecords)| records.told_of(pod, addresses);
+        self.pods.iter().flat_map(of_pod).collect()
     }
 
     /// All of them.

@@ -92,6 +92,8 @@ switches! {
     TierOrder = "tier-order",
     /// Some addresses are opened by no name.
     Protect = "protect",
+    /// No name opens what is a node's, the API server's or a Service's.
+    Guard = "guard",
     /// A rule about the pods of the DNS Service is about dnsd in their place.
     StandIn = "stand-in",
     /// A pod that a Service leads back to itself is not isolated from itself.

@@ -17,6 +17,9 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> T
     let mut of_names = Vec::new();
     for (name, addresses) in view.told() {
         match (addresses.get(&view.address), is_wanted(name)) {
+            (Some(_), true) if view.asked.judge.is_protected(view.address) => {
+                return Test::failed(is_protected(view.address, name));
+            }
             (Some(until), true) if *until > view.now => return Test::passed(is(view.address, name, *until)),
             (Some(until), true) => return Test::failed(was(view, name, *until)),
             (Some(_), false) => of_address.push(name.to_string()),
@@ -60,6 +63,10 @@ pub(super) fn is(address: IpAddr, name: &DnsName, until: Timestamp) -> String {
         "{address} is {name} for this pod until {} s after it was told",
         seconds(until)
     )
+}
+
+fn is_protected(address: IpAddr, name: &DnsName) -> String {
+    format!("{address} is {name} for this pod, and no name opens it: it is protected")
 }
 
 fn was(view: &Viewpoint<'_>, name: &DnsName, until: Timestamp) -> String {

@@ -9,7 +9,6 @@ use egret_policies::memory::{
 };
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::Entity;
-use egret_policies::records::RecordSettings;
 use egret_policies::rules::ITSELF;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
@@ -28,6 +27,8 @@ const NOW: Timestamp = Timestamp::from_millis(0);
 pub struct Judge {
     memory: Memory,
     told: Told,
+    /// Addresses that pods were told, and that no name opens.
+    protected: BTreeSet<IpAddr>,
 }
 
 /// What became of the records.
@@ -59,7 +60,7 @@ impl Unused {
         }
         remarks.extend(self.protected.iter().map(|address| {
             format!(
-                "no name opens {address}: loopback and link-local addresses are protected, unless a node is configured otherwise"
+                "no name opens {address}: loopback and link-local addresses, and those of nodes, of the API server and of Services, are protected, unless a node is configured otherwise"
             )
         }));
         remarks
@@ -73,10 +74,11 @@ impl Judge {
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
     pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
-        let mut compiler = Compiler::new(Settings {
+        let settings = Settings {
             dns: cluster.dns().clone(),
             ..Settings::for_scope(NodeScope::All)
-        });
+        };
+        let mut compiler = Compiler::new(settings.clone());
         for entity in entities(manifests) {
             compiler.handle(Event::Apply(entity), NOW);
         }
@@ -106,18 +108,24 @@ impl Judge {
                 .or_default()
                 .insert(record.address, record.expires);
         }
-        let settings = RecordSettings::default();
-        let is_protected = |record: &&Record| settings.is_protected(record.address.to_canonical());
+        let is_protected = |record: &&Record| compiler.is_protected(record.address);
         let has_client = |record: &&Record| client(cluster, &record.pod).is_some();
+        let grace = settings.records.grace;
         // They open nothing, and yet the pod was told them and may use them.
         for record in records.iter().filter(is_protected).filter(has_client) {
             let address = record.address.to_canonical();
             unused.protected.insert(address);
             told.entry((record.pod.clone(), record.name.clone()))
                 .or_default()
-                .insert(address, expires(record).after(settings.grace));
+                .insert(address, expires(record).after(grace));
         }
-        (Self { memory, told }, unused)
+        let protected = unused.protected.clone();
+        let judge = Self {
+            memory,
+            told,
+            protected,
+        };
+        (judge, unused)
     }
 
     /// The rules of every pod.
@@ -130,6 +138,12 @@ impl Judge {
     #[must_use]
     pub const fn told(&self) -> &Told {
         &self.told
+    }
+
+    /// Whether no name opens an address that a pod was told.
+    #[must_use]
+    pub fn is_protected(&self, address: IpAddr) -> bool {
+        self.protected.contains(&address)
     }
 
     /// What both ends say of a connection at a moment.

@@ -95,4 +95,14 @@ pub enum OwnNode {
     Enforce,
 }
 
+/// What of the cluster itself a name may open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Opened {
+    /// Addresses of nodes.
+    Node,
+    /// Where the API server is reached.
+    ApiServer,
+}
+
 egret_shared::as_text!(Source);

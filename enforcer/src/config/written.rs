@@ -8,7 +8,7 @@ use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
-use super::value::{BackendKind, FlavourChoice, OwnNode, Source, Span};
+use super::value::{BackendKind, FlavourChoice, Opened, OwnNode, Source, Span};
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::MarkMask;
 
@@ -117,6 +117,9 @@ pub struct Written {
     /// Networks that no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
     #[arg(long, value_name = "CIDR", num_args = 1..)]
     pub protected: Option<Vec<IpNet>>,
+    /// What of the cluster itself a name may open: node, api-server [default: neither]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub names_may_open: Option<Vec<Opened>>,
     /// Names that one pod may have records of: 1 to 10000000 [default: 1000]
     #[arg(long, value_name = "COUNT")]
     pub names_per_pod: Option<usize>,
@@ -170,6 +173,7 @@ impl Written {
             min_ttl: self.min_ttl.or(below.min_ttl),
             max_ttl: self.max_ttl.or(below.max_ttl),
             protected: self.protected.or(below.protected),
+            names_may_open: self.names_may_open.or(below.names_may_open),
             names_per_pod: self.names_per_pod.or(below.names_per_pod),
             addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
             records_total: self.records_total.or(below.records_total),

@@ -8,7 +8,7 @@ use egret_integration::{
     node,
 };
 
-use super::stage::{MOMENT, PATIENCE, Setting, Told, ip, only_names};
+use super::stage::{MOMENT, PATIENCE, QUICK, Setting, Told, eventually, ip, only_names};
 
 /// Three aliases, the addresses first; a loop of aliases; and a policy for an alias's target alone.
 pub(super) fn aliases_in_any_order_lead_to_their_addresses(world: &mut World) -> Told {
@@ -92,6 +92,45 @@ pub(super) fn a_name_opens_neither_the_node_nor_the_metadata_service(world: &mut
     assert_eq!(stage.dnsd_counted("egret_dnsd_protected_total", &[]), 2.0);
     Ok(())
 }
+
+/// Their addresses are no special ones, so only the cluster's objects say whose they are; and they may say so late.
+pub(super) fn a_name_opens_neither_a_node_nor_the_api_server(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
+    let node = stage.world.node().addresses()[0].to_string();
+    let addresses = [node.as_str(), "203.0.113.6", "203.0.113.7"];
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(addresses));
+    let told = stage.ask("client", "api.example.test").addresses();
+    assert_eq!(told, addresses.map(ip), "it is relayed as it came");
+    let mut open = stage.assert_reaches("client", "203.0.113.6");
+    stage.assert_reaches("client", "203.0.113.7");
+    assert_eq!(
+        stage.kernel_records("client"),
+        [ip("203.0.113.6"), ip("203.0.113.7")],
+        "the node is known, and nobody said yet where the API server is"
+    );
+    stage.world.manifests().write("api-server.yaml", API_SERVER)?;
+    eventually("nothing is open to the API server", || {
+        open.echo_within(QUICK).is_err()
+    });
+    stage.assert_refused("client", "203.0.113.6");
+    stage.assert_reaches("client", "203.0.113.7");
+    stage.world.manifests().remove("api-server.yaml")?;
+    eventually("it is nobody's again", || {
+        stage.kernel_holds("client", "203.0.113.6")
+    });
+    stage.assert_reaches("client", "203.0.113.6");
+    assert!(!stage.kernel_holds("client", &node));
+    Ok(())
+}
+
+const API_SERVER: &str = "apiVersion: policy.egret.dev/v1alpha1
+kind: APIServerAddresses
+metadata: {name: cloud}
+spec:
+  addresses: [203.0.113.6]
+";
 
 /// Each forgery comes before the right answer: another id, another port, another question, another server.
 pub(super) fn a_spoofed_answer_is_neither_relayed_nor_learned(world: &mut World) -> Told {

@@ -66,6 +66,7 @@ macro_rules! with_every_scenario {
             answers: an_address_lives_as_long_as_the_shortest_alias_on_its_way without LowestTtl;
             answers: an_address_whose_owner_is_not_on_the_chain_is_not_learned without ChainOnly;
             answers: a_name_opens_neither_the_node_nor_the_metadata_service without Protect;
+            answers: a_name_opens_neither_a_node_nor_the_api_server without Guard;
             answers: a_spoofed_answer_is_neither_relayed_nor_learned without MatchAnswer;
             answers: a_truncated_answer_is_asked_again_over_tcp without RetryTruncated;
             answers: stock_programs_that_are_told_of_truncation_get_all_over_tcp without RetryTruncated;

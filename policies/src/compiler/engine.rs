@@ -12,7 +12,7 @@ use crate::compile::{Compiled, CompiledNode, DnsRules, Filled, Surroundings, com
 use crate::index::{Index, LivePod, is_api_server};
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
 use crate::model::{Direction, Exposure, Labels, NamespaceSelector, Policy, PolicyId};
-use crate::records::Records;
+use crate::records::{Owned, Records};
 use crate::rules::Batch;
 use crate::sequence::{Batches, Sets, User};
 
@@ -94,6 +94,11 @@ impl Engine {
             Entity::Node(node) if self.index.node(&node.name) == Some(&node) => {}
             Entity::Node(node) => {
                 let name = Arc::clone(&node.name);
+                let before = self
+                    .index
+                    .node(&name)
+                    .map_or_else(Vec::new, |node| node.addresses.clone());
+                self.guard(Owned::Node, &before, &node.addresses);
                 let touched = self.index.set_node(&name, Some(node));
                 self.touch_node(&name, touched, now);
             }
@@ -129,6 +134,11 @@ impl Engine {
             }
             EntityKey::Node(name) if self.index.node(name).is_none() => {}
             EntityKey::Node(name) => {
+                let before = self
+                    .index
+                    .node(name)
+                    .map_or_else(Vec::new, |node| node.addresses.clone());
+                self.guard(Owned::Node, &before, &[]);
                 let touched = self.index.set_node(name, None);
                 self.touch_node(name, touched, now);
             }
@@ -266,6 +276,9 @@ impl Engine {
 
     /// Addresses of a node: what is one of them belongs to no pod's network, whosever that is.
     fn touch_places(&mut self, name: &Arc<str>) {
+        if self.records.opens().node {
+            self.guard_api_server();
+        }
         self.dirty.nodes.insert(Arc::clone(name));
         if self.sets.depends_on_places() {
             self.dirty.nodes.extend(self.index.node_names());
@@ -284,6 +297,7 @@ impl Engine {
         let after = addresses.clone().unwrap_or_default();
         let before = self.index.report(node).to_vec();
         if self.index.set_report(node, addresses) {
+            self.guard(Owned::Node, &before, &after);
             self.dirty.pods.extend(self.index.claimants(&before));
             self.dirty.pods.extend(self.index.claimants(&after));
             self.touch_places(node);
@@ -291,7 +305,16 @@ impl Engine {
     }
 
     fn set_service(&mut self, key: &PodKey, service: Option<Service>) {
+        let addresses =
+            |service: Option<&Service>| service.map_or_else(Vec::new, |one| one.addresses.clone());
+        let before = addresses(self.index.service(key));
         if self.index.set_service(key, service) {
+            if is_api_server(key) {
+                self.guard_api_server();
+            } else {
+                let after = addresses(self.index.service(key));
+                self.guard(Owned::Service, &before, &after);
+            }
             self.dirty.services.insert(key.clone());
             self.dirty.api_server |= is_api_server(key);
             self.mark();
@@ -300,6 +323,7 @@ impl Engine {
 
     fn set_slice(&mut self, key: &PodKey, slice: Option<EndpointSlice>) {
         if self.index.set_slice(key, slice) {
+            self.guard_api_server();
             self.dirty.api_server = true;
             self.mark();
         }
@@ -307,6 +331,7 @@ impl Engine {
 
     fn set_declared(&mut self, name: &Arc<str>, addresses: Option<Vec<IpAddr>>) {
         if self.index.set_declared(name, addresses) {
+            self.guard_api_server();
             self.dirty.api_server = true;
             self.mark();
         }

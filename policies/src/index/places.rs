@@ -165,6 +165,25 @@ impl Index {
             .collect()
     }
 
+    /// The API server's own addresses: its Service, its endpoints, and what is declared; with the other addresses of nodes
+    /// on which it is, or without.
+    pub(crate) fn addresses_of_api_server(&self, with_nodes: bool) -> BTreeSet<IpAddr> {
+        let services = self.services().filter(|service| is_api_server(&service.key));
+        let of_services = services.flat_map(|service| &service.addresses);
+        let endpoints = self.places.slices.values().flat_map(|slice| &slice.addresses);
+        let all = of_services.chain(endpoints).chain(self.declared_api_server());
+        let mut all: BTreeSet<IpAddr> = all.map(IpAddr::to_canonical).collect();
+        if with_nodes {
+            let behind = self
+                .places
+                .slices
+                .values()
+                .map(|slice| self.behind(&slice.addresses));
+            all.extend(behind.flatten());
+        }
+        all
+    }
+
     /// Addresses that the platform declares to be the API server's.
     pub(crate) fn declared_api_server(&self) -> impl Iterator<Item = &IpAddr> {
         self.places.declared.values().flatten()

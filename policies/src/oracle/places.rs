@@ -125,6 +125,28 @@ impl World {
         })
     }
 
+    /// Whether no name opens the address: it is a node's, the API server's or a Service's, and that was not allowed.
+    pub(super) fn is_closed_to_names(&self, address: IpAddr) -> bool {
+        let opens = self.settings.records.names_may_open;
+        let has = |all: &[IpAddr]| all.iter().any(|one| one.to_canonical() == address);
+        self.entities.values().any(|entity| match entity {
+            Entity::Node(node) => !opens.node && has(&node.addresses),
+            Entity::NodeAddressReport(report) => !opens.node && has(&report.addresses),
+            Entity::Service(service) if service.key.to_string() == "default/kubernetes" => {
+                !opens.api_server && has(&service.addresses)
+            }
+            Entity::Service(service) => has(&service.addresses),
+            Entity::ApiServerAddresses(declared) => !opens.api_server && has(&declared.addresses),
+            Entity::EndpointSlice(slice) => {
+                let is_its =
+                    slice.key.namespace() == "default" && slice.service.as_deref() == Some("kubernetes");
+                let mut all = slice.addresses.iter().map(IpAddr::to_canonical);
+                !opens.api_server && is_its && all.any(|one| self.is_same_host(one, address))
+            }
+            Entity::Pod(_) | Entity::Namespace(_) | Entity::Policy(_) => false,
+        })
+    }
+
     /// Whether they are one address, or two of one node.
     fn is_same_host(&self, one: IpAddr, other: IpAddr) -> bool {
         let nodes_at = |wanted: IpAddr| -> Vec<&Arc<str>> {

@@ -27,6 +27,8 @@ pub struct RecordSettings {
     pub grace: Duration,
     /// Addresses that a name never opens.
     pub protected: Vec<IpNet>,
+    /// What of the cluster itself a name opens.
+    pub names_may_open: NamesMayOpen,
     /// How many there may be.
     pub limits: RecordLimits,
 }
@@ -38,9 +40,28 @@ impl Default for RecordSettings {
             max_ttl: Duration::from_secs(24 * 60 * 60),
             grace: Duration::from_secs(30),
             protected: usually_protected(),
+            names_may_open: NamesMayOpen::NOTHING,
             limits: RecordLimits::default(),
         }
     }
+}
+
+/// What of the cluster itself a name may open; an address that is several of these needs all. Addresses of other Services
+/// are never opened: connections are judged behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamesMayOpen {
+    /// Addresses of nodes, in their status or in a NodeAddressReport.
+    pub node: bool,
+    /// Where the API server is reached: its Service, its endpoints, and what is declared.
+    pub api_server: bool,
+}
+
+impl NamesMayOpen {
+    /// Neither.
+    pub const NOTHING: Self = Self {
+        node: false,
+        api_server: false,
+    };
 }
 
 /// Loopback and link-local, where metadata services are: whoever answers questions must not open them.

@@ -54,6 +54,9 @@ impl Reading<'_> {
             Some((address, _)) if self.errs(Id::F22) => address,
             _ => ask.peer,
         };
+        if address == ask.peer && self.is_closed_to_names(address) {
+            return false;
+        }
         let mut here = told().filter(|told| told.address.to_canonical() == address);
         here.any(|told| self.counts(told, pattern, ask))
     }

@@ -171,6 +171,24 @@ impl Reading<'_> {
         in_status || in_report()
     }
 
+    /// Whether no name opens it: it is a node's, a Service's or the API server's.
+    pub(super) fn is_closed_to_names(&self, address: IpAddr) -> bool {
+        let mut nodes = self.cluster.nodes.keys().chain(self.cluster.reports.keys());
+        let mut declared = self.of_kind("APIServerAddresses").flat_map(|object| {
+            let list = items(get(object, "addresses"));
+            addresses(list.iter().filter_map(|item| get(item, "ip")))
+        });
+        let mut endpoints = self.of_kind("EndpointSlice").filter(|slice| {
+            let metadata = &slice["metadata"];
+            let namespace = get(metadata, "namespace").map_or("default", |name| name.as_str().unwrap_or(""));
+            namespace == "default" && metadata["labels"]["kubernetes.io/service-name"] == "kubernetes"
+        });
+        nodes.any(|node| self.has_address(node, address))
+            || self.is_service(address)
+            || declared.any(|one| one == address)
+            || endpoints.any(|slice| self.is_endpoint(slice, address))
+    }
+
     // === The cluster ===
 
     fn is_of_cluster(&self, address: IpAddr) -> bool {
