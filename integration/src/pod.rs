@@ -40,6 +40,8 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("ipv6/conf/all/accept_dad", "0"),
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv6/conf/default/accept_ra", "0"),
+    // As containerd and CRI-O set it: whoever is in the pod may send echo requests.
+    ("ipv4/ping_group_range", "0 2147483647"),
 ];
 const PROGRAM_TIME: Duration = Duration::from_secs(10);
 
@@ -230,6 +232,10 @@ impl Pod {
             service,
         );
         Ok(())
+    }
+
+    pub(crate) fn sockets(&self) -> &SocketMaker {
+        &self.sockets
     }
 
     pub(crate) fn socket(&self, towards: IpAddr, kind: Type) -> io::Result<socket2::Socket> {

@@ -22,11 +22,12 @@ pub(crate) enum SocketMaker {
 
 impl SocketMaker {
     pub(crate) fn socket(&self, towards: IpAddr, kind: Type) -> io::Result<Socket> {
-        let domain = match towards {
-            IpAddr::V4(_) => Domain::IPV4,
-            IpAddr::V6(_) => Domain::IPV6,
-        };
-        self.make(domain, kind)
+        self.make(domain_of(towards), kind)
+    }
+
+    /// A socket of a protocol that is neither TCP nor UDP.
+    pub(crate) fn of_protocol(&self, towards: IpAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+        self.make_of(domain_of(towards), kind, protocol)
     }
 
     /// A listener on every address of the namespace, IPv4 and IPv6.
@@ -48,10 +49,21 @@ impl SocketMaker {
         } else {
             Protocol::UDP
         };
+        self.make_of(domain, kind, protocol)
+    }
+
+    fn make_of(&self, domain: Domain, kind: Type, protocol: Protocol) -> io::Result<Socket> {
         match self {
             Self::Thread(netns) => netns.within(move || Socket::new(domain, kind, Some(protocol))),
             Self::Child(cgroup) => cgroup.socket(domain, kind, protocol),
         }
+    }
+}
+
+fn domain_of(address: IpAddr) -> Domain {
+    match address {
+        IpAddr::V4(_) => Domain::IPV4,
+        IpAddr::V6(_) => Domain::IPV6,
     }
 }
 

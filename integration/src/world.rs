@@ -2,12 +2,15 @@
 
 use std::{
     fs,
+    net::UdpSocket,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
 };
+
+use socket2::Type;
 
 use crate::{
     Client, Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Service, Upstream, WorldError,
@@ -181,6 +184,24 @@ impl World {
     /// A program of the node, or a pod on its network.
     pub fn client_on_node(&self) -> Client {
         Client::within(self.node.netns())
+    }
+
+    pub(crate) fn internet(&self) -> &Internet {
+        &self.internet
+    }
+
+    pub(crate) fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// A UDP socket on every address of the internet that answers nothing, unless the test does.
+    pub fn mute_on_internet(&self, port: u16) -> Result<UdpSocket, WorldError> {
+        let socket = self.internet.sockets().listener(Type::DGRAM, port);
+        let socket = socket.map_err(|source| WorldError::Serve { port, source })?;
+        socket
+            .set_nonblocking(false)
+            .map_err(|source| WorldError::Serve { port, source })?;
+        Ok(socket.into())
     }
 
     /// The internet's namespace, for `ip netns exec`.

@@ -100,6 +100,10 @@ switches! {
     Hairpin = "hairpin",
     /// A client outside is refused where a Service leads it to what pods are denied.
     RejectExposure = "reject-exposure",
+    /// Errors about a flow pass, those of the path's MTU among them.
+    PassErrors = "pass-errors",
+    /// Neighbour discovery passes, whatever is denied.
+    PassNeighbours = "pass-neighbours",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
 }

@@ -178,6 +178,7 @@ fn neighbours(family: Family) -> impl Iterator<Item = String> {
     const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     let types: &[u8] = match family {
         Family::V4 => &[],
+        Family::V6 if is_off(Switch::PassNeighbours) => &[],
         Family::V6 => &TYPES,
     };
     types

@@ -354,10 +354,12 @@ pub const fn kernel_transport(transport: Transport) -> KernelTransport {
 
 /// In front of every dispatch: replies, and what is related to a flow (errors of ICMP, path MTU among them), were
 /// judged with the flow's first packet.
-pub(super) fn replies() -> [Line; 2] {
+pub(super) fn replies() -> Vec<Line> {
     let established = [ConnState::Established];
-    [
-        Line::to(Target::Return).tracked(&established, FlowDirection::Reply),
-        Line::to(Target::Return).when(Match::ConnState(vec![ConnState::Related])),
-    ]
+    let reply = Line::to(Target::Return).tracked(&established, FlowDirection::Reply);
+    if is_off(Switch::PassErrors) {
+        return vec![reply];
+    }
+    let related = Line::to(Target::Return).when(Match::ConnState(vec![ConnState::Related]));
+    vec![reply, related]
 }

@@ -1,0 +1,311 @@
+//! What is no plain TCP: ICMP and its errors, neighbours, SCTP, UDP that nobody answers, fragments; and ports of the
+//! node that lead to a pod.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    net::{IpAddr, SocketAddr},
+};
+
+use egret_integration::{Greeting, PodSpec, Service, World, faraway, node};
+
+use super::stage::{MOMENT, PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics};
+
+const OUTSIDE: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
+
+/// The pods `all` and `ports` may send to the same place, one of them to a port only; `client` nowhere.
+const ECHO: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nothing, namespace: default}
+spec: {podSelector: {}, policyTypes: [Ingress, Egress]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: all, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: all}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{ipBlock: {cidr: 203.0.113.0/24}}, {ipBlock: {cidr: "2001:db8::/32"}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: ports, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: ports}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{ipBlock: {cidr: 203.0.113.0/24}}, {ipBlock: {cidr: "2001:db8::/32"}}]
+    ports: [{protocol: TCP, port: 7}, {protocol: UDP, port: 7}]
+"#;
+
+/// CROSS-15, CASE-30.
+pub(super) fn echo_passes_by_a_rule_without_ports_alone(world: &mut World) -> Told {
+    let setting = Setting::of(ECHO).and_pod("all").and_pod("ports");
+    let stage = setting.play(world)?;
+    for to in OUTSIDE.map(ip) {
+        for (pod, is_open) in [("all", true), ("ports", false), ("client", false)] {
+            assert_eq!(stage.pod(pod).is_echoed(to, QUICK)?, is_open, "{pod} to {to}");
+        }
+    }
+    for to in stage.pod("client").addresses() {
+        assert!(!stage.pod("all").is_echoed(to, QUICK)?, "nobody reaches {to}");
+    }
+    stage.assert_reaches("ports", OUTSIDE[0]);
+    stage.assert_reaches("ports", OUTSIDE[1]);
+    Ok(())
+}
+
+/// Nothing may be sent or come in, to and from the own node neither.
+const NOTHING_AT_ALL: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: nothing}
+spec:
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {}}
+  ingress:
+  - {name: nobody, action: Deny, from: [{namespaces: {}}]}
+  egress:
+  - {name: nowhere, action: Deny, to: [{networks: [0.0.0.0/0, "::/0"]}]}
+"#;
+
+/// CASE-30, RULE-1: each side has forgotten the other's hardware address, and asks for it again.
+pub(super) fn neighbours_are_found_where_everything_is_denied(world: &mut World) -> Told {
+    let stage = Setting::of(NOTHING_AT_ALL).play(world)?;
+    let pod = stage.pod("client");
+    pod.serve(7, Service::TcpEcho)?;
+    let flushed = pod.run(&["ip", "-6", "neigh", "flush", "dev", "eth0"])?;
+    assert!(flushed.success(), "{}", flushed.stderr);
+    stage.assert_refused("client", OUTSIDE[1]);
+    assert_knows_neighbour(&pod.run(&["ip", "-6", "neigh", "show", "dev", "eth0"])?.stdout);
+    let node = stage.world.node();
+    node.run_well(&["ip", "-6", "neigh", "flush", "dev", pod.interface()])?;
+    let to = SocketAddr::new(pod.address_v6(), 7);
+    let outcome = stage.world.client_on_node().connect_tcp(to, PATIENCE);
+    assert!(outcome.is_connected(), "the own node: {outcome:?}");
+    Ok(())
+}
+
+/// `<address> lladdr <hardware address> [router] <state>`.
+#[track_caller]
+fn assert_knows_neighbour(listed: &str) {
+    let is_known = |line: &&str| line.contains(" lladdr ") && !line.ends_with("FAILED");
+    assert!(
+        listed.lines().any(|line| is_known(&line.trim_end())),
+        "{listed:?}"
+    );
+}
+
+/// The client may send to one place, by TCP; nothing may come in.
+fn one_way() -> String {
+    format!(
+        r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: one-way, namespace: default}}
+spec:
+  podSelector: {{}}
+  policyTypes: [Ingress, Egress]
+  egress:
+  - to: [{{ipBlock: {{cidr: {}/32}}}}, {{ipBlock: {{cidr: "{}/128"}}}}]
+    ports: [{{protocol: TCP, port: 7}}]
+"#,
+        faraway::ADDRESS,
+        faraway::ADDRESS_V6
+    )
+}
+
+/// CASE-29: a router in the internet says "fragmentation needed" or "packet too big"; nothing else of it may come in.
+pub(super) fn errors_of_path_mtu_reach_who_may_send_and_no_other_icmp_does(world: &mut World) -> Told {
+    const MTU: u16 = 1300;
+    let stage = Setting::of(one_way()).play(world)?;
+    let _faraway = stage.world.lay_faraway(MTU, 7)?;
+    for to in [faraway::ADDRESS, faraway::ADDRESS_V6] {
+        let mut connection = stage.assert_reaches("client", to);
+        let stream = connection.stream();
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&[1; 60_000])?;
+        let mut back = vec![0; 60_000];
+        let read = stream.read_exact(&mut back);
+        assert!(read.is_ok(), "{to}: a large transfer hangs: {read:?}");
+        let route = stage.pod("client").run(&["ip", "route", "get", to])?.stdout;
+        assert!(route.contains(&format!("mtu {MTU}")), "no error came: {route}");
+        assert!(!stage.pod("client").is_echoed(ip(to), QUICK)?, "no echo to {to}");
+    }
+    Ok(())
+}
+
+/// SCTP to 7, TCP to 8080.
+const SCTP: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: out, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress]
+  egress:
+  - to: [{ipBlock: {cidr: 203.0.113.0/24}}, {ipBlock: {cidr: "2001:db8::/32"}}]
+    ports: [{protocol: SCTP, port: 7}, {protocol: TCP, port: 8080}]
+"#;
+
+/// CASE-28, CROSS-16.
+pub(super) fn a_rule_of_sctp_opens_sctp_alone_and_one_of_tcp_does_not(world: &mut World) -> Told {
+    // Without it every packet of SCTP would be INVALID or of the generic tracker, and this would show nothing.
+    let tracker = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established";
+    if File::open(tracker).is_err() {
+        return Err("the kernel does not track SCTP (CONFIG_NF_CT_PROTO_SCTP)".into());
+    }
+    let stage = Setting::of(SCTP).play(world)?;
+    for to in OUTSIDE {
+        let greet = |port| {
+            stage
+                .world
+                .greet_by_sctp("client", SocketAddr::new(ip(to), port), QUICK)
+        };
+        assert_eq!(greet(7)?, Greeting::Answered, "{to}");
+        assert_eq!(greet(8)?, Greeting::Lost, "another port of {to}");
+        assert_eq!(greet(8080)?, Greeting::Lost, "the port of TCP at {to}");
+        assert!(stage.reach_port("client", to, 8080).is_connected(), "{to}");
+        stage.assert_refused("client", to);
+    }
+    Ok(())
+}
+
+fn datagrams_to(port: u16) -> String {
+    format!(
+        r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: datagrams, namespace: default}}
+spec:
+  podSelector: {{}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{{ipBlock: {{cidr: 203.0.113.0/24}}}}]
+    ports: [{{protocol: UDP, port: {port}}}]
+"#
+    )
+}
+
+/// Such a flow stays NEW for netfilter, however long it lasts.
+pub(super) fn datagrams_that_nobody_answers_are_judged_once_and_again_when_the_policy_changes(
+    world: &mut World,
+) -> Told {
+    const SENT: usize = 50;
+    let stage = Setting::of(datagrams_to(514)).play(world)?;
+    let mute = stage.world.mute_on_internet(514)?;
+    let socket = stage
+        .pod("client")
+        .udp_socket(SocketAddr::new(ip(OUTSIDE[0]), 514))?;
+    for _ in 0..SENT {
+        socket.send(b"log")?;
+    }
+    mute.set_read_timeout(Some(PATIENCE))?;
+    for number in 0..SENT {
+        let arrived = mute.recv(&mut [0; 64]);
+        assert!(arrived.is_ok(), "only {number} of {SENT} arrive: {arrived:?}");
+    }
+    let judged = || {
+        let labels = [("tier", "np"), ("action", "allow"), ("direction", "egress")];
+        metrics(&stage.enforcer).sum("egret_enforcer_verdicts_total", &labels)
+    };
+    eventually("the first is counted", || judged() > 0.0);
+    assert_eq!(judged(), 1.0, "only the first of {SENT} is judged");
+    stage.world.manifests().write("policy.yaml", &datagrams_to(515))?;
+    mute.set_read_timeout(Some(MOMENT))?;
+    eventually("the open flow ends", || {
+        socket.send(b"log").is_ok() && mute.recv(&mut [0; 64]).is_err()
+    });
+    Ok(())
+}
+
+/// UDP to port 7 only.
+const FRAGMENTS: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: out, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress]
+  egress:
+  - to: [{ipBlock: {cidr: 203.0.113.0/24}}, {ipBlock: {cidr: "2001:db8::/32"}}]
+    ports: [{protocol: UDP, port: 7}]
+"#;
+
+/// Only the first fragment of a datagram bears its ports; both servers would answer.
+pub(super) fn fragments_share_the_verdict_of_their_datagram(world: &mut World) -> Told {
+    let stage = Setting::of(FRAGMENTS).play(world)?;
+    let datagram = [7; 4000];
+    let send = |to, port, patience| {
+        let to = SocketAddr::new(ip(to), port);
+        stage.pod("client").exchange_udp(to, &datagram, patience)
+    };
+    for to in OUTSIDE {
+        let before = fragments_in(&stage)?;
+        let refused = send(to, 5000, QUICK);
+        assert!(!refused.is_answered(), "{to}: {refused:?}");
+        assert_eq!(
+            fragments_in(&stage)?,
+            before,
+            "not one fragment of it passes to {to}"
+        );
+        let answered = send(to, 7, PATIENCE);
+        assert!(answered.is_answered(), "{to}: {answered:?}");
+        assert!(fragments_in(&stage)? > before, "{to} got it in one piece");
+    }
+    Ok(())
+}
+
+/// How many fragments came to the internet (RFC 4293, ipReasmReqds), of both families.
+fn fragments_in(stage: &Stage<'_>) -> Result<[u64; 2], Box<dyn std::error::Error>> {
+    let pin = format!("--net=/run/netns/{}", stage.world.internet_namespace());
+    let read = |file| stage.world.node().run(&["nsenter", &pin, "cat", file]);
+    let v4 = read("/proc/net/snmp")?.stdout;
+    let mut ip_lines = v4.lines().filter_map(|line| line.strip_prefix("Ip: "));
+    let (names, values) = (ip_lines.next(), ip_lines.next());
+    let place = names.and_then(|names| names.split(' ').position(|name| name == "ReasmReqds"));
+    let v4 = place.and_then(|place| values?.split(' ').nth(place)?.parse().ok());
+    let v6 = read("/proc/net/snmp6")?.stdout;
+    let v6 = v6.lines().find_map(|line| line.strip_prefix("Ip6ReasmReqds"));
+    let v6 = v6.and_then(|value| value.trim().parse().ok());
+    Ok([v4.ok_or("no Ip ReasmReqds")?, v6.ok_or("no Ip6ReasmReqds")?])
+}
+
+/// Two pods that serve the same; one may be reached at the port of the container, one at that of the host.
+const HOST_PORTS: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: of-the-container, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: container}}
+  ingress: [{ports: [{port: 70}]}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: of-the-host, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: host}}
+  ingress: [{ports: [{port: 8081}]}]
+"#;
+
+/// RULE-8: as the CNI plugin `portmap` does it, behind which the packet has the address and port of the container.
+pub(super) fn a_port_of_the_host_is_judged_as_the_port_of_the_container(world: &mut World) -> Told {
+    let pods = ["container", "host"].map(PodSpec::new);
+    let stage = Setting::of(HOST_PORTS).instead(pods).play(world)?;
+    let hosts: [IpAddr; 2] = [node::ADDRESS.into(), node::ADDRESS_V6.into()];
+    let outside = stage.world.client_outside();
+    for (pod, port, is_open) in [("container", 8080, true), ("host", 8081, false)] {
+        stage.pod(pod).serve(70, Service::TcpEcho)?;
+        for (host, own) in hosts.into_iter().zip(stage.pod(pod).addresses()) {
+            map_port(&stage, port, SocketAddr::new(own, 70))?;
+            let outcome = outside.connect_tcp(SocketAddr::new(host, port), QUICK);
+            assert_eq!(outcome.is_connected(), is_open, "{pod} by {host}: {outcome:?}");
+        }
+    }
+    Ok(())
+}
+
+fn map_port(stage: &Stage<'_>, port: u16, to: SocketAddr) -> Told {
+    let program = if to.is_ipv4() { "iptables" } else { "ip6tables" };
+    let (port, to) = (port.to_string(), to.to_string());
+    let rule = format!("-m addrtype --dst-type LOCAL -p tcp --dport {port} -j DNAT --to-destination {to}");
+    let argv = [program, "-w", "-t", "nat", "-A", "PREROUTING"].into_iter();
+    let argv: Vec<_> = argv.chain(rule.split(' ')).collect();
+    Ok(stage.world.node().run_well(&argv)?)
+}
