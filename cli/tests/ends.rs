@@ -207,6 +207,37 @@ fn a_pod_and_its_own_node_are_exempt_where_a_network_policy_isolates() {
     assert_eq!(rows[1]["egress"]["policy"], "own-node");
 }
 
+/// What is local to a node is its own, as an agent reports it, though no status has it; of another node it is another's.
+#[test]
+fn a_reported_address_is_the_own_nodes_as_well() {
+    let report = |node: &str, address: &str| {
+        format!(
+            "apiVersion: policy.egret.dev/v1alpha1\nkind: NodeAddressReport\nmetadata: {{name: {node}}}\naddresses: [{{ip: {address}}}]\n"
+        )
+    };
+    let asked = |name: &str| {
+        Asked::of(name)
+            .manifest(NODES)
+            .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
+            .manifest(&network_policy("a/isolated", ISOLATED))
+    };
+    let words = |asked: Asked| -> Vec<String> {
+        let rows = asked
+            .tcp("a/web", "198.18.0.1", 80)
+            .tcp("a/web", "169.254.20.10", 53)
+            .tcp("a/web", "198.18.0.2", 80)
+            .tcp("a/web", "10.0.0.1", 80)
+            .rows();
+        rows.iter().map(asked::words).collect()
+    };
+    let [deny, allow, itself] = ["deny np none", "allow np none", "allow exempt exempt"];
+    assert_eq!(words(asked("own_node_unreported")), [deny, deny, deny, itself]);
+    let reported = asked("own_node_reported")
+        .manifest(&report("n1", "198.18.0.1}, {ip: 169.254.20.10}, {ip: 10.0.0.1"))
+        .manifest(&report("n2", "198.18.0.2"));
+    assert_eq!(words(reported), [allow, allow, deny, itself]);
+}
+
 #[test]
 fn a_deny_of_the_admin_tier_holds_for_the_own_node_too() {
     let rules = "egress: [{action: Deny, to: [{nodes: {}}]}]";

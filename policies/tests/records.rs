@@ -722,8 +722,11 @@ fn of_what_is_over_the_oldest_is_forgotten_and_no_pod_makes_another_forget() {
     );
 }
 
-/// An address of the cluster itself, and the settings with which a name opens it: node, API server.
-fn of_the_cluster() -> Vec<(&'static str, &'static str, Vec<Entity>, [[bool; 2]; 2])> {
+/// An address of the cluster itself, what says so, and whether a name opens it: without and with `node`, and in each
+/// without and with `api-server`.
+type Belonging = (&'static str, &'static str, Vec<Entity>, [[bool; 2]; 2]);
+
+fn of_the_cluster() -> Vec<Belonging> {
     let service = |name: &str, address: &str| {
         Entity::Service(Service {
             key: key(name),
