@@ -20,7 +20,7 @@ mod written;
 pub use value::{BackendKind, FlavourChoice, InvalidValue, Opened, OwnNode, Source, Span};
 pub use written::{Args, Command, Written};
 
-use written::DEFAULT_STATE;
+use written::{DEFAULT_OBJECTS, DEFAULT_STATE};
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Fixed {
     pub admin: SocketAddr,
     /// The file that keeps what pods were told; none to keep nothing.
     pub state: Option<PathBuf>,
+    /// The file that keeps what the source said last; none to keep nothing.
+    pub state_objects: Option<PathBuf>,
     /// For the compiler; the node's name is in it.
     pub compiler: Settings,
     /// Which iptables; none to find out.
@@ -112,6 +114,7 @@ impl Config {
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
             ("state", mine.state != theirs.state),
+            ("stateObjects", mine.state_objects != theirs.state_objects),
             ("node", mine.compiler.node != theirs.compiler.node),
             (
                 "podToOwnNode",
@@ -158,6 +161,8 @@ impl Written {
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9254))),
                 state: Some(self.state.unwrap_or_else(|| DEFAULT_STATE.into()))
+                    .filter(|path| !path.as_os_str().is_empty()),
+                state_objects: Some(self.state_objects.unwrap_or_else(|| DEFAULT_OBJECTS.into()))
                     .filter(|path| !path.as_os_str().is_empty()),
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
@@ -284,6 +289,10 @@ mod tests {
         assert_eq!(config.fixed.source, PathBuf::from("/m"));
         assert_eq!(config.fixed.backend, BackendKind::Netfilter);
         assert_eq!(config.fixed.state, Some(PathBuf::from("/run/egret/state")));
+        assert_eq!(
+            config.fixed.state_objects,
+            Some(PathBuf::from("/var/lib/egret/objects"))
+        );
         assert!(matches!(
             super::tests::config(&["--node", "n"]),
             Err(Invalid::Missing { field: "source", .. })
@@ -301,6 +310,11 @@ mod tests {
             config(&arguments).unwrap().fixed.state
         };
         assert_eq!((state(""), state("/s")), (None, Some(PathBuf::from("/s"))));
+        let arguments = ["--source", "dir:/m", "--node", "n", "--state-objects", ""];
+        assert_eq!(
+            super::tests::config(&arguments).unwrap().fixed.state_objects,
+            None
+        );
     }
 
     #[test]

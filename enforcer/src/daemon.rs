@@ -24,7 +24,7 @@ use egret_enforcer::link;
 use egret_enforcer::metrics::{BUCKETS, Metrics};
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
-use egret_enforcer::state::State;
+use egret_enforcer::state::{ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
 
 /// Inputs that wait for the engine; beyond, whoever sends one waits.
@@ -40,6 +40,8 @@ pub(crate) struct Daemon {
     engine: std::thread::JoinHandle<Box<dyn Backend>>,
     /// Ends after the engine, when what pods were told is in the state file.
     writer: Option<std::thread::JoinHandle<()>>,
+    /// Told to end when nothing more comes from the source.
+    objects: Option<(ObjectKeeper, std::thread::JoinHandle<()>)>,
 }
 
 impl Daemon {
@@ -68,6 +70,7 @@ impl Daemon {
         let name = backend.name();
         let compiler = config.fixed.compiler.clone();
         let state = open_state(&config.fixed)?;
+        let objects = open_objects(&config.fixed)?;
         let setup = Setup {
             compiler,
             backend,
@@ -84,7 +87,9 @@ impl Daemon {
         ));
         drop(task::spawn(
             "watch",
-            Directory::new(config.fixed.source.clone()).watch(inputs.clone()),
+            Directory::new(config.fixed.source.clone())
+                .keeping(objects.known, objects.keeper.clone())
+                .watch(inputs.clone()),
         ));
         let news = LinkNews::listen().context("changes of links cannot be heard")?;
         hear(news, inputs.clone())?;
@@ -96,6 +101,7 @@ impl Daemon {
             operators,
             engine,
             writer: state.writer,
+            objects: objects.keeper.zip(objects.writer),
         })
     }
 
@@ -117,7 +123,12 @@ impl Daemon {
         drop(self.inputs.send(Input::Stop).await);
         let (engine, writer) = tokio::task::spawn_blocking(move || {
             let engine = self.engine.join();
-            (engine, self.writer.map_or(Ok(()), std::thread::JoinHandle::join))
+            let objects = self.objects.map_or(Ok(()), |(keeper, writer)| {
+                keeper.end();
+                writer.join()
+            });
+            let records = self.writer.map_or(Ok(()), std::thread::JoinHandle::join);
+            (engine, records.and(objects))
         })
         .await?;
         let mut backend = engine.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
@@ -166,6 +177,13 @@ fn open_state(fixed: &Fixed) -> anyhow::Result<State> {
     match &fixed.state {
         Some(path) => State::open(path, records).context("the state file cannot be kept"),
         None => Ok(State::default()),
+    }
+}
+
+fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {
+    match &fixed.state_objects {
+        Some(path) => Objects::open(path, &fixed.source).context("the file of objects cannot be kept"),
+        None => Ok(Objects::default()),
     }
 }
 

@@ -308,14 +308,19 @@ impl Engine {
 
     /// Whether the first batch can be made: everything is known, or what is in force can wait no longer.
     fn is_ready(&mut self, now: Timestamp) -> bool {
-        let may_wait = self.backend.is_in_force() && !self.peers.have_told_again();
+        let is_in_force = self.backend.is_in_force();
+        let may_wait = is_in_force && !self.peers.have_told_again();
+        // What the kernel holds is never older than what was kept, so that counts where the kernel holds nothing.
+        let is_known = self.source.known_at.is_some() && !is_in_force;
         match &mut self.compiler {
             Phase::Starting {
-                is_complete: true,
+                is_complete,
                 unread: None,
                 patience,
                 ..
-            } => !may_wait || *patience.get_or_insert(now.after(TOLD_AGAIN_WITHIN)) <= now,
+            } if *is_complete || is_known => {
+                !may_wait || *patience.get_or_insert(now.after(TOLD_AGAIN_WITHIN)) <= now
+            }
             Phase::Starting { .. } | Phase::Running(_) | Phase::Moving => false,
         }
     }

@@ -59,8 +59,9 @@ fn run(command: &Command) -> ExitCode {
         dry_run,
         bpf_pins,
         state,
+        state_objects,
     } = command;
-    match clean(*dry_run, bpf_pins, state) {
+    match clean(*dry_run, bpf_pins, [state, state_objects]) {
         Ok(found) => {
             let verb = if *dry_run { "would remove" } else { "removed" };
             for what in &found {
@@ -78,7 +79,7 @@ fn run(command: &Command) -> ExitCode {
     }
 }
 
-fn clean(dry_run: bool, bpf_pins: &Path, state: &Path) -> anyhow::Result<Vec<String>> {
+fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<Vec<String>> {
     let mode = if dry_run { Mode::Tell } else { Mode::Remove };
     let mut found = cleanup::everywhere(mode)?;
     if bpf_pins.exists() {
@@ -91,14 +92,16 @@ fn clean(dry_run: bool, bpf_pins: &Path, state: &Path) -> anyhow::Result<Vec<Str
             Ebpf::new(options).remove_everything()?;
         }
     }
-    let files = state::traces(state);
-    found.extend(
-        files
-            .iter()
-            .map(|file| format!("the state file {}", file.display())),
-    );
-    if mode == Mode::Remove {
-        state::remove(state)?;
+    for state in states {
+        let files = state::traces(state);
+        found.extend(
+            files
+                .iter()
+                .map(|file| format!("the state file {}", file.display())),
+        );
+        if mode == Mode::Remove {
+            state::remove(state)?;
+        }
     }
     Ok(found)
 }

@@ -182,6 +182,10 @@ pub fn report(report: &Report) {
     ] {
         gauge!("egret_enforcer_pods", "state" => state).set(as_gauge(value));
     }
+        (
+            "egret_enforcer_source_recalled",
+            usize::from(report.source.known_at.is_some()),
+        ),
     for severity in [Severity::Error, Severity::Warning, Severity::Info] {
         let number = report.source.diagnostics.get(&severity).copied().unwrap_or(0);
         gauge!("egret_enforcer_diagnostics", "severity" => severity.to_string()).set(as_gauge(number));
@@ -321,7 +325,7 @@ const COUNTERS: [(&str, &str); 13] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 17] = [
+const GAUGES: [(&str, &str); 18] = [
     (
         "egret_enforcer_ready",
         "1 when the kernel is as the policies say, else 0; /readyz has the reasons.",
@@ -380,6 +384,10 @@ const GAUGES: [(&str, &str); 17] = [
     (
         "egret_enforcer_link_peers_limit",
         "The most dnsds that may be connected.",
+    ),
+    (
+        "egret_enforcer_source_recalled",
+        "1 while the source was never read and counts as it was known last.",
     ),
 ];
 

@@ -18,11 +18,13 @@ mod boot;
 mod format;
 mod file;
 mod keeper;
+mod objects;
 
 pub use boot::{BootId, InvalidBootId};
 pub use file::{StateFile, remove, traces};
 pub use format::{Problem, decode, encode};
 pub use keeper::Keeper;
+pub use objects::{Known, MOST_OCTETS, ObjectFile, ObjectKeeper, Objects, Texts, date_of};
 
 use crate::metrics;
 

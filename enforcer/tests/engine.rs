@@ -341,6 +341,50 @@ fn rules_in_force_are_replaced_when_every_dnsd_has_told_again_or_none_does_in_ti
     assert_eq!(kernel.kernel().pods().count(), 1);
 }
 
+#[test]
+fn what_was_known_counts_where_the_kernel_holds_nothing_and_else_what_it_holds_stays() {
+    let known = || {
+        Input::Source(SourceState {
+            unreadable: Some("/m: gone".to_owned()),
+            known_at: Some("2000-02-29T00:00:00Z".to_owned()),
+            ..SourceState::default()
+        })
+    };
+    let later = NOW.after(Duration::from_secs(60));
+    let begin = |backend: Box<dyn FnOnce(InMemory) -> Engine>| {
+        let kernel = InMemory::default();
+        let mut engine = backend(kernel.clone());
+        engine.take(cluster(POD), NOW);
+        engine.take(known(), NOW);
+        engine.pass(NOW);
+        engine.pass(later);
+        (engine, kernel)
+    };
+
+    let (mut empty, kernel) = begin(Box::new(engine));
+    assert_eq!(kernel.kernel().pods().count(), 1);
+    assert_eq!(
+        reasons(&mut empty),
+        ["running on what was known at 2000-02-29T00:00:00Z: the source cannot be read: /m: gone"]
+    );
+    empty.take(in_sync(), later);
+    assert_eq!(reasons(&mut empty), Vec::<String>::new());
+
+    let (mut full, kernel) = begin(Box::new(|kernel| engine(InForce(kernel))));
+    assert_eq!(kernel.kernel().pods().count(), 0);
+    assert_eq!(
+        reasons(&mut full),
+        [
+            "the source is not in sync: /m: gone",
+            "rules of an earlier enforcer stay in force until the source can be read"
+        ]
+    );
+    full.take(in_sync(), later);
+    full.pass(later);
+    full.pass(later.after(Duration::from_millis(300)));
+    assert_eq!(kernel.kernel().pods().count(), 1);
+}
+
 /// The state file of a test, and its folder, which goes with it.
 struct Kept(std::path::PathBuf);
 

@@ -231,6 +231,10 @@ impl World {
             .with(["--node", node::NAME, "--backend", backend])
             .with(["--link".into(), self.link().display().to_string()])
             .with(["--state".into(), self.state().display().to_string()])
+            .with([
+                "--state-objects".into(),
+                self.state_objects().display().to_string(),
+            ])
     }
 
     /// The socket that joins the two daemons.
@@ -241,6 +245,11 @@ impl World {
     /// Where the enforcer keeps what pods were told.
     pub fn state(&self) -> PathBuf {
         self.files.0.join("state")
+    }
+
+    /// Where the enforcer keeps what its source said last.
+    pub fn state_objects(&self) -> PathBuf {
+        self.files.0.join("objects")
     }
 
     /// Starts a daemon in the node, without waiting for it.

@@ -38,6 +38,8 @@ pub struct Args {
 }
 
 pub(super) const DEFAULT_STATE: &str = "/run/egret/state";
+/// Where it outlives a boot.
+pub(super) const DEFAULT_OBJECTS: &str = "/var/lib/egret/objects";
 
 /// What else there is to do.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -53,6 +55,9 @@ pub enum Command {
         /// The file that keeps what pods were told; empty for none.
         #[arg(long, value_name = "PATH", default_value = DEFAULT_STATE, value_parser = path_or_empty())]
         state: PathBuf,
+        /// The file that keeps what the source said last; empty for none.
+        #[arg(long, value_name = "PATH", default_value = DEFAULT_OBJECTS, value_parser = path_or_empty())]
+        state_objects: PathBuf,
     },
 }
 
@@ -78,6 +83,9 @@ pub struct Written {
     /// The file that keeps what pods were told for the enforcer's next start; empty for none [default: /run/egret/state]
     #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
     pub state: Option<PathBuf>,
+    /// The file that keeps what the source said last for a start without it; empty for none [default: /var/lib/egret/objects]
+    #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
+    pub state_objects: Option<PathBuf>,
     /// Which iptables the backend netfilter uses [default: auto]
     #[arg(long, value_name = "FLAVOUR")]
     pub iptables: Option<FlavourChoice>,
@@ -160,6 +168,7 @@ impl Written {
             link: self.link.or(below.link),
             admin: self.admin.or(below.admin),
             state: self.state.or(below.state),
+            state_objects: self.state_objects.or(below.state_objects),
             iptables: self.iptables.or(below.iptables),
             deny_action: self.deny_action.or(below.deny_action),
             egress_mark_mask: self.egress_mark_mask.or(below.egress_mark_mask),

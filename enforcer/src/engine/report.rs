@@ -54,12 +54,30 @@ pub struct SourceState {
     pub is_complete: bool,
     /// Why it cannot be read now.
     pub unreadable: Option<String>,
+    /// From when is what was told of it instead, as long as it was never read: RFC 3339.
+    pub known_at: Option<String>,
+    /// That is from before a boot: everything is closed to pods, for nobody knows who has their addresses.
+    pub is_closed: bool,
     /// Files that were read.
     pub files: usize,
     /// Files that cannot be taken, and why; what they said before stays in force.
     pub bad: Vec<String>,
     /// Diagnostics by severity.
     pub diagnostics: BTreeMap<Severity, usize>,
+}
+
+impl SourceState {
+    /// What is in force instead of what it says now, and why.
+    fn trouble(&self) -> Option<String> {
+        let why = self.unreadable.as_deref()?;
+        Some(match &self.known_at {
+            None => format!("the source cannot be read: {why}"),
+            Some(at) if self.is_closed => format!(
+                "running on what was known at {at}, before a boot, and closed to the pods of then: the source cannot be read: {why}"
+            ),
+            Some(at) => format!("running on what was known at {at}: the source cannot be read: {why}"),
+        })
+    }
 }
 
 impl Engine {
@@ -100,6 +118,12 @@ impl Engine {
                 if !is_complete {
                     let why = self.source.unreadable.as_deref().unwrap_or("it is being read");
                     reasons.push(format!("the source is not in sync: {why}"));
+                    if self.source.known_at.is_some() && self.backend.is_in_force() {
+                        reasons.push(
+                            "rules of an earlier enforcer stay in force until the source can be read"
+                                .to_owned(),
+                        );
+                    }
                 }
                 reasons.extend(
                     unread
@@ -107,14 +131,7 @@ impl Engine {
                         .map(|reason| format!("the kernel cannot be read: {reason}")),
                 );
             }
-            Phase::Running(_) => {
-                reasons.extend(
-                    self.source
-                        .unreadable
-                        .iter()
-                        .map(|why| format!("the source cannot be read: {why}")),
-                );
-            }
+            Phase::Running(_) => reasons.extend(self.source.trouble()),
             Phase::Moving => {}
         }
         reasons.extend(

@@ -1,5 +1,5 @@
-//! The file in its folder: read once, replaced whole. It is not flushed to a disk: it must outlive this process, not the
-//! kernel.
+//! A file in its folder: read once, replaced whole. The one of records is not flushed to a disk: it must outlive this
+//! process, not the kernel.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -46,23 +46,10 @@ impl StateFile {
     /// # Errors
     /// With why it is not to be taken.
     pub fn read(&self) -> Result<Vec<Remembered>, Problem> {
-        // A pipe would wait for a writer, and a link could lead anywhere.
-        let opened = File::options()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(&self.path);
-        let file = match opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-                return Err(Problem::Foreign("a symbolic link".to_owned()));
-            }
-            opened => opened?,
-        };
-        self.check(&file)?;
-        let mut octets = Vec::new();
-        file.take(self.most.saturating_add(1)).read_to_end(&mut octets)?;
-        self.check_size(octets.len() as u64)?;
-        decode(&octets, self.boot)
+        match read_plain(&self.path, self.most)? {
+            Some(octets) => decode(&octets, self.boot),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Puts another in its place, or leaves it as it is.
@@ -71,41 +58,75 @@ impl StateFile {
     /// When it stays as it is.
     pub fn write(&self, pods: &[&Remembered]) -> Result<(), Problem> {
         let octets = encode(pods, self.boot)?;
-        self.check_size(octets.len() as u64)?;
-        let new = beside(&self.path);
-        let written = write_new(&new, &octets).and_then(|()| std::fs::rename(&new, &self.path));
-        written.map_err(|error| {
-            // Half a file only takes room, perhaps the room that was missing; the next one removes it as well.
-            drop(std::fs::remove_file(&new));
-            Problem::Unwritten(error)
-        })
+        replace(&self.path, &octets, self.most, Outlives::Process)
     }
+}
 
-    fn check(&self, file: &File) -> Result<(), Problem> {
-        let found = file.metadata()?;
-        self.check_size(found.len())?;
-        if !found.is_file() {
-            return Err(Problem::Foreign("no plain file".to_owned()));
-        }
-        if found.uid() != nix::unistd::geteuid().as_raw() {
-            return Err(Problem::Foreign(format!("of user {}", found.uid())));
-        }
-        let mode = found.permissions().mode() & 0o777;
-        if mode & 0o022 != 0 {
-            return Err(Problem::Foreign(format!("of mode {mode:04o}")));
-        }
-        Ok(())
-    }
+/// What a file must outlive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outlives {
+    /// This process: the kernel remembers it.
+    Process,
+    /// The kernel: it is on the disk before it takes the place of the one before.
+    Kernel,
+}
 
-    const fn check_size(&self, octets: u64) -> Result<(), Problem> {
-        if octets > self.most {
-            return Err(Problem::TooLarge {
-                octets,
-                most: self.most,
-            });
+/// What is in a plain file of this user; none where there is no file.
+pub(super) fn read_plain(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Problem> {
+    // A pipe would wait for a writer, and a link could lead anywhere.
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path);
+    let file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(Problem::Foreign("a symbolic link".to_owned()));
         }
-        Ok(())
+        opened => opened?,
+    };
+    check(&file, most)?;
+    let mut octets = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut octets)?;
+    check_size(octets.len() as u64, most)?;
+    Ok(Some(octets))
+}
+
+/// Puts another in a file's place, or leaves it as it is.
+pub(super) fn replace(path: &Path, octets: &[u8], most: u64, outlives: Outlives) -> Result<(), Problem> {
+    check_size(octets.len() as u64, most)?;
+    let new = beside(path);
+    let written = write_new(&new, octets, outlives)
+        .and_then(|()| std::fs::rename(&new, path))
+        .and_then(|()| flush_folder(path, outlives));
+    written.map_err(|error| {
+        // Half a file only takes room, perhaps the room that was missing; the next one removes it as well.
+        drop(std::fs::remove_file(&new));
+        Problem::Unwritten(error)
+    })
+}
+
+fn check(file: &File, most: u64) -> Result<(), Problem> {
+    let found = file.metadata()?;
+    check_size(found.len(), most)?;
+    if !found.is_file() {
+        return Err(Problem::Foreign("no plain file".to_owned()));
     }
+    if found.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(Problem::Foreign(format!("of user {}", found.uid())));
+    }
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o022 != 0 {
+        return Err(Problem::Foreign(format!("of mode {mode:04o}")));
+    }
+    Ok(())
+}
+
+const fn check_size(octets: u64, most: u64) -> Result<(), Problem> {
+    if octets > most {
+        return Err(Problem::TooLarge { octets, most });
+    }
+    Ok(())
 }
 
 /// What is there of a state file: itself, and one that was not finished. An empty path is none.
@@ -142,7 +163,7 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_new(path: &Path, octets: &[u8]) -> io::Result<()> {
+fn write_new(path: &Path, octets: &[u8], outlives: Outlives) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -157,7 +178,19 @@ fn write_new(path: &Path, octets: &[u8]) -> io::Result<()> {
         .open(path)?;
     // Whatever the umask took away, this user reads it again.
     file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(octets)
+    file.write_all(octets)?;
+    match outlives {
+        Outlives::Process => Ok(()),
+        Outlives::Kernel => file.sync_all(),
+    }
+}
+
+/// The new name is on the disk, too.
+fn flush_folder(path: &Path, outlives: Outlives) -> io::Result<()> {
+    match (outlives, path.parent()) {
+        (Outlives::Kernel, Some(folder)) => File::open(folder)?.sync_all(),
+        (Outlives::Kernel | Outlives::Process, _) => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,12 @@
 use std::io;
 
 use egret_policies::records::Remembered;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::boot::BootId;
 
-/// The version that this code writes, and the only one that it reads: what another one kept is told anew in time.
+/// The version of both files that this code writes, and the only one that it reads: what another one kept is told anew in time.
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"egret/st";
 const VERSION_AT: usize = 8;
@@ -84,9 +85,18 @@ impl Problem {
 /// # Errors
 /// When postcard cannot write them.
 pub fn encode(pods: &[&Remembered], boot: BootId) -> Result<Vec<u8>, Problem> {
-    let body = postcard::to_stdvec(pods).map_err(|error| Problem::Unwritten(io::Error::other(error)))?;
+    seal(MAGIC, boot, pods)
+}
+
+/// A file with a header that says what it is, of which version and boot, how long, and its digest.
+pub(super) fn seal<Body: Serialize + ?Sized>(
+    magic: [u8; 8],
+    boot: BootId,
+    body: &Body,
+) -> Result<Vec<u8>, Problem> {
+    let body = postcard::to_stdvec(body).map_err(|error| Problem::Unwritten(io::Error::other(error)))?;
     let mut file = Vec::with_capacity(BODY_AT + body.len());
-    file.extend(MAGIC);
+    file.extend(magic);
     file.extend(VERSION.to_le_bytes());
     file.extend(boot.to_octets());
     file.extend((body.len() as u64).to_le_bytes());
@@ -100,11 +110,20 @@ pub fn encode(pods: &[&Remembered], boot: BootId) -> Result<Vec<u8>, Problem> {
 /// # Errors
 /// With what is wrong.
 pub fn decode(file: &[u8], boot: BootId) -> Result<Vec<Remembered>, Problem> {
+    let body = unseal(MAGIC, file)?;
+    if !is_of(file, boot) {
+        return Err(Problem::OtherBoot);
+    }
+    read_body(body)
+}
+
+/// What is behind the header, if the file is whole and of this version.
+pub(super) fn unseal(magic: [u8; 8], file: &[u8]) -> Result<&[u8], Problem> {
     let damaged = |what: &str| Problem::Damaged(what.to_owned());
     let Some((head, body)) = file.split_at_checked(BODY_AT) else {
         return Err(damaged("it ends within its header"));
     };
-    if head[..VERSION_AT] != MAGIC {
+    if head[..VERSION_AT] != magic {
         return Err(damaged("it does not begin like a state file"));
     }
     let version = u32::from_le_bytes(octets(head, VERSION_AT));
@@ -117,11 +136,18 @@ pub fn decode(file: &[u8], boot: BootId) -> Result<Vec<Remembered>, Problem> {
     if head[DIGEST_AT..] != digest(&head[..DIGEST_AT], body) {
         return Err(damaged("its digest is not the one that it was written with"));
     }
-    if octets::<16>(head, BOOT_AT) != boot.to_octets() {
-        return Err(Problem::OtherBoot);
-    }
+    Ok(body)
+}
+
+/// Whether a file that was unsealed was written in this boot.
+pub(super) fn is_of(file: &[u8], boot: BootId) -> bool {
+    octets::<16>(file, BOOT_AT) == boot.to_octets()
+}
+
+/// The body, all of it.
+pub(super) fn read_body<'file, Body: Deserialize<'file>>(body: &'file [u8]) -> Result<Body, Problem> {
     match postcard::take_from_bytes(body) {
-        Ok((pods, [])) => Ok(pods),
+        Ok((read, [])) => Ok(read),
         Ok((_, behind)) => Err(Problem::Damaged(format!("{} octets too many", behind.len()))),
         Err(error) => Err(Problem::Damaged(error.to_string())),
     }

@@ -7,15 +7,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
 use egret_policies::model::cluster::{Entity, EntityKey};
+use egret_shared::rt::clock;
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::engine::{Input, SourceState};
+use crate::state::{Known, ObjectKeeper, Texts, date_of};
 
 mod scan;
 mod file;
 mod merge;
+mod closed;
 
 use file::File;
 use scan::{Fingerprint, scan};
@@ -24,6 +30,8 @@ use scan::{Fingerprint, scan};
 const PERIOD: Duration = Duration::from_millis(200);
 /// How long it must have been still: an editor writes in several steps.
 const STILL: Duration = Duration::from_millis(40);
+/// How long at start a folder that cannot be read is waited for, before what it said in an earlier life counts.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A watched folder.
 #[derive(Debug)]
@@ -33,6 +41,12 @@ pub struct Directory {
     told: BTreeMap<EntityKey, Entity>,
     state: SourceState,
     reported: Vec<(Severity, String)>,
+    /// What it said in an earlier life, until it counts or the folder speaks.
+    known: Option<Known>,
+    keeper: Option<ObjectKeeper>,
+    kept: Texts,
+    /// When it was first found that the folder cannot be read.
+    silent_since: Option<Timestamp>,
 }
 
 impl Directory {
@@ -45,6 +59,20 @@ impl Directory {
             told: BTreeMap::new(),
             state: SourceState::default(),
             reported: Vec::new(),
+            known: None,
+            keeper: None,
+            kept: Texts::new(),
+            silent_since: None,
+        }
+    }
+
+    /// What the folder said in an earlier life counts until it can be read, and what it says is kept for a later one.
+    #[must_use]
+    pub fn keeping(self, known: Option<Known>, keeper: Option<ObjectKeeper>) -> Self {
+        Self {
+            known,
+            keeper,
+            ..self
         }
     }
 
@@ -54,7 +82,10 @@ impl Directory {
         loop {
             match scan(&self.root) {
                 Err(reason) => {
-                    if self.is_unreadable(reason) && self.send(&engine, Vec::new()).await.is_err() {
+                    let is_news = self.is_unreadable(reason);
+                    let known = self.fall_back(clock::now());
+                    let is_due = is_news || known.is_some();
+                    if is_due && self.send(&engine, known.unwrap_or_default()).await.is_err() {
                         return;
                     }
                 }
@@ -97,6 +128,10 @@ impl Directory {
         }
         let meanwhile = if self.state.is_complete {
             "what it said before stays in force"
+        } else if self.known.is_some() {
+            "what the kernel holds of an earlier enforcer stays in force; where that is nothing, what the folder said last comes into force in a second"
+        } else if self.state.known_at.is_some() {
+            "what was known stays in force"
         } else {
             "until it was read once, what the kernel holds of an earlier enforcer stays in force; after a boot that is nothing, and no pod is restricted"
         };
@@ -105,8 +140,51 @@ impl Directory {
         true
     }
 
+    /// The events by which what was known comes to count, once, when the folder was waited for.
+    fn fall_back(&mut self, now: Timestamp) -> Option<Vec<Event>> {
+        let since = *self.silent_since.get_or_insert(now);
+        if now.since(since) < PATIENCE || is_off(Switch::KeepObjects) {
+            return None;
+        }
+        let known = self.known.take()?;
+        self.recall(&known);
+        let mut merged = merge::merge(&self.files);
+        if known.is_of_other_boot {
+            merged.entities.extend(closed::to_all());
+        }
+        let events = merge::events(&self.told, &merged.entities);
+        self.told = merged.entities;
+        let at = date_of(known.seconds);
+        tracing::warn!(folder = %self.root.display(), at, objects = self.told.len(), other_boot = known.is_of_other_boot, "what the folder said last counts until it can be read");
+        self.state.known_at = Some(at);
+        self.state.is_closed = known.is_of_other_boot;
+        Some(events)
+    }
+
+    fn recall(&mut self, known: &Known) {
+        let recalled = |(path, texts): (&PathBuf, &Vec<_>)| (path.clone(), File::known(path, texts));
+        self.files = known.texts.iter().map(recalled).collect();
+    }
+
+    /// Hands over what the files say, where that is not what was handed over.
+    fn keep(&mut self) {
+        let Some(keeper) = &self.keeper else {
+            return;
+        };
+        let texts = |(path, file): (&PathBuf, &File)| (path.clone(), file.texts().to_vec());
+        let kept: Texts = self.files.iter().map(texts).collect();
+        if kept != self.kept {
+            keeper.keep(kept.clone());
+            self.kept = kept;
+        }
+    }
+
     /// Reads what changed; returns the events that follow.
-    fn take(&mut self, found: &BTreeMap<PathBuf, Fingerprint>) -> Vec<egret_policies::compiler::Event> {
+    fn take(&mut self, found: &BTreeMap<PathBuf, Fingerprint>) -> Vec<Event> {
+        if let Some(known) = self.known.take() {
+            // A file that cannot be taken now goes on saying what it said.
+            self.recall(&known);
+        }
         self.files.retain(|path, _| found.contains_key(path));
         for (path, fingerprint) in found {
             let file = self.files.entry(path.clone()).or_default();
@@ -120,11 +198,14 @@ impl Directory {
         self.state = SourceState {
             is_complete: true,
             unreadable: None,
+            known_at: None,
+            is_closed: false,
             files: self.files.len(),
             bad: merged.bad,
             diagnostics: merged.severities,
         };
         self.log(&merged.lines);
+        self.keep();
         events
     }
 
@@ -143,7 +224,7 @@ impl Directory {
     async fn send(
         &self,
         engine: &mpsc::Sender<Input>,
-        events: Vec<egret_policies::compiler::Event>,
+        events: Vec<Event>,
     ) -> Result<(), mpsc::error::SendError<Input>> {
         if !events.is_empty() {
             tracing::info!(folder = %self.root.display(), events = events.len(), files = self.state.files, "the source changed");

@@ -106,9 +106,20 @@ pub(super) fn clean_up(stage: &mut Stage) -> Result<Seen, DemoError> {
     let stayed = held_by_the_kernel(node)?;
     let enforcer = stage.enforcer.spec().binary.display().to_string();
     let state = stage.world.state().display().to_string();
-    let clean = format!("{} cleanup --state {state}", shorten(Path::new(&enforcer)));
+    let objects = stage.world.state_objects().display().to_string();
+    let clean = format!(
+        "{} cleanup --state {state} --state-objects {objects}",
+        shorten(Path::new(&enforcer))
+    );
     screen.typed("#", &in_the_node(node, &clean));
-    let output = node.run(&[&enforcer, "cleanup", "--state", &state])?;
+    let output = node.run(&[
+        &enforcer,
+        "cleanup",
+        "--state",
+        &state,
+        "--state-objects",
+        &objects,
+    ])?;
     let left = held_by_the_kernel(node)?;
     Ok(Seen::new(
         output.success() && stayed.iter().all(|count| *count > 0) && left == [0, 0],

@@ -40,7 +40,16 @@ pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Tol
     drop((dnsd, enforcer));
     assert!(pins.0.exists(), "exit removes nothing");
     let state = world.state().display().to_string();
-    let clean = [&binary, "cleanup", "--bpf-pins", pins.text(), "--state", &state];
+    let clean = [
+        &binary,
+        "cleanup",
+        "--bpf-pins",
+        pins.text(),
+        "--state",
+        &state,
+        "--state-objects",
+        "",
+    ];
     let cleanup = world.node().run(&clean)?;
     assert!(cleanup.success() && !pins.0.exists(), "{cleanup:?}");
     Ok(())

@@ -89,6 +89,7 @@ macro_rules! with_every_scenario {
             expiry: an_open_connection_outlives_its_record_while_some_rule_names_it without KeepLapsedByName;
             restarts: rules_and_sets_stay_while_the_enforcer_is_away without KeepOnExit;
             restarts: a_restarted_enforcer_changes_nothing_that_is_right without AdoptKernel;
+            restarts: a_source_that_is_gone_at_start_counts_as_it_was_known_last without KeepObjects;
             restarts: records_stay_when_dnsd_restarts without AccumulateAddresses;
             restarts: cleanup_removes_every_trace_of_ours_and_nothing_of_others without CleanUp;
             changes: a_policy_that_comes_later_works_from_history without KeepHistory;

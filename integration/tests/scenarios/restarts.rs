@@ -56,6 +56,38 @@ pub(super) fn a_restarted_enforcer_changes_nothing_that_is_right(world: &mut Wor
     Ok(())
 }
 
+/// As when a container of the enforcer begins on a node whose rules somebody flushed, and the API server is away.
+pub(super) fn a_source_that_is_gone_at_start_counts_as_it_was_known_last(world: &mut World) -> Told {
+    let mut stage = learn_one(world)?;
+    stage.assert_reaches("client", "203.0.113.7");
+    stage.assert_refused("client", "203.0.113.8");
+    eventually("what the source said is kept", || {
+        stage.world.state_objects().exists()
+    });
+    stage.enforcer.kill()?;
+    let folder = stage.world.manifests().folder().to_owned();
+    let away = folder.with_extension("away");
+    std::fs::rename(&folder, &away)?;
+    let binary = stage.enforcer.spec().binary.display().to_string();
+    let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    stage.world.node().run_well(&clean)?;
+    stage.assert_reaches("client", "203.0.113.8");
+
+    stage.enforcer.restart()?;
+    eventually("what was known is in force", || {
+        let answer = stage.enforcer.get("/readyz");
+        answer.is_ok_and(|(code, text)| code == 503 && text.contains("running on what was known at"))
+    });
+    stage.assert_refused("client", "203.0.113.8");
+    stage.assert_reaches("client", "203.0.113.7");
+
+    std::fs::remove_file(away.join("policy.yaml"))?;
+    std::fs::rename(&away, &folder)?;
+    stage.enforcer.wait_until_ready()?;
+    stage.assert_reaches("client", "203.0.113.8");
+    Ok(())
+}
+
 pub(super) fn records_stay_when_dnsd_restarts(world: &mut World) -> Told {
     let mut stage = learn_one(world)?;
     let mut open = stage.assert_reaches("client", "203.0.113.7");
@@ -122,10 +154,20 @@ pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &
     } = stage;
     drop((dnsd, enforcer));
     let state = world.state().display().to_string();
-    let clean = [binary.as_str(), "cleanup", "--state", &state];
-    assert!(world.state().exists());
+    let objects = world.state_objects().display().to_string();
+    let clean = [
+        binary.as_str(),
+        "cleanup",
+        "--state",
+        &state,
+        "--state-objects",
+        &objects,
+    ];
+    let are_there = || [world.state().exists(), world.state_objects().exists()];
+    assert_eq!(are_there(), [true, true]);
     let cleanup = world.node().run(&clean)?;
-    assert!(cleanup.success() && !world.state().exists(), "{cleanup:?}");
+    assert!(cleanup.success(), "{cleanup:?}");
+    assert_eq!(are_there(), [false, false], "{cleanup:?}");
     for (before, after) in before.iter().zip(kernel_texts(world)?) {
         assert_eq!(
             *before, after,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use egret_policies::api::manifest;
 use egret_policies::diagnostic::Severity;
@@ -25,6 +26,9 @@ pub(super) struct File {
     has_good: bool,
     /// Its objects as they last were without an error.
     sound: BTreeMap<EntityKey, Entity>,
+    /// What it has to be read from, one after the other, to say what it says: the last text without an error, and one
+    /// with errors that was taken since.
+    texts: Vec<Arc<[u8]>>,
 }
 
 impl File {
@@ -32,26 +36,50 @@ impl File {
         self.fingerprint != Some(fingerprint)
     }
 
+    /// A file that was read in an earlier life. It is read again when it is there.
+    pub(super) fn known(path: &Path, texts: &[Arc<[u8]>]) -> Self {
+        let mut file = Self::default();
+        for text in texts {
+            file.take_text(Ok(text.to_vec()), &path.display().to_string());
+        }
+        file
+    }
+
+    pub(super) fn texts(&self) -> &[Arc<[u8]>] {
+        &self.texts
+    }
+
     /// Reads the file. Where it cannot be taken, what it said before stays; where it said nothing before, what can be read
     /// of it counts, since to enforce nothing of it would be weaker. An object with an error is treated alike: an API
     /// server would have refused it and kept the one before.
     pub(super) fn read(&mut self, path: &Path, fingerprint: Fingerprint) {
         self.fingerprint = Some(fingerprint);
-        let name = path.display().to_string();
-        let read = match octets_of(path) {
-            Ok(octets) => Read::of(&octets, &name),
-            Err(error) => Read::failed(format!("{name}: {error}")),
+        self.take_text(octets_of(path), &path.display().to_string());
+    }
+
+    fn take_text(&mut self, octets: io::Result<Vec<u8>>, name: &str) {
+        let (read, text) = match octets {
+            Ok(octets) => (Read::of(&octets, name), Some(octets)),
+            Err(error) => (Read::failed(format!("{name}: {error}")), None),
         };
         self.lines = read.lines;
         self.bad = read.bad;
         if self.bad.is_some() && is_off(Switch::KeepLastGood) {
             self.entities.clear();
         } else if self.bad.is_none() || !self.has_good {
-            self.take(read.objects, &name);
+            self.take(read.objects, name);
+            self.keep_text(text);
         } else {
-            self.say_kept(&name);
+            self.say_kept(name);
         }
         self.has_good |= self.bad.is_none();
+    }
+
+    /// After it was taken. Without errors it says everything; with errors it says something beside what was there.
+    fn keep_text(&mut self, text: Option<Vec<u8>>) {
+        let last_good = usize::from(self.has_good && self.bad.is_some());
+        self.texts.truncate(last_good);
+        self.texts.extend(text.map(Arc::from));
     }
 
     fn take(&mut self, objects: Vec<Object>, name: &str) {

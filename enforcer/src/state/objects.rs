@@ -1,0 +1,369 @@
+//! What the source said last, kept for a start at which it says nothing. Not the objects as they were understood but the
+//! texts that they came from: whoever reads them understands them as the source's are, with every diagnostic.
+//!
+//! Unlike records, texts mean the same after a boot, so the file is flushed to the disk and taken from another boot as
+//! well; whose *addresses* they name may have changed by then, and what reads them is told.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, UNIX_EPOCH};
+
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::boot::BootId;
+use super::file::{Outlives, read_plain, replace};
+use super::format::{Problem, is_of, read_body, seal, unseal};
+use crate::metrics;
+
+const MAGIC: [u8; 8] = *b"egret/ob";
+/// The most that is kept; a source that says more is not kept, and that is told.
+pub const MOST_OCTETS: u64 = 256 * 1024 * 1024;
+/// From the beginning of one file to that of the next.
+const SPACING: Duration = Duration::from_secs(2);
+
+/// The texts of a source, by file: what is in force of each comes from reading its texts one after the other.
+pub type Texts = BTreeMap<PathBuf, Vec<Arc<[u8]>>>;
+
+/// What a source said last in an earlier life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Each file's texts.
+    pub texts: Texts,
+    /// When it was written, in seconds since 1970.
+    pub seconds: u64,
+    /// The machine was started since: addresses of its pods may be others'.
+    pub is_of_other_boot: bool,
+}
+
+/// Takes what the source says.
+#[derive(Clone, Debug)]
+pub struct ObjectKeeper(Sender<Message>);
+
+enum Message {
+    Keep(Texts),
+    End,
+}
+
+/// A file of objects that is kept.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// What was known last, as far as the file can be taken.
+    pub known: Option<Known>,
+    /// Takes what the source says; none where nothing is kept.
+    pub keeper: Option<ObjectKeeper>,
+    /// Ends when the keeper was told to and everything is written.
+    pub writer: Option<JoinHandle<()>>,
+}
+
+impl Objects {
+    /// Reads the file and starts to keep it; what it keeps of another source than `root` does not count.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn open(path: &Path, root: &Path) -> io::Result<Self> {
+        let file = match BootId::read() {
+            Ok(boot) => ObjectFile::new(path, root, boot),
+            Err(error) => {
+                tell(path, &Problem::NoBoot(error.to_string()));
+                return Ok(Self::default());
+            }
+        };
+        let known = file.read().unwrap_or_else(|problem| {
+            tell(path, &problem);
+            None
+        });
+        let (sender, messages) = channel();
+        let thread = std::thread::Builder::new().name("objects".to_owned());
+        let writer = thread.spawn(move || Writer { file, trouble: None }.work(&messages))?;
+        Ok(Self {
+            known,
+            keeper: Some(ObjectKeeper(sender)),
+            writer: Some(writer),
+        })
+    }
+}
+
+fn tell(path: &Path, problem: &Problem) {
+    metrics::state_problem(problem.reason());
+    tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the file of objects is not used; without the source nothing is known");
+}
+
+impl ObjectKeeper {
+    /// From now on the source says this.
+    pub fn keep(&self, texts: Texts) {
+        // A writer that is gone has told why.
+        drop(self.0.send(Message::Keep(texts)));
+    }
+
+    /// Nothing more comes: what came last is written, and the writer ends.
+    pub fn end(&self) {
+        drop(self.0.send(Message::End));
+    }
+}
+
+/// The file in which texts are kept.
+#[derive(Clone, Debug)]
+pub struct ObjectFile {
+    path: PathBuf,
+    root: PathBuf,
+    boot: BootId,
+    most: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body {
+    root: Vec<u8>,
+    seconds: u64,
+    files: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+}
+
+impl ObjectFile {
+    /// The one at `path`, of the folder `root`, in this boot.
+    #[must_use]
+    pub fn new(path: &Path, root: &Path, boot: BootId) -> Self {
+        Self {
+            path: path.to_owned(),
+            root: root.to_owned(),
+            boot,
+            most: MOST_OCTETS,
+        }
+    }
+
+    /// What it keeps; none where there is no file.
+    ///
+    /// # Errors
+    /// With why it is not to be taken.
+    pub fn read(&self) -> Result<Option<Known>, Problem> {
+        let Some(octets) = read_plain(&self.path, self.most)? else {
+            return Ok(None);
+        };
+        let body: Body = read_body(unseal(MAGIC, &octets)?)?;
+        if body.root != self.root.as_os_str().as_bytes() {
+            let root = OsStr::from_bytes(&body.root).display();
+            return Err(Problem::Foreign(format!("of the source dir:{root}")));
+        }
+        let texts = |texts: Vec<Vec<u8>>| texts.into_iter().map(Arc::from).collect();
+        let of_file = |(path, of_it): (Vec<u8>, _)| (PathBuf::from(OsStr::from_bytes(&path)), texts(of_it));
+        Ok(Some(Known {
+            texts: body.files.into_iter().map(of_file).collect(),
+            seconds: body.seconds,
+            is_of_other_boot: !is_of(&octets, self.boot),
+        }))
+    }
+
+    /// Puts another in its place, or leaves it as it is.
+    ///
+    /// # Errors
+    /// When it stays as it is.
+    pub fn write(&self, texts: &Texts, seconds: u64) -> Result<(), Problem> {
+        let octets_of = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        let files = texts
+            .iter()
+            .map(|(path, texts)| (octets_of(path), texts.iter().map(|text| text.to_vec()).collect()));
+        let body = Body {
+            root: octets_of(&self.root),
+            seconds,
+            files: files.collect(),
+        };
+        replace(
+            &self.path,
+            &seal(MAGIC, self.boot, &body)?,
+            self.most,
+            Outlives::Kernel,
+        )
+    }
+}
+
+struct Writer {
+    file: ObjectFile,
+    /// Why the last file could not be written.
+    trouble: Option<String>,
+}
+
+impl Writer {
+    /// Writes what came last, and not more often than it should.
+    fn work(mut self, messages: &Receiver<Message>) {
+        let mut waiting: Option<Texts> = None;
+        let mut earliest = Timestamp::from_millis(0);
+        loop {
+            let came = match &waiting {
+                Some(_) => messages.recv_timeout(earliest.since(clock::now())),
+                None => messages.recv().map_err(|_gone| RecvTimeoutError::Disconnected),
+            };
+            match came {
+                Ok(Message::Keep(texts)) => waiting = Some(texts),
+                Err(RecvTimeoutError::Timeout) => {
+                    earliest = clock::now().after(SPACING);
+                    waiting = waiting.filter(|texts| !self.write(texts));
+                }
+                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
+                    if let Some(texts) = waiting {
+                        self.write(&texts);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether it was written. What is wrong is counted each time and told once.
+    fn write(&mut self, texts: &Texts) -> bool {
+        let written = self.file.write(texts, seconds_now());
+        let path = self.file.path.display();
+        let trouble = written.err().map(|problem| {
+            metrics::state_problem(problem.reason());
+            problem.to_string()
+        });
+        match &trouble {
+            Some(problem) if self.trouble != trouble => {
+                tracing::warn!(%path, problem, "the file of objects stays as it is, and is tried again every other second");
+            }
+            None if self.trouble.is_some() => tracing::info!(%path, "the file of objects is written again"),
+            Some(_) | None => {}
+        }
+        self.trouble = trouble;
+        self.trouble.is_none()
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "no decision depends on it: people are told how old the file is, across boots"
+)]
+fn seconds_now() -> u64 {
+    // A clock before 1970 is told as 1970.
+    std::time::SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// A moment for people, as in RFC 3339. Days become a date by the way of counting years from March, in eras of 400.
+#[must_use]
+pub fn date_of(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month < 3);
+    let (hour, minute, second) = (rest / 3_600, rest % 3_600 / 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file in a folder that goes with the test.
+    struct Kept(ObjectFile);
+
+    impl Kept {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("egret-objects-{name}-{}", std::process::id()));
+            drop(std::fs::remove_dir_all(&folder));
+            Self(ObjectFile::new(
+                &folder.join("objects"),
+                Path::new("/m"),
+                BootId::read().unwrap(),
+            ))
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            drop(std::fs::remove_dir_all(self.0.path.parent().unwrap()));
+        }
+    }
+
+    fn texts() -> Texts {
+        let text = |text: &str| Arc::from(text.as_bytes());
+        [
+            ("/m/a.yaml".into(), vec![text("a: 1"), text("a: [")]),
+            ("/m/b".into(), vec![]),
+        ]
+        .into()
+    }
+
+    #[test]
+    fn what_is_written_is_read_also_in_another_boot() {
+        let kept = Kept::new("boots");
+        assert_eq!(kept.0.read().unwrap(), None);
+        kept.0.write(&texts(), 7).unwrap();
+        let known = kept.0.read().unwrap().unwrap();
+        assert_eq!(
+            (known.texts, known.seconds, known.is_of_other_boot),
+            (texts(), 7, false)
+        );
+        let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
+        let later = ObjectFile {
+            boot: other,
+            ..kept.0.clone()
+        };
+        assert!(later.read().unwrap().unwrap().is_of_other_boot);
+    }
+
+    #[test]
+    fn what_is_damaged_too_large_of_another_source_or_a_file_of_records_is_not_read() {
+        let kept = Kept::new("damaged");
+        let reason = |file: &ObjectFile| file.read().map(|_| ()).unwrap_err().reason();
+        kept.0.write(&texts(), 7).unwrap();
+        let elsewhere = ObjectFile {
+            root: "/n".into(),
+            ..kept.0.clone()
+        };
+        let small = ObjectFile {
+            most: 50,
+            ..kept.0.clone()
+        };
+        assert_eq!((reason(&elsewhere), reason(&small)), ("foreign", "size"));
+        assert_eq!(small.write(&texts(), 8).unwrap_err().reason(), "size");
+        let mut octets = std::fs::read(&kept.0.path).unwrap();
+        *octets.last_mut().unwrap() ^= 1;
+        std::fs::write(&kept.0.path, &octets).unwrap();
+        assert_eq!(reason(&kept.0), "damaged");
+        octets[8] = 2;
+        std::fs::write(&kept.0.path, &octets).unwrap();
+        assert_eq!(reason(&kept.0), "version");
+        std::fs::write(&kept.0.path, super::super::encode(&[], kept.0.boot).unwrap()).unwrap();
+        assert_eq!(reason(&kept.0), "damaged");
+    }
+
+    #[test]
+    fn when_the_keeper_ends_what_came_last_is_in_the_file() {
+        let kept = Kept::new("end");
+        let objects = Objects::open(&kept.0.path, &kept.0.root).unwrap();
+        let keeper = objects.keeper.unwrap();
+        keeper.keep(texts());
+        keeper.keep(Texts::new());
+        keeper.keep(texts());
+        keeper.end();
+        objects.writer.unwrap().join().unwrap();
+        assert_eq!(kept.0.read().unwrap().unwrap().texts, texts());
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(date_of(seconds), date);
+        }
+    }
+}
