@@ -1,0 +1,217 @@
+//! What no name opens, whoever answers: nodes, the API server, and Services.
+
+mod situation;
+
+use egret_policies::compiler::{Event, Settings};
+use egret_policies::memory::Connection;
+use egret_policies::memory::Verdict::{Allow, Deny};
+use egret_policies::model::cluster::{ApiServerAddresses, EndpointSlice, Entity, NodeAddressReport, Service};
+use egret_policies::model::{Direction, Policy};
+use egret_policies::records::{NamesMayOpen, RecordSettings};
+use egret_shared::pod::PodKey;
+
+use situation::*;
+
+/// Pods of app=client are isolated but for these names.
+fn names_only(list: &[&str]) -> Policy {
+    network_policy("default/names", "app=client").egress(vec![allow(names(list))])
+}
+
+fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
+    let settings = Settings {
+        records,
+        ..settings()
+    };
+    let entities = [
+        Entity::Pod(pod("default/client", "app=client", &["10.0.0.1"])),
+        Entity::Pod(pod("default/other", "app=client", &["10.0.0.2"])),
+        Entity::Policy(names_only(list)),
+    ];
+    Situation::with(settings, entities)
+}
+
+fn reaches(situation: &Situation, pod: &str, peer: &str) -> bool {
+    situation.egress(pod, peer, tcp(443)) == Allow
+}
+
+/// An address of the cluster itself, what says so, and whether a name opens it: without and with `node`, and in each
+/// without and with `api-server`.
+type Belonging = (&'static str, &'static str, Vec<Entity>, [[bool; 2]; 2]);
+
+fn of_the_cluster() -> Vec<Belonging> {
+    let service = |name: &str, address: &str| {
+        Entity::Service(Service {
+            key: key(name),
+            selector: None,
+            addresses: vec![ip(address)],
+            external_addresses: vec![ip("203.0.113.99")],
+            ports: Vec::new(),
+        })
+    };
+    let endpoints = |name: &str, of: &str, address: &str| {
+        Entity::EndpointSlice(EndpointSlice {
+            key: key(name),
+            service: Some(of.into()),
+            addresses: vec![ip(address)],
+            ports: Vec::new(),
+        })
+    };
+    let report = |addresses: &[&str]| {
+        Entity::NodeAddressReport(NodeAddressReport {
+            node: "there".into(),
+            addresses: addresses.iter().map(|address| ip(address)).collect(),
+        })
+    };
+    let declared = Entity::ApiServerAddresses(ApiServerAddresses {
+        name: "cloud".into(),
+        addresses: vec![ip("203.0.113.6")],
+    });
+    let [always, never] = [[[true; 2]; 2], [[false; 2]; 2]];
+    let with_node = [[false, false], [true, true]];
+    let with_api_server = [[false, true], [false, true]];
+    let with_both = [[false, false], [false, true]];
+    let master = || {
+        vec![
+            node("there", "", &["192.0.2.3"]),
+            report(&["192.0.2.3", "10.9.0.1"]),
+            endpoints("default/kubernetes", "kubernetes", "192.0.2.3"),
+        ]
+    };
+    vec![
+        (
+            "status",
+            "192.0.2.2",
+            vec![node("there", "", &["192.0.2.2"])],
+            with_node,
+        ),
+        (
+            "own node",
+            "192.0.2.1",
+            vec![node("here", "", &["192.0.2.1"])],
+            with_node,
+        ),
+        (
+            "report",
+            "10.9.0.1",
+            vec![report(&["10.9.0.1", "fd09::1"])],
+            with_node,
+        ),
+        (
+            "report, IPv6",
+            "fd09::1",
+            vec![report(&["10.9.0.1", "fd09::1"])],
+            with_node,
+        ),
+        (
+            "its Service",
+            "10.96.0.1",
+            vec![service("default/kubernetes", "10.96.0.1")],
+            with_api_server,
+        ),
+        (
+            "its endpoint",
+            "203.0.113.5",
+            vec![endpoints("default/k", "kubernetes", "203.0.113.5")],
+            with_api_server,
+        ),
+        ("its declaration", "203.0.113.6", vec![declared], with_api_server),
+        ("its node", "192.0.2.3", master(), with_both),
+        ("another address of its node", "10.9.0.1", master(), with_both),
+        (
+            "another Service",
+            "10.96.0.10",
+            vec![service("default/web", "10.96.0.10")],
+            never,
+        ),
+        (
+            "outside of a Service",
+            "203.0.113.99",
+            vec![service("default/web", "10.96.0.10")],
+            always,
+        ),
+        (
+            "another endpoint",
+            "203.0.113.7",
+            vec![endpoints("default/w", "web", "203.0.113.7")],
+            always,
+        ),
+        ("a pod", "10.0.0.2", vec![], always),
+    ]
+}
+
+/// Not every object of another makes a batch due. Returns whose connections are asked again.
+fn tell(situation: &mut Situation, event: Event) -> Vec<(PodKey, Direction)> {
+    situation.tell(event);
+    situation.poll().map_or_else(Vec::new, |batch| batch.reevaluate)
+}
+
+#[test]
+fn no_name_opens_a_node_the_api_server_or_a_service_unless_it_may() {
+    for (what, address, entities, opens) in of_the_cluster() {
+        for (node, row) in [false, true].into_iter().zip(opens) {
+            for (api_server, expected) in [false, true].into_iter().zip(row) {
+                let records = RecordSettings {
+                    names_may_open: NamesMayOpen { node, api_server },
+                    ..RecordSettings::default()
+                };
+                let said = format!("{what}, node {node}, API server {api_server}");
+                let answer = |situation: &mut Situation| {
+                    situation.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
+                };
+                let mut before = with_records(records.clone(), &["api.example.test"]);
+                answer(&mut before);
+                assert!(
+                    reaches(&before, "default/client", address),
+                    "{said}: nobody knows whose it is"
+                );
+                let mut asked = Vec::new();
+                for entity in &entities {
+                    asked.extend(tell(&mut before, Event::Apply(entity.clone())));
+                }
+                assert_eq!(
+                    reaches(&before, "default/client", address),
+                    expected,
+                    "{said}: the answer first"
+                );
+                assert_eq!(asked.is_empty(), expected, "{said}: what is open is asked again");
+                let mut after = with_records(records, &["api.example.test"]);
+                for entity in &entities {
+                    tell(&mut after, Event::Apply(entity.clone()));
+                }
+                answer(&mut after);
+                assert_eq!(
+                    reaches(&after, "default/client", address),
+                    expected,
+                    "{said}: the object first"
+                );
+                assert_eq!(after.compiler.is_protected(ip(address)), !expected, "{said}");
+                for entity in entities.iter().rev() {
+                    tell(&mut after, Event::Delete(entity.key()));
+                }
+                assert!(
+                    reaches(&after, "default/client", address),
+                    "{said}: it is nobody's again"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_ended_goes_on_under_no_rule_where_no_name_may_open_it() {
+    let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
+    situation.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
+    situation.apply(node("there", "", &["192.0.2.2"]));
+    situation.sleep(41);
+    assert_eq!(situation.compiler.record_stats().protected, 0);
+    situation.apply(Entity::Policy(names_only(&["*.example.test"])));
+    let open = Connection {
+        pod: key("default/client"),
+        direction: Direction::Egress,
+        peer: ip("192.0.2.2"),
+        peer_is_own_node: false,
+        protocol: tcp(443),
+    };
+    situation.decide_connection(&open);
+    assert_eq!(situation.memory.decide_open(&open, situation.now).verdict, Deny);
+}
