@@ -37,6 +37,12 @@ pub trait Backend: Send + fmt::Debug {
     /// Reads the kernel and repairs what differs from what was applied; removes what is ours and not wanted.
     fn reconcile(&mut self, now: Timestamp) -> Standing;
 
+    /// Ends open connections that what was applied so far forbids and that would go on by themselves. Called when all batches
+    /// that belong together were applied: what one closes, the next may open again.
+    fn end_forbidden(&mut self) -> Ended {
+        Ended::default()
+    }
+
     /// What counts verdicts; read by any thread, at any time.
     fn counters(&self) -> Arc<dyn VerdictCounters>;
 
@@ -48,6 +54,15 @@ pub trait Backend: Send + fmt::Debug {
     /// # Errors
     /// With what could not be removed.
     fn remove_everything(&mut self) -> Result<(), BackendError>;
+}
+
+/// How much was ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Flows, once for each direction in which they are forbidden.
+    pub flows: u64,
+    /// Sockets of programs.
+    pub sockets: u64,
 }
 
 /// Where a backend stands after it did what it could.

@@ -230,6 +230,7 @@ impl Engine {
         }
         self.look_after(now);
         self.tell();
+        self.metrics.ended(self.backend.end_forbidden());
         self.keep_records(now);
     }
 

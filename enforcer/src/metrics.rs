@@ -12,7 +12,7 @@ use metrics::{
 };
 
 use crate::apply::retry::Retry;
-use crate::backend::{Standing, VerdictCount, VerdictKey};
+use crate::backend::{Ended, Standing, VerdictCount, VerdictKey};
 use crate::engine::Report;
 use crate::link::MOST_PEERS;
 use crate::state::Problem;
@@ -47,6 +47,8 @@ struct Handles {
     peers: Gauge,
     peers_dropped: Counter,
     held: Gauge,
+    flows_revoked: Counter,
+    sockets_ended: Counter,
 }
 
 impl std::fmt::Debug for Handles {
@@ -88,11 +90,18 @@ impl Metrics {
             peers: gauge!("egret_enforcer_link_peers"),
             peers_dropped: counter!("egret_enforcer_link_peers_dropped_total"),
             held: gauge!("egret_enforcer_held_answers"),
+            flows_revoked: counter!("egret_enforcer_flows_revoked_total"),
+            sockets_ended: counter!("egret_enforcer_sockets_ended_total"),
         }))
     }
 
     pub(crate) fn observed(&self) {
         self.0.observations.increment(1);
+    }
+
+    pub(crate) fn ended(&self, ended: Ended) {
+        self.0.flows_revoked.increment(ended.flows);
+        self.0.sockets_ended.increment(ended.sockets);
     }
 
     pub(crate) fn start(&self) -> Started {
@@ -273,7 +282,7 @@ fn describe() {
     );
 }
 
-const COUNTERS: [(&str, &str); 13] = [
+const COUNTERS: [(&str, &str); 15] = [
     (
         "egret_enforcer_verdicts_total",
         "Packets that were judged: the first of each allowed connection, and every refused one, by tier, action and direction.",
@@ -294,6 +303,14 @@ const COUNTERS: [(&str, &str); 13] = [
     (
         "egret_enforcer_kernel_repairs_total",
         "Differences between the kernel and what it should hold that were repaired, by kind.",
+    ),
+    (
+        "egret_enforcer_flows_revoked_total",
+        "Open connections that were ended because the policies do not allow them any more.",
+    ),
+    (
+        "egret_enforcer_sockets_ended_total",
+        "Sockets of pods' programs that were ended with their connections.",
     ),
     (
         "egret_enforcer_link_peers_dropped_total",

@@ -22,9 +22,12 @@ use egret_shared::net::Transport;
 
 use node_world::{pod, range, rule, set, tier};
 
+fn masks() -> Marks {
+    Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap()
+}
+
 fn marks(generation: u16) -> PodMarks {
-    let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
-    let mark = |direction| marks.mark(direction, Generation::new(generation).unwrap());
+    let mark = |direction| masks().mark(direction, Generation::new(generation).unwrap());
     PodMarks {
         egress: mark(Direction::Egress),
         ingress: mark(Direction::Ingress),
@@ -100,7 +103,7 @@ fn around(family: Family, sets: &BTreeMap<SetId, SetKind>) -> Surroundings<'_> {
 }
 
 fn text(rules: &PodRules, sets: &BTreeMap<SetId, SetKind>, family: Family, attached: &[Attached]) -> String {
-    let mut rewrite = dispatch::shared(attached, None, DenyAction::Drop, family);
+    let mut rewrite = dispatch::shared(attached, None, masks(), DenyAction::Drop, family);
     rewrite.extend(render::pod(rules, marks(5), around(family, sets)));
     let jumps = [(Hook::Forward, 0), (Hook::Input, 1)].into();
     Restore {
@@ -323,7 +326,7 @@ fn text_for_clients_outside(family: Family, by_ipvs: bool) -> String {
         interfaces: &[],
     };
     let attached = attached(&rules, Port::Own);
-    let mut rewrite = dispatch::shared(&attached, Some(exposed), DenyAction::Drop, family);
+    let mut rewrite = dispatch::shared(&attached, Some(exposed), masks(), DenyAction::Drop, family);
     rewrite.extend(render::exposed(&for_clients_outside(), around));
     Restore {
         rewrite,

@@ -4,7 +4,7 @@
 //! The prefixes are local routes (AnyIP), so no address has to be added before it can serve. All servers run on one
 //! thread; their sockets are made inside the namespaces, the thread itself needs none.
 
-use std::{net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
 
 use socket2::{Socket, Type};
 use tokio::{
@@ -66,12 +66,14 @@ pub enum Service {
     Http,
     /// Streams a line every 50 ms, unasked.
     Push,
+    /// Streams a datagram every 50 ms to everybody who ever sent one.
+    UdpPush,
 }
 
 impl Service {
     pub(crate) fn socket_type(self) -> Type {
         match self {
-            Self::UdpEcho => Type::DGRAM,
+            Self::UdpEcho | Self::UdpPush => Type::DGRAM,
             Self::TcpEcho | Self::Http | Self::Push => Type::STREAM,
         }
     }
@@ -166,6 +168,7 @@ impl Servers {
         self.spawn(async move {
             let served = match service {
                 Service::UdpEcho => echo_datagrams(socket).await,
+                Service::UdpPush => push_datagrams(socket).await,
                 Service::TcpEcho | Service::Http | Service::Push => accept(socket, service).await,
             };
             if let Err(error) = served {
@@ -195,6 +198,26 @@ async fn echo_datagrams(socket: Socket) -> std::io::Result<()> {
     }
 }
 
+async fn push_datagrams(socket: Socket) -> std::io::Result<()> {
+    let socket = WildcardUdp::new(socket)?;
+    let mut pace = tokio::time::interval(PUSH_PACE);
+    let mut readers = BTreeSet::new();
+    loop {
+        tokio::select! {
+            datagram = socket.receive() => {
+                let datagram = datagram?;
+                readers.insert((datagram.asked, datagram.from));
+            }
+            _ = pace.tick() => {
+                for (asked, from) in &readers {
+                    // One that is unreachable by now does not keep the others waiting.
+                    drop(socket.send(b"push", *asked, *from).await);
+                }
+            }
+        }
+    }
+}
+
 async fn accept(socket: Socket, service: Service) -> std::io::Result<()> {
     let listener = TcpListener::from_std(socket.into())?;
     loop {
@@ -204,7 +227,7 @@ async fn accept(socket: Socket, service: Service) -> std::io::Result<()> {
                 Service::TcpEcho => echo(stream).await,
                 Service::Http => answer_http(stream).await,
                 Service::Push => push(stream).await,
-                Service::UdpEcho => unreachable!("datagrams are not accepted"),
+                Service::UdpEcho | Service::UdpPush => unreachable!("datagrams are not accepted"),
             };
             // A client that goes away is the usual end of each of them.
             drop(ended);

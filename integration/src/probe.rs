@@ -202,6 +202,11 @@ impl Pod {
         Ok(socket.into())
     }
 
+    /// A UDP socket of this pod that takes datagrams from everybody.
+    pub fn open_udp_socket(&self, family_of: SocketAddr) -> io::Result<UdpSocket> {
+        self.socket(family_of.ip(), Type::DGRAM).map(UdpSocket::from)
+    }
+
     fn open_tcp(&self, to: SocketAddr, patience: Duration) -> io::Result<Connection> {
         let socket = self.socket(to.ip(), Type::STREAM)?;
         socket.connect_timeout(&to.into(), patience)?;

@@ -68,6 +68,8 @@ switches! {
     DispatchByInterface = "dispatch-by-interface",
     /// A change of policy is asked of open connections as well.
     Generation = "generation",
+    /// It ends what it forbids though only the other side sends, and the program learns it at once.
+    Revoke = "revoke",
     /// A source that is gone at start counts as it was known last.
     KeepObjects = "keep-objects",
     /// A policy file that cannot be read leaves what worked in force.

@@ -14,7 +14,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::{Backend, BackendError, Pending, Standing, VerdictCounters};
+use super::{Backend, BackendError, Ended, Pending, Standing, VerdictCounters};
 use crate::node::{Locate, Location};
 
 pub mod render;
@@ -32,12 +32,16 @@ mod program;
 mod totals;
 mod neighbours;
 mod lapsed;
+mod revocation;
+mod judge;
+mod pod_sockets;
 
 use dispatch::{Attached, DenyAction, Exposed, Port};
 use generations::Generations;
 use marks::{Generation, Marks};
 use names::PodChains;
 use render::{Chains, PodMarks, Surroundings};
+use revocation::Revocations;
 use sets::Sets;
 use table::Table;
 use totals::{Counters, Totals};
@@ -70,6 +74,7 @@ pub struct Netfilter {
     broken: Option<String>,
     /// The lines of the totals that the kernel holds.
     written_totals: Option<Vec<(u64, String)>>,
+    revocations: Revocations,
     phase: Phase,
 }
 
@@ -120,6 +125,7 @@ impl Netfilter {
             refused: BTreeMap::new(),
             broken: None,
             written_totals: None,
+            revocations: Revocations::default(),
             phase: Phase::Adopting { had_state: false },
         })
     }
@@ -146,6 +152,7 @@ impl Netfilter {
             }
         }
         self.program_and_carry(&before);
+        self.revocations.start(self.pods.keys().cloned());
         self.sweep();
         self.standing(standing)
     }
@@ -158,6 +165,7 @@ impl Netfilter {
             self.sets.settle_one(spec.id, now);
         }
         self.sets.write_noted(&batch.members_changed, now);
+        self.revocations.note(batch, &self.pods);
         let touches_rules = !(batch.rules_replaced.is_empty()
             && batch.node_rules.is_none()
             && batch.pods_removed.is_empty()
@@ -175,6 +183,7 @@ impl Netfilter {
                     .cloned()
                     .collect();
                 before = self.renew(&asked);
+                self.revocations.ask(asked);
             }
             self.program_and_carry(&before);
         }
@@ -295,7 +304,13 @@ impl Netfilter {
             by_ipvs: dispatch::has_ipvs(),
         });
         for table in &mut self.tables {
-            let mut wanted = dispatch::shared(&attached, exposed, self.settings.deny, table.family());
+            let mut wanted = dispatch::shared(
+                &attached,
+                exposed,
+                self.settings.marks,
+                self.settings.deny,
+                table.family(),
+            );
             if let Some(rules) = &self.node_rules {
                 let around = Surroundings {
                     family: table.family(),
@@ -510,8 +525,14 @@ impl Backend for Netfilter {
         let stale = stale.collect();
         let before = self.renew(&stale);
         self.program_and_carry(&before);
+        self.revocations.ask(stale);
+        self.revocations.look_again();
         self.sweep();
         self.standing(standing)
+    }
+
+    fn end_forbidden(&mut self) -> Ended {
+        self.revoke()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -537,6 +558,7 @@ impl Backend for Netfilter {
         self.sets.forget();
         self.pods.clear();
         self.node_rules = None;
+        self.revocations = Revocations::default();
         for table in &mut self.tables {
             table.want(Chains::new());
         }

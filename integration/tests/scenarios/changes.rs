@@ -1,8 +1,15 @@
 //! Policies change while traffic runs.
 
-use egret_integration::{Connection, Records, World};
+use std::{
+    io::{ErrorKind, Read as _},
+    net::{SocketAddr, UdpSocket},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
-use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names};
+use egret_integration::{Connection, Forwarding, Front, Records, Service, World};
+
+use super::stage::{MOMENT, PATIENCE, QUICK, Setting, Stage, Told, eventually, metrics, only_names};
 
 /// No policy asked for the name when the pod was told its address.
 pub(super) fn a_policy_that_comes_later_works_from_history(world: &mut World) -> Told {
@@ -58,6 +65,182 @@ pub(super) fn a_change_of_policy_ends_what_it_forbids_and_nothing_else(world: &m
     );
     stage.assert_reaches("client", "203.0.113.7");
     Ok(())
+}
+
+/// How soon what is forbidden must have ended.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The pod has asked once and only listens, on a socket that nobody can end from outside. What was forbidden and is allowed
+/// again works on the same ports.
+pub(super) fn a_change_of_policy_ends_what_only_the_other_side_sends(world: &mut World) -> Told {
+    let (both, one) = (
+        only_names(&["keep.example.test", "drop.example.test"]),
+        only_names(&["keep.example.test"]),
+    );
+    let stage = Setting::of(both.clone()).and_pod("other").play(world)?;
+    stage.world.serve(PUSHED, Service::UdpPush)?;
+    told_of_both(&stage);
+    let mut kept = [
+        Stream::open(&stage, "client", "203.0.113.7")?,
+        Stream::open(&stage, "other", "203.0.113.7")?,
+    ];
+    let mut dropped = Stream::open(&stage, "client", "203.0.113.8")?;
+    assert!(dropped.flows() && kept.iter_mut().all(Stream::flows));
+    stage.world.manifests().write("policy.yaml", &one)?;
+    let forgotten = await_forgotten(&stage);
+    while dropped.flows() {
+        assert!(forgotten.elapsed() < SOON, "the stream goes on");
+    }
+    assert!(kept.iter_mut().all(Stream::flows), "nothing changed for these");
+    dropped.ask()?;
+    assert!(!dropped.flows(), "it is asked for in vain");
+
+    stage.world.manifests().write("policy.yaml", &both)?;
+    eventually("the kernel has it again", || {
+        stage.kernel_holds("client", "203.0.113.8")
+    });
+    eventually("the stream flows again", || {
+        dropped.ask().is_ok() && dropped.flows()
+    });
+    assert!(kept.iter_mut().all(Stream::flows));
+    Ok(())
+}
+
+/// One to the address itself, one to a Service that leads there; the program waits for the server.
+pub(super) fn a_program_learns_at_once_that_its_connection_is_forbidden(world: &mut World) -> Told {
+    const SERVICE: &str = "10.96.0.8";
+    let both = only_names(&["keep.example.test", "drop.example.test"]);
+    let stage = Setting::of(both).and_pod("other").play(world)?;
+    stage.world.forward(&[Forwarding {
+        front: Front::Cluster(format!("{SERVICE}:7").parse()?),
+        endpoint: "203.0.113.8:7".parse()?,
+    }])?;
+    told_of_both(&stage);
+    let mut kept = [
+        stage.assert_reaches("client", "203.0.113.7"),
+        stage.assert_reaches("other", "203.0.113.7"),
+    ];
+    let dropped = ["203.0.113.8", SERVICE].map(|to| stage.assert_reaches("client", to));
+    let waiting = dropped.map(await_abort);
+    stage
+        .world
+        .manifests()
+        .write("policy.yaml", &only_names(&["keep.example.test"]))?;
+    let forgotten = await_forgotten(&stage);
+    for waiting in waiting {
+        let learned = waiting
+            .join()
+            .expect("the program goes on until it hears something")?;
+        assert!(learned.saturating_duration_since(forgotten) < SOON);
+    }
+    assert!(
+        kept.iter_mut().all(Connection::is_alive),
+        "nothing changed for these"
+    );
+    let counted = metrics(&stage.enforcer).sum("egret_enforcer_sockets_ended_total", &[]);
+    assert!(counted >= 2.0, "{counted} sockets were ended");
+    Ok(())
+}
+
+/// What forbids it is the other pod's ingress; over IPv6, and the client's own rules stay as they are.
+pub(super) fn a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more(world: &mut World) -> Told {
+    let from = |app: &str| {
+        format!(
+            "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: clients, namespace: default}}
+spec:
+  podSelector: {{matchLabels: {{app: server}}}}
+  policyTypes: [Ingress]
+  ingress:
+  - from: [{{podSelector: {{matchExpressions: [{{key: app, operator: In, values: [{app}]}}]}}}}]
+"
+        )
+    };
+    let stage = Setting::of(from("client, other"))
+        .and_pod("other")
+        .and_pod("server")
+        .play(world)?;
+    stage.pod("server").serve(8000, Service::TcpEcho)?;
+    let to = SocketAddr::new(stage.pod("server").address_v6(), 8000);
+    let connect = |pod: &str| stage.pod(pod).connect_tcp(to, QUICK).connection();
+    let (mut kept, dropped) = (connect("other"), connect("client"));
+    let waiting = await_abort(dropped);
+    let changed = Instant::now();
+    stage.world.manifests().write("policy.yaml", &from("other"))?;
+    let learned = waiting
+        .join()
+        .expect("the program goes on until it hears something")?;
+    assert!(learned.saturating_duration_since(changed) < 2 * SOON);
+    assert!(kept.is_alive(), "nothing changed for this one");
+    assert!(!stage.pod("client").connect_tcp(to, QUICK).is_connected());
+    Ok(())
+}
+
+/// A program that waits for the server's next word; when it heard that there is no connection any more.
+fn await_abort(mut connection: Connection) -> JoinHandle<std::io::Result<Instant>> {
+    assert!(connection.is_alive());
+    std::thread::spawn(move || {
+        let stream = connection.stream();
+        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        match stream.read(&mut [0; 1]) {
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(Instant::now()),
+            Err(error) => Err(error),
+            Ok(_) => Err(ErrorKind::InvalidData.into()),
+        }
+    })
+}
+
+const PUSHED: u16 = 5005;
+
+/// What a server pushes to a pod.
+struct Stream {
+    socket: UdpSocket,
+    from: SocketAddr,
+}
+
+impl Stream {
+    fn open(stage: &Stage<'_>, pod: &str, address: &str) -> std::io::Result<Self> {
+        let from = SocketAddr::new(address.parse().unwrap(), PUSHED);
+        let socket = stage.pod(pod).open_udp_socket(from)?;
+        socket.set_nonblocking(false)?;
+        let stream = Self { socket, from };
+        stream.ask()?;
+        Ok(stream)
+    }
+
+    fn ask(&self) -> std::io::Result<()> {
+        self.socket.send_to(b"more", self.from).map(drop)
+    }
+
+    /// Whether something new arrives: what had arrived before is read over.
+    fn flows(&mut self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        while self.socket.recv(&mut [0; 8]).is_ok() {}
+        self.socket.set_nonblocking(false).unwrap();
+        self.socket.set_read_timeout(Some(MOMENT)).unwrap();
+        self.socket.recv(&mut [0; 8]).is_ok()
+    }
+}
+
+fn told_of_both(stage: &Stage<'_>) {
+    for (name, address) in [
+        ("keep.example.test", "203.0.113.7"),
+        ("drop.example.test", "203.0.113.8"),
+    ] {
+        stage.upstream().set(name, Records::addresses([address]));
+        for pod in ["client", "other"] {
+            stage.ask(pod, name);
+        }
+    }
+}
+
+#[track_caller]
+fn await_forgotten(stage: &Stage<'_>) -> Instant {
+    eventually("the kernel has forgotten it", || {
+        !stage.kernel_holds("client", "203.0.113.8")
+    });
+    Instant::now()
 }
 
 /// A text that is no YAML at all, and an object with a field that says nothing sensible.

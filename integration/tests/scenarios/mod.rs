@@ -94,6 +94,9 @@ macro_rules! with_every_scenario {
             restarts: cleanup_removes_every_trace_of_ours_and_nothing_of_others without CleanUp;
             changes: a_policy_that_comes_later_works_from_history without KeepHistory;
             changes: a_change_of_policy_ends_what_it_forbids_and_nothing_else without Generation;
+            changes: a_change_of_policy_ends_what_only_the_other_side_sends without Revoke;
+            changes: a_program_learns_at_once_that_its_connection_is_forbidden without Revoke;
+            changes: a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more without Revoke;
             changes: a_bad_policy_file_is_named_and_what_worked_stays_in_force without KeepLastGood;
             rules: a_port_range_holds_at_its_edges_in_both_directions_and_families without MatchPorts;
             rules: an_exception_of_an_ip_block_is_refused without HonourExcept;

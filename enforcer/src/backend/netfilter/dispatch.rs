@@ -15,6 +15,7 @@ use egret_shared::switch::{Switch, is_off};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::marks::Marks;
 use super::names::{self, PodChains};
 use super::render::{Chains, replies};
 
@@ -82,11 +83,18 @@ impl Exposed {
 
 /// The chains that all pods share.
 #[must_use]
-pub fn shared(pods: &[Attached], exposed: Option<Exposed>, deny: DenyAction, family: Family) -> Chains {
+pub fn shared(
+    pods: &[Attached],
+    exposed: Option<Exposed>,
+    marks: Marks,
+    deny: DenyAction,
+    family: Family,
+) -> Chains {
     let egress = pods.iter().flat_map(|pod| lines(pod, Direction::Egress, family));
     let ingress = pods.iter().flat_map(|pod| lines(pod, Direction::Ingress, family));
-    let judged = replies()
+    let judged = revoked(marks)
         .into_iter()
+        .chain(replies())
         .chain(egress)
         .chain(exposed.map(Exposed::rewritten));
     let output = exposed
@@ -137,6 +145,13 @@ pub fn jumps() -> [Jump; 3] {
 /// Whether IPVS is there: its list of Services is, once the module is.
 pub(super) fn has_ipvs() -> bool {
     std::path::Path::new("/proc/thread-self/net/ip_vs").exists()
+}
+
+/// In front of replies: what was revoked ends in both directions.
+fn revoked(marks: Marks) -> [Line; 2] {
+    Direction::ALL.map(|direction| {
+        Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.revoked(direction)))
+    })
 }
 
 fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {

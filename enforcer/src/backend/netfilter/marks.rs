@@ -105,24 +105,31 @@ impl Marks {
         Mark::new(0, self.mask(direction))
     }
 
+    /// The bits of a direction in a flow that is to end: all of them, which is no pod's generation.
+    #[must_use]
+    pub fn revoked(self, direction: Direction) -> Mark {
+        let mask = self.mask(direction);
+        Mark::new(mask.get(), mask)
+    }
+
     /// The generation in a mark's bits of a direction; none where they are 0 or the mask is another.
     #[must_use]
     pub fn generation(self, direction: Direction, value: u32, mask: u32) -> Option<Generation> {
         let own = self.mask(direction).get();
         let number = u16::try_from(gather(value, own)).ok()?;
-        if mask == own {
+        if mask == own && number <= self.generations() {
             Generation::new(number)
         } else {
             None
         }
     }
 
-    /// How many generations both directions can tell apart.
+    /// How many generations both directions can tell apart: neither none nor all bits are one.
     #[must_use]
     pub fn generations(self) -> u16 {
         let [egress, ingress] = Direction::ALL.map(|direction| self.mask(direction).get().count_ones());
         let bits = egress.min(ingress).min(16);
-        u16::try_from((1u32 << bits) - 1).expect("at most 16 bits")
+        u16::try_from((1u32 << bits) - 2).expect("at most 16 bits")
     }
 
     /// All bits that are ours.
@@ -201,7 +208,14 @@ mod tests {
                 );
             }
         }
-        assert_eq!(marks().generations(), 2047);
+        assert_eq!(marks().generations(), 2046);
+        for direction in Direction::ALL {
+            let revoked = marks().revoked(direction);
+            assert_eq!(
+                marks().generation(direction, revoked.value(), revoked.mask().get()),
+                None
+            );
+        }
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! Flows that a change forbids, against this kernel: packets over `lo`, behind which the pod is.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod node_world;
+
+use std::net::{IpAddr, UdpSocket};
+
+use egret_enforcer::backend::netfilter::Netfilter;
+use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
+use egret_enforcer::backend::{Backend, Ended};
+use egret_enforcer::node::{Locate, Location};
+use egret_kernel::conntrack::{Conntrack, Filter};
+use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::{Otherwise, PeerMatch, PortMatch, SetKind};
+use egret_shared::pod::PodKey;
+
+use node_world::{Change, NOW, address, backend, in_fresh_namespace, pod, rule, set, tier};
+
+const POD: &str = "127.0.0.1";
+const STRANGER: &str = "127.0.0.2";
+const ONE: &str = "127.0.0.8";
+const OTHER: &str = "127.0.0.9";
+
+#[test]
+fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_it_back() {
+    in_fresh_namespace(|| {
+        let unrestricted = |name: &str| Change::new().rules(pod(name, &[POD], Vec::new(), Vec::new()));
+        let mut backend = begin(&unrestricted("a"));
+        let _open = [datagram(POD, ONE), datagram(STRANGER, ONE)];
+        assert_eq!([state(POD, ONE), state(STRANGER, ONE)], [State::Allowed; 2]);
+        let mut gone = Change::new();
+        gone.0.pods_removed.push(PodKey::new("default", "a"));
+        assert_eq!(change(&mut backend, &gone), 1);
+        assert_eq!(state(POD, ONE), State::Revoked);
+        assert_eq!(state(STRANGER, ONE), State::Allowed, "it is no pod's");
+        assert_eq!(change(&mut backend, &unrestricted("b")), 0);
+        assert_eq!(state(POD, ONE), State::Revoked);
+        let _new = datagram(POD, OTHER);
+        assert_eq!(state(POD, OTHER), State::Allowed);
+    });
+}
+
+#[test]
+fn what_is_allowed_stays_and_what_is_allowed_again_is_judged_again() {
+    in_fresh_namespace(|| {
+        let peers = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
+        let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], Otherwise::Deny)];
+        let members = [(address(ONE), None), (address(OTHER), None)];
+        let mut backend = begin(
+            &Change::new()
+                .set("peers", SetKind::Addresses, &members)
+                .rules(pod("a", &[POD], isolated, Vec::new())),
+        );
+        let open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        assert_eq!([state(POD, ONE), state(POD, OTHER)], [State::Allowed; 2]);
+        let mut less = Change::new().members("peers", &[], &[address(OTHER)]);
+        let asked = (PodKey::new("default", "a"), Direction::Egress);
+        less.0.reevaluate.push(asked);
+        assert_eq!(change(&mut backend, &less), 1);
+        assert_eq!(
+            [state(POD, ONE), state(POD, OTHER)],
+            [State::Allowed, State::Revoked]
+        );
+        let again = Change::new().members("peers", &[(address(OTHER), None)], &[]);
+        assert_eq!(change(&mut backend, &again), 0);
+        assert_eq!(state(POD, OTHER), State::Unmarked);
+        open[1].send((OTHER, 9)).unwrap();
+        assert_eq!(state(POD, OTHER), State::Allowed);
+    });
+}
+
+fn begin(first: &Change) -> Netfilter {
+    let mut backend = backend(Flavour::Nft, ThisHost);
+    backend.adopt(NOW).unwrap();
+    change(&mut backend, first);
+    backend
+}
+
+/// Applies it, and how many flows were revoked then.
+fn change(backend: &mut Netfilter, change: &Change) -> u64 {
+    let standing = backend.apply(&change.0, NOW);
+    assert_eq!(standing.broken, None);
+    let Ended { flows, sockets } = backend.end_forbidden();
+    assert_eq!(sockets, 0, "nothing here is in a namespace of its own");
+    flows
+}
+
+struct Open(UdpSocket);
+
+impl Open {
+    fn send(&self, to: (&str, u16)) -> std::io::Result<usize> {
+        self.0.send_to(b"x", to)
+    }
+}
+
+fn datagram(from: &str, to: &str) -> Open {
+    let open = Open(UdpSocket::bind((from, 0)).unwrap());
+    open.send((to, 9)).unwrap();
+    open
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unmarked,
+    Allowed,
+    Revoked,
+}
+
+/// The state of the only flow between these two, by its bits for egress.
+fn state(from: &str, to: &str) -> State {
+    let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let flows = Conntrack::open()
+        .unwrap()
+        .dump(&Filter::from_source(from))
+        .unwrap();
+    let flows: Vec<_> = flows
+        .iter()
+        .filter(|flow| flow.original.destination == to && flow.original.protocol == 17)
+        .collect();
+    let [flow] = flows.as_slice() else {
+        panic!("{flows:?}");
+    };
+    let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
+    if marks.unmarked(Direction::Egress).is_in(flow.mark) {
+        State::Unmarked
+    } else if marks.revoked(Direction::Egress).is_in(flow.mark) {
+        State::Revoked
+    } else {
+        State::Allowed
+    }
+}
+
+/// What this host sends itself is the pod's.
+#[derive(Debug)]
+struct ThisHost;
+
+impl Locate for ThisHost {
+    fn locate(&mut self, _addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
+        Ok(vec![Location::own(InterfaceName::new("lo").unwrap())])
+    }
+}
