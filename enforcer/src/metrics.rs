@@ -182,6 +182,10 @@ pub fn report(report: &Report) {
         ),
         ("egret_enforcer_source_files", report.source.files),
         ("egret_enforcer_source_bad_files", report.source.bad.len()),
+        (
+            "egret_enforcer_source_recalled",
+            usize::from(report.source.known_at.is_some()),
+        ),
     ] {
         gauge!(name).set(as_gauge(value));
     }
@@ -191,10 +195,6 @@ pub fn report(report: &Report) {
     ] {
         gauge!("egret_enforcer_pods", "state" => state).set(as_gauge(value));
     }
-        (
-            "egret_enforcer_source_recalled",
-            usize::from(report.source.known_at.is_some()),
-        ),
     for severity in [Severity::Error, Severity::Warning, Severity::Info] {
         let number = report.source.diagnostics.get(&severity).copied().unwrap_or(0);
         gauge!("egret_enforcer_diagnostics", "severity" => severity.to_string()).set(as_gauge(number));
@@ -386,6 +386,10 @@ const GAUGES: [(&str, &str); 18] = [
         "Manifest files that cannot be taken; what they said before stays in force.",
     ),
     (
+        "egret_enforcer_source_recalled",
+        "1 while the source was never read and counts as it was known last.",
+    ),
+    (
         "egret_enforcer_pods",
         "Pods of this node, by state: programmed, or pending.",
     ),
@@ -401,10 +405,6 @@ const GAUGES: [(&str, &str); 18] = [
     (
         "egret_enforcer_link_peers_limit",
         "The most dnsds that may be connected.",
-    ),
-    (
-        "egret_enforcer_source_recalled",
-        "1 while the source was never read and counts as it was known last.",
     ),
 ];
 
