@@ -93,7 +93,7 @@ impl Arguments {
         let objects = || -> Vec<Changed<'_>> { compared.rows.iter().map(object).collect() };
         match self.output {
             Output::Table => write!(out, "{}", text::table(&compared))?,
-            Output::Json => write_json(&objects(), out)?,
+            Output::Json => write_json(objects(), out)?,
             Output::Yaml => write_yaml(&objects(), out)?,
             Output::Markdown => write!(out, "{}", text::markdown(&compared))?,
         }

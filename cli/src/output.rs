@@ -42,10 +42,7 @@ impl Format {
 ///
 /// # Errors
 /// They cannot be written.
-pub fn write_json<T: Serialize>(
-    rows: impl IntoIterator<Item = T>,
-    out: &mut impl Write,
-) -> io::Result<()> {
+pub fn write_json<T: Serialize>(rows: impl IntoIterator<Item = T>, out: &mut impl Write) -> io::Result<()> {
     for row in rows {
         serde_json::to_writer(&mut *out, &row)?;
         writeln!(out)?;

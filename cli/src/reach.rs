@@ -10,7 +10,7 @@
 //! Of pods that have equal rules and are in the same sets nothing is computed twice.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,10 +50,17 @@ pub struct Reach {
     records: BTreeMap<SetId, Arc<str>>,
     known_rules: RefCell<Known<Rules>>,
     known_facts: RefCell<Known<Facts>>,
-    judged: RefCell<HashMap<(RulesId, FactsId), (Rc<Judged>, PortsId)>>,
+    judged: RefCell<HashMap<(RulesId, FactsId), JudgedOnce>>,
+    /// The same by what of the facts the rules ask for.
+    judged_relevant: RefCell<HashMap<(RulesId, Facts), (Rc<Judged>, PortsId)>>,
+    /// The sets that rules name.
+    named: RefCell<HashMap<RulesId, HashSet<SetId>>>,
     known_ports: RefCell<Known<PortSet>>,
     both: RefCell<HashMap<(PortsId, PortsId), Rc<PortSet>>>,
 }
+
+/// What rules say of somebody, and the ports that they let through.
+type JudgedOnce = (Rc<Judged>, PortsId);
 
 /// Equal rules have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,6 +120,8 @@ impl Reach {
             known_rules: RefCell::default(),
             known_facts: RefCell::default(),
             judged: RefCell::default(),
+            judged_relevant: RefCell::default(),
+            named: RefCell::default(),
             known_ports: RefCell::default(),
             both: RefCell::default(),
             loaded,

@@ -126,9 +126,11 @@ fn a_rule_means_what_its_text_says() {
     let masters = "{action: Deny, to: [{nodes: {selector: {matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]}}}], protocols: [{tcp: {destinationPort: {range: {start: 22623, end: 22624}}}}]}";
     let but_dns = "{action: Allow, to: [{nodes: {}}], protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]}, {action: Deny, to: [{nodes: {}}]}";
     let api = "{action: Deny, to: [{apiServer: {}}]}";
-    let api_443 = "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}";
+    let api_443 =
+        "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}";
     let api_444 = "{action: Deny, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {range: {start: 444, end: 6442}}}}]}";
-    let api_udp = "{action: Deny, to: [{apiServer: {}}], protocols: [{udp: {destinationPort: {number: 443}}}]}";
+    let api_udp =
+        "{action: Deny, to: [{apiServer: {}}], protocols: [{udp: {destinationPort: {number: 443}}}]}";
     let api_more = "{action: Deny, to: [{apiServer: {additionalAddresses: [203.0.113.50]}}]}";
     let icmp = "{action: Deny, to: [{external: {}}], protocols: [{icmp: {}}]}";
     let tcp_all = "{action: Deny, to: [{external: {}}], protocols: [{tcp: {}}]}";

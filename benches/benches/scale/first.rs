@@ -66,9 +66,9 @@ fn run(arguments: &[&str]) -> anyhow::Result<[f64; 3]> {
         .split_whitespace()
         .map(str::parse)
         .collect::<Result<_, _>>()?;
-    values
-        .try_into()
-        .map_err(|_| anyhow::anyhow!("three numbers are expected: {text:?}"))
+    values.try_into().map_err(|values: Vec<f64>| {
+        anyhow::anyhow!("three numbers are expected, not {}: {text:?}", values.len())
+    })
 }
 
 pub(crate) fn compile_objects() -> anyhow::Result<()> {

@@ -5,6 +5,8 @@
 //! `-- commands list` only such commands.
 //! Prints Markdown. Times are CPU times of one thread, so that other work on the machine changes them little.
 
+#![allow(clippy::disallowed_methods, reason = "a bench measures time")]
+
 mod churn;
 mod commands;
 mod first;

@@ -32,7 +32,8 @@ impl Objects {
         self.problems.extend(manifest.problems);
         for document in manifest.documents {
             let object = document.object;
-            self.written.insert(object.reference(), (file.to_string(), object));
+            self.written
+                .insert(object.reference(), (file.to_string(), object));
         }
     }
 

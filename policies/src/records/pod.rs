@@ -107,10 +107,15 @@ impl PodRecords {
 
     /// What it was told of these addresses.
     pub(super) fn told_of(&self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
-        if addresses.iter().all(|address| !self.by_address.contains_key(address)) {
+        if addresses
+            .iter()
+            .all(|address| !self.by_address.contains_key(address))
+        {
             return Vec::new();
         }
-        self.told(pod).filter(|told| addresses.contains(&told.address)).collect()
+        self.told(pod)
+            .filter(|told| addresses.contains(&told.address))
+            .collect()
     }
 
     /// All of it, what is over before what lives, and the oldest first of each.
