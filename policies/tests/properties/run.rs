@@ -17,6 +17,8 @@ const FIRST: u64 = 1;
 const STORIES: (u64, u64) = (700, 3000);
 /// A number with so many hits is looked for in every sixteenth story only.
 const ENOUGH: usize = 5;
+/// A long run says now and then how far it is.
+const TELL_EVERY: u64 = 20_000;
 /// A run ends after so many differences.
 const MOST_DIFFERENCES: usize = 5;
 
@@ -57,6 +59,9 @@ fn objects_mean_the_same_to_all_who_decide() {
             break;
         }
         run.play(seed);
+        if run.stories.is_multiple_of(TELL_EVERY) {
+            println!("{} stories so far, {} differences", run.stories, run.found.len());
+        }
     }
     run.tell();
     assert!(

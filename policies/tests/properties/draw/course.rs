@@ -122,9 +122,9 @@ impl Draw {
 
     /// An object as it is now, but for something.
     fn change(&mut self, objects: &[Value]) -> Step {
-        let is_labelled = |object: &&Value| object["kind"] == "Pod" || object["kind"] == "Namespace";
-        let labelled: Vec<&Value> = objects.iter().filter(is_labelled).collect();
-        let is_about_labels = self.chance(50) && !labelled.is_empty();
+        let kind = self.pick(&["Pod", "Namespace", "Namespace"]);
+        let labelled: Vec<&Value> = objects.iter().filter(|object| object["kind"] == kind).collect();
+        let is_about_labels = self.chance(60) && !labelled.is_empty();
         let mut object = if is_about_labels {
             self.pick(&labelled).clone()
         } else {

@@ -141,31 +141,38 @@ impl Draw {
     }
 
     fn block(&mut self) -> Value {
-        let cidr = self.network();
-        let mut block = json!({"cidr": cidr});
         if self.chance(45) {
-            let inside: &[&str] = match cidr {
-                "0.0.0.0/0" => &["10.0.0.0/30", "198.51.100.0/24", "10.0.0.4/31", "203.0.113.0/24"],
-                "::/0" => &["fd00::2/127", "2001:db8:ffff::/48", "fd00::4/126"],
-                "10.0.0.0/24" => &["10.0.0.2/31", "10.0.0.254/32", "10.0.0.1/32", "10.0.0.4/30"],
-                "fd00::/64" => &["fd00::2/127", "fd00::1/128", "fd00::4/126"],
-                "198.51.100.0/24" => &["198.51.100.7/32", "198.51.100.8/29"],
-                _ => &[],
-            };
-            let mut except = self.some(inside, 55);
+            let mut block = json!({"cidr": self.network()});
             if self.chance(15) {
-                // None of these may be there: of the other family, or not inside.
-                let other_family = if cidr.contains(':') {
-                    "10.0.0.2/31"
-                } else {
-                    "fd00::2/127"
-                };
-                except.push(self.pick(&[other_family, other_family, "0.0.0.0/0"]));
+                block["except"] = json!([self.network()]);
             }
-            block["except"] = except.into();
+            self.misspell(&mut block);
+            return block;
         }
-        self.misspell(&mut block);
-        block
+        let (cidr, inside): (&str, &[&str]) = self.pick(&[
+            (
+                "0.0.0.0/0",
+                &["10.0.0.0/30", "198.51.100.0/24", "10.0.0.4/31", "203.0.113.0/24"][..],
+            ),
+            ("::/0", &["fd00::2/127", "2001:db8:ffff::/48", "fd00::4/126"]),
+            (
+                "10.0.0.0/24",
+                &["10.0.0.2/31", "10.0.0.254/32", "10.0.0.1/32", "10.0.0.4/30"],
+            ),
+            ("fd00::/64", &["fd00::2/127", "fd00::1/128", "fd00::4/126"]),
+            ("198.51.100.0/24", &["198.51.100.7/32", "198.51.100.8/29"]),
+        ]);
+        let mut except = self.some(inside, 60);
+        if self.chance(12) {
+            // None of these may be there: of the other family, or not inside.
+            let other_family = if cidr.contains(':') {
+                "10.0.0.2/31"
+            } else {
+                "fd00::2/127"
+            };
+            except.push(self.pick(&[other_family, other_family, "0.0.0.0/0"]));
+        }
+        json!({"cidr": cidr, "except": except})
     }
 
     /// Two blocks: what one leaves out the other has.
