@@ -67,6 +67,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) pod_to_own_node: PodToOwnNode,
     /// The labels of the pod's node; none for a pod that is on none.
     pub(crate) own_node: Option<&'a Labels>,
+    /// How many runs of the pod ended whose sets a backend may still have.
+    pub(crate) lost: u32,
 }
 
 fn push_rules(
@@ -93,6 +95,7 @@ fn push_rules(
             let set = NamedSet::new(SetContent::Records {
                 pod: pod.pod.key.clone(),
                 uid: pod.pod.uid.clone(),
+                lost: around.lost,
                 patterns: Arc::clone(patterns),
             });
             uses.add(&set, template.action, direction)

@@ -258,6 +258,11 @@ impl Records {
         told
     }
 
+    /// Whether a pod was told something whose time is over.
+    pub(crate) fn have_lapsed(&self, pod: &PodKey) -> bool {
+        self.pods.get(pod).is_some_and(|records| records.lapsed.len() > 0)
+    }
+
     /// Until when a pod may use an address for one of these names.
     pub(crate) fn expiry(
         &self,

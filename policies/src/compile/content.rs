@@ -66,10 +66,12 @@ pub(crate) enum SetContent {
     /// Addresses that the platform declares to be the API server's.
     ApiServerAddresses,
     /// What a pod was told for names. A pod that is made anew under the same name has another UID: what the one before
-    /// was told is not in its set, even where the kernel still holds that.
+    /// was told is not in its set, even where the kernel still holds that. `lost` tells runs of one UID apart: one that
+    /// lost an address is over, and a backend may remember what it was told beyond its time.
     Records {
         pod: PodKey,
         uid: Option<Arc<str>>,
+        lost: u32,
         patterns: Arc<BTreeSet<NamePattern>>,
     },
 }
@@ -321,11 +323,20 @@ impl fmt::Display for SetContent {
                 write!(f, "the API server behind {transport}/{range} of its Service")
             }
             Self::ApiServerAddresses => f.write_str("declared addresses of the API server"),
-            Self::Records { pod, uid, patterns } => {
+            Self::Records {
+                pod,
+                uid,
+                lost,
+                patterns,
+            } => {
                 f.write_str("names")?;
                 patterns.iter().try_for_each(|pattern| write!(f, " {pattern}"))?;
                 write!(f, " of {pod}")?;
-                uid.iter().try_for_each(|uid| write!(f, " with UID {uid:?}"))
+                uid.iter().try_for_each(|uid| write!(f, " with UID {uid:?}"))?;
+                match lost {
+                    0 => Ok(()),
+                    lost => write!(f, " after {lost} that ended"),
+                }
             }
         }
     }

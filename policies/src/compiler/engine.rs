@@ -400,6 +400,7 @@ impl Engine {
             if let Some(before) = before {
                 self.drop_rules(key, &before, batch);
             }
+            self.locals.forget_lost(key);
             return false;
         };
         let is_new = before.is_none();
@@ -410,6 +411,7 @@ impl Engine {
         let around = Surroundings {
             pod_to_own_node: self.settings.pod_to_own_node,
             own_node,
+            lost: self.locals.lost(key),
         };
         let places = which.unwrap_or_else(|| {
             let selecting = self.policies.selecting(&live);

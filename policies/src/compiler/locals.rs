@@ -18,6 +18,8 @@ use super::engine::Engine;
 pub(super) struct Locals {
     pods: BTreeMap<PodKey, Local>,
     waiting: Waiting,
+    /// How many runs of a pod ended that had records beyond their time, since it last had no rules.
+    lost: BTreeMap<PodKey, u32>,
 }
 
 /// One run of a pod: another run under the same name was told nothing yet.
@@ -25,6 +27,18 @@ pub(super) struct Locals {
 struct Local {
     uid: Option<Arc<str>>,
     addresses: BTreeSet<IpAddr>,
+}
+
+impl Locals {
+    /// How many runs of a pod ended whose sets a backend may still have.
+    pub(super) fn lost(&self, pod: &PodKey) -> u32 {
+        self.lost.get(pod).copied().unwrap_or(0)
+    }
+
+    /// The pod has no rules any more, and its sets go with them.
+    pub(super) fn forget_lost(&mut self, pod: &PodKey) {
+        self.lost.remove(pod);
+    }
 }
 
 impl Engine {
@@ -139,6 +153,10 @@ impl Engine {
         }
         for address in lost {
             self.locals.waiting.give_up(address, now);
+        }
+        // Nothing takes back what a backend remembers beyond its time, so the next run has sets of its own.
+        if self.records.have_lapsed(key) {
+            *self.locals.lost.entry(key.clone()).or_default() += 1;
         }
         let gone = self.records.forget_pod(key);
         self.refresh_records(&gone);
