@@ -52,7 +52,7 @@ pub struct Reach {
     known_facts: RefCell<Known<Facts>>,
     judged: RefCell<HashMap<(RulesId, FactsId), JudgedOnce>>,
     /// The same by what of the facts the rules ask for.
-    judged_relevant: RefCell<HashMap<(RulesId, Facts), (Rc<Judged>, PortsId)>>,
+    judged_relevant: RefCell<HashMap<(RulesId, Facts), JudgedOnce>>,
     /// The sets that rules name.
     named: RefCell<HashMap<RulesId, HashSet<SetId>>>,
     known_ports: RefCell<Known<PortSet>>,
@@ -172,14 +172,33 @@ impl Reach {
         if let Some((judged, ports)) = self.judged.borrow().get(&key) {
             return (Rc::clone(judged), *ports);
         }
-        let (rules, facts) = (
-            self.known_rules.borrow().get(rules.0),
-            self.known_facts.borrow().get(facts.0),
-        );
-        let judged: Rc<Judged> = Rc::new(rules.judge(&facts).into());
-        let ports = PortsId(self.known_ports.borrow_mut().know(judged.allowed.clone()));
+        let facts = self.known_facts.borrow().get(facts.0);
+        let (judged, ports) = self.judge_relevant(rules, &facts);
         self.judged.borrow_mut().insert(key, (Rc::clone(&judged), ports));
         (judged, ports)
+    }
+
+    /// Rules name few of the sets that an address is in: of ends that differ in others they say the same.
+    fn judge_relevant(&self, id: RulesId, facts: &Facts) -> (Rc<Judged>, PortsId) {
+        let rules = self.known_rules.borrow().get(id.0);
+        let relevant = {
+            let mut named = self.named.borrow_mut();
+            let named = named.entry(id).or_insert_with(|| rules.sets().collect());
+            facts.relevant(named)
+        };
+        let mut judged = self.judged_relevant.borrow_mut();
+        let (judged, ports) = judged.entry((id, relevant)).or_insert_with_key(|(_, relevant)| {
+            let judged = Judged::from(rules.judge(relevant));
+            let ports = PortsId(self.known_ports.borrow_mut().know(judged.allowed.clone()));
+            (Rc::new(judged), ports)
+        });
+        (Rc::clone(judged), *ports)
+    }
+
+    /// How often rules were gone through so far.
+    #[must_use]
+    pub fn judgements(&self) -> usize {
+        self.judged_relevant.borrow().len()
     }
 
     /// What is to be known of an address of a pod or node.

@@ -196,14 +196,15 @@ impl Sets {
 
     /// Of a pod more is known that is over; returns whether a set is to be told.
     pub(crate) fn refresh_lapsed(&mut self, pod: &PodKey) -> bool {
-        let ids = self.of_records.of_pod(pod);
-        for id in &ids {
-            if let Some(set) = self.live.get_mut(id) {
+        let mut has_any = false;
+        for id in self.of_records.of_pod(pod) {
+            if let Some(set) = self.live.get_mut(&id) {
                 set.is_lapsed_told = false;
-                self.touched.insert(*id);
+                self.touched.insert(id);
+                has_any = true;
             }
         }
-        !ids.is_empty()
+        has_any
     }
 
     /// A record ended with its time: whoever holds it has dropped it too. Returns whether something is
@@ -347,7 +348,7 @@ impl Sets {
                 self.of_pods.remove(id, namespaces, pods);
             }
             SetContent::Cluster => self.of_pods.remove_everywhere(id),
-            SetContent::Records { pod, patterns, .. } => self.of_records.remove(id, pod, patterns),
+            SetContent::Records { pod, .. } => self.of_records.remove(id, pod),
             SetContent::DnsStandIn { .. }
             | SetContent::Networks(_)
             | SetContent::Nodes(_)

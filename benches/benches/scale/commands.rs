@@ -40,76 +40,97 @@ pub(crate) fn measure(words: &[&str]) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    let (small, big) = (Part::PROBED, Part::LISTED);
-    let probed = Folder::of_manifests("scale-probed", small.manifests())?;
-    let listed = Folder::of_manifests("scale-listed", big.manifests())?;
-    let changed = Folder::of_manifests(
-        "scale-changed",
-        big.manifests()
-            .map(|text| text.replace("port: 5432", "port: 5433")),
-    )?;
-    let whole = Folder::of_manifests("scale-whole", Elsewhere::TARGET.manifests())?;
-    let probes = Folder::new("scale-probes")?;
-    let (few, many, at_target) = (
-        probes.path().join("1"),
-        probes.path().join("10000"),
-        probes.path().join("target"),
-    );
-    fs::write(&few, small.probes(1))?;
-    fs::write(&many, small.probes(PROBES))?;
-    fs::write(&at_target, Elsewhere::TARGET.probes(PROBES))?;
-    let on = |command: &str, folder: &Folder, rest: &[&str]| {
-        let mut arguments = vec![
-            command.to_owned(),
-            "--manifests".to_owned(),
-            folder.path().display().to_string(),
-        ];
-        arguments.extend(rest.iter().map(ToString::to_string));
-        arguments
-    };
-    let text = |path: &Path| path.display().to_string();
-    let (few, many, at_target, against) = (text(&few), text(&many), text(&at_target), text(changed.path()));
     println!("| command | CPU ms | wall ms | peak MiB |\n|---|---|---|---|");
-    for (what, arguments) in [
-        (
-            "verdict, 1 probe, 1,000 manifests",
-            on("verdict", &probed, &["-o", "json", "--probes", &few]),
-        ),
-        (
-            "verdict, 10,000 probes, 1,000 manifests",
-            on("verdict", &probed, &["-o", "json", "--probes", &many]),
-        ),
-        (
-            "verdict, 10,000 probes, the whole cluster of the first table",
-            on("verdict", &whole, &["-o", "json", "--probes", &at_target]),
-        ),
-        ("list, 1,000 pods × 200 policies", on("list", &listed, &[])),
-        ("list --pods, the same", on("list", &listed, &["--pods"])),
-        (
-            "list --pods -o json, the same",
-            on("list", &listed, &["--pods", "-o", "json"]),
-        ),
-        (
-            "matrix --pods, the same",
-            on("matrix", &listed, &["--pods", "--port", "8080"]),
-        ),
-        (
-            "diff, one port of 200 policies",
-            on("diff", &listed, &["--against", &against]),
-        ),
-    ] {
-        if !words.is_empty() && !words.iter().any(|word| what.contains(word)) {
-            continue;
+    let inputs = Inputs::write()?;
+    for run in inputs.runs() {
+        if words.is_empty() || words.iter().any(|word| run.what.contains(word)) {
+            print(&egret, &run)?;
         }
-        print(
-            &egret,
-            &Run {
-                what: what.to_owned(),
-                arguments,
-            },
-        )?;
     }
     Ok(())
+}
+
+/// What commands read.
+struct Inputs {
+    probed: Folder,
+    listed: Folder,
+    changed: Folder,
+    whole: Folder,
+    questions: Folder,
+}
+
+impl Inputs {
+    fn write() -> anyhow::Result<Self> {
+        let (probed, listed, whole) = (Part::PROBED, Part::LISTED, Elsewhere::TARGET);
+        let questions = Folder::new("scale-questions")?;
+        let write = |name: &str, text: String| fs::write(questions.path().join(name), text);
+        write("one", probed.probes(1))?;
+        write("probed", probed.probes(PROBES))?;
+        write("probed-records", probed.records())?;
+        write("whole", whole.probes(PROBES))?;
+        write("whole-records", whole.records())?;
+        let other_port = |text: String| text.replace("port: 5432", "port: 5433");
+        Ok(Self {
+            probed: Folder::of_manifests("scale-probed", probed.manifests())?,
+            listed: Folder::of_manifests("scale-listed", listed.manifests())?,
+            changed: Folder::of_manifests("scale-changed", listed.manifests().map(other_port))?,
+            whole: Folder::of_manifests("scale-whole", whole.manifests())?,
+            questions,
+        })
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        let changed = self.changed.path().display().to_string();
+        let listed = |what: &str, command: &str, rest: &[&str]| Run::of(what, command, &self.listed, rest);
+        vec![
+            self.verdict(
+                "verdict, 1 probe, 1,000 manifests",
+                &self.probed,
+                "one",
+                "probed-records",
+            ),
+            self.verdict(
+                "verdict, 10,000 probes, 1,000 manifests",
+                &self.probed,
+                "probed",
+                "probed-records",
+            ),
+            self.verdict(
+                "verdict, 10,000 probes, the whole cluster",
+                &self.whole,
+                "whole",
+                "whole-records",
+            ),
+            listed("list, 1,000 pods, 200 policies", "list", &[]),
+            listed("list --pods", "list", &["--pods"]),
+            listed("list --pods -o json", "list", &["--pods", "-o", "json"]),
+            listed("matrix", "matrix", &["--port", "8080"]),
+            listed("matrix --pods", "matrix", &["--pods", "--port", "8080"]),
+            listed(
+                "diff, another port in 190 policies",
+                "diff",
+                &["--against", &changed],
+            ),
+            listed(
+                "diff, nothing changed",
+                "diff",
+                &["--against", &self.listed.path().display().to_string()],
+            ),
+        ]
+    }
+
+    fn verdict(&self, what: &str, manifests: &Folder, probes: &str, records: &str) -> Run {
+        let path = |name: &str| self.questions.path().join(name).display().to_string();
+        let rest = [
+            "-o",
+            "json",
+            "--probes",
+            &path(probes),
+            "--records",
+            &path(records),
+        ];
+        Run::of(what, "verdict", manifests, &rest)
+    }
 }
 
 fn print(egret: &Path, run: &Run) -> anyhow::Result<()> {
@@ -129,6 +150,17 @@ fn print(egret: &Path, run: &Run) -> anyhow::Result<()> {
 }
 
 impl Run {
+    fn of(what: &str, command: &str, manifests: &Folder, rest: &[&str]) -> Self {
+        let manifests = manifests.path().display().to_string();
+        let arguments = [command, "--manifests", &manifests]
+            .into_iter()
+            .chain(rest.iter().copied());
+        Self {
+            what: what.to_owned(),
+            arguments: arguments.map(str::to_owned).collect(),
+        }
+    }
+
     fn once(&self, egret: &Path) -> anyhow::Result<Took> {
         let begin = Instant::now();
         let mut child = Command::new(egret)

@@ -38,6 +38,12 @@ impl Part {
             .chain((0..self.admin_policies).map(|number| admin::policy(number * 10 + 1)))
     }
 
+    /// What each pod was told for the name that probes ask for.
+    #[must_use]
+    pub fn records(self) -> String {
+        records(self.namespaces, self.pods)
+    }
+
     /// So many connections, as `egret verdict` reads them.
     #[must_use]
     pub fn probes(self, count: usize) -> String {
@@ -46,11 +52,27 @@ impl Part {
 }
 
 impl Elsewhere {
+    /// As [`Part::records`].
+    #[must_use]
+    pub fn records(self) -> String {
+        records(NAMESPACES_HERE, PODS_HERE)
+    }
+
     /// As [`Part::probes`], between pods of the namespaces that node `here` has pods of.
     #[must_use]
     pub fn probes(self, count: usize) -> String {
         probes(count, NAMESPACES_HERE, PODS_HERE)
     }
+}
+
+const NAME: &str = "img.cdn4.example.test";
+
+fn records(namespaces: usize, pods: usize) -> String {
+    let line = |number: usize| {
+        let pod = key_of(number, number % namespaces, number / namespaces);
+        format!("{{\"pod\": {pod:?}, \"name\": {NAME:?}, \"address\": \"203.0.114.7\", \"ttl\": 300}}\n")
+    };
+    (0..pods).map(line).collect()
 }
 
 /// From every pod in turn, to pods of its own and of other namespaces, to addresses and names.
@@ -66,7 +88,7 @@ fn probes(count: usize, namespaces: usize, pods: usize) -> String {
                 key(probe % pods % namespaces + other / namespaces % (pods / namespaces) * namespaces)
             ),
             3 => format!("{{\"ip\": \"198.18.{}.{}\"}}", probe % 256, probe / 256 % 256),
-            _ => format!("{{\"name\": \"img.cdn{}.example.test\"}}", probe % 5),
+            _ => format!("{{\"name\": {NAME:?}}}"),
         };
         let port = [80, 443, 8080, 8050, 9090][probe % 5];
         format!(

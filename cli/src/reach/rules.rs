@@ -1,7 +1,7 @@
 //! What the rules of a direction say of all ports at once: each rule takes its share of the ports that no
 //! rule before it has taken, as the first match decides for each of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use egret_policies::memory::{Decision, Verdict};
@@ -54,6 +54,16 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// What of it is asked for by rules that name these sets.
+    pub fn relevant(&self, named: &HashSet<SetId>) -> Self {
+        let sets = self.sets.iter().filter(|(set, _)| named.contains(*set));
+        Self {
+            sets: sets.map(|(set, ports)| (*set, ports.clone())).collect(),
+            name: self.name.clone(),
+            is_own_node: self.is_own_node,
+        }
+    }
+
     fn is_told_for(&self, patterns: &Names) -> bool {
         let covers = |name: &str| patterns.iter().any(|pattern| covers(pattern, name));
         self.name.as_deref().is_some_and(covers)
