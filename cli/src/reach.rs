@@ -56,7 +56,10 @@ pub struct Reach {
     /// The sets that rules name.
     named: RefCell<HashMap<RulesId, HashSet<SetId>>>,
     known_ports: RefCell<Known<PortSet>>,
+    /// What the rules allow, by the numbers of rules and facts.
+    ports: RefCell<Vec<Vec<Option<PortsId>>>>,
     both: RefCell<HashMap<(PortsId, PortsId), Rc<PortSet>>>,
+    outside: RefCell<HashMap<(IpAddr, Option<Arc<str>>), FactsId>>,
 }
 
 /// What rules say of somebody, and the ports that they let through.
@@ -123,7 +126,9 @@ impl Reach {
             judged_relevant: RefCell::default(),
             named: RefCell::default(),
             known_ports: RefCell::default(),
+            ports: RefCell::default(),
             both: RefCell::default(),
+            outside: RefCell::default(),
             loaded,
         }
     }
@@ -158,13 +163,31 @@ impl Reach {
     /// What the rules of both ends allow, where the destination is served at every port.
     #[must_use]
     pub fn allowed(&self, egress: (RulesId, FactsId), ingress: (RulesId, FactsId)) -> Rc<PortSet> {
-        let (from, by_source) = self.judge_and_know(egress.0, egress.1);
-        let (to, by_destination) = self.judge_and_know(ingress.0, ingress.1);
+        let (by_source, by_destination) = (self.ports(egress), self.ports(ingress));
+        let known = self.known_ports.borrow();
+        let intersect = || Rc::new(known.get(by_source.0).intersection(&known.get(by_destination.0)));
         let mut both = self.both.borrow_mut();
-        let allowed = both
-            .entry((by_source, by_destination))
-            .or_insert_with(|| Rc::new(from.allowed.intersection(&to.allowed)));
-        Rc::clone(allowed)
+        Rc::clone(both.entry((by_source, by_destination)).or_insert_with(intersect))
+    }
+
+    /// The ports that rules allow an end. Asked for every pair of pods, so it is kept where it is found by counting.
+    fn ports(&self, (rules, facts): (RulesId, FactsId)) -> PortsId {
+        let known = |all: &Vec<Vec<Option<PortsId>>>| *all.get(rules.0)?.get(facts.0)?;
+        if let Some(ports) = known(&self.ports.borrow()) {
+            return ports;
+        }
+        let of_end = self.known_facts.borrow().get(facts.0);
+        let (_, ports) = self.judge_relevant(rules, &of_end);
+        let mut all = self.ports.borrow_mut();
+        if all.len() <= rules.0 {
+            all.resize(rules.0 + 1, Vec::new());
+        }
+        let of_rules = &mut all[rules.0];
+        if of_rules.len() <= facts.0 {
+            of_rules.resize(facts.0 + 1, None);
+        }
+        of_rules[facts.0] = Some(ports);
+        ports
     }
 
     fn judge_and_know(&self, rules: RulesId, facts: FactsId) -> (Rc<Judged>, PortsId) {
@@ -217,14 +240,21 @@ impl Reach {
 
     /// What is to be known of an address that is nobody's here, maybe told for a name.
     #[must_use]
-    pub fn facts_outside(&self, address: IpAddr, name: Option<Arc<str>>) -> FactsId {
+    pub fn facts_outside(&self, address: IpAddr, name: Option<&Arc<str>>) -> FactsId {
+        // Rules of many pods cut the outside at the same places.
+        let key = (address, name.cloned());
+        if let Some(facts) = self.outside.borrow().get(&key) {
+            return *facts;
+        }
         let mut sets = self.sets.of_networks(address);
         sets.extend(self.sets.of_nobody.get(&address).cloned().unwrap_or_default());
-        self.know_facts(Facts {
+        let facts = self.know_facts(Facts {
             sets,
-            name,
+            name: name.cloned(),
             is_own_node: false,
-        })
+        });
+        self.outside.borrow_mut().insert(key, facts);
+        facts
     }
 
     fn know_facts(&self, facts: Facts) -> FactsId {

@@ -2,11 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use egret_policies::model::{Direction, Effect, Tier};
-use egret_shared::net::Family;
 
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Group, Unit};
@@ -34,6 +32,9 @@ struct Side<'a> {
     selection: RefCell<Selection>,
 }
 
+/// A workload in both, before and after.
+type InBoth<'a> = [Option<&'a Unit>; 2];
+
 /// The same connection in both, before and after.
 type Both = [Option<Point>; 2];
 
@@ -45,12 +46,12 @@ pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
     for side in &sides {
         units.extend(side.units.clone());
     }
+    let in_both = |workload: &Arc<Workload>| sides.each_ref().map(|side| side.units.get(workload));
+    let in_both: Vec<InBoth<'_>> = units.keys().map(in_both).collect();
     let mut changes = Vec::new();
-    for workload in units.keys() {
-        for other in units.keys() {
-            if !allow_the_same(&sides, workload, other) {
-                changes.extend(changes_among(&sides, |side| side.between_pods(workload, other)));
-            }
+    for (workload, from) in units.keys().zip(&in_both) {
+        for to in &in_both {
+            changes.extend(changes_between(&sides, from, to));
         }
         changes.extend(changes_with_others(&sides, workload));
     }
@@ -60,26 +61,40 @@ pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
     }
 }
 
-/// Whether nothing changes between two workloads that are in both: so it is with most, and nothing else is asked.
-fn allow_the_same(sides: &[Side<'_>; 2], from: &Workload, to: &Workload) -> bool {
-    let [before, after] = sides.each_ref().map(|side| side.allowed_between(from, to));
-    before.is_some() && before == after
+/// The changes between two workloads. Of most nothing changes, and nothing else is asked of them.
+fn changes_between(
+    sides: &[Side<'_>; 2],
+    from: &InBoth<'_>,
+    to: &InBoth<'_>,
+) -> Vec<(Way, Extent, Option<Change>)> {
+    if let ([Some(from_before), Some(from_after)], [Some(to_before), Some(to_after)]) = (from, to) {
+        let [before, after] = sides.each_ref().map(|side| side.reach);
+        let was = before.allowed_between(from_before, to_before);
+        if was.eq(after.allowed_between(from_after, to_after)) {
+            return Vec::new();
+        }
+    }
+    let points = |place: usize| match (from[place], to[place]) {
+        (Some(from), Some(to)) => sides[place].reach.between_pods(from, to),
+        (None, _) | (_, None) => Vec::new(),
+    };
+    changes_among(sides, points)
 }
 
 /// The changes of a workload's connections with whatever is no pod.
 fn changes_with_others(sides: &[Side<'_>; 2], workload: &Workload) -> Vec<(Way, Extent, Option<Change>)> {
     let cuts = Direction::ALL.map(|direction| (direction, cuts(sides, workload, direction)));
-    changes_among(sides, |side| side.with_others(workload, &cuts))
+    changes_among(sides, |place| sides[place].with_others(workload, &cuts))
 }
 
-/// What changes among some connections: of every way on which anything does, all parts.
-fn changes_among<'a>(
-    sides: &[Side<'a>; 2],
-    points: impl Fn(&Side<'a>) -> Vec<Point>,
+/// What changes among some connections, before (0) and after (1): of every way on which anything does, all parts.
+fn changes_among(
+    sides: &[Side<'_>; 2],
+    points: impl Fn(usize) -> Vec<Point>,
 ) -> Vec<(Way, Extent, Option<Change>)> {
     let mut both: BTreeMap<(Way, Extent), Both> = BTreeMap::new();
-    for (place, side) in sides.iter().enumerate() {
-        for point in points(side) {
+    for place in 0..sides.len() {
+        for point in points(place) {
             let key = (point.way.clone(), point.extent);
             both.entry(key).or_default()[place] = Some(point);
         }
@@ -111,6 +126,11 @@ fn cuts(sides: &[Side<'_>; 2], workload: &Workload, direction: Direction) -> Cut
 }
 
 fn change(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> Option<Change> {
+    if let [Some(before), Some(after)] = points
+        && before.says_as(after)
+    {
+        return None;
+    }
     let [before, after] = ports(points);
     if before == after {
         return None;
@@ -198,19 +218,6 @@ impl<'a> Side<'a> {
                 manifests.policies.clone(),
                 manifests.namespaces.clone(),
             )),
-        }
-    }
-
-    /// What is allowed between two workloads, by family; none where one of them is not there.
-    fn allowed_between(&self, from: &Workload, to: &Workload) -> Option<Vec<(Family, Rc<PortSet>)>> {
-        let (from, to) = (self.units.get(from)?, self.units.get(to)?);
-        Some(self.reach.allowed_between(from, to).collect())
-    }
-
-    fn between_pods(&self, from: &Workload, to: &Workload) -> Vec<Point> {
-        match (self.units.get(from), self.units.get(to)) {
-            (Some(from), Some(to)) => self.reach.between_pods(from, to),
-            (None, _) | (_, None) => Vec::new(),
         }
     }
 

@@ -28,6 +28,19 @@ pub struct Point {
     pub untold: Option<PortSet>,
 }
 
+impl Point {
+    /// Whether both ends allow the same ports as those of another.
+    #[must_use]
+    pub fn says_as(&self, other: &Self) -> bool {
+        let allowed = |judged: &Option<Rc<Judged>>, other: &Option<Rc<Judged>>| {
+            judged.as_ref().map(|judged| &judged.allowed) == other.as_ref().map(|other| &other.allowed)
+        };
+        allowed(&self.said.egress, &other.said.egress)
+            && allowed(&self.said.ingress, &other.said.ingress)
+            && self.untold == other.untold
+    }
+}
+
 /// The part of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Extent {
@@ -219,7 +232,7 @@ impl Reach {
             let (way, _) = both_ways(unit, Place::Name(Arc::clone(name)));
             for (family, range) in ranges(unit, cuts) {
                 let address = address_of(family, range.0);
-                let told = self.facts_outside(address, Some(Arc::clone(name)));
+                let told = self.facts_outside(address, Some(name));
                 let untold = self.facts_outside(address, None);
                 let said = Said::egress(self.judge(unit.egress, told));
                 points.push(Point {
