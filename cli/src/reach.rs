@@ -59,8 +59,11 @@ pub struct Reach {
     /// What the rules allow, by the numbers of rules and facts.
     ports: RefCell<Vec<Vec<Option<PortsId>>>>,
     both: RefCell<HashMap<(PortsId, PortsId), Rc<PortSet>>>,
-    outside: RefCell<HashMap<(IpAddr, Option<Arc<str>>), FactsId>>,
+    outside: RefCell<HashMap<Outside, FactsId>>,
 }
+
+/// An address outside, and the name that it was asked by.
+type Outside = (IpAddr, Option<Arc<str>>);
 
 /// What rules say of somebody, and the ports that they let through.
 type JudgedOnce = (Rc<Judged>, PortsId);
