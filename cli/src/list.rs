@@ -142,6 +142,7 @@ fn with_others(reach: &Reach, unit: &Unit) -> impl Iterator<Item = (Way, Extent,
 fn ports(point: &Point) -> PortSet {
     let allowed = point.said.allowed();
     match &point.untold {
+        Some(untold) if allowed == *untold => PortSet::none(),
         Some(untold) => allowed.without(untold),
         None => allowed,
     }

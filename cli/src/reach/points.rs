@@ -76,12 +76,11 @@ impl Said {
     /// What both allow.
     #[must_use]
     pub fn allowed(&self) -> PortSet {
-        [&self.egress, &self.ingress]
-            .into_iter()
-            .flatten()
-            .fold(PortSet::everything(), |allowed, judged| {
-                allowed.intersection(&judged.allowed)
-            })
+        match (&self.egress, &self.ingress) {
+            (Some(egress), Some(ingress)) => egress.allowed.intersection(&ingress.allowed),
+            (Some(judged), None) | (None, Some(judged)) => judged.allowed.clone(),
+            (None, None) => PortSet::everything(),
+        }
     }
 
     const fn egress(judged: Rc<Judged>) -> Self {
@@ -228,9 +227,13 @@ impl Reach {
     #[must_use]
     pub fn with_names(&self, unit: &Unit, cuts: &Cuts) -> Vec<Point> {
         let mut points = Vec::new();
+        if cuts.names.is_empty() {
+            return points;
+        }
+        let ranges: Vec<(Family, (u128, u128))> = ranges(unit, cuts).collect();
         for name in &cuts.names {
             let (way, _) = both_ways(unit, Place::Name(Arc::clone(name)));
-            for (family, range) in ranges(unit, cuts) {
+            for (family, range) in ranges.iter().copied() {
                 let address = address_of(family, range.0);
                 let told = self.facts_outside(address, Some(name));
                 let untold = self.facts_outside(address, None);
