@@ -130,7 +130,8 @@ pub(super) fn a_program_learns_at_once_that_its_connection_is_forbidden(world: &
     for waiting in waiting {
         let learned = waiting
             .join()
-            .expect("the program goes on until it hears something")?;
+            .expect("the program goes on until it hears something")
+            .unwrap_or_else(|error| panic!("the program never heard of it: {error}"));
         assert!(learned.saturating_duration_since(forgotten) < SOON);
     }
     assert!(
@@ -170,7 +171,8 @@ spec:
     stage.world.manifests().write("policy.yaml", &from("other"))?;
     let learned = waiting
         .join()
-        .expect("the program goes on until it hears something")?;
+        .expect("the program goes on until it hears something")
+        .unwrap_or_else(|error| panic!("the program never heard of it: {error}"));
     assert!(learned.saturating_duration_since(changed) < 2 * SOON);
     assert!(kept.is_alive(), "nothing changed for this one");
     assert!(!stage.pod("client").connect_tcp(to, QUICK).is_connected());
