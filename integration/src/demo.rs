@@ -4,6 +4,7 @@
 mod story;
 mod names;
 mod moments;
+mod changes;
 mod stage;
 mod keep;
 mod screen;

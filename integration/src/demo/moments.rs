@@ -152,7 +152,7 @@ fn verdicts(enforcer: &Metrics, action: &str) -> f64 {
     enforcer.sum("egret_enforcer_verdicts_total", &[("action", action)])
 }
 
-fn start_load(stage: &Stage) -> Load {
+pub(super) fn start_load(stage: &Stage) -> Load {
     let forbidden = [BLOG, UNKNOWN].map(|text| SocketAddr::new(address(text), 443));
     let plan = LoadPlan {
         port: 443,

@@ -1,6 +1,6 @@
 //! The steps, in the order in which they are played.
 
-use super::{DemoError, Seen, moments, names, stage::Stage};
+use super::{DemoError, Seen, changes, moments, names, stage::Stage};
 
 /// One thing to be seen.
 #[derive(Debug)]
@@ -76,6 +76,15 @@ pub(super) const STORY: &[Step] = &[
         act: moments::let_a_record_run_out,
     },
     Step {
+        title: "A policy changes",
+        about: &[
+            "api.example.test is taken out of the policy while a program is connected to it. Nothing waits for \
+             the program to send, and its other connections are left alone.",
+        ],
+        expected: "ended within 1 s, and the program is told; the other connection goes on",
+        act: changes::end_a_connection,
+    },
+    Step {
         title: "The enforcer is killed and comes back",
         about: &[
             "shop/client looks up, connects and keeps connections all the while. Lost: an allowed connection \
@@ -84,6 +93,12 @@ pub(super) const STORY: &[Step] = &[
         ],
         expected: "lost 0, leaked 0",
         act: moments::kill_the_enforcer,
+    },
+    Step {
+        title: "The enforcer is killed in the middle of a change",
+        about: &["Eight times, each time a little later after a policy was written."],
+        expected: "the old policy or the new one, and the new one soon after; lost 0, leaked 0",
+        act: changes::kill_in_the_middle,
     },
     Step {
         title: "dnsd is killed and comes back",
