@@ -10,6 +10,7 @@ mod tuple;
 
 pub use tuple::{Detail, Tuple};
 
+use crate::faults::{self, Step};
 use crate::netlink::{Answer, DUMP, Error, Malformed, Request, Socket};
 use crate::{Family, Mark};
 use nix::sys::socket::SockProtocol;
@@ -131,10 +132,14 @@ impl Conntrack {
     /// Forgets all flows of both families whose bits under the mask are the mark's.
     pub fn flush_mark(&mut self, mark: Mark) -> Result<(), Error> {
         let request = Request::netfilter("delete flows by mark", SUBSYSTEM, COMMAND_DELETE, 0, UNSPECIFIED);
+        faults::before(Step::Flow, || request.asked.to_owned())
+            .map_err(|errno| Error::refused(request.asked, errno))?;
         self.socket.tell(&with_mark(request, mark))
     }
 
     fn tell_of_one(&mut self, request: &Request) -> Result<bool, Error> {
+        faults::before(Step::Flow, || request.asked.to_owned())
+            .map_err(|errno| Error::refused(request.asked, errno))?;
         match self.socket.tell(request) {
             Ok(()) => Ok(true),
             Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),

@@ -17,6 +17,7 @@ pub use listing::SetListing;
 pub use member::{Entry, MAX_TIMEOUT, Member};
 
 use crate::Family;
+use crate::faults::{self, Step};
 use crate::netlink::{self, Request, Socket};
 use nix::sys::socket::SockProtocol;
 
@@ -156,6 +157,7 @@ impl IpSets {
             .byte(ATTRIBUTE_REVISION, revision)
             .byte(ATTRIBUTE_FAMILY, spec.family.number())
             .nest(ATTRIBUTE_DATA, |data| creation(data, spec));
+        step(Command::Create, &spec.name, &[])?;
         self.tell(Command::Create, &spec.name, &request)
     }
 
@@ -175,6 +177,7 @@ impl IpSets {
         let request = self
             .request(Command::Swap, 0, one)?
             .text(ATTRIBUTE_SETNAME2, other);
+        step(Command::Swap, one, &[])?;
         self.tell(Command::Swap, one, &request)
     }
 
@@ -272,6 +275,7 @@ impl IpSets {
         for batch in entries.chunks(BATCH) {
             let request = self.request(command, 0, name)?.be32(ATTRIBUTE_LINENO, 0);
             let request = request.nest(ATTRIBUTE_ADT, |adt| (1..).zip(batch).fold(adt, numbered_member));
+            step(command, name, batch)?;
             self.socket
                 .tell(&request)
                 .map_err(|error| Error::in_batch(command, name, error, batch))?;
@@ -282,6 +286,7 @@ impl IpSets {
     fn simple(&mut self, command: Command, name: &str) -> Result<(), Error> {
         // Without the flag some kernels (6.18 for one) take the destruction of an absent set for done.
         let request = self.request(command, netlink::EXCLUSIVE, name)?;
+        step(command, name, &[])?;
         self.tell(command, name, &request)
     }
 
@@ -306,6 +311,16 @@ impl IpSets {
         )
         .byte(ATTRIBUTE_PROTOCOL, self.protocol)
     }
+}
+
+/// Before a message that changes a set.
+fn step(command: Command, name: &str, entries: &[Entry]) -> Result<(), Error> {
+    let what = || {
+        let members = entries.iter().map(|entry| format!(" {}", entry.member));
+        format!("{} {name}{}", command.words(), members.collect::<String>())
+    };
+    faults::before(Step::Sets, what)
+        .map_err(|errno| Error::kernel(command, name, netlink::Error::refused(command.words(), errno)))
 }
 
 /// One member of a batch; the kernel echoes the number of the one that failed.

@@ -25,6 +25,7 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 /// Why a table could not be listed or changed.
+use crate::faults::{self, Step};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot run {program}: {source}")]
@@ -122,6 +123,10 @@ impl IpTables {
         Err(Error::Restore {
             program,
             line,
+        faults::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| Error::Run {
+            program: program.clone(),
+            source: errno.into(),
+        })?;
             text,
             stderr,
         })

@@ -20,6 +20,8 @@ pub mod netlink;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
+// What tests do to all of them: stop between two steps, refuse one.
+pub mod faults;
 /// The two address families; every table and every set belongs to exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {

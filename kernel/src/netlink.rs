@@ -40,6 +40,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// A refusal that a fault stands for.
+    pub(crate) fn refused(asked: &'static str, errno: nix::errno::Errno) -> Self {
+        let refusal = Refusal {
+            code: errno as i32,
+            echo: Vec::new(),
+        };
+        Self::Refused { asked, refusal }
+    }
+
     /// The kernel's error number where the kernel refused; subsystems number their own from 4096 up.
     pub fn refusal_code(&self) -> Option<i32> {
         match self {

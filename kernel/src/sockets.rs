@@ -6,6 +6,7 @@
 //!
 //! Requests are those of `linux/sock_diag.h` and `linux/inet_diag.h`.
 
+use crate::faults::{self, Step};
 use crate::netlink::{Answer, Error, Malformed, Request, Socket};
 use crate::{Family, Transport};
 use nix::sched::{CloneFlags, setns};
@@ -55,6 +56,8 @@ impl Sockets {
         let Some(cookie) = cookie else {
             return Ok(false);
         };
+        faults::before(Step::Socket, || format!("end a socket {local} {remote}"))
+            .map_err(|errno| Error::refused("end a socket", errno))?;
         absent_is_false(
             self.socket
                 .tell(&wanted.request("end a socket", DESTROY, cookie, Order::AsIs)),

@@ -79,7 +79,7 @@ fn aligned(length: usize) -> usize {
 /// A request under construction: the netlink header, the family's header, attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    pub(super) asked: &'static str,
+    pub(crate) asked: &'static str,
     bytes: Vec<u8>,
 }
 
