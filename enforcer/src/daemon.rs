@@ -16,6 +16,7 @@ use egret_enforcer::admin::Operators;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{Args, BackendKind, Config, Fixed};
@@ -215,7 +216,7 @@ fn choose_flavour(chosen: Option<Flavour>) -> anyhow::Result<Flavour> {
     if let Some(flavour) = chosen {
         return Ok(flavour);
     }
-    let detected = Flavour::detect().context("no iptables can be used")?;
+    let detected = Flavour::detect(is_own_chain).context("no iptables can be used")?;
     tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables found");
     Ok(detected.flavour)
 }

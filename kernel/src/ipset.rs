@@ -13,7 +13,7 @@ mod listing;
 mod error;
 
 pub use error::{Command, Error, Reason};
-pub use listing::SetListing;
+pub use listing::{SetHeader, SetListing};
 pub use member::{Entry, MAX_TIMEOUT, Member};
 
 use crate::Family;
@@ -114,6 +114,7 @@ const CREATE_MAXELEM: u16 = 19;
 const WITH_COUNTERS: u32 = 1 << 3;
 const WITH_COMMENT: u32 = 1 << 4;
 const LIST_SETNAME: u32 = 1 << 1;
+const LIST_HEADER: u32 = 1 << 2;
 
 const NEWEST_PROTOCOL: u8 = 7;
 const OLDEST_PROTOCOL: u8 = 6;
@@ -218,6 +219,16 @@ impl IpSets {
         let read = |answer: netlink::Answer<'_>| Ok(answer.split::<4>()?.1.text(ATTRIBUTE_SETNAME));
         self.socket
             .ask(&request, read)
+            .map_err(|e| Error::kernel(Command::List, "", e))
+    }
+
+    /// What all sets of the namespace are, other people's too, without their members.
+    pub fn headers(&mut self) -> Result<Vec<SetHeader>, Error> {
+        let request = self
+            .nameless(Command::List, netlink::DUMP)
+            .be32(ATTRIBUTE_FLAGS, LIST_HEADER);
+        self.socket
+            .ask(&request, listing::short)
             .map_err(|e| Error::kernel(Command::List, "", e))
     }
 

@@ -9,12 +9,16 @@
 //! `ip6tables-nft` 1.8.9. Whoever wants totals adds up before rewriting.
 
 mod flavour;
+mod lock;
+pub mod legacy;
+mod children;
 mod name;
 mod rule;
 mod batch;
 mod listing;
 
 pub use batch::Batch;
+pub(crate) use children::is_child;
 pub use flavour::{Detection, Evidence, Flavour};
 pub use listing::{Chain, CountedRule, TableListing, parse};
 pub use name::{ChainName, Hook, InterfaceName, NameError, Place, SetName, Table};
@@ -47,8 +51,8 @@ pub enum Error {
         text: Option<String>,
         stderr: String,
     },
-    #[error("{program} did not get the xtables lock within {LOCK_SECONDS} seconds: {stderr}")]
-    Locked { program: String, stderr: String },
+    #[error("another program holds the lock of iptables (/run/xtables.lock), and {program} has to wait")]
+    Locked { program: String },
     #[error(
         "neither iptables-nft-save nor iptables-legacy-save can be run: install one, or put it on the PATH"
     )]
@@ -63,8 +67,8 @@ fn at(line: Option<usize>, text: Option<&str>) -> String {
     }
 }
 
-/// How long a restore waits for others that hold the lock of the legacy flavour.
-const LOCK_SECONDS: u32 = 5;
+/// How long a restore waits where somebody takes the lock of the legacy flavour right before it.
+const LOCK_SECONDS: u32 = 2;
 
 /// The tables of one family, in one flavour, in the network namespace of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +111,9 @@ impl IpTables {
     /// that it does not name stay.
     pub fn restore(&self, batch: &str) -> Result<(), Error> {
         let program = self.flavour.program(self.family, "restore");
+        if self.flavour == Flavour::Legacy && !lock::is_free_soon() {
+            return Err(Error::Locked { program });
+        }
         let wait = LOCK_SECONDS.to_string();
         let output = run(&program, &["--noflush", "--counters", "-w", &wait], batch)?;
         if output.status.success() {
@@ -114,7 +121,7 @@ impl IpTables {
         }
         let stderr = words(&output);
         if stderr.contains("xtables lock") && stderr.contains("Stopped waiting") {
-            return Err(Error::Locked { program, stderr });
+            return Err(Error::Locked { program });
         }
         let line = failed_line(&stderr);
         let text = line
@@ -145,6 +152,8 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<Output, Error> 
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
+    // It changes nothing before it has read its input.
+    children::remember(child.id());
     let mut stdin = child
         .stdin
         .take()

@@ -6,6 +6,8 @@
 
 // Rules: which flavour of iptables this host uses, what it holds, and batches that change it.
 pub mod iptables;
+// What others do to the tables of nf_tables, and who.
+pub mod nftables;
 // Sets of addresses that rules refer to, changed one element at a time in microseconds.
 pub mod ipset;
 // Flows the kernel tracks: list them, mark them, forget them.

@@ -212,6 +212,7 @@ impl Socket {
             }
             match read(Answer {
                 kind: message.kind,
+                port: message.port,
                 body: message.body,
             }) {
                 Ok(part) => collected.parts.extend(part),
@@ -241,22 +242,41 @@ impl Socket {
 
     /// The kinds of all notifications that wait, and whether some were lost.
     pub(crate) fn notifications(&mut self) -> Result<(Vec<u16>, bool), Error> {
+        let mut kinds = Vec::new();
+        let overrun = self.hear(usize::MAX, |answer| kinds.push(answer.kind))?;
+        Ok((kinds, overrun))
+    }
+
+    /// Hands over the messages of at most so many datagrams that wait; whether some were lost.
+    pub(crate) fn hear(&mut self, datagrams: usize, mut take: impl FnMut(Answer<'_>)) -> Result<bool, Error> {
         const ASKED: &str = "notifications";
-        let (mut kinds, mut overrun) = (Vec::new(), false);
-        loop {
+        let mut overrun = false;
+        for _ in 0..datagrams {
             match self.datagram(ASKED) {
                 Ok(length) => {
-                    kinds.extend(
-                        Messages(&self.buffer[..length]).filter_map(|message| Some(message.ok()?.kind)),
-                    );
+                    for message in Messages(&self.buffer[..length]).filter_map(Result::ok) {
+                        take(Answer {
+                            kind: message.kind,
+                            port: message.port,
+                            body: message.body,
+                        });
+                    }
                 }
                 Err(Error::Overrun { .. }) => overrun = true,
                 Err(Error::Receive {
                     errno: Errno::EAGAIN, ..
-                }) => return Ok((kinds, overrun)),
+                }) => break,
                 Err(error) => return Err(error),
             }
         }
+        Ok(overrun)
+    }
+
+    /// Lets more wait to be read: with less, more is lost in a burst.
+    pub(crate) fn widen(&self, bytes: usize) -> Result<(), Error> {
+        setsockopt(&self.file, sockopt::RcvBufForce, &bytes)
+            .or_else(|_not_permitted| setsockopt(&self.file, sockopt::RcvBuf, &bytes))
+            .map_err(Error::Open)
     }
 }
 
@@ -309,6 +329,7 @@ mod tests {
                     kind: MESSAGE_ERROR,
                     flags: 0,
                     sequence: 1,
+                    port: 0,
                     body,
                 },
             )

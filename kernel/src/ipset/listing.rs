@@ -1,8 +1,9 @@
 //! What the kernel says a set is. A listing comes in parts: the first has the set's header, each has some members.
 
 use super::{
-    ATTRIBUTE_ADT, ATTRIBUTE_DATA, ATTRIBUTE_FAMILY, ATTRIBUTE_REVISION, ATTRIBUTE_TYPENAME, CREATE_FLAGS,
-    CREATE_HASHSIZE, CREATE_MAXELEM, CREATE_TIMEOUT, Entry, Kind, WITH_COUNTERS, member,
+    ATTRIBUTE_ADT, ATTRIBUTE_DATA, ATTRIBUTE_FAMILY, ATTRIBUTE_REVISION, ATTRIBUTE_SETNAME,
+    ATTRIBUTE_TYPENAME, CREATE_FLAGS, CREATE_HASHSIZE, CREATE_MAXELEM, CREATE_TIMEOUT, Entry, Kind,
+    WITH_COUNTERS, member,
 };
 use crate::Family;
 use crate::netlink::{Answer, Attributes, Malformed};
@@ -29,7 +30,33 @@ pub struct SetListing {
     pub unreadable: usize,
 }
 
+/// A set without its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetHeader {
+    pub name: String,
+    /// As in [`SetListing::kind`].
+    pub kind: Option<Kind>,
+    pub family: Option<Family>,
+    /// How many members it holds, without those whose time is over.
+    pub elements: u32,
+}
+
+const DATA_ELEMENTS: u16 = 24;
 const DATA_REFERENCES: u16 = 25;
+
+pub(super) fn short(answer: Answer<'_>) -> Result<Option<SetHeader>, Malformed> {
+    let (_, attributes) = answer.split::<4>()?;
+    let name = attributes.text(ATTRIBUTE_SETNAME);
+    let Some((name, type_name)) = name.zip(attributes.text(ATTRIBUTE_TYPENAME)) else {
+        return Ok(None);
+    };
+    Ok(Some(SetHeader {
+        name,
+        kind: Kind::from_name(&type_name),
+        family: attributes.byte(ATTRIBUTE_FAMILY).and_then(Family::from_number),
+        elements: attributes.nest(ATTRIBUTE_DATA)?.be32(DATA_ELEMENTS).unwrap_or(0),
+    }))
+}
 
 /// One message of a listing: the header, if it is the first, and members; one that cannot be read is `None`.
 pub(super) struct Part {

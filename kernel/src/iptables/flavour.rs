@@ -1,8 +1,10 @@
 //! Which of the two iptables this host uses. Rules of both are evaluated, but whoever reads one does not see the other:
 //! a node agent must write where the kubelet and kube-proxy do.
 
-use super::{Error, parse, run};
-use crate::Family;
+use super::legacy::Entries;
+use super::{Error, Table, parse, run};
+use crate::{Family, nftables};
+use std::io;
 use std::str::FromStr;
 
 /// The two programs that bear the name iptables.
@@ -34,6 +36,7 @@ pub enum Evidence {
 }
 
 /// Chains that the kubelet keeps in the mangle table, for others to find its flavour by (kubernetes KEP 3178).
+const HINT_TABLE: Table = Table::Mangle;
 const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 
 impl Flavour {
@@ -47,10 +50,11 @@ impl Flavour {
     }
 
     /// Decides as the iptables wrappers of Kubernetes images do: by the kubelet's hint (nft asked first), else by
-    /// the number of rules, else by what `iptables` is. Creates no table in either flavour.
-    pub fn detect() -> Result<Detection, Error> {
-        let nft = Self::Nft.holdings()?;
-        let legacy = Self::Legacy.holdings()?;
+    /// the number of rules, else by what `iptables` is. Rules in chains that are `own` do not count: they are where
+    /// whoever asks once was, not where others are. Creates no table in either flavour.
+    pub fn detect(own: fn(&str) -> bool) -> Result<Detection, Error> {
+        let nft = Self::Nft.holdings(own)?;
+        let legacy = Self::Legacy.holdings(own)?;
         let default = || {
             if default_is_legacy() {
                 Self::Legacy
@@ -59,6 +63,29 @@ impl Flavour {
             }
         };
         decide(nft, legacy, default).ok_or(Error::NoPrograms)
+    }
+
+    /// The flavour that the kubelet's hint is in (nft asked first); none without a hint. Starts no process.
+    pub fn hinted() -> io::Result<Option<Self>> {
+        for flavour in Self::BOTH {
+            for family in Family::BOTH {
+                if flavour.has_hint(family)? {
+                    return Ok(Some(flavour));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn has_hint(self, family: Family) -> io::Result<bool> {
+        match self {
+            Self::Nft => nftables::has_any_chain(family, HINT_TABLE.name(), &HINTS).map_err(io::Error::other),
+            Self::Legacy => {
+                let entries = Entries::read(family, HINT_TABLE)?;
+                let has = |entries: Entries| HINTS.iter().any(|hint| entries.has_chain(hint));
+                Ok(entries.is_some_and(has))
+            }
+        }
     }
 
     pub(super) fn program(self, family: Family, verb: &str) -> String {
@@ -72,14 +99,14 @@ impl Flavour {
     /// What both families hold together; `None` if the program is not there.
     ///
     /// Without `-t` only tables that exist are listed; with it, the legacy program would create the table it is asked for.
-    fn holdings(self) -> Result<Option<Holdings>, Error> {
+    fn holdings(self, own: fn(&str) -> bool) -> Result<Option<Holdings>, Error> {
         let mut sum = None;
         for family in Family::BOTH {
             match run(&self.program(family, "save"), &[], "") {
                 // A table that nft programs made unreadable is reported by a failure behind what is readable: still a count.
                 Ok(output) => {
                     sum = Some(
-                        sum.unwrap_or_default() + Holdings::of(&String::from_utf8_lossy(&output.stdout)),
+                        sum.unwrap_or_default() + Holdings::of(&String::from_utf8_lossy(&output.stdout), own),
                     );
                 }
                 Err(Error::Run { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
@@ -130,10 +157,10 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn of(listing: &str) -> Self {
+    fn of(listing: &str, own: fn(&str) -> bool) -> Self {
         let tables = parse(listing);
         let hint = |table: &super::TableListing| {
-            table.name == "mangle"
+            table.name == HINT_TABLE.name()
                 && table
                     .chains
                     .iter()
@@ -142,6 +169,7 @@ impl Holdings {
         let rules = tables
             .iter()
             .flat_map(|table| &table.chains)
+            .filter(|chain| !own(&chain.name))
             .map(|chain| chain.rules.len())
             .sum();
         Self {
@@ -222,8 +250,14 @@ mod tests {
     #[test]
     fn a_hint_counts_in_the_mangle_table_only() {
         let hint = |table| format!("*{table}\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n");
-        assert!(Holdings::of(&hint("mangle")).has_hint);
-        assert!(!Holdings::of(&hint("filter")).has_hint);
+        assert!(Holdings::of(&hint("mangle"), |_| false).has_hint);
+        assert!(!Holdings::of(&hint("filter"), |_| false).has_hint);
+    }
+
+    #[test]
+    fn rules_of_ones_own_say_nothing_about_others() {
+        let listing = "*filter\n:MINE - [0:0]\n:THEIRS - [0:0]\n-A MINE -j DROP\n-A THEIRS -j DROP\nCOMMIT\n";
+        assert_eq!(Holdings::of(listing, |chain| chain == "MINE").rules, 1);
     }
 
     #[test]

@@ -9,6 +9,8 @@ const HEADER: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer<'a> {
     pub(crate) kind: u16,
+    /// The port of the socket whose request this is about.
+    pub(crate) port: u32,
     pub(crate) body: &'a [u8],
 }
 
@@ -31,6 +33,7 @@ pub(super) struct Message<'a> {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) sequence: u32,
+    pub(super) port: u32,
     pub(super) body: &'a [u8],
 }
 
@@ -66,6 +69,7 @@ fn message(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
             kind: half(4)?,
             flags: half(6)?,
             sequence: number(8)?,
+            port: number(12)?,
             body,
         })
     };
@@ -164,7 +168,13 @@ impl Request {
     /// The attributes behind the family's header of `N` bytes.
     #[cfg(test)]
     pub(crate) fn attributes<const N: usize>(&self) -> Attributes<'_> {
-        Attributes::parse(&self.bytes[HEADER + N..]).expect("what was just built can be read")
+        Attributes::parse(self.attribute_bytes::<N>()).expect("what was just built can be read")
+    }
+
+    /// … as they are sent.
+    #[cfg(test)]
+    pub(crate) fn attribute_bytes<const N: usize>(&self) -> &[u8] {
+        &self.bytes[HEADER + N..]
     }
 }
 

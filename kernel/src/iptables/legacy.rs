@@ -1,0 +1,173 @@
+//! What the legacy flavour holds, read without a process: `x_tables` tells of no change, so whoever wants to know has to
+//! look, and look often.
+//!
+//! A table is one array of entries (`struct ipt_entry`, `struct ip6t_entry` of linux/netfilter_ipv4/ip_tables.h and
+//! linux/netfilter_ipv6/ip6_tables.h), which `getsockopt` copies out. Everything of it but the counters is the same as long as nobody
+//! changes the table.
+
+#![allow(unsafe_code, reason = "the options of the socket have no other way in")]
+
+use super::Table;
+use crate::Family;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use std::hash::{DefaultHasher, Hasher};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// A table as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    family: Family,
+    bytes: Vec<u8>,
+}
+
+impl Entries {
+    /// Copies a table; none where nobody has made it, for asking for it would.
+    pub fn read(family: Family, table: Table) -> Result<Option<Self>, Errno> {
+        /// Somebody changed it between the question for its size and the copy.
+        const ATTEMPTS: usize = 8;
+        if !is_there(family, table) {
+            return Ok(None);
+        }
+        let (domain, level) = match family {
+            Family::V4 => (AddressFamily::Inet, nix::libc::IPPROTO_IP),
+            Family::V6 => (AddressFamily::Inet6, nix::libc::IPPROTO_IPV6),
+        };
+        let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)?;
+        let mut outcome = Err(Errno::EAGAIN);
+        for _ in 0..ATTEMPTS {
+            outcome = copy(&socket, level, table).map(|bytes| Some(Self { family, bytes }));
+            if outcome != Err(Errno::EAGAIN) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// A number that is another when anything but a counter is, for as long as this process runs.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for entry in self.iter() {
+            let counters = layout(self.family).counters;
+            hasher.write(entry.get(..counters).unwrap_or(entry));
+            hasher.write(entry.get(counters + COUNTERS..).unwrap_or_default());
+        }
+        hasher.finish()
+    }
+
+    /// Whether it has a chain of this name.
+    pub fn has_chain(&self, name: &str) -> bool {
+        self.iter()
+            .filter_map(|entry| chain_head(entry, self.family))
+            .any(|chain| chain == name.as_bytes())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let next = layout(self.family).next_offset;
+        let mut rest = self.bytes.as_slice();
+        std::iter::from_fn(move || {
+            let length = usize::from(half(rest, next)?);
+            let entry = rest.get(..length).filter(|entry| entry.len() > next)?;
+            rest = &rest[length..];
+            Some(entry)
+        })
+    }
+}
+
+/// Whether a table was made, in this namespace.
+pub fn is_there(family: Family, table: Table) -> bool {
+    let path = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == table.name()))
+}
+
+/// `struct xt_counters`: packets and bytes.
+const COUNTERS: usize = 16;
+/// `XT_TABLE_MAXNAMELEN`.
+const NAME: usize = 32;
+/// `IPT_SO_GET_INFO`, `IPT_SO_GET_ENTRIES`; those of IPv6 are the same.
+const GET_INFO: i32 = 64;
+const GET_ENTRIES: i32 = 65;
+/// `struct ipt_getinfo`: the name, then twelve numbers, the last of which is the size of all entries.
+const INFO: usize = NAME + 12 * 4 + 4;
+/// `struct ipt_get_entries` in front of the entries, which are aligned to 8.
+const ENTRIES_HEADER: usize = NAME + 8;
+
+/// Where things are in an entry.
+struct Layout {
+    target_offset: usize,
+    next_offset: usize,
+    counters: usize,
+}
+
+fn layout(family: Family) -> Layout {
+    // Behind `struct ipt_ip` (84 bytes) or `struct ip6t_ip6` (136) and `nfcache`.
+    match family {
+        Family::V4 => Layout {
+            target_offset: 88,
+            next_offset: 90,
+            counters: 96,
+        },
+        Family::V6 => Layout {
+            target_offset: 140,
+            next_offset: 142,
+            counters: 152,
+        },
+    }
+}
+
+/// The name of the chain that begins with this entry: the target `ERROR` bears it (`struct xt_error_target`).
+fn chain_head(entry: &[u8], family: Family) -> Option<&[u8]> {
+    /// `struct xt_entry_target`: size, name (29 octets), revision.
+    const TARGET: usize = 32;
+    let at = usize::from(half(entry, layout(family).target_offset)?);
+    let name = until_nul(entry.get(at + 2..at + TARGET)?);
+    (name == b"ERROR").then(|| entry.get(at + TARGET..).map(until_nul))?
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn copy(socket: &OwnedFd, level: i32, table: Table) -> Result<Vec<u8>, Errno> {
+    let mut info = named(table, INFO);
+    get(socket, level, GET_INFO, &mut info)?;
+    let size = info[INFO - 4..]
+        .first_chunk()
+        .map(|size| u32::from_ne_bytes(*size));
+    let size = size
+        .and_then(|size| usize::try_from(size).ok())
+        .ok_or(Errno::EINVAL)?;
+    let mut all = named(table, ENTRIES_HEADER + size);
+    all[NAME..NAME + 4].copy_from_slice(&info[INFO - 4..]);
+    get(socket, level, GET_ENTRIES, &mut all)?;
+    Ok(all.split_off(ENTRIES_HEADER))
+}
+
+/// A request: the name of the table, and room.
+fn named(table: Table, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    bytes[..table.name().len()].copy_from_slice(table.name().as_bytes());
+    bytes
+}
+
+fn get(socket: &OwnedFd, level: i32, option: i32, value: &mut [u8]) -> Result<(), Errno> {
+    let mut length = nix::libc::socklen_t::try_from(value.len()).map_err(|_too_long| Errno::EINVAL)?;
+    // SAFETY: the kernel reads and writes at most `length` bytes at `value`, which is that long and borrowed for the call.
+    let result = unsafe {
+        nix::libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(result).map(drop)
+}

@@ -1,0 +1,162 @@
+//! What others do to the tables of `nf_tables`, as the kernel tells it, and who they are.
+//!
+//! Everything in a transaction is told, and behind it the generation that it made, with the process that made it
+//! (`nf_tables_commit` of net/netfilter/nf_tables_api.c). A process that this one started to restore a batch is known
+//! by the port of its socket, which is its process id as seen from its own namespace (`netlink_autobind`): ours.
+
+use crate::Family;
+use crate::iptables;
+use crate::netlink::{Answer, Error, Request, Socket};
+use nix::sys::socket::SockProtocol;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// A change of a table that others may have made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub family: Family,
+    pub table: String,
+    /// The chain that came or went, or whose rules did; none where the table itself went.
+    pub chain: Option<String>,
+}
+
+/// Who made a change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Author {
+    /// As the first namespace of the system counts processes.
+    pub process: u32,
+    /// The name of its program, up to 15 letters of it.
+    pub name: String,
+}
+
+/// What was heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Who changed what one is concerned about, in order; neither this process nor its children.
+    pub authors: Vec<Author>,
+    /// Some was lost: anybody may have changed anything.
+    pub overrun: bool,
+}
+
+impl News {
+    pub fn is_empty(&self) -> bool {
+        self.authors.is_empty() && !self.overrun
+    }
+}
+
+/// Hears of changes; its file descriptor is readable when there is news.
+#[derive(Debug)]
+pub struct Monitor {
+    socket: Socket,
+    /// Something that one is concerned about is in the transaction that is being told.
+    is_concerned: bool,
+}
+
+const SUBSYSTEM: u8 = 10;
+const DELETE_TABLE: u8 = 2;
+const NEW_CHAIN: u8 = 3;
+const GET_CHAIN: u8 = 4;
+const DELETE_CHAIN: u8 = 5;
+const NEW_RULE: u8 = 6;
+const DELETE_RULE: u8 = 8;
+const NEW_GENERATION: u8 = 15;
+
+/// The table's name is the first attribute of tables, chains and rules alike.
+const ATTRIBUTE_TABLE: u16 = 1;
+const ATTRIBUTE_RULE_CHAIN: u16 = 2;
+const ATTRIBUTE_CHAIN_NAME: u16 = 3;
+const ATTRIBUTE_PROCESS: u16 = 2;
+const ATTRIBUTE_PROGRAM: u16 = 3;
+
+impl Monitor {
+    pub fn open() -> Result<Self, Error> {
+        /// `NFNLGRP_NFTABLES`, the seventh group, as a bit.
+        const GROUP: u32 = 1 << 6;
+        /// A transaction of some thousand rules.
+        const ROOM: usize = 4 << 20;
+        let socket = Socket::listen(SockProtocol::NetlinkNetFilter, GROUP)?;
+        socket.widen(ROOM)?;
+        Ok(Self {
+            socket,
+            is_concerned: false,
+        })
+    }
+
+    /// Takes all news that wait, without waiting for any: those in which something is concerned.
+    pub fn drain(&mut self, concerns: impl Fn(&Change) -> bool) -> Result<News, Error> {
+        let Self { socket, is_concerned } = self;
+        let mut authors = Vec::new();
+        let overrun = socket.hear(usize::MAX, |notice| match read(notice) {
+            Some(Told::Change(change)) => *is_concerned |= concerns(&change),
+            Some(Told::End { port, author }) => {
+                if std::mem::take(is_concerned) && !iptables::is_child(port) {
+                    authors.push(author);
+                }
+            }
+            None => {}
+        })?;
+        Ok(News { authors, overrun })
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Whether a table has one of these chains. Makes nothing.
+pub fn has_any_chain(family: Family, table: &str, chains: &[&str]) -> Result<bool, Error> {
+    let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
+    for chain in chains {
+        let request = Request::netfilter("a chain", SUBSYSTEM, GET_CHAIN, 0, family.number())
+            .text(ATTRIBUTE_TABLE, table)
+            .text(ATTRIBUTE_CHAIN_NAME, chain);
+        match socket.ask(&request, |_| Ok(Some(()))) {
+            Ok(found) if !found.is_empty() => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+enum Told {
+    Change(Change),
+    End { port: u32, author: Author },
+}
+
+fn read(notice: Answer<'_>) -> Option<Told> {
+    let [subsystem, command] = notice.kind.to_be_bytes();
+    if subsystem != SUBSYSTEM {
+        return None;
+    }
+    let of = |name| change(notice, name).map(Told::Change);
+    match command {
+        DELETE_TABLE => of(None),
+        NEW_CHAIN | DELETE_CHAIN => of(Some(ATTRIBUTE_CHAIN_NAME)),
+        NEW_RULE | DELETE_RULE => of(Some(ATTRIBUTE_RULE_CHAIN)),
+        NEW_GENERATION => author(notice).map(|author| Told::End {
+            port: notice.port,
+            author,
+        }),
+        _ => None,
+    }
+}
+
+fn change(answer: Answer<'_>, chain: Option<u16>) -> Option<Change> {
+    let ([family, ..], attributes) = answer.split::<4>().ok()?;
+    Some(Change {
+        family: Family::from_number(*family)?,
+        table: attributes.text(ATTRIBUTE_TABLE)?,
+        chain: chain.and_then(|name| attributes.text(name)),
+    })
+}
+
+fn author(answer: Answer<'_>) -> Option<Author> {
+    let (_, attributes) = answer.split::<4>().ok()?;
+    Some(Author {
+        process: attributes.be32(ATTRIBUTE_PROCESS).unwrap_or(0),
+        name: attributes.text(ATTRIBUTE_PROGRAM).unwrap_or_default(),
+    })
+}
