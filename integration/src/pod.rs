@@ -92,6 +92,7 @@ impl PodSpec {
 pub struct Pod {
     spec: PodSpec,
     uid: String,
+    number: u16,
     addresses: [IpAddr; 2],
     interface: String,
     files: PathBuf,
@@ -104,14 +105,15 @@ pub struct Pod {
 impl Pod {
     pub(crate) fn create(
         world: &str,
-        number: u16,
+        (number, run): (u16, u16),
         spec: PodSpec,
         node: &Netns,
         files: &Path,
         servers: Servers,
     ) -> Result<Self, WorldError> {
-        let uid = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
-        let netns = Arc::new(Netns::create(world, &format!("pod-{}", spec.name), SYSCTLS)?);
+        let uid = format!("{:08x}-{run:04x}-4000-8000-{number:012x}", std::process::id());
+        let role = format!("pod-{}-{run}", spec.name);
+        let netns = Arc::new(Netns::create(world, &role, SYSCTLS)?);
         let addresses = addresses_of(number);
         let interface = format!("veth{number}");
         lay_cable(node, &netns, &interface, addresses)?;
@@ -127,6 +129,7 @@ impl Pod {
         let pod = Self {
             spec,
             uid,
+            number,
             addresses,
             interface,
             files,
@@ -151,6 +154,10 @@ impl Pod {
 
     pub fn uid(&self) -> &str {
         &self.uid
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
     }
 
     pub(crate) fn spec(&self) -> &PodSpec {

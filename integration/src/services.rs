@@ -1,9 +1,117 @@
-//! Services, as kube-proxy's iptables mode writes them: chains, marks and masquerading as in
-//! pkg/proxy/iptables/proxier.go, cut down to one endpoint each.
+//! Services, as kube-proxy leads them on: the rules of its iptables and its nftables mode, as
+//! pkg/proxy/{iptables,nftables}/proxier.go of kubernetes/kubernetes writes them for the same Services.
+//!
+//! Both modes are told the pods' addresses (`--cluster-cidr`): who connects from elsewhere to a cluster address is
+//! masqueraded, and so are clients of a node port, unless the Service keeps them.
 
-use std::{fmt::Write as _, fs, net::SocketAddr};
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::{World, WorldError};
+use crate::{World, WorldError, command, netns::Netns};
+
+mod iptables;
+mod nftables;
+
+/// Which rules kube-proxy writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyMode {
+    Iptables,
+    Nftables,
+}
+
+impl ProxyMode {
+    pub const ALL: [Self; 2] = [Self::Iptables, Self::Nftables];
+}
+
+/// A port of a Service: where it is reached, and where it leads. All its addresses are of one family: a Service of two
+/// has one of these for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    name: String,
+    protocol: &'static str,
+    cluster: Option<SocketAddr>,
+    outside: Vec<SocketAddr>,
+    node_port: Option<u16>,
+    keeps_clients: bool,
+    endpoints: Vec<SocketAddr>,
+}
+
+impl ServicePort {
+    pub fn tcp(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            protocol: "tcp",
+            cluster: None,
+            outside: Vec::new(),
+            node_port: None,
+            keeps_clients: false,
+            endpoints: Vec::new(),
+        }
+    }
+
+    pub fn udp(name: &str) -> Self {
+        Self {
+            protocol: "udp",
+            ..Self::tcp(name)
+        }
+    }
+
+    /// Its cluster address.
+    #[must_use]
+    pub fn at(self, cluster: SocketAddr) -> Self {
+        Self {
+            cluster: Some(cluster),
+            ..self
+        }
+    }
+
+    /// An external address, or one of a load balancer: for kube-proxy they are alike.
+    #[must_use]
+    pub fn at_outside(mut self, address: SocketAddr) -> Self {
+        self.outside.push(address);
+        self
+    }
+
+    /// A port of every address of the node.
+    #[must_use]
+    pub fn at_node_port(self, port: u16) -> Self {
+        Self {
+            node_port: Some(port),
+            ..self
+        }
+    }
+
+    /// `externalTrafficPolicy: Local`.
+    #[must_use]
+    pub fn keeping_clients(self) -> Self {
+        Self {
+            keeps_clients: true,
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn to(mut self, endpoint: SocketAddr) -> Self {
+        self.endpoints.push(endpoint);
+        self
+    }
+
+    fn is_v4(&self) -> bool {
+        let mut addresses = self.cluster.iter().chain(&self.outside).chain(&self.endpoints);
+        addresses.next().is_none_or(SocketAddr::is_ipv4)
+    }
+
+    fn is_exposed(&self) -> bool {
+        self.node_port.is_some() || !self.outside.is_empty()
+    }
+}
 
 /// Where the node takes connections for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +124,7 @@ pub enum Front {
     NodePort(u16),
 }
 
-/// A Service: TCP, and one endpoint, whose family is the Service's.
+/// A Service with one endpoint: TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
     /// Where it is reached.
@@ -25,62 +133,159 @@ pub struct Forwarding {
     pub endpoint: SocketAddr,
 }
 
-impl World {
-    /// Has the node forward to endpoints, instead of what it forwarded before.
-    pub fn forward(&self, services: &[Forwarding]) -> Result<(), WorldError> {
-        for (program, is_v4) in [("iptables-restore", true), ("ip6tables-restore", false)] {
-            let of_family = services
-                .iter()
-                .filter(|service| service.endpoint.is_ipv4() == is_v4);
-            let path = self.files().join(program);
-            fs::write(&path, nat_table(of_family)).map_err(WorldError::file(&path))?;
-            self.node().run_well(&[program, &path.display().to_string()])?;
+impl Forwarding {
+    fn port(&self, number: usize) -> ServicePort {
+        let port = ServicePort::tcp(&format!("forwarding-{number}")).to(self.endpoint);
+        match self.front {
+            Front::Cluster(at) => port.at(at),
+            Front::External(at) => port.at_outside(at),
+            Front::NodePort(at) => port.at_node_port(at),
         }
-        Ok(())
     }
 }
 
-const MASQUERADED: &str = "0x4000/0x4000";
-
-fn nat_table<'a>(services: impl Iterator<Item = &'a Forwarding>) -> String {
-    let mut chains = String::from(
-        "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-POSTROUTING - [0:0]\n",
-    );
-    let mut rules = format!(
-        "-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-         -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-         -A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
-         -A KUBE-MARK-MASQ -j MARK --set-xmark {MASQUERADED}\n\
-         -A KUBE-POSTROUTING -m mark ! --mark {MASQUERADED} -j RETURN\n\
-         -A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0\n\
-         -A KUBE-POSTROUTING -j MASQUERADE\n"
-    );
-    for (number, Forwarding { front, endpoint }) in services.enumerate() {
-        let chain = format!("KUBE-SVC-{number:016}");
-        let mut add = |text: std::fmt::Arguments<'_>| {
-            writeln!(rules, "{text}").expect("a String takes any text");
-        };
-        chains += &format!(":{chain} - [0:0]\n");
-        match front {
-            Front::Cluster(at) | Front::External(at) => add(format_args!(
-                "-A KUBE-SERVICES -d {} -p tcp -m tcp --dport {} -j {chain}",
-                at.ip(),
-                at.port()
-            )),
-            Front::NodePort(port) => {
-                add(format_args!(
-                    "-A KUBE-NODEPORTS -p tcp -m tcp --dport {port} -j {chain}"
-                ));
-            }
-        }
-        // Answers must come back by this node, whoever asked.
-        if !matches!(front, Front::Cluster(_)) {
-            add(format_args!("-A {chain} -j KUBE-MARK-MASQ"));
-        }
-        add(format_args!(
-            "-A {chain} -p tcp -m tcp -j DNAT --to-destination {endpoint}"
-        ));
+impl World {
+    /// Has the node forward to endpoints, instead of what it forwarded before: kube-proxy's rules in the table `nat`, in
+    /// iptables mode, and none in `filter`.
+    pub fn forward(&self, services: &[Forwarding]) -> Result<(), WorldError> {
+        let services: Vec<ServicePort> = (0..)
+            .zip(services)
+            .map(|(number, service)| service.port(number))
+            .collect();
+        self.proxy_host().write_nat(&services)
     }
-    rules += "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n";
-    chains + &rules + "COMMIT\n"
+
+    /// Has the node lead these Services on, instead of those before, as kube-proxy does when it syncs: what it jumps
+    /// to for the first time it puts in front of everybody else's rules.
+    pub fn proxy(&self, mode: ProxyMode, services: &[ServicePort]) -> Result<(), WorldError> {
+        self.proxy_host().write(mode, services)
+    }
+
+    fn proxy_host(&self) -> ProxyHost<'_> {
+        let pods = self.pods().flat_map(|pod| pod.addresses());
+        ProxyHost {
+            netns: self.node().netns(),
+            folder: self.files(),
+            local: pods.chain(self.node().addresses()).collect(),
+        }
+    }
+}
+
+/// A node on which kube-proxy runs.
+pub(crate) struct ProxyHost<'a> {
+    pub(crate) netns: &'a Arc<Netns>,
+    pub(crate) folder: &'a Path,
+    /// Endpoints at these addresses are on this node.
+    pub(crate) local: BTreeSet<IpAddr>,
+}
+
+/// What the rules of one family need to know.
+struct Around<'a> {
+    is_v4: bool,
+    local: &'a BTreeSet<IpAddr>,
+}
+
+impl Around<'_> {
+    /// `--cluster-cidr`.
+    fn pods(&self) -> &'static str {
+        if self.is_v4 { "10.77.0.0/16" } else { "fd77::/64" }
+    }
+
+    fn endpoints<'s>(&self, service: &'s ServicePort) -> impl Iterator<Item = (usize, &'s SocketAddr, bool)> {
+        let with_place = service.endpoints.iter().enumerate();
+        with_place.map(|(number, endpoint)| (number, endpoint, self.local.contains(&endpoint.ip())))
+    }
+
+    fn has_local(&self, service: &ServicePort) -> bool {
+        self.endpoints(service).any(|(_, _, is_local)| is_local)
+    }
+}
+
+const PROGRAM_TIME: Duration = Duration::from_secs(10);
+
+impl ProxyHost<'_> {
+    pub(crate) fn write(&self, mode: ProxyMode, services: &[ServicePort]) -> Result<(), WorldError> {
+        // As kube-proxy does when it starts in another mode, each takes away what the other wrote.
+        let [by_iptables, by_nftables]: [&[ServicePort]; 2] = match mode {
+            ProxyMode::Iptables => [services, &[]],
+            ProxyMode::Nftables => [&[], services],
+        };
+        let is_used = mode == ProxyMode::Nftables;
+        self.run(
+            &["nft", "-f"],
+            "kube-proxy.nft",
+            &self.nftables(is_used, by_nftables),
+        )?;
+        for (save, restore, is_v4) in FAMILIES {
+            let present = self.ask(&[save])?;
+            if mode == ProxyMode::Nftables && !present.contains("KUBE-FORWARD") {
+                continue;
+            }
+            let (of_family, around) = (of_family(by_iptables, is_v4), self.around(is_v4));
+            let text = match mode {
+                ProxyMode::Iptables => iptables::tables(&of_family, &around, &present),
+                ProxyMode::Nftables => iptables::emptied(),
+            };
+            self.run(&[restore, "--noflush"], restore, &text)?;
+        }
+        Ok(())
+    }
+
+    fn write_nat(&self, services: &[ServicePort]) -> Result<(), WorldError> {
+        for (_, restore, is_v4) in FAMILIES {
+            let text = iptables::nat(&of_family(services, is_v4), &self.around(is_v4), "");
+            self.run(&[restore], restore, &text)?;
+        }
+        Ok(())
+    }
+
+    fn nftables(&self, is_used: bool, services: &[ServicePort]) -> String {
+        let families = [true, false].map(|is_v4| {
+            let services = of_family(services, is_v4);
+            nftables::table(is_used.then_some(&services[..]), &self.around(is_v4))
+        });
+        families.concat()
+    }
+
+    fn around(&self, is_v4: bool) -> Around<'_> {
+        Around {
+            is_v4,
+            local: &self.local,
+        }
+    }
+
+    fn run(&self, argv: &[&str], file: &str, text: &str) -> Result<(), WorldError> {
+        let path = self.folder.join(file);
+        fs::write(&path, text).map_err(WorldError::file(&path))?;
+        let path = path.display().to_string();
+        self.ask(&[argv, &[&path]].concat()).map(drop)
+    }
+
+    fn ask(&self, argv: &[&str]) -> Result<String, WorldError> {
+        let mut command = Command::new(argv[0]);
+        command.args(&argv[1..]);
+        let output = command::run_within(self.netns, command, PROGRAM_TIME)?;
+        if output.success() {
+            return Ok(output.stdout);
+        }
+        Err(WorldError::Failed {
+            argv: argv.join(" "),
+            status: output
+                .status
+                .map_or_else(|| "a signal".into(), |code| code.to_string()),
+            stderr: output.stderr,
+        })
+    }
+}
+
+const FAMILIES: [(&str, &str, bool); 2] = [
+    ("iptables-save", "iptables-restore", true),
+    ("ip6tables-save", "ip6tables-restore", false),
+];
+
+fn of_family(services: &[ServicePort], is_v4: bool) -> Vec<&ServicePort> {
+    services
+        .iter()
+        .filter(|service| service.is_v4() == is_v4)
+        .collect()
 }

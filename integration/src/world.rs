@@ -33,6 +33,8 @@ static WORLDS: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub struct World {
     pods: Vec<Arc<Pod>>,
+    /// Pods that there ever were.
+    made: u16,
     upstream: Upstream,
     internet: Internet,
     node: Node,
@@ -42,6 +44,10 @@ pub struct World {
     before: Machine,
     files: Files,
 }
+
+/// The addresses and the cable that a pod had.
+#[derive(Debug)]
+pub struct PodSeat(u16);
 
 impl World {
     /// A node and an internet, and no pods yet.
@@ -64,6 +70,7 @@ impl World {
         let upstream = Upstream::start(&internet, &servers)?;
         let world = Self {
             pods: Vec::new(),
+            made: 0,
             upstream,
             internet,
             node,
@@ -104,10 +111,37 @@ impl World {
 
     /// Adds a pod, its cable, and its manifest.
     pub fn add(&mut self, spec: PodSpec) -> Result<&Pod, WorldError> {
-        let number = u16::try_from(self.pods.len() + 1).expect("a world has fewer than 65535 pods");
+        self.place(PodSeat(self.made + 1), spec)
+    }
+
+    /// Ends a pod: its programs' sockets lose their network, its cable goes, and no manifest names it. What it leaves
+    /// is its seat, with its addresses, for another pod.
+    ///
+    /// # Panics
+    /// When no pod has this name.
+    #[track_caller]
+    pub fn remove(&mut self, name: &str) -> Result<PodSeat, WorldError> {
+        let place = self.pods.iter().position(|pod| pod.name() == name);
+        let pod = self
+            .pods
+            .remove(place.unwrap_or_else(|| panic!("this world has no pod {name}")));
+        self.node
+            .netns()
+            .ip(&format!("link delete {}\n", pod.interface()))?;
+        self.manifests.describe(self.pods.iter().map(Arc::as_ref))?;
+        Ok(PodSeat(pod.number()))
+    }
+
+    /// Adds a pod at the addresses of one that was removed.
+    pub fn add_at(&mut self, seat: PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
+        self.place(seat, spec)
+    }
+
+    fn place(&mut self, PodSeat(number): PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
+        self.made += 1;
         let pod = Pod::create(
             &self.name,
-            number,
+            (number, self.made),
             spec,
             self.node.netns(),
             &self.files.0,

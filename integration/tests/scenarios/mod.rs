@@ -113,6 +113,10 @@ macro_rules! with_every_scenario {
             dns: dns_rules_that_were_written_for_kube_dns_go_on_working without StandIn;
             exposure: a_service_leads_no_pod_to_what_is_denied without MatchPeers;
             exposure: a_client_outside_is_refused_where_a_service_leads_to_what_is_denied without RejectExposure;
+            services: a_service_is_judged_by_the_pod_behind_it_and_its_port without MatchPeers;
+            services: a_client_of_a_node_port_is_itself_until_another_node_masquerades without MatchPeers;
+            services: a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere without MatchPeers;
+            services: what_kube_proxy_accepts_is_judged_though_it_comes_later without Isolate;
             services: no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does without Hairpin;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
         }
