@@ -14,6 +14,10 @@ pub mod ipset;
 pub mod conntrack;
 // Interfaces, addresses, routes, and news of their changes.
 pub mod links;
+// Network namespaces that links lead into: what is in them, and a way in.
+pub mod namespaces;
+// What leads packets past the hooks of the packet filter: flowtables, and programs on links.
+pub mod fast_paths;
 // Sockets of programs: end one.
 pub mod sockets;
 // The wire under the last four.

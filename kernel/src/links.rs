@@ -133,8 +133,8 @@ impl Links {
 }
 
 /// `struct ifinfomsg`, `ifaddrmsg`, `rtmsg` of `linux/rtnetlink.h`.
-const LINK_HEADER: usize = 16;
-const ADDRESS_HEADER: usize = 8;
+pub(crate) const LINK_HEADER: usize = 16;
+pub(crate) const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 /// `struct rtgenmsg`, padded; attributes of `linux/net_namespace.h`.
 const NAMESPACE_HEADER: usize = 4;
@@ -187,7 +187,7 @@ fn read_route(answer: Answer<'_>) -> Result<Option<Hop>, Malformed> {
 /// A gateway of the other family: `struct rtvia`, the address behind two bytes of family.
 const RTA_VIA: u16 = 18;
 
-fn read_address(answer: Answer<'_>) -> Result<Option<Address>, Malformed> {
+pub(crate) fn read_address(answer: Answer<'_>) -> Result<Option<Address>, Malformed> {
     if answer.kind != RTM_NEWADDR {
         return Ok(None);
     }
@@ -205,7 +205,7 @@ fn read_address(answer: Answer<'_>) -> Result<Option<Address>, Malformed> {
     }))
 }
 
-fn read_interface(answer: Answer<'_>) -> Result<Option<Interface>, Malformed> {
+pub(crate) fn read_interface(answer: Answer<'_>) -> Result<Option<Interface>, Malformed> {
     if answer.kind != RTM_NEWLINK {
         return Ok(None);
     }

@@ -1,17 +1,16 @@
 //! The sockets of pods' programs: each pod has its own network namespace, which is found by the number that the node's end of the
 //! pod's veth shows, among the namespaces that are pinned in `/run/netns` (containerd, CRI-O) or that some process is in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 use egret_kernel::Transport;
 use egret_kernel::conntrack::{Detail, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
+use egret_kernel::namespaces;
 use egret_kernel::netlink;
 use egret_kernel::sockets::Sockets;
 
@@ -77,12 +76,13 @@ fn end_numbered(
     wanted: &BTreeMap<InterfaceName, Vec<Held>>,
     outcome: &mut Outcome,
 ) {
-    let namespaces = namespaces(links, numbered.values().copied().collect());
+    let namespaces = namespaces::find(links, numbered.values().copied().collect());
     for (name, held) in wanted {
         let Some(namespace) = numbered.get(name).and_then(|number| namespaces.get(number)) else {
             outcome.hindered = Some(format!(
-                "no network namespace is found behind {}; it is looked for in /run/netns and in /proc/*/ns/net",
-                name.as_str()
+                "no network namespace is found behind {}; it is looked for in {}",
+                name.as_str(),
+                namespaces::SOUGHT_IN
             ));
             continue;
         };
@@ -103,52 +103,4 @@ fn end_within(namespace: &File, held: &[Held]) -> Result<u64, netlink::Error> {
         ended += u64::from(sockets.end(one.transport, one.local, one.remote)?);
     }
     Ok(ended)
-}
-
-/// Opens the namespaces of these numbers, as far as they are found. They are not kept: who keeps one open keeps it alive.
-fn namespaces(links: &mut Links, mut missing: BTreeSet<u32>) -> BTreeMap<u32, File> {
-    let mut found = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    for path in pinned().chain(in_use()) {
-        if missing.is_empty() {
-            break;
-        }
-        // Processes end, and pins go, while they are listed.
-        let Ok(file) = File::open(path) else { continue };
-        let Ok(identity) = file.metadata().map(|data| (data.dev(), data.ino())) else {
-            continue;
-        };
-        if !seen.insert(identity) {
-            continue;
-        }
-        // What is no namespace of a network is refused.
-        if let Ok(Some(number)) = links.namespace_id(file.as_fd())
-            && missing.remove(&number)
-        {
-            found.insert(number, file);
-        }
-    }
-    found
-}
-
-fn pinned() -> impl Iterator<Item = PathBuf> {
-    ["/run/netns", "/var/run/netns"].into_iter().flat_map(entries)
-}
-
-fn in_use() -> impl Iterator<Item = PathBuf> {
-    entries("/proc")
-        .filter(|path| {
-            path.file_name()
-                .and_then(|name| name.to_str())
-                .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-        })
-        .map(|path| path.join("ns/net"))
-}
-
-/// A folder that is not there has no entries.
-fn entries(folder: &str) -> impl Iterator<Item = PathBuf> + use<> {
-    std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
 }
