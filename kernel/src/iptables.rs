@@ -25,11 +25,11 @@ pub use name::{ChainName, Hook, InterfaceName, NameError, Place, SetName, Table}
 pub use rule::{ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Side, Sides, Target};
 
 use crate::Family;
+use crate::faults::{self, Step};
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 /// Why a table could not be listed or changed.
-use crate::faults::{self, Step};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot run {program}: {source}")]
@@ -115,6 +115,10 @@ impl IpTables {
             return Err(Error::Locked { program });
         }
         let wait = LOCK_SECONDS.to_string();
+        faults::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| Error::Run {
+            program: program.clone(),
+            source: errno.into(),
+        })?;
         let output = run(&program, &["--noflush", "--counters", "-w", &wait], batch)?;
         if output.status.success() {
             return Ok(());
@@ -130,10 +134,6 @@ impl IpTables {
         Err(Error::Restore {
             program,
             line,
-        faults::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| Error::Run {
-            program: program.clone(),
-            source: errno.into(),
-        })?;
             text,
             stderr,
         })

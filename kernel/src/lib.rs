@@ -22,12 +22,12 @@ pub mod fast_paths;
 pub mod sockets;
 // The wire under the last four.
 pub mod netlink;
+// What tests do to all of them: stop between two steps, refuse one.
+pub mod faults;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-// What tests do to all of them: stop between two steps, refuse one.
-pub mod faults;
 /// The two address families; every table and every set belongs to exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
