@@ -34,6 +34,9 @@ pub struct Batch {
     pub rules_replaced: Vec<PodRules>,
     /// Whole new rules of the node; none where they stay as they are. Before the first ones there are none.
     pub node_rules: Option<NodeRules>,
+    /// Whether the cluster has any policy at all, of any kind and about whomever; none where that stays as it is. Before
+    /// it is said there is none.
+    pub has_policies: Option<bool>,
     /// Pods that left the node: their rules go.
     pub pods_removed: Vec<PodKey>,
     /// Pods and directions whose open connections are to be asked again: something that was allowed may
@@ -54,6 +57,7 @@ impl Batch {
             lapsed: Vec::new(),
             rules_replaced: Vec::new(),
             node_rules: None,
+            has_policies: None,
             pods_removed: Vec::new(),
             reevaluate: Vec::new(),
             sets_destroyed: Vec::new(),

@@ -439,3 +439,18 @@ fn the_rules_of_the_node_follow_what_they_are_about() {
     assert_eq!(situation.memory.node(), None);
     assert!(!batch.sets_destroyed.is_empty());
 }
+
+/// A backend that closes pods which nobody knows yet asks no more than this.
+#[test]
+fn that_there_is_any_policy_is_said_with_the_first_and_taken_back_with_the_last() {
+    let mut situation = of(&[]);
+    let rules = "services: {exposure: Ignore}\nrules: [{action: Deny, to: [{external: {}}]}]";
+    assert_eq!(
+        situation.apply(firewall("one", rules)).has_policies,
+        Some(true)
+    );
+    assert_eq!(situation.apply(firewall("two", rules)).has_policies, None);
+    assert_eq!(situation.delete(firewall("one", rules).key()).has_policies, None);
+    let last = situation.delete(firewall("two", rules).key());
+    assert_eq!(last.has_policies, Some(false));
+}

@@ -117,6 +117,44 @@ impl InterfaceName {
     }
 }
 
+/// The interfaces of a rule: one by its exact name, or with a `+` at the end all whose names begin so. A `+` alone, which
+/// would be all there are, is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InterfacePattern(String);
+
+impl InterfacePattern {
+    pub fn new(pattern: impl Into<String>) -> Result<Self, NameError> {
+        let pattern = pattern.into();
+        if is_word(pattern.strip_suffix('+').unwrap_or(&pattern), 15) && pattern.len() <= 15 {
+            return Ok(Self(pattern));
+        }
+        let accepted = "1 to 15 letters, digits and -_.: that begin with a letter or digit, the last of several may be +,";
+        Err(NameError {
+            what: "interfaces in a rule",
+            name: pattern,
+            accepted,
+        })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the interface of this name is one of them.
+    pub fn matches(&self, name: &str) -> bool {
+        match self.0.strip_suffix('+') {
+            Some(beginning) => name.starts_with(beginning),
+            None => name == self.0,
+        }
+    }
+}
+
+impl From<InterfaceName> for InterfacePattern {
+    fn from(name: InterfaceName) -> Self {
+        Self(name.0)
+    }
+}
+
 /// A set that a rule refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetName(String);
@@ -201,7 +239,24 @@ mod tests {
         for name in ["", "a,b", "a b", &"x".repeat(32)] {
             assert!(SetName::new(name).is_err(), "{name:?}");
         }
+        for pattern in ["", "+", "ca+li", "cali++", "-+", "a b+", "cali0123456789a+"] {
+            assert!(InterfacePattern::new(pattern).is_err(), "{pattern:?}");
+        }
         assert!(ChainName::new("x".repeat(28)).is_ok());
         assert!(InterfaceName::new("cali0123456789a").is_ok() && InterfaceName::new("eth0.100").is_ok());
+    }
+
+    #[test]
+    fn a_pattern_is_a_name_or_all_that_begin_so() {
+        for (pattern, name, matches) in [
+            ("cali+", "cali0a1b", true),
+            ("cali+", "cali", true),
+            ("cali+", "cal", false),
+            ("cni0", "cni0", true),
+            ("cni0", "cni01", false),
+        ] {
+            let of = InterfacePattern::new(pattern).unwrap();
+            assert_eq!(of.matches(name), matches, "{pattern} {name}");
+        }
     }
 }

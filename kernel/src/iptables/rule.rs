@@ -2,7 +2,7 @@
 
 mod text;
 
-use super::{ChainName, InterfaceName, SetName};
+use super::{ChainName, InterfaceName, InterfacePattern, SetName};
 use crate::{Mark, Transport};
 use ipnet::IpNet;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 pub struct Rule {
     source: Option<(bool, IpNet)>,
     destination: Option<(bool, IpNet)>,
-    input: Option<InterfaceName>,
-    output: Option<InterfaceName>,
+    input: Option<InterfacePattern>,
+    output: Option<InterfacePattern>,
     protocol: Option<Protocol>,
     clauses: Vec<Clause>,
     target: Option<Target>,
@@ -75,17 +75,17 @@ impl Rule {
     }
 
     #[must_use]
-    pub fn input(self, interface: InterfaceName) -> Self {
+    pub fn input(self, interface: impl Into<InterfacePattern>) -> Self {
         Self {
-            input: Some(interface),
+            input: Some(interface.into()),
             ..self
         }
     }
 
     #[must_use]
-    pub fn output(self, interface: InterfaceName) -> Self {
+    pub fn output(self, interface: impl Into<InterfacePattern>) -> Self {
         Self {
-            output: Some(interface),
+            output: Some(interface.into()),
             ..self
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Engine {
     pub(super) sets: Sets,
     pub(super) compiled: BTreeMap<PodKey, Compiled>,
     compiled_node: Option<CompiledNode>,
+    /// As the last batch said it.
+    has_policies: bool,
     pub(super) interests: Interests,
     pub(super) dirty: Dirty,
     work: Work,
@@ -69,6 +71,7 @@ impl Engine {
             sets: Sets::default(),
             compiled: BTreeMap::new(),
             compiled_node: None,
+            has_policies: false,
             interests: Interests::default(),
             dirty: Dirty::default(),
             work: Work::default(),
@@ -220,6 +223,10 @@ impl Engine {
         }
         if dirty.node_rules {
             self.recompile_node(&mut batches.first);
+        }
+        if self.has_policies == self.policies.is_empty() {
+            self.has_policies = !self.has_policies;
+            batches.first.has_policies = Some(self.has_policies);
         }
         self.sets
             .sequence(&mut batches, &self.records, now, |pod| !new.contains(pod));

@@ -37,6 +37,10 @@ impl Policies {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     pub(super) fn get(&self, id: &PolicyId) -> Option<&Policy> {
         self.all.get(id)
     }

@@ -274,6 +274,7 @@ impl Situation {
             all.lapsed.extend(batch.lapsed);
             all.rules_replaced.extend(batch.rules_replaced);
             all.node_rules = batch.node_rules.or_else(|| all.node_rules.take());
+            all.has_policies = batch.has_policies.or(all.has_policies);
             all.pods_removed.extend(batch.pods_removed);
             all.reevaluate.extend(batch.reevaluate);
             all.sets_destroyed.extend(batch.sets_destroyed);
