@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    WorldError,
+    WorldError, cables,
     datagram::WildcardUdp,
     netns::Netns,
     node::{self, Node},
@@ -293,16 +293,22 @@ fn lay_uplink(node: &Netns, internet: &Netns) -> Result<(), WorldError> {
         .iter()
         .map(|prefix| format!("route add local {prefix} dev lo\n"))
         .collect();
+    let to_pods: String = [77, 78, 79]
+        .map(|network| {
+            let (v4, v6) = (node::ADDRESS, node::ADDRESS_V6);
+            format!("route add 10.{network}.0.0/16 via {v4}\nroute add fd{network}::/64 via {v6}\n")
+        })
+        .concat();
     internet.ip(&format!(
         "link set lo up\n\
          link set eth0 up\n\
          address add 10.76.0.1/30 dev eth0\n\
          address add fd76::1/64 dev eth0 nodad\n\
-         route add 10.77.0.0/16 via {}\n\
-         route add fd77::/64 via {}\n\
-         {reserved}",
-        node::ADDRESS,
-        node::ADDRESS_V6,
+         address add {}/16 dev eth0\n\
+         address add {}/64 dev eth0 nodad\n\
+         {to_pods}{reserved}",
+        cables::MACVLAN_GATEWAY,
+        cables::MACVLAN_GATEWAY_V6,
     ))?;
     node.ip("route add default via 10.76.0.1\nroute add default via fd76::1\n")
 }

@@ -24,6 +24,7 @@
 pub mod world;
 pub mod node;
 pub mod pod;
+pub mod cables;
 pub mod daemon;
 pub mod metrics;
 pub mod probe;
@@ -48,6 +49,7 @@ mod datagram;
 mod traces;
 mod error;
 
+pub use cables::{Attachment, SecondInterface};
 pub use client::Client;
 pub use command::Output;
 pub use daemon::{Daemon, DaemonSpec};

@@ -1,5 +1,4 @@
-//! A pod: a namespace of its own behind a routed veth pair, as the CNI plugins `ptp` and Calico make it: the host side
-//! has a /32 and a /128 route to the pod and answers ARP for the link-local gateway; there is no bridge.
+//! A pod: a namespace of its own, joined to the node as [`cables`](crate::cables) say, by default by a routed veth pair.
 
 #![allow(
     unsafe_code,
@@ -9,11 +8,14 @@
 use std::{
     ffi::{CStr, CString},
     fs, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::IpAddr,
     os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,15 +29,10 @@ use nix::{
 use socket2::Type;
 
 use crate::{
-    Output, Service, WorldError, cgroup::Cgroup, command, internet::Servers, netns::Netns, node,
-    sockets::SocketMaker,
+    Attachment, Output, SecondInterface, Service, WorldError, cgroup::Cgroup, command, internet::Servers,
+    netns::Netns, node, sockets::SocketMaker,
 };
 
-/// The gateway that every pod has, as Calico's.
-const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// The host side's hardware address, as Calico's, and the link-local address made of it.
-const HOST_MAC: &str = "ee:ee:ee:ee:ee:ee";
-const GATEWAY_V6: &str = "fe80::ecee:eeff:feee:eeee";
 const SYSCTLS: &[(&str, &str)] = &[
     ("ipv6/conf/all/accept_dad", "0"),
     ("ipv6/conf/default/accept_dad", "0"),
@@ -52,6 +49,9 @@ pub struct PodSpec {
     pub(crate) namespace: String,
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) cgroup: bool,
+    pub(crate) attachment: Attachment,
+    pub(crate) second: Option<SecondInterface>,
+    pub(crate) announced: bool,
 }
 
 impl PodSpec {
@@ -63,6 +63,18 @@ impl PodSpec {
             namespace: "default".into(),
             labels,
             cgroup: false,
+            attachment: Attachment::Routed,
+            second: None,
+            announced: true,
+        }
+    }
+
+    /// It has its network, as a CNI plugin makes it, and no manifest before [`World::announce`](crate::World::announce).
+    #[must_use]
+    pub fn unannounced(self) -> Self {
+        Self {
+            announced: false,
+            ..self
         }
     }
 
@@ -85,12 +97,26 @@ impl PodSpec {
     pub fn in_a_cgroup(self) -> Self {
         Self { cgroup: true, ..self }
     }
+
+    #[must_use]
+    pub fn attached(self, attachment: Attachment) -> Self {
+        Self { attachment, ..self }
+    }
+
+    #[must_use]
+    pub fn with_second(self, interface: SecondInterface) -> Self {
+        Self {
+            second: Some(interface),
+            ..self
+        }
+    }
 }
 
 /// A running pod.
 #[derive(Debug)]
 pub struct Pod {
     spec: PodSpec,
+    is_announced: AtomicBool,
     uid: String,
     number: u16,
     addresses: [IpAddr; 2],
@@ -114,9 +140,12 @@ impl Pod {
         let uid = format!("{:08x}-{run:04x}-4000-8000-{number:012x}", std::process::id());
         let role = format!("pod-{}-{run}", spec.name);
         let netns = Arc::new(Netns::create(world, &role, SYSCTLS)?);
-        let addresses = addresses_of(number);
+        let addresses = spec.attachment.addresses(number);
         let interface = format!("veth{number}");
-        lay_cable(node, &netns, &interface, addresses)?;
+        spec.attachment.lay(node, &netns, &interface, addresses)?;
+        if let Some(second) = spec.second {
+            second.lay(node, &netns, number)?;
+        }
         let cgroup = spec
             .cgroup
             .then(|| Cgroup::create(&cgroup_parent(world), &format!("pod{uid}"), &netns));
@@ -127,6 +156,7 @@ impl Pod {
         };
         let files = files.join(&spec.name);
         let pod = Self {
+            is_announced: AtomicBool::new(spec.announced),
             spec,
             uid,
             number,
@@ -160,6 +190,15 @@ impl Pod {
         self.number
     }
 
+    /// Whether there is a manifest of it.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.is_announced.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn announce(&self) {
+        self.is_announced.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn spec(&self) -> &PodSpec {
         &self.spec
     }
@@ -180,6 +219,11 @@ impl Pod {
 
     pub fn address_v6(&self) -> IpAddr {
         self.addresses[1]
+    }
+
+    /// The addresses of its second interface, if it has one: IPv4, then IPv6.
+    pub fn second_addresses(&self) -> Option<[IpAddr; 2]> {
+        self.spec.second.map(|second| second.addresses(self.number))
     }
 
     /// The host side of its veth pair, as the node sees it.
@@ -307,37 +351,4 @@ fn path_of(path: &Path) -> CString {
 /// The parent of the pods' cgroups: `eg-12-0` has `egret-test-12-0`.
 fn cgroup_parent(world: &str) -> String {
     world.replacen("eg-", "egret-test-", 1)
-}
-
-fn addresses_of(number: u16) -> [IpAddr; 2] {
-    let [high, low] = number.to_be_bytes();
-    [
-        Ipv4Addr::new(10, 77, high, low).into(),
-        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number).into(),
-    ]
-}
-
-/// The veth pair, its addresses and its routes, on both sides.
-fn lay_cable(node: &Netns, pod: &Netns, interface: &str, [v4, v6]: [IpAddr; 2]) -> Result<(), WorldError> {
-    node.ip(&format!(
-        "link add {interface} address {HOST_MAC} type veth peer name eth0 netns {}\n\
-         link set {interface} addrgenmode none\n\
-         link set {interface} up\n\
-         address add {GATEWAY_V6}/64 dev {interface} nodad\n\
-         route add {v4}/32 dev {interface} scope link\n\
-         route add {v6}/128 dev {interface}\n",
-        pod.name()
-    ))?;
-    // The host answers ARP for the gateway; it would wait up to 0.8 s before doing so.
-    node.sysctl(&format!("ipv4/conf/{interface}/proxy_arp"), "1")?;
-    node.sysctl(&format!("ipv4/neigh/{interface}/proxy_delay"), "0")?;
-    pod.ip(&format!(
-        "link set lo up\n\
-         link set eth0 up\n\
-         address add {v4}/32 dev eth0\n\
-         address add {v6}/128 dev eth0 nodad\n\
-         route add {GATEWAY} dev eth0 scope link\n\
-         route add default via {GATEWAY} dev eth0\n\
-         route add default via {GATEWAY_V6} dev eth0\n"
-    ))
 }
