@@ -20,7 +20,9 @@ pub mod namespaces;
 pub mod fast_paths;
 // Sockets of programs: end one.
 pub mod sockets;
-// The wire under the last four.
+// Packets that rules hand to user space: read them.
+pub mod nflog;
+// The wire under the last five.
 pub mod netlink;
 // What tests do to all of them: stop between two steps, refuse one.
 pub mod faults;

@@ -89,11 +89,16 @@ impl Flavour {
     }
 
     pub(super) fn program(self, family: Family, verb: &str) -> String {
+        format!("{}-{verb}", self.single_program(family))
+    }
+
+    /// The one that lists and changes single rules.
+    pub(super) fn single_program(self, family: Family) -> String {
         let tables = match family {
             Family::V4 => "iptables",
             Family::V6 => "ip6tables",
         };
-        format!("{tables}-{}-{verb}", self.name())
+        format!("{tables}-{}", self.name())
     }
 
     /// What both families hold together; `None` if the program is not there.

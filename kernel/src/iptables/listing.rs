@@ -77,6 +77,16 @@ pub fn parse(text: &str) -> Vec<TableListing> {
     tables
 }
 
+/// The packets of each rule in what `iptables -v -S CHAIN` prints: `-A CHAIN … -c packets bytes -j …`.
+pub(super) fn packets(text: &str) -> Vec<u64> {
+    let of_rule = |line: &str| {
+        let (_, counted) = line.split_once(" -c ")?;
+        counted.split(' ').next()?.parse().ok()
+    };
+    let rules = text.lines().filter(|line| line.starts_with("-A "));
+    rules.map(|line| of_rule(line).unwrap_or(0)).collect()
+}
+
 /// `NAME POLICY [packets:bytes]`, the policy of a user's chain being `-`.
 fn chain(declared: &str) -> Option<Chain> {
     let mut words = declared.split(' ');
@@ -164,6 +174,14 @@ COMMIT
         );
         assert_eq!(filter.foreign, ["[0:0] -A UNDECLARED -j DROP", "something else"]);
         assert_eq!((nat.name.as_str(), nat.chains.len()), ("nat", 1));
+    }
+
+    #[test]
+    fn packets_of_a_single_chain_are_read_in_the_order_of_its_rules() {
+        let listed =
+            "-N X\n-A X -m limit --limit 10/sec -c 7 420 -j NFLOG --nflog-prefix a\n-A X -c 9 540 -g Y\n";
+        assert_eq!(packets(listed), [7, 9]);
+        assert_eq!(packets(""), Vec::<u64>::new());
     }
 
     proptest! {
