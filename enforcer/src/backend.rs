@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::rules::{Action, Batch, Direction, Tier};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
+
+use outlook::Outlook;
 
 /// A kernel, or what stands for one. Every method is called by the engine's thread alone.
 ///
@@ -28,11 +31,26 @@ pub trait Backend: Send + fmt::Debug {
         false
     }
 
+    /// Before the first batch, and where nothing is in force: closes pods that nobody knows, as configured. Returns
+    /// whether they are closed now.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    fn close_unknown(&mut self) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+
     /// Turns one state into the next, field by field of the batch. The first batch after `adopt` holds everything.
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing;
 
     /// Links, addresses or routes of the node changed: pods may have got or lost their interface.
     fn links_changed(&mut self, now: Timestamp) -> Standing;
+
+    /// Looks, at little cost, whether others changed what was applied, and says what makes one think so: to be called every
+    /// few seconds. `reconcile` finds out, and repairs.
+    fn look(&mut self, _now: Timestamp) -> Option<String> {
+        None
+    }
 
     /// Reads the kernel and repairs what differs from what was applied; removes what is ours and not wanted.
     fn reconcile(&mut self, now: Timestamp) -> Standing;
@@ -41,6 +59,17 @@ pub trait Backend: Send + fmt::Debug {
     /// that belong together were applied: what one closes, the next may open again.
     fn end_forbidden(&mut self) -> Ended {
         Ended::default()
+    }
+
+    /// The pod of this node that sends and receives by an interface of the node; where several do, the one with the
+    /// address.
+    fn pod_behind(&self, _interface: &str, _address: IpAddr) -> Option<PodKey> {
+        None
+    }
+
+    /// What leads packets past the rules, as it was seen last.
+    fn outlook(&self) -> Outlook {
+        Outlook::default()
     }
 
     /// What counts verdicts; read by any thread, at any time.
@@ -74,6 +103,12 @@ pub struct Standing {
     pub broken: Option<String>,
     /// Differences that nobody asked for and that were repaired by this call, by kind.
     pub repaired: BTreeMap<&'static str, u64>,
+    /// The same by name, as far as there are not too many.
+    pub differences: Vec<String>,
+    /// Rules of others in front of ours, by which packets may pass unjudged.
+    pub bypassed_by: Vec<String>,
+    /// Rules of others that write what we keep in the connection mark.
+    pub foreign_marks: Vec<String>,
 }
 
 impl Standing {
@@ -143,10 +178,13 @@ pub struct VerdictCount {
     pub packets: u64,
 }
 
+/// In the place of a tier, what decides about a pod that nobody knows yet.
+pub const UNKNOWN_POD: &str = "unknown-pod";
+
 /// The bounded part of a verdict's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VerdictKey {
-    /// The tier; none where no tier decided (`default`).
+    /// The tier; none where no tier decided: an Allow then is the `default`, a Deny is a pod's that nobody knows yet.
     pub tier: Option<Tier>,
     /// What was decided.
     pub action: Action,
@@ -155,7 +193,7 @@ pub struct VerdictKey {
 }
 
 impl VerdictKey {
-    /// All that can be counted: in the default only Allow, and no Pass among NetworkPolicies.
+    /// All that can be counted: no Pass without a tier, and none among NetworkPolicies.
     pub fn all() -> impl Iterator<Item = Self> {
         use Action::{Allow, Deny, Pass};
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
@@ -163,7 +201,7 @@ impl VerdictKey {
             let actions: &[Action] = match tier {
                 Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => &[Allow, Deny, Pass],
                 Some(Tier::NetworkPolicy) => &[Allow, Deny],
-                None => &[Allow],
+                None => &[Allow, Deny],
             };
             let each = move |direction| {
                 actions.iter().map(move |action| Self {
@@ -179,7 +217,11 @@ impl VerdictKey {
     /// The word for the tier.
     #[must_use]
     pub fn tier_word(self) -> &'static str {
-        self.tier.map_or("default", Tier::word)
+        match (self.tier, self.action) {
+            (Some(tier), _) => tier.word(),
+            (None, Action::Deny) => UNKNOWN_POD,
+            (None, Action::Allow | Action::Pass) => "default",
+        }
     }
 
     /// The word for the action.
@@ -193,6 +235,7 @@ impl VerdictKey {
     }
 }
 
+pub mod outlook;
 pub mod none;
 pub mod memory;
 pub mod netfilter;

@@ -8,16 +8,22 @@ use std::time::Duration;
 
 use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
+use egret_policies::model::Enforcement;
 use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
+use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
+use crate::backend::netfilter::place::JumpPlace;
+use crate::backend::netfilter::unknown::{Stance, UnknownPods};
 
 mod value;
 mod written;
 
-pub use value::{BackendKind, FlavourChoice, InvalidValue, Opened, OwnNode, Source, Span};
+pub use value::{
+    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
+};
 pub use written::{Args, Command, Written};
 
 use written::{DEFAULT_OBJECTS, DEFAULT_STATE};
@@ -54,12 +60,40 @@ pub struct Fixed {
     pub flavour: Option<Flavour>,
     /// Our bits of the connection mark.
     pub marks: Marks,
+    /// Whether rules of others may write these bits.
+    pub allow_foreign_marks: bool,
+    /// Where our jumps stand among the rules of others.
+    pub jump: JumpPlace,
     /// What a refused sender is told.
     pub deny: DenyAction,
+    /// What happens to pods that are not known yet.
+    pub unknown: UnknownPods,
+    /// Where denied packets are told, and how many.
+    pub events: Events,
     /// Where the backend ebpf finds the pods' cgroups.
     pub cgroup_root: PathBuf,
     /// Where the backend ebpf keeps what outlives it.
     pub bpf_pins: PathBuf,
+}
+
+impl Fixed {
+    /// The name of this node.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        match &self.compiler.node {
+            NodeScope::One(node) => node,
+            NodeScope::All => "",
+        }
+    }
+}
+
+/// Where denied packets are told, and how many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// Where.
+    pub to: EventsTo,
+    /// How the kernel tells of them.
+    pub telling: Telling,
 }
 
 /// Why a configuration cannot be taken.
@@ -117,6 +151,10 @@ impl Config {
             ("stateObjects", mine.state_objects != theirs.state_objects),
             ("node", mine.compiler.node != theirs.compiler.node),
             (
+                "enforcement",
+                mine.compiler.enforcement != theirs.compiler.enforcement,
+            ),
+            (
                 "podToOwnNode",
                 mine.compiler.pod_to_own_node != theirs.compiler.pod_to_own_node,
             ),
@@ -127,7 +165,17 @@ impl Config {
             ),
             ("iptables", mine.flavour != theirs.flavour),
             ("egressMarkMask, ingressMarkMask", mine.marks != theirs.marks),
+            (
+                "allowForeignMarks",
+                mine.allow_foreign_marks != theirs.allow_foreign_marks,
+            ),
+            ("jump", mine.jump != theirs.jump),
             ("denyAction", mine.deny != theirs.deny),
+            ("onUnknownPod, podInterfaces", mine.unknown != theirs.unknown),
+            (
+                "events, eventsPerSecond, eventsGroup",
+                mine.events != theirs.events,
+            ),
             ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
             ("bpfPins", mine.bpf_pins != theirs.bpf_pins),
         ]
@@ -143,7 +191,8 @@ impl Written {
     /// # Errors
     /// With the field.
     pub fn mean(self) -> Result<Config, Invalid> {
-        let compiler = self.compiler()?;
+        let (compiler, unknown) = (self.compiler()?, self.unknown());
+        let events = self.events()?;
         let (egress, ingress) = (
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
@@ -167,7 +216,11 @@ impl Written {
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
                 marks: Marks::new(egress, ingress)?,
+                allow_foreign_marks: self.allow_foreign_marks.unwrap_or(false),
+                jump: self.jump.unwrap_or(JumpPlace::Insert),
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
+                events,
+                unknown,
                 cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
                 bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
             },
@@ -191,6 +244,45 @@ impl Written {
                 OwnNode::Enforce => PodToOwnNode::Enforce,
             },
             dns: self.dns()?,
+            enforcement: match self.enforcement.unwrap_or(Enforce::Enforce) {
+                Enforce::Enforce => Enforcement::Enforced,
+                Enforce::Audit => Enforcement::Audited,
+            },
+        })
+    }
+
+    fn unknown(&self) -> UnknownPods {
+        let written = self.pod_interfaces.clone();
+        UnknownPods {
+            stance: match self.on_unknown_pod {
+                None => Stance::DenyOncePolicies,
+                Some(OnUnknownPod::Deny) => Stance::Deny,
+                Some(OnUnknownPod::Allow) => Stance::Allow,
+            },
+            interfaces: match written {
+                None => written::usual_pod_interfaces(),
+                Some(written) => written.into_iter().map(PodInterfaces::into_pattern).collect(),
+            },
+        }
+    }
+
+    fn events(&self) -> Result<Events, Invalid> {
+        let per_second = self.events_per_second.unwrap_or(10);
+        let group = self.events_group.unwrap_or(9254);
+        let refuse = |field, value: u32, range| Invalid::Range {
+            field,
+            value: value.to_string(),
+            range,
+        };
+        if !(1..=1000).contains(&per_second) {
+            return Err(refuse("eventsPerSecond", per_second, "1 to 1000"));
+        }
+        if group == 0 {
+            return Err(refuse("eventsGroup", 0, "1 to 65535"));
+        }
+        Ok(Events {
+            to: self.events.clone().unwrap_or(EventsTo::Off),
+            telling: Telling { group, per_second },
         })
     }
 
@@ -304,6 +396,19 @@ mod tests {
     }
 
     #[test]
+    fn jumps_are_inserted_and_no_foreign_marks_allowed_unless_it_is_written() {
+        let beside = |arguments: &[&str]| {
+            let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
+            let fixed = config(&arguments).unwrap().fixed;
+            (fixed.jump, fixed.allow_foreign_marks)
+        };
+        assert_eq!(beside(&[]), (JumpPlace::Insert, false));
+        let written = ["--jump", "append", "--allow-foreign-marks"];
+        assert_eq!(beside(&written), (JumpPlace::Append, true));
+        assert!(!beside(&["--allow-foreign-marks=false"]).1);
+    }
+
+    #[test]
     fn an_empty_state_keeps_nothing() {
         let state = |state: &str| {
             let arguments = ["--source", "dir:/m", "--node", "n", "--state", state];
@@ -334,9 +439,48 @@ mod tests {
     }
 
     #[test]
+    fn unknown_pods_are_closed_once_there_are_policies_unless_something_else_is_written() {
+        let unknown = |arguments: &[&str]| {
+            let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
+            config(&arguments).unwrap().fixed.unknown
+        };
+        // What is closed where it is not known whether there are policies, where there are none, and some.
+        let closes =
+            |arguments: &[&str]| [None, Some(false), Some(true)].map(|any| unknown(arguments).are_closed(any));
+        assert_eq!(closes(&[]), [true, false, true]);
+        assert_eq!(closes(&["--on-unknown-pod", "deny"]), [true, true, true]);
+        assert_eq!(closes(&["--on-unknown-pod", "allow"]), [false, false, false]);
+        let named = unknown(&["--pod-interfaces", "lxc+", "br-pods"]).interfaces;
+        assert!(named.iter().any(|pattern| pattern.matches("lxc0a1b")));
+        assert!(!named.iter().any(|pattern| pattern.matches("cni0")));
+        let usual = unknown(&[]).interfaces;
+        for (name, is_a_pods) in [
+            ("veth1a2b3c4d", true),
+            ("cali0123456789a", true),
+            ("cni0", true),
+            ("docker0", false),
+            ("br-0123456789ab", false),
+            ("virbr0", false),
+            ("vnet0", false),
+            ("lxcbr0", false),
+            ("tap0", false),
+            ("eth0", false),
+            ("enp3s0", false),
+            ("flannel.1", false),
+            ("cni-podman0", false),
+        ] {
+            let is_closed = usual.iter().any(|pattern| pattern.matches(name));
+            assert_eq!(is_closed, is_a_pods, "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_out_of_range_is_refused_with_its_field() {
         for wrong in [
             &["--addresses-per-name", "99"][..],
+            &["--events-per-second", "0"],
+            &["--events-per-second", "1001"],
+            &["--events-group", "0"],
             &["--names-per-pod", "0"],
             &["--min-ttl", "2s", "--max-ttl", "1s"],
             &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],
@@ -348,9 +492,16 @@ mod tests {
         for wrong in [
             &["--backend", "ipvs"][..],
             &["--iptables", "xt"],
+            &["--jump", "first"],
+            &["--allow-foreign-marks", "maybe"],
             &["--source", "/m"],
             &["--source", "dir:"],
             &["--dns-service", "kube-dns"],
+            &["--events", "stout"],
+            &["--pod-interfaces", "+"],
+            &["--pod-interfaces", "l+"],
+            &["--pod-interfaces", "a b"],
+            &["--on-unknown-pod", "reject"],
             &["--dns-address", "169.254.20.10:53"],
         ] {
             assert!(

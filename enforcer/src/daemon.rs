@@ -17,14 +17,19 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
-use egret_enforcer::backend::netfilter::{Netfilter, Settings};
+use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
+use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
-use egret_enforcer::config::{Args, BackendKind, Config, Fixed};
+use egret_enforcer::backend::netfilter::denials::Denials;
+use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};
 use egret_enforcer::engine::{Engine, Input, Setup};
+use egret_enforcer::events;
+use egret_enforcer::events::sink::{Renewal, Sink};
 use egret_enforcer::link;
 use egret_enforcer::metrics::{BUCKETS, Metrics};
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
+use egret_enforcer::node::others::OthersNews;
 use egret_enforcer::state::{ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
 
@@ -38,6 +43,8 @@ pub(crate) struct Daemon {
     config: Config,
     inputs: mpsc::Sender<Input>,
     operators: Arc<Operators>,
+    /// Asks for the file of events to be opened anew.
+    events: Option<Renewal>,
     engine: std::thread::JoinHandle<Box<dyn Backend>>,
     /// Ends after the engine, when what pods were told is in the state file.
     writer: Option<std::thread::JoinHandle<()>>,
@@ -54,7 +61,8 @@ impl Daemon {
         let recorder = telemetry::Metrics::install(&BUCKETS)?;
         let metrics = Metrics::register();
         let listener = link::bind(&config.fixed.link)?;
-        let backend = open_backend(&config.fixed)?;
+        let denials = Denials::default();
+        let backend = open_backend(&config.fixed, &denials)?;
         let (inputs, taken) = mpsc::channel(MOST_WAITING);
         let operators = Arc::new(Operators {
             engine: inputs.clone(),
@@ -94,12 +102,17 @@ impl Daemon {
         ));
         let news = LinkNews::listen().context("changes of links cannot be heard")?;
         hear(news, inputs.clone())?;
+        if config.fixed.backend == BackendKind::Netfilter {
+            hear_others(inputs.clone())?;
+        }
+        let events = tell_events(&config.fixed, denials, inputs.clone())?;
         tracing::info!(backend = name, link = %config.fixed.link.display(), admin = %config.fixed.admin, %instance, "listening");
         Ok(Self {
             args,
             config,
             inputs,
             operators,
+            events,
             engine,
             writer: state.writer,
             objects: objects.keeper.zip(objects.writer),
@@ -144,6 +157,7 @@ impl Daemon {
 
     /// Takes the file again; what cannot be taken changes nothing.
     async fn reload(&mut self) {
+        self.events.iter().for_each(Renewal::ask);
         let file = self
             .args
             .config
@@ -188,7 +202,7 @@ fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {
     }
 }
 
-fn open_backend(fixed: &Fixed) -> anyhow::Result<Box<dyn Backend>> {
+fn open_backend(fixed: &Fixed, denials: &Denials) -> anyhow::Result<Box<dyn Backend>> {
     Ok(match fixed.backend {
         BackendKind::Netfilter => {
             let flavour = choose_flavour(fixed.flavour)?;
@@ -197,8 +211,14 @@ fn open_backend(fixed: &Fixed) -> anyhow::Result<Box<dyn Backend>> {
                 flavour,
                 marks: fixed.marks,
                 deny: fixed.deny,
+                telling: (fixed.events.to != EventsTo::Off && !is_off(Switch::TellDenied))
+                    .then_some(fixed.events.telling),
             };
-            Box::new(Netfilter::open(settings, Box::new(node))?)
+            let unknown = fixed.unknown.clone();
+            let beside = live_beside(fixed)?;
+            let netfilter = Netfilter::open(settings, Box::new(node))?;
+            let netfilter = netfilter.with_unknown_pods(unknown).beside(beside);
+            Box::new(netfilter.telling(denials.clone()))
         }
         BackendKind::Ebpf => {
             let (cgroup_root, pin_path) = (fixed.cgroup_root.clone(), fixed.bpf_pins.clone());
@@ -209,6 +229,22 @@ fn open_backend(fixed: &Fixed) -> anyhow::Result<Box<dyn Backend>> {
         }
         BackendKind::Memory => Box::new(InMemory::default()),
         BackendKind::None => Box::new(Unenforced),
+    })
+}
+
+/// Refuses to start where others write marks that are ours, unless that is allowed.
+fn live_beside(fixed: &Fixed) -> anyhow::Result<Beside> {
+    let foreign = look_for_marks(fixed.marks).err();
+    if let Some(foreign) = &foreign {
+        if !fixed.allow_foreign_marks {
+            return Err(foreign.clone().into());
+        }
+        tracing::warn!("{foreign}");
+    }
+    Ok(Beside {
+        jump: fixed.jump,
+        follows_flavour: fixed.flavour.is_none(),
+        accepted_marks: foreign.map(ForeignMarks::into_rules).unwrap_or_default(),
     })
 }
 
@@ -234,6 +270,29 @@ fn start_engine(
     Ok(thread.spawn(move || runtime.block_on(engine.run(inputs)))?)
 }
 
+/// Tells what is denied, if that is wanted. What asks for its file to be opened anew.
+fn tell_events(
+    fixed: &Fixed,
+    denials: Denials,
+    engine: mpsc::Sender<Input>,
+) -> anyhow::Result<Option<Renewal>> {
+    let sink = Sink::open(&fixed.events.to).with_context(|| format!("events: {}", fixed.events.to))?;
+    let Some(sink) = sink else { return Ok(None) };
+    if fixed.backend != BackendKind::Netfilter {
+        tracing::warn!("only the backend netfilter tells of denied packets");
+        return Ok(None);
+    }
+    let renewal = sink.renewal();
+    events::start(events::Setup {
+        node: fixed.node_name().to_owned(),
+        telling: fixed.events.telling,
+        denials,
+        engine,
+        sink,
+    })?;
+    Ok(Some(renewal))
+}
+
 /// Tells the engine of changes of links, until it ends.
 fn hear(mut news: LinkNews, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
     let listen = move || loop {
@@ -246,6 +305,28 @@ fn hear(mut news: LinkNews, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
     };
     std::thread::Builder::new()
         .name("links".to_owned())
+        .spawn(listen)?;
+    Ok(())
+}
+
+/// Tells the engine when others change what is ours in the nft flavour, until it ends.
+fn hear_others(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
+    let mut news = OthersNews::listen().context("changes of the packet filter cannot be heard")?;
+    let listen = move || loop {
+        match news.wait() {
+            Ok(by) => {
+                if engine.blocking_send(Input::ChangedByOthers(by)).is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "changes of the packet filter are not heard for a second");
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("others".to_owned())
         .spawn(listen)?;
     Ok(())
 }

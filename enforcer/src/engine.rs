@@ -28,12 +28,16 @@ use crate::state::Keeper;
 
 mod input;
 mod peers;
+mod alert;
 mod keeping;
 mod report;
+mod meeting;
 
 pub use input::{Input, PeerId, Question};
+pub use meeting::{End, Judged, Known, Meeting, Meetings};
 pub use report::{Answer, Report, SourceState, What};
 
+use alert::Alert;
 use keeping::Keeping;
 use peers::Peers;
 
@@ -79,6 +83,7 @@ pub struct Engine {
     retry: Retry,
     resync: Duration,
     next_resync: Option<Timestamp>,
+    alert: Alert,
     links_changed: bool,
     metrics: Metrics,
     /// Until the compiler knows the pods.
@@ -95,6 +100,8 @@ enum Phase {
         is_complete: bool,
         /// Why the kernel could not be read; none once it was.
         unread: Option<String>,
+        /// Whether pods are closed until then, nobody knowing whether there is a policy.
+        is_closed: bool,
         /// Until when a dnsd is waited for; none before everything else is there.
         patience: Option<Timestamp>,
     },
@@ -113,6 +120,7 @@ impl Engine {
                 compiler: Compiler::new(setup.compiler),
                 is_complete: false,
                 unread: Some("the kernel was not read yet".to_owned()),
+                is_closed: false,
                 patience: None,
             },
             backend: setup.backend,
@@ -124,6 +132,7 @@ impl Engine {
             retry: Retry::Idle,
             resync: setup.resync,
             next_resync: None,
+            alert: Alert::default(),
             links_changed: false,
             metrics: setup.metrics,
             remembered: setup.remembered,
@@ -202,11 +211,13 @@ impl Engine {
             }
             Input::PeerLeft(peer) => self.peers.leave(peer),
             Input::LinksChanged => self.links_changed = true,
+            Input::ChangedByOthers(by) => self.alert.raise(by, now),
             Input::SetResync(every) => self.set_resync(every, now),
             Input::Ask(Question { what, answer }) => {
                 // Who asked may have stopped waiting.
                 drop(answer.send(self.answer(what)));
             }
+            Input::Meet(meetings) => self.meet(meetings),
             Input::Stop => {}
         }
     }
@@ -221,7 +232,8 @@ impl Engine {
         while let Some(batch) = compiler.poll_batch(now) {
             let touches_rules = !batch.rules_replaced.is_empty()
                 || !batch.pods_removed.is_empty()
-                || batch.node_rules.is_some();
+                || batch.node_rules.is_some()
+                || batch.has_policies.is_some();
             note_owners(&mut self.owners, &mut self.local, &batch);
             let started = self.metrics.start();
             self.standing = self.backend.apply(&batch, now);
@@ -240,8 +252,14 @@ impl Engine {
             self.retry = self.metrics.repaired(&self.standing, self.retry, now);
         }
         let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-        if due(self.retry.deadline()) || due(self.next_resync) {
+        if self.alert.is_look_due(now)
+            && let Some(cause) = self.backend.look(now)
+        {
+            self.alert.raise(cause, now);
+        }
+        if due(self.retry.deadline()) || due(self.next_resync) || self.alert.is_due(now) {
             self.standing = self.backend.reconcile(now);
+            self.alert.compared(&self.standing, now);
             self.retry = self.metrics.repaired(&self.standing, self.retry, now);
             self.set_resync(self.resync, now);
         }
@@ -327,10 +345,17 @@ impl Engine {
     }
 
     fn read_kernel(&mut self, now: Timestamp) {
-        let Phase::Starting { unread, .. } = &mut self.compiler else {
+        let Phase::Starting {
+            unread, is_closed, ..
+        } = &mut self.compiler
+        else {
             return;
         };
-        *unread = self.backend.adopt(now).err().map(|error| error.to_string());
+        let backend = &mut self.backend;
+        match backend.adopt(now).and_then(|()| backend.close_unknown()) {
+            Ok(closed) => (*unread, *is_closed) = (None, closed),
+            Err(error) => *unread = Some(error.to_string()),
+        }
         if let Some(reason) = unread {
             tracing::error!(reason, "the kernel cannot be read; it is left as it is");
         }
@@ -340,6 +365,9 @@ impl Engine {
     fn set_resync(&mut self, every: Duration, now: Timestamp) {
         self.resync = every;
         self.next_resync = (!every.is_zero()).then(|| now.after(every));
+        if self.next_resync.is_none() || self.alert.deadline().is_none() {
+            self.alert.watch(!every.is_zero(), now);
+        }
     }
 
     fn deadline(&self) -> Option<Timestamp> {
@@ -348,8 +376,12 @@ impl Engine {
             Phase::Starting { patience, .. } => *patience,
             Phase::Moving => None,
         };
+        let alert = match &self.compiler {
+            Phase::Running(_) => self.alert.deadline(),
+            Phase::Starting { .. } | Phase::Moving => None,
+        };
         let keeping = self.keeping.as_ref().and_then(Keeping::deadline);
-        [compiler, self.retry.deadline(), self.next_resync, keeping]
+        [compiler, self.retry.deadline(), self.next_resync, alert, keeping]
             .into_iter()
             .flatten()
             .min()

@@ -4,7 +4,8 @@
 //!  watch ──▶ engine (policies::Compiler) ──▶ backend ──▶ kernel
 //!  dnsd ◀──▶ link ◀──▶ ┘ ▲    ▲
 //!                        │    └── node (links, routes)
-//!                        └▶ state (what pods were told, for the next start)
+//!                        ├▶ state (what pods were told, for the next start)
+//!                        └▶ events (who was denied what, read from the kernel)
 //! ```
 
 #![warn(missing_docs)]
@@ -17,5 +18,6 @@ pub mod node;
 pub mod metrics;
 pub mod link;
 pub mod watch;
+pub mod events;
 pub mod admin;
 pub mod config;

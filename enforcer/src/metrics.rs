@@ -12,6 +12,7 @@ use metrics::{
 };
 
 use crate::apply::retry::Retry;
+use crate::backend::outlook::{GapKind, Outlook};
 use crate::backend::{Ended, Standing, VerdictCount, VerdictKey};
 use crate::engine::Report;
 use crate::link::MOST_PEERS;
@@ -75,9 +76,16 @@ impl Metrics {
         for reason in Problem::REASONS {
             state_problems(reason).absolute(0);
         }
+        for outcome in EVENTS {
+            events(outcome, 0);
+        }
+        events_listen(false);
         report(&Report::default());
+        gauge!("egret_enforcer_rules_in_front").set(0.0);
+        gauge!("egret_enforcer_foreign_mark_rules").set(0.0);
         gauge!("egret_enforcer_link_peers_limit").set(as_gauge(MOST_PEERS));
         counter!("egret_enforcer_link_connections_total").absolute(0);
+        restored(0, 0);
         let batches = |touched: &'static str| counter!("egret_enforcer_batches_total", "touched" => touched);
         let seconds =
             |touched: &'static str| histogram!("egret_enforcer_programming_seconds", "touched" => touched);
@@ -123,12 +131,13 @@ impl Metrics {
     pub(crate) fn repaired(&self, standing: &Standing, retry: Retry, now: Timestamp) -> Retry {
         for (kind, number) in &standing.repaired {
             counter!("egret_enforcer_kernel_repairs_total", "kind" => *kind).increment(*number);
-            tracing::warn!(
-                kind,
-                number,
-                "the kernel differed from what it should hold, and was repaired"
-            );
+            // What is known by name is said by who knows whose doing it was.
+            if standing.differences.is_empty() {
+                tracing::warn!(kind, number, "the kernel differed from what it should hold, and was repaired");
+            }
         }
+        gauge!("egret_enforcer_rules_in_front").set(as_gauge(standing.bypassed_by.len()));
+        gauge!("egret_enforcer_foreign_mark_rules").set(as_gauge(standing.foreign_marks.len()));
         retry.after(standing.wants_retry(), now)
     }
 
@@ -139,6 +148,25 @@ impl Metrics {
             .held
             .set(as_gauge(usize::try_from(held).unwrap_or(usize::MAX)));
     }
+}
+
+/// Counts a change that was handed to `iptables-restore`.
+pub(crate) fn restored(chains: u64, bytes: u64) {
+    counter!("egret_enforcer_restored_chains_total").increment(chains);
+    counter!("egret_enforcer_restored_bytes_total").increment(bytes);
+}
+
+/// What may become of a denied packet that the kernel tells of.
+const EVENTS: [&str; 6] = ["told", "withheld", "suppressed", "lost", "unwritten", "foreign"];
+
+/// Counts denied packets by what became of telling them.
+pub(crate) fn events(outcome: &'static str, packets: u64) {
+    counter!("egret_enforcer_events_total", "outcome" => outcome).increment(packets);
+}
+
+/// Says whether the kernel is listened to.
+pub(crate) fn events_listen(is_so: bool) {
+    gauge!("egret_enforcer_events_listening").set(as_gauge(usize::from(is_so)));
 }
 
 /// Counts what is wrong with the state file.
@@ -199,6 +227,7 @@ pub fn report(report: &Report) {
         let number = report.source.diagnostics.get(&severity).copied().unwrap_or(0);
         gauge!("egret_enforcer_diagnostics", "severity" => severity.to_string()).set(as_gauge(number));
     }
+    gaps(&report.outlook);
     for (reason, number) in [
         ("names_per_pod", records.evicted_names_per_pod),
         ("addresses_per_name", records.evicted_addresses_per_name),
@@ -210,6 +239,18 @@ pub fn report(report: &Report) {
     counter!("egret_enforcer_records_protected_total").absolute(records.protected);
     counter!("egret_enforcer_records_lapsed_forgotten_total").absolute(records.forgotten_lapsed);
     counter!("egret_enforcer_observations_unattributed_total").absolute(records.unattributed);
+}
+
+fn gaps(outlook: &Outlook) {
+    for kind in GapKind::ALL {
+        let number = outlook.gaps.iter().filter(|gap| gap.kind == kind).count();
+        let name = if kind.is_fast_path() {
+            "egret_enforcer_fast_paths"
+        } else {
+            "egret_enforcer_unjudged"
+        };
+        gauge!(name, "kind" => kind.word()).set(as_gauge(number));
+    }
 }
 
 /// Rules that have a series of their own: who came first keeps it, so that no series ever falls.
@@ -282,7 +323,7 @@ fn describe() {
     );
 }
 
-const COUNTERS: [(&str, &str); 15] = [
+const COUNTERS: [(&str, &str); 18] = [
     (
         "egret_enforcer_verdicts_total",
         "Packets that were judged: the first of each allowed connection, and every refused one, by tier, action and direction.",
@@ -303,6 +344,18 @@ const COUNTERS: [(&str, &str); 15] = [
     (
         "egret_enforcer_kernel_repairs_total",
         "Differences between the kernel and what it should hold that were repaired, by kind.",
+    ),
+    (
+        "egret_enforcer_restored_chains_total",
+        "Chains that were written or removed, of both families: only what changed.",
+    ),
+    (
+        "egret_enforcer_restored_bytes_total",
+        "Octets that were handed to iptables-restore and ip6tables-restore.",
+    ),
+    (
+        "egret_enforcer_events_total",
+        "Denied packets by what became of telling them: told, withheld (read, and more than is told), suppressed (more than the kernel tells), lost, unwritten, foreign (not ours).",
     ),
     (
         "egret_enforcer_flows_revoked_total",
@@ -342,7 +395,7 @@ const COUNTERS: [(&str, &str); 15] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 18] = [
+const GAUGES: [(&str, &str); 23] = [
     (
         "egret_enforcer_ready",
         "1 when the kernel is as the policies say, else 0; /readyz has the reasons.",
@@ -380,6 +433,10 @@ const GAUGES: [(&str, &str); 18] = [
         "egret_enforcer_record_addresses_per_name_limit",
         "The most addresses that a name may have for one pod.",
     ),
+    (
+        "egret_enforcer_events_listening",
+        "1 while the kernel is listened to for denied packets.",
+    ),
     ("egret_enforcer_source_files", "Manifest files that were read."),
     (
         "egret_enforcer_source_bad_files",
@@ -401,7 +458,23 @@ const GAUGES: [(&str, &str); 18] = [
         "egret_enforcer_held_answers",
         "Answers that the connected dnsds hold, as they told last.",
     ),
+    (
+        "egret_enforcer_rules_in_front",
+        "Rules of others in front of ours by which packets may pass unjudged.",
+    ),
+    (
+        "egret_enforcer_foreign_mark_rules",
+        "Rules of others that write bits of the connection mark that are ours.",
+    ),
     ("egret_enforcer_link_peers", "Connected dnsds."),
+    (
+        "egret_enforcer_fast_paths",
+        "Flowtables, and tc filters and BPF programs on pods' links, which may lead packets past the rules.",
+    ),
+    (
+        "egret_enforcer_unjudged",
+        "Bridges whose ports reach each other unseen, pods' interfaces that lead past the node, and what could not be looked at.",
+    ),
     (
         "egret_enforcer_link_peers_limit",
         "The most dnsds that may be connected.",

@@ -12,8 +12,9 @@ use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS,
 use egret_enforcer::backend::netfilter::names::PodChains;
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
 use egret_enforcer::backend::netfilter::restore::Change as Restore;
+use egret_enforcer::backend::netfilter::unknown::Closed;
 use egret_kernel::Family;
-use egret_kernel::iptables::{Hook, InterfaceName};
+use egret_kernel::iptables::{Hook, InterfaceName, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
     DirectionRules, NodeRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, TierRules,
@@ -99,11 +100,12 @@ fn around(family: Family, sets: &BTreeMap<SetId, SetKind>) -> Surroundings<'_> {
         family,
         sets,
         interfaces: &[],
+        tells: false,
     }
 }
 
 fn text(rules: &PodRules, sets: &BTreeMap<SetId, SetKind>, family: Family, attached: &[Attached]) -> String {
-    let mut rewrite = dispatch::shared(attached, None, masks(), DenyAction::Drop, family);
+    let mut rewrite = dispatch::shared(attached, &Closed::default(), None, masks(), DenyAction::Drop, family);
     rewrite.extend(render::pod(rules, marks(5), around(family, sets)));
     let jumps = [(Hook::Forward, 0), (Hook::Input, 1)].into();
     Restore {
@@ -161,6 +163,31 @@ fn on_a_shared_interface_the_address_is_asked_as_well() {
         "bridge-6.rules",
         &text(&rules, &sets(), Family::V6, &attached(&rules, Port::Shared)),
     );
+}
+
+/// Behind the lines of the pods that are known: one whose chains are refused, an interface by which the node is reached
+/// though its name is as a pod's, and where pods are that nobody knows.
+#[test]
+fn what_is_no_known_pods_is_closed_behind_the_known_ones() {
+    let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
+    let refused = pod("refused", &["10.0.0.3", "fd00::3"], Vec::new(), Vec::new());
+    let closed = Closed {
+        pods: attached(&refused, |_| Port::Own(InterfaceName::new("other7").unwrap())),
+        spared: vec![InterfaceName::new("veth-up").unwrap()],
+        interfaces: ["veth+", "cni0"]
+            .map(|pattern| InterfacePattern::new(pattern).unwrap())
+            .to_vec(),
+    };
+    let shared = |name| Port::Shared(name);
+    for (family, name) in [(Family::V4, "unknown-4.rules"), (Family::V6, "unknown-6.rules")] {
+        let attached = attached(&rules, shared);
+        let rewrite = dispatch::shared(&attached, &closed, None, masks(), DenyAction::Drop, family);
+        let restore = Restore {
+            rewrite,
+            ..Restore::default()
+        };
+        assert_golden(name, &restore.render());
+    }
 }
 
 #[test]
@@ -254,6 +281,7 @@ fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes
     for (family, own) in [(Family::V4, "10.0.0.1/32"), (Family::V6, "fd00::1/128")] {
         let around = Surroundings {
             interfaces: &interfaces,
+            tells: false,
             ..around(family, &known)
         };
         let chains = render::pod(&rules, marks(5), around);
@@ -275,6 +303,7 @@ fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes
             marks(5),
             Surroundings {
                 interfaces: &[],
+                tells: false,
                 ..around
             },
         );
@@ -324,9 +353,10 @@ fn text_for_clients_outside(family: Family, by_ipvs: bool) -> String {
         family,
         sets: &known,
         interfaces: &[],
+        tells: false,
     };
     let attached = attached(&rules, Port::Own);
-    let mut rewrite = dispatch::shared(&attached, Some(exposed), masks(), DenyAction::Drop, family);
+    let mut rewrite = dispatch::shared(&attached, &Closed::default(), Some(exposed), masks(), DenyAction::Drop, family);
     rewrite.extend(render::exposed(&for_clients_outside(), around));
     Restore {
         rewrite,

@@ -3,9 +3,12 @@
 
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_shared::link::Interest;
+use egret_shared::name::DnsName;
 use egret_shared::observation::Observation;
+use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
@@ -24,6 +27,8 @@ mod work;
 pub use settings::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
 
 pub use work::Work;
+
+pub use crate::index::Owner;
 
 use engine::Engine;
 
@@ -122,6 +127,20 @@ impl<State> Compiler<State> {
     #[must_use]
     pub fn work(&self) -> Work {
         self.engine.work()
+    }
+
+    /// The names for which a pod was told an address, live or over: what ended last, or has not ended, first.
+    #[must_use]
+    pub fn names_told(&self, pod: &PodKey, address: IpAddr, most: usize) -> Vec<Arc<DnsName>> {
+        let mut names = self.engine.records.names_told(pod, address);
+        names.truncate(most);
+        names
+    }
+
+    /// Whose address it is, in the whole cluster.
+    #[must_use]
+    pub fn owner(&self, address: IpAddr) -> Option<Owner> {
+        self.engine.index.whose(address)
     }
 
     /// Whether no name opens an address: it is configured, or a node's, the API server's or a Service's.

@@ -8,7 +8,7 @@ use egret_shared::pod::PodKey;
 
 use crate::compiler::DnsStandIn;
 use crate::model::cluster::{Namespace, Node, Pod};
-use crate::model::{Labels, NamespaceSelector, Selector};
+use crate::model::{Enforcement, Labels, NamespaceSelector, Selector};
 
 mod claims;
 mod by_label;
@@ -45,6 +45,16 @@ pub(crate) struct Index {
 struct NamespaceLabels {
     labels: Labels,
     has_object: bool,
+    enforcement: Enforcement,
+}
+
+/// Whose an address is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A pod's.
+    Pod(PodKey),
+    /// A node's, and of the pods on its network.
+    Node(Arc<str>),
 }
 
 /// A pod that counts: it lives, is not on the node's network, and the addresses are its own.
@@ -52,6 +62,8 @@ struct NamespaceLabels {
 pub(crate) struct LivePod<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) namespace: &'a Labels,
+    /// Of its namespace.
+    pub(crate) enforcement: Enforcement,
     pub(crate) addresses: &'a [IpAddr],
 }
 
@@ -77,10 +89,12 @@ impl Index {
 
     /// A pod that counts, by its key.
     pub(crate) fn live(&self, key: &PodKey) -> Option<LivePod<'_>> {
+        let namespace = self.namespaces.get(key.namespace())?;
         Some(LivePod {
             addresses: self.live.get(key)?,
             pod: self.pods.get(key)?,
-            namespace: &self.namespaces.get(key.namespace())?.labels,
+            namespace: &namespace.labels,
+            enforcement: namespace.enforcement,
         })
     }
 
@@ -153,6 +167,20 @@ impl Index {
         self.claims.owner(address, &self.pods)
     }
 
+    /// Whose address this is.
+    pub(crate) fn whose(&self, address: IpAddr) -> Option<Owner> {
+        let address = address.to_canonical();
+        if self.is_node_address(address) {
+            let mut names = self.node_names().into_iter();
+            let has = |name: &Arc<str>| {
+                self.addresses_of_node(name)
+                    .any(|one| one.to_canonical() == address)
+            };
+            return names.find(has).map(Owner::Node);
+        }
+        self.owner(address).cloned().map(Owner::Pod)
+    }
+
     /// Puts a pod in, or with `None` takes it out; returns the pods that may look different now.
     pub(crate) fn set_pod(&mut self, key: &PodKey, pod: Option<Pod>) -> BTreeSet<PodKey> {
         let before = self.pods.remove(key);
@@ -187,6 +215,7 @@ impl Index {
             |namespace| NamespaceLabels {
                 labels: namespace.labels,
                 has_object: true,
+                enforcement: namespace.enforcement,
             },
         );
         let before = self.namespaces.remove(name);
@@ -196,8 +225,8 @@ impl Index {
         self.namespaces_by_label.insert(name, &entry.labels);
         self.namespaces.insert(Arc::clone(name), entry);
         self.forget_namespace(name);
-        let after = self.namespaces.get(name).map(|now| &now.labels);
-        if before.as_ref().map(|before| &before.labels) == after {
+        let counts = |entry: &NamespaceLabels| (entry.labels.clone(), entry.enforcement);
+        if before.as_ref().map(counts) == self.namespaces.get(name).map(counts) {
             return BTreeSet::new();
         }
         self.dns.note_namespace(name);
@@ -276,6 +305,7 @@ impl NamespaceLabels {
         Self {
             labels: Labels::from_iter([(DEFAULT_LABEL, name)]),
             has_object: false,
+            enforcement: Enforcement::Enforced,
         }
     }
 }

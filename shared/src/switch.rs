@@ -106,8 +106,34 @@ switches! {
     RejectExposure = "reject-exposure",
     /// Errors about a flow pass, those of the path's MTU among them.
     PassErrors = "pass-errors",
+    /// A pod that is not known yet is closed.
+    CloseUnknown = "close-unknown",
     /// Neighbour discovery passes, whatever is denied.
     PassNeighbours = "pass-neighbours",
+    /// What others do to rules and sets is noticed at once.
+    Notice = "notice",
+    /// What leads packets past the rules is told.
+    NameFastPaths = "name-fast-paths",
+    /// All cables into a pod's namespace are the pod's.
+    FollowCables = "follow-cables",
+    /// Interfaces that lead past the node are guarded inside the pod.
+    GuardInside = "guard-inside",
+    /// A pod on a bridge is known by its port.
+    KnowPorts = "know-ports",
+    /// What goes from port to port of a bridge is judged where that is asked for.
+    JudgeBridges = "judge-bridges",
+    /// The jumps stand in front of what others have.
+    JumpInFront = "jump-in-front",
+    /// The rules go to the flavour of iptables to which the kubelet goes.
+    FollowFlavour = "follow-flavour",
+    /// Who writes marks of ours is looked for.
+    CheckMarks = "check-marks",
+    /// What is denied is told.
+    TellDenied = "tell-denied",
+    /// … not more than so often.
+    LimitTelling = "limit-telling",
+    /// A refused sender is told, where that is wanted.
+    TellSender = "tell-sender",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
 }

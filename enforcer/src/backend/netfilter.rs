@@ -5,6 +5,7 @@
 //! goes, a policy changes its rules, or open connections are to be asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
@@ -14,6 +15,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
+use super::outlook::Outlook;
 use super::{Backend, BackendError, Ended, Pending, Standing, VerdictCounters};
 use crate::node::{Locate, Location};
 
@@ -24,27 +26,42 @@ pub mod tally;
 pub mod names;
 pub mod marks;
 pub mod cleanup;
+pub mod denials;
+pub mod unknown;
 mod generations;
 mod sets;
 mod members;
 mod table;
 mod program;
 mod totals;
-mod neighbours;
+mod drift;
+pub mod neighbours;
+pub mod place;
+mod vigil;
+mod moving;
 mod lapsed;
 mod revocation;
 mod judge;
 mod pod_sockets;
+mod inside;
+mod lookout;
+mod view;
 
+use denials::{Denials, Telling};
 use dispatch::{Attached, DenyAction, Exposed, Port};
 use generations::Generations;
+use lookout::Lookout;
+use drift::Drift;
 use marks::{Generation, Marks};
 use names::PodChains;
+use place::JumpPlace;
 use render::{Chains, PodMarks, Surroundings};
 use revocation::Revocations;
 use sets::Sets;
 use table::Table;
 use totals::{Counters, Totals};
+use unknown::{Unknown, UnknownPods};
+use vigil::Vigil;
 
 /// How the backend is to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +72,26 @@ pub struct Settings {
     pub marks: Marks,
     /// What a sender is told.
     pub deny: DenyAction,
+    /// How the kernel tells of what is denied; none where it does not.
+    pub telling: Option<Telling>,
+}
+
+/// How it lives with others in the packet filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// Where our jumps stand among the rules of others.
+    pub jump: JumpPlace,
+    /// Whether the rules go to the other flavour of iptables when the kubelet does.
+    pub follows_flavour: bool,
+    /// Rules of others that write our bits of the connection mark, and are known and accepted.
+    pub accepted_marks: Vec<String>,
 }
 
 /// The backend.
 #[derive(Debug)]
 pub struct Netfilter {
     settings: Settings,
+    beside: Beside,
     locate: Box<dyn Locate>,
     sets: Sets,
     tables: [Table; 2],
@@ -75,7 +106,26 @@ pub struct Netfilter {
     /// The lines of the totals that the kernel holds.
     written_totals: Option<Vec<(u64, String)>>,
     revocations: Revocations,
+    vigil: Vigil,
+    /// Why our rules are in a flavour in which they should not be.
+    stranded: Option<String>,
+    written: Written,
+    unknown: Unknown,
+    denials: Denials,
+    /// From the first batch on.
+    lookout: Option<Lookout>,
     phase: Phase,
+}
+
+/// What was handed to `iptables-restore` and `ip6tables-restore` so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Calls of one of them.
+    pub restores: u64,
+    /// Chains that were written or removed.
+    pub chains: u64,
+    /// Octets.
+    pub bytes: u64,
 }
 
 /// Whether what is wanted is known.
@@ -115,6 +165,11 @@ impl Netfilter {
         let counters = Arc::new(Counters::new([tables[0].programs(), tables[1].programs()]));
         Ok(Self {
             settings,
+            beside: Beside {
+                jump: JumpPlace::Insert,
+                follows_flavour: false,
+                accepted_marks: Vec::new(),
+            },
             locate,
             sets,
             generations: Generations::new(settings.marks),
@@ -126,8 +181,47 @@ impl Netfilter {
             broken: None,
             written_totals: None,
             revocations: Revocations::default(),
+            vigil: Vigil::default(),
+            stranded: None,
+            written: Written::default(),
+            unknown: Unknown::default(),
+            denials: Denials::default(),
+            lookout: None,
             phase: Phase::Adopting { had_state: false },
         })
+    }
+
+    /// Closes pods that nobody knows yet as this says. Without it their interfaces are nobody's.
+    #[must_use]
+    pub fn with_unknown_pods(self, pods: UnknownPods) -> Self {
+        Self {
+            unknown: Unknown::of(pods),
+            ..self
+        }
+    }
+
+    /// Lives with others as this says. Without it the jumps are at the head, and the flavour stays.
+    #[must_use]
+    pub fn beside(mut self, beside: Beside) -> Self {
+        let jump = if is_off(Switch::JumpInFront) { JumpPlace::Append } else { beside.jump };
+        let beside = Beside { jump, ..beside };
+        for table in &mut self.tables {
+            table.place = jump;
+        }
+        self.accept_marks(beside.accepted_marks.clone());
+        Self { beside, ..self }
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub const fn written(&self) -> Written {
+        self.written
+    }
+
+    /// Says here what is denied and why, for who listens to the kernel.
+    #[must_use]
+    pub fn telling(self, denials: Denials) -> Self {
+        Self { denials, ..self }
     }
 
     /// The first batch: everything is wanted at once and compared with what an earlier life left.
@@ -139,7 +233,16 @@ impl Netfilter {
         let shrunk = self.sets.settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
+        self.unknown.has_policies = Some(batch.has_policies.unwrap_or(false));
+        self.unknown.look_around(self.locate.as_mut());
+        self.tell_open_interfaces();
+        let had_pods = !self.generations.is_empty();
         self.generations.retain(self.pods.keys().map(PodChains::of));
+        let unknown = self.pods.values().map(|local| &local.rules).filter(|rules| {
+            let is_known = |direction| self.generations.has(rules, direction);
+            had_pods && !Direction::ALL.into_iter().any(is_known)
+        });
+        let strangers: BTreeSet<PodKey> = unknown.map(|rules| rules.pod.clone()).collect();
         self.phase = Phase::InForce;
         let stale = self.stale_directions(&shrunk);
         let before = self.renew(&stale);
@@ -152,8 +255,12 @@ impl Netfilter {
             }
         }
         self.program_and_carry(&before);
-        self.revocations.start(self.pods.keys().cloned());
+        self.leave_the_other();
+        let rules = self.pods.values().map(|local| &local.rules);
+        self.revocations
+            .start(rules, |rules| strangers.contains(&rules.pod));
         self.sweep();
+        self.look_out();
         self.standing(standing)
     }
 
@@ -168,24 +275,31 @@ impl Netfilter {
         self.revocations.note(batch, &self.pods);
         let touches_rules = !(batch.rules_replaced.is_empty()
             && batch.node_rules.is_none()
+            && batch.has_policies.is_none()
             && batch.pods_removed.is_empty()
             && batch.reevaluate.is_empty());
         if touches_rules {
+            let others = self.other_runs(&batch.rules_replaced);
             self.replace(&batch.rules_replaced);
             self.replace_node_rules(batch.node_rules.as_ref());
+            self.unknown.has_policies = batch.has_policies.or(self.unknown.has_policies);
+            self.tell_open_interfaces();
             self.remove(&batch.pods_removed);
             let mut before = Vec::new();
             if !is_off(Switch::Generation) {
-                let asked = batch
-                    .reevaluate
-                    .iter()
+                let reevaluated = batch.reevaluate.iter().cloned();
+                let asked = reevaluated
+                    .chain(others.iter().cloned())
                     .filter(|(pod, _)| self.pods.contains_key(pod))
-                    .cloned()
                     .collect();
                 before = self.renew(&asked);
+                before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
                 self.revocations.ask(asked);
             }
             self.program_and_carry(&before);
+            self.look_out();
+        } else {
+            self.look_out_for_members(batch);
         }
         if !batch.sets_destroyed.is_empty() {
             self.sets.unwant(&batch.sets_destroyed);
@@ -194,7 +308,20 @@ impl Netfilter {
         self.standing(Standing::default())
     }
 
+    /// Pods that took the place of others of the same name: nothing that was allowed to those is allowed to these.
+    fn other_runs(&self, replaced: &[PodRules]) -> Vec<(PodKey, Direction)> {
+        let is_another = |rules: &&PodRules| {
+            let before = self.pods.get(&rules.pod);
+            before.is_some_and(|local| revocation::is_another_run(&local.rules, rules))
+        };
+        let others = replaced.iter().filter(is_another);
+        others
+            .flat_map(|rules| Direction::ALL.map(|direction| (rules.pod.clone(), direction)))
+            .collect()
+    }
+
     fn replace(&mut self, replaced: &[PodRules]) {
+        self.locate.look_again();
         for rules in replaced {
             let place = self.locate.locate(&rules.addresses);
             self.pods.insert(
@@ -284,6 +411,7 @@ impl Netfilter {
                         family: table.family(),
                         sets: &sets,
                         interfaces: &interfaces,
+                        tells: self.settings.telling.is_some(),
                     };
                     table.holds(&render::direction(&local.rules, direction, marks, around))
                 });
@@ -298,7 +426,8 @@ impl Netfilter {
     /// What the tables are to hold now.
     fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
         let sets = self.sets.available();
-        let attached = self.attached(without);
+        let attached = self.attached(|pod| !without.contains(pod));
+        let closed = self.closed(without);
         let exposed = self.node_rules.as_ref().map(|_| Exposed {
             unmarked: self.settings.marks.unmarked(Direction::Egress),
             by_ipvs: dispatch::has_ipvs(),
@@ -306,16 +435,21 @@ impl Netfilter {
         for table in &mut self.tables {
             let mut wanted = dispatch::shared(
                 &attached,
+                &closed,
                 exposed,
                 self.settings.marks,
                 self.settings.deny,
                 table.family(),
             );
+            if self.settings.telling.is_some() {
+                denials::tell_of_shared(&mut wanted, self.settings.marks);
+            }
             if let Some(rules) = &self.node_rules {
                 let around = Surroundings {
                     family: table.family(),
                     sets: &sets,
                     interfaces: &[],
+                    tells: self.settings.telling.is_some(),
                 };
                 wanted.extend(render::exposed(rules, around));
             }
@@ -324,17 +458,24 @@ impl Netfilter {
                     family: table.family(),
                     sets: &sets,
                     interfaces: &local.interfaces(),
+                    tells: self.settings.telling.is_some(),
                 };
                 if let Some(marks) = self.generations.marks(PodChains::of(pod)) {
                     wanted.extend(render::pod(&local.rules, marks, around));
                 }
             }
+            if let Some(telling) = self.settings.telling {
+                wanted.extend(denials::chains(&wanted, telling));
+            }
             table.want(wanted);
+        }
+        if self.settings.telling.is_some() {
+            self.denials.want(&self.tables);
         }
     }
 
     /// Pods with an interface, and whether it is theirs alone.
-    fn attached(&self, without: &BTreeSet<PodKey>) -> Vec<Attached> {
+    fn attached(&self, which: impl Fn(&PodKey) -> bool) -> Vec<Attached> {
         let mut users: BTreeMap<&InterfaceName, usize> = BTreeMap::new();
         for location in self
             .pods
@@ -348,15 +489,18 @@ impl Netfilter {
             let is_shared =
                 location.is_bridge || users.get(&location.interface).is_some_and(|users| *users > 1);
             let name = location.interface.clone();
-            if is_shared {
-                Port::Shared(name)
-            } else {
-                Port::Own(name)
+            match &location.port {
+                Some(port) => Port::Of {
+                    bridge: name,
+                    port: port.clone(),
+                },
+                None if is_shared => Port::Shared(name),
+                None => Port::Own(name),
             }
         };
         self.pods
             .iter()
-            .filter(|(pod, _)| !without.contains(*pod))
+            .filter(|(pod, _)| which(pod))
             .filter_map(|(pod, local)| {
                 let interfaces = local.place.as_ref().ok()?.iter().map(port).collect();
                 Some(Attached {
@@ -420,18 +564,22 @@ impl Netfilter {
         );
         Standing {
             pending,
-            broken: self.broken.clone(),
+            broken: self.broken.clone().or_else(|| self.stranded.clone()),
+            bypassed_by: self
+                .tables
+                .iter()
+                .flat_map(|table| table.in_front.iter().cloned())
+                .collect(),
+            foreign_marks: self.foreign_marks().to_vec(),
             ..standing
         }
     }
 
-    fn read_tables(&mut self) -> Result<BTreeMap<&'static str, u64>, BackendError> {
-        let mut drift = BTreeMap::new();
+    fn read_tables(&mut self, now: Timestamp) -> Result<[Drift; 2], BackendError> {
+        self.note_fingerprints();
         let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
-        for (table, listing) in self.tables.iter_mut().zip(&listings) {
-            add(&mut drift, table.resync(listing));
-        }
-        Ok(drift)
+        let [one, other] = &mut self.tables;
+        Ok([one.resync(&listings[0], now), other.resync(&listings[1], now)])
     }
 }
 
@@ -444,18 +592,12 @@ impl Backend for Netfilter {
         if is_off(Switch::AdoptKernel) {
             self.remove_everything()?;
         }
-        for rule in neighbours::foreign_writers(self.settings.flavour, self.settings.marks) {
-            tracing::warn!(
-                rule,
-                "another agent writes bits of the connection mark that are ours: choose other mark masks"
-            );
-        }
         self.sets
             .resync(now)
             .map_err(|error| BackendError::new("cannot list the sets", error))?;
         let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
         for (table, listing) in self.tables.iter_mut().zip(&listings) {
-            table.resync(listing);
+            table.resync(listing, now);
         }
         let totals = Totals::of_listing(&listings[0]);
         self.written_totals = listings[0]
@@ -463,17 +605,26 @@ impl Backend for Netfilter {
             .map(|_| totals.lines());
         *self.counters.lock() = totals;
         self.generations.adopt(self.tables[0].chains.programmed());
-        let had_state = !self.sets.is_empty()
+        let had_state = self.adopt_from_the_other()?
+            || !self.sets.is_empty()
             || self
                 .tables
                 .iter()
-                .any(|table| !table.chains.programmed().is_empty());
+                .flat_map(|table| table.chains.programmed().keys())
+                .any(|chain| !names::is_of_no_rules(chain) && !names::is_told(chain));
         self.phase = Phase::Adopting { had_state };
         Ok(())
     }
 
     fn is_in_force(&self) -> bool {
         matches!(self.phase, Phase::Adopting { had_state: true } | Phase::InForce)
+    }
+
+    fn close_unknown(&mut self) -> Result<bool, BackendError> {
+        match self.phase {
+            Phase::Adopting { had_state: false } => self.close_before_the_first_batch(),
+            Phase::Adopting { had_state: true } | Phase::InForce => Ok(false),
+        }
     }
 
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
@@ -487,7 +638,8 @@ impl Backend for Netfilter {
         if self.phase != Phase::InForce {
             return Standing::default();
         }
-        let mut moved = false;
+        self.locate.look_again();
+        let mut moved = self.unknown.look_around(self.locate.as_mut());
         for local in self.pods.values_mut() {
             let place = self.locate.locate(&local.rules.addresses);
             moved |= local.place != place;
@@ -496,7 +648,15 @@ impl Backend for Netfilter {
         if moved {
             self.program();
         }
+        self.look_out();
         self.standing(Standing::default())
+    }
+
+    fn look(&mut self, now: Timestamp) -> Option<String> {
+        match self.phase {
+            Phase::InForce => self.look_around(now),
+            Phase::Adopting { .. } => None,
+        }
     }
 
     fn reconcile(&mut self, now: Timestamp) -> Standing {
@@ -504,12 +664,13 @@ impl Backend for Netfilter {
             return Standing::default();
         }
         let mut standing = Standing::default();
+        self.follow_flavour(now);
         match self.sets.resync(now) {
-            Ok(drift) => add(&mut standing.repaired, drift),
+            Ok(drift) => drift.tell(&mut standing),
             Err(error) => self.broken = Some(error.to_string()),
         }
-        match self.read_tables() {
-            Ok(drift) => add(&mut standing.repaired, drift),
+        match self.read_tables(now) {
+            Ok(drifts) => drifts.into_iter().for_each(|drift| drift.tell(&mut standing)),
             Err(error) => {
                 self.broken = Some(error.to_string());
                 return self.standing(standing);
@@ -525,14 +686,32 @@ impl Backend for Netfilter {
         let stale = stale.collect();
         let before = self.renew(&stale);
         self.program_and_carry(&before);
+        self.leave_the_other();
         self.revocations.ask(stale);
         self.revocations.look_again();
         self.sweep();
+        self.look_out();
         self.standing(standing)
     }
 
     fn end_forbidden(&mut self) -> Ended {
         self.revoke()
+    }
+
+    fn pod_behind(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
+        let is_behind = |local: &Local| {
+            let mut places = local.place.iter().flatten();
+            places.any(|place| place.interface.as_str() == interface)
+        };
+        let mut there: Vec<_> = self.pods.iter().filter(|(_, local)| is_behind(local)).collect();
+        if there.len() > 1 {
+            there.retain(|(_, local)| local.rules.addresses.contains(&address));
+        }
+        there.first().map(|(pod, _)| (*pod).clone())
+    }
+
+    fn outlook(&self) -> Outlook {
+        self.lookout.as_ref().map(Lookout::outlook).unwrap_or_default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -593,6 +772,7 @@ impl Location {
         Self {
             interface,
             is_bridge: false,
+            port: None,
         }
     }
 }

@@ -4,13 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use egret_kernel::iptables::InterfacePattern;
 use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
-use super::value::{BackendKind, FlavourChoice, Opened, OwnNode, Source, Span};
+use super::value::{BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span};
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::MarkMask;
+use crate::backend::netfilter::place::JumpPlace;
 
 /// Makes the kernel of a node agree with the network policies that concern its pods.
 ///
@@ -92,18 +94,43 @@ pub struct Written {
     /// What the sender of a refused packet is told [default: drop]
     #[arg(long, value_name = "ACTION")]
     pub deny_action: Option<DenyAction>,
+    /// What happens to a pod that is not known yet [default: deny once there is any policy, or nobody knows whether]
+    #[arg(long, value_name = "WHAT")]
+    pub on_unknown_pod: Option<OnUnknownPod>,
+    /// Where pods are that are not known yet, as iptables names interfaces: a + at the end is any ending, and bridges
+    /// of known pods need not be named [default: veth+ cali+ gke+ eni+ azv+ cni0 cbr0 kube-bridge]
+    #[arg(long, value_name = "INTERFACES", num_args = 1..)]
+    pub pod_interfaces: Option<Vec<PodInterfaces>>,
+    /// Where each denied packet is told as a line of JSON: stdout, a path, or off [default: off]
+    #[arg(long, value_name = "WHERE")]
+    pub events: Option<EventsTo>,
+    /// Packets that are told a second, of each reason to deny: 1 to 1000; of all together, ten times as many [default: 10]
+    #[arg(long, value_name = "COUNT")]
+    pub events_per_second: Option<u32>,
+    /// The NFLOG group by which the kernel tells of them: 1 to 65535 [default: 9254]
+    #[arg(long, value_name = "GROUP")]
+    pub events_group: Option<u16>,
     /// Bits of the connection mark for egress; not 0x80 (AWS VPC CNI) [default: 0x07ff0000]
     #[arg(long, value_name = "MASK")]
     pub egress_mark_mask: Option<MarkMask>,
     /// Bits of the connection mark for ingress [default: 0xf8003f00]
     #[arg(long, value_name = "MASK")]
     pub ingress_mark_mask: Option<MarkMask>,
-    /// How often the kernel is compared with what it should hold, and repaired; 0s for never [default: 60s]
+    /// Start though rules of others write these bits: flows may then look allowed that are not [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub allow_foreign_marks: Option<bool>,
+    /// Where our jumps stand in FORWARD and INPUT: insert, in front of what others have, or append, behind it [default: insert]
+    #[arg(long, value_name = "PLACE")]
+    pub jump: Option<JumpPlace>,
+    /// How often the kernel is compared with what it should hold, and repaired; 0s for never, nor out of turn [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub resync: Option<Span>,
     /// Single rules with a series of their own in /metrics [default: 0]
     #[arg(long, value_name = "COUNT")]
     pub rule_metrics: Option<usize>,
+    /// Whether policies are enforced on this node, or only asked what they would deny [default: enforce]
+    #[arg(long, value_name = "HOW")]
+    pub enforcement: Option<Enforce>,
     /// What a pod that a NetworkPolicy isolates may ask of its own node [default: allow]
     #[arg(long, value_name = "WHAT")]
     pub pod_to_own_node: Option<OwnNode>,
@@ -157,6 +184,15 @@ pub(super) fn usually_protected() -> Vec<IpNet> {
         .to_vec()
 }
 
+/// What CNI plugins call the node's end of a pod's cable, or the bridge that it is plugged into, and hardly anybody
+/// else calls anything: ptp (and kindnet), Calico, GKE, the AWS VPC CNI, Azure; bridge (and flannel), kubenet,
+/// kube-router.
+pub(super) fn usual_pod_interfaces() -> Vec<InterfacePattern> {
+    ["veth+", "cali+", "gke+", "eni+", "azv+", "cni0", "cbr0", "kube-bridge"]
+        .map(|pattern| InterfacePattern::new(pattern).expect("these are patterns"))
+        .to_vec()
+}
+
 impl Written {
     /// These fields, and `below` where nothing was written.
     #[must_use]
@@ -171,10 +207,18 @@ impl Written {
             state_objects: self.state_objects.or(below.state_objects),
             iptables: self.iptables.or(below.iptables),
             deny_action: self.deny_action.or(below.deny_action),
+            events: self.events.or(below.events),
+            events_per_second: self.events_per_second.or(below.events_per_second),
+            events_group: self.events_group.or(below.events_group),
+            on_unknown_pod: self.on_unknown_pod.or(below.on_unknown_pod),
+            pod_interfaces: self.pod_interfaces.or(below.pod_interfaces),
             egress_mark_mask: self.egress_mark_mask.or(below.egress_mark_mask),
             ingress_mark_mask: self.ingress_mark_mask.or(below.ingress_mark_mask),
+            allow_foreign_marks: self.allow_foreign_marks.or(below.allow_foreign_marks),
+            jump: self.jump.or(below.jump),
             resync: self.resync.or(below.resync),
             rule_metrics: self.rule_metrics.or(below.rule_metrics),
+            enforcement: self.enforcement.or(below.enforcement),
             pod_to_own_node: self.pod_to_own_node.or(below.pod_to_own_node),
             dns_address: self.dns_address.or(below.dns_address),
             dns_service: self.dns_service.or(below.dns_service),

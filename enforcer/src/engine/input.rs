@@ -7,6 +7,7 @@ use egret_policies::compiler::Event;
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use tokio::sync::mpsc;
 
+use super::meeting::Meetings;
 use super::report::{Answer, SourceState, What};
 
 /// Something that happened.
@@ -31,10 +32,14 @@ pub enum Input {
     PeerLeft(PeerId),
     /// Links, addresses or routes changed.
     LinksChanged,
+    /// Somebody else changed what is ours in the kernel.
+    ChangedByOthers(String),
     /// The kernel is to be compared so often.
     SetResync(Duration),
     /// An operator asks.
     Ask(Question),
+    /// Somebody tells of denied packets, and asks who met.
+    Meet(Meetings),
     /// The end.
     Stop,
 }

@@ -15,7 +15,7 @@ use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Batch, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch, PodRules,
+    Audit, Batch, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch, PodRules,
     PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
@@ -98,6 +98,7 @@ pub(crate) fn backend(flavour: Flavour, locate: impl Locate + 'static) -> Netfil
             flavour,
             marks,
             deny: DenyAction::Drop,
+            telling: None,
         },
         Box::new(locate),
     )
@@ -182,6 +183,7 @@ pub(crate) fn pod(
     ingress: Vec<TierRules>,
 ) -> PodRules {
     PodRules {
+        audit: Audit::default(),
         pod: PodKey::new("default", name),
         uid: None,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),

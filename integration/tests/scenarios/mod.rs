@@ -21,11 +21,16 @@ mod identity;
 mod expiry;
 mod restarts;
 mod changes;
+mod unknown;
 mod rules;
 mod protocols;
 mod dns;
 mod services;
 mod exposure;
+mod neighbours;
+mod reuse;
+mod interfaces;
+mod events;
 mod cgroups;
 
 use stage::Told;
@@ -98,6 +103,9 @@ macro_rules! with_every_scenario {
             changes: a_program_learns_at_once_that_its_connection_is_forbidden without Revoke;
             changes: a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more without Revoke;
             changes: a_bad_policy_file_is_named_and_what_worked_stays_in_force without KeepLastGood;
+            unknown: a_new_pod_sends_nothing_before_its_policy_is_in_force without CloseUnknown;
+            unknown: a_node_that_booted_without_its_source_closes_pods_until_it_answers without CloseUnknown;
+            unknown: a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known without CloseUnknown;
             rules: a_port_range_holds_at_its_edges_in_both_directions_and_families without MatchPorts;
             rules: an_exception_of_an_ip_block_is_refused without HonourExcept;
             rules: selectors_choose_who_may_reach_whom without MatchPeers;
@@ -111,6 +119,11 @@ macro_rules! with_every_scenario {
             protocols: fragments_share_the_verdict_of_their_datagram without MatchPorts;
             protocols: a_port_of_the_host_is_judged_as_the_port_of_the_container without MatchPorts;
             dns: dns_rules_that_were_written_for_kube_dns_go_on_working without StandIn;
+            neighbours: what_others_flush_is_put_right_within_five_seconds_and_it_is_said_whose_doing_it_was without Notice;
+            neighbours: what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon without Notice;
+            neighbours: what_others_accept_is_judged_first_and_where_it_is_not_that_is_said without JumpInFront;
+            neighbours: the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap without FollowFlavour;
+            neighbours: an_enforcer_refuses_to_start_where_others_write_its_marks without CheckMarks;
             exposure: a_service_leads_no_pod_to_what_is_denied without MatchPeers;
             exposure: a_client_outside_is_refused_where_a_service_leads_to_what_is_denied without RejectExposure;
             services: a_service_is_judged_by_the_pod_behind_it_and_its_port without MatchPeers;
@@ -118,6 +131,17 @@ macro_rules! with_every_scenario {
             services: a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere without MatchPeers;
             services: what_kube_proxy_accepts_is_judged_though_it_comes_later without Isolate;
             services: no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does without Hairpin;
+            reuse: a_pod_at_a_used_address_inherits_no_connection without Revoke;
+            reuse: a_pod_at_a_used_address_was_told_nothing without PerPodRecords;
+            reuse: what_was_open_before_the_first_start_is_judged without Revoke;
+            interfaces: a_second_cable_of_a_pod_is_judged_as_the_first without FollowCables;
+            interfaces: a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node without GuardInside;
+            interfaces: a_filter_on_a_pods_link_is_told_and_counted without NameFastPaths;
+            events: a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told without TellDenied;
+            events: a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached without TellDenied;
+            events: a_flood_is_told_in_few_lines_and_in_sums_that_are_right without LimitTelling;
+            events: a_refused_sender_hears_it_at_once_in_both_directions_and_families without TellSender;
+            events: a_client_outside_is_reset_when_its_open_connection_is_forbidden without TellSender;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
         }
     };

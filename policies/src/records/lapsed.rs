@@ -88,6 +88,14 @@ impl Lapsed {
         addresses
     }
 
+    /// The names of an address, each with its end.
+    pub(super) fn names_of(&self, address: IpAddr) -> impl Iterator<Item = (Timestamp, Arc<DnsName>)> {
+        let of_name = move |(name, ends): (&Arc<DnsName>, &BTreeMap<IpAddr, Timestamp>)| {
+            ends.get(&address).map(|ended| (*ended, Arc::clone(name)))
+        };
+        self.ends.iter().filter_map(of_name)
+    }
+
     /// All of them, the oldest first.
     pub(super) fn remembered(&self) -> impl Iterator<Item = RememberedRecord> {
         self.by_end.iter().map(|(ended, name, address)| RememberedRecord {

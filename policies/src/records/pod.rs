@@ -105,6 +105,15 @@ impl PodRecords {
         })
     }
 
+    /// The names of an address, live or over; what ends or ended last comes first.
+    pub(super) fn names_of(&self, address: IpAddr) -> Vec<Arc<DnsName>> {
+        let live = self.by_address.get(&address).into_iter().flatten();
+        let live = live.map(|(name, until)| (*until, Arc::clone(name)));
+        let mut names: Vec<_> = live.chain(self.lapsed.names_of(address)).collect();
+        names.sort_by(|one, other| other.cmp(one));
+        names.into_iter().map(|(_, name)| name).collect()
+    }
+
     /// What it was told of these addresses.
     pub(super) fn told_of(&self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
         if addresses

@@ -1,5 +1,10 @@
 //! Which packets are a pod's: by the interface that they come from or go to, whatever address they carry. Where
 //! several pods share an interface (a bridge), the address is asked as well.
+//!
+//! ```text
+//!  EGRET-FORWARD ─ revoked ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten, of no pod ▸ EGRET-E-n ─ EGRET-TO
+//!  EGRET-INPUT ─── neighbours ▸ return ─ revoked ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten ▸ EGRET-E-n
+//! ```
 
 use std::net::IpAddr;
 
@@ -8,7 +13,7 @@ use egret_kernel::Mark;
 use egret_kernel::Transport;
 use egret_kernel::iptables::Protocol;
 use egret_kernel::iptables::{
-    ChainName, ConnState, Hook, InterfaceName, Match, RejectWith, Rule as Line, Target,
+    ChainName, ConnState, Hook, InterfaceName, InterfacePattern, Match, RejectWith, Rule as Line, Target,
 };
 use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
@@ -18,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::marks::Marks;
 use super::names::{self, PodChains};
 use super::render::{Chains, replies};
+use super::unknown::{self, Closed};
 
 /// Where a pod is attached to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +43,14 @@ pub enum Port {
     Own(InterfaceName),
     /// It is shared with other pods.
     Shared(InterfaceName),
+    /// A bridge, and the port of it behind which the pod is alone. By which port a packet will leave is not known when it
+    /// is routed to the bridge, so what goes to the pod is known by its address.
+    Of {
+        /// The bridge.
+        bridge: InterfaceName,
+        /// Its port.
+        port: InterfaceName,
+    },
 }
 
 /// What a sender is told when its packet is refused.
@@ -85,33 +99,43 @@ impl Exposed {
 #[must_use]
 pub fn shared(
     pods: &[Attached],
+    closed: &Closed,
     exposed: Option<Exposed>,
     marks: Marks,
     deny: DenyAction,
     family: Family,
 ) -> Chains {
-    let egress = pods.iter().flat_map(|pod| lines(pod, Direction::Egress, family));
-    let ingress = pods.iter().flat_map(|pod| lines(pod, Direction::Ingress, family));
-    let judged = revoked(marks)
+    let ask = |chain: ChainName| std::iter::once(Line::to(Target::Jump(chain)));
+    let judged = Direction::ALL
+        .map(|direction| revoked(marks, direction))
         .into_iter()
         .chain(replies())
-        .chain(egress)
+        .chain(ask(names::from()))
         .chain(exposed.map(Exposed::rewritten));
     let output = exposed
         .and_then(Exposed::sent_by_ipvs)
         .map(|line| texts(replies().into_iter().chain([line])));
-    let (forward, input) = (judged.clone().chain(ingress), judged);
+    let (forward, input) = (judged.clone().chain(ask(names::to())), judged);
+    let by = |direction| texts(by_pod(pods, closed, direction, family));
     let mut chains = Chains::from([
         (names::forward().as_str().to_owned(), texts(forward)),
         (
             names::input().as_str().to_owned(),
             neighbours(family).chain(texts(input)).collect(),
         ),
+        (names::from().as_str().to_owned(), by(Direction::Egress)),
+        (names::to().as_str().to_owned(), by(Direction::Ingress)),
         (
             names::deny().as_str().to_owned(),
             texts(refusal(deny, family).into_iter()),
         ),
     ]);
+    if !closed.is_empty() {
+        chains.extend(Direction::ALL.map(|direction| {
+            let name = names::unknown(direction).as_str().to_owned();
+            (name, unknown::chain(direction, family))
+        }));
+    }
     chains.extend(output.map(|lines| (names::output().as_str().to_owned(), lines)));
     chains
 }
@@ -147,19 +171,35 @@ pub(super) fn has_ipvs() -> bool {
     std::path::Path::new("/proc/thread-self/net/ip_vs").exists()
 }
 
-/// In front of replies: what was revoked ends in both directions.
-fn revoked(marks: Marks) -> [Line; 2] {
-    Direction::ALL.map(|direction| {
-        Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.revoked(direction)))
-    })
+/// In front of replies: what was revoked, or is of a pod that is gone, ends in both directions.
+pub(super) fn revoked(marks: Marks, direction: Direction) -> Line {
+    Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.ended(direction)))
 }
 
 fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {
     lines.map(|line| line.to_string()).collect()
 }
 
-fn lines(pod: &Attached, direction: Direction, family: Family) -> Vec<Line> {
-    let jump = || Line::to(Target::Jump(pod.chains.entry(direction)));
+/// Each line ends the question which pod it is: by `goto`, so that what a pod's rules let pass returns behind the
+/// question, and not to the lines of other pods and of none.
+fn by_pod<'a>(
+    pods: &'a [Attached],
+    closed: &'a Closed,
+    direction: Direction,
+    family: Family,
+) -> impl Iterator<Item = Line> + 'a {
+    let judged = pods
+        .iter()
+        .flat_map(move |pod| lines(pod, pod.chains.entry(direction), direction, family));
+    let refused = closed
+        .pods
+        .iter()
+        .flat_map(move |pod| lines(pod, names::unknown(direction), direction, family));
+    judged.chain(refused).chain(closed.lines(direction))
+}
+
+fn lines(pod: &Attached, chain: ChainName, direction: Direction, family: Family) -> Vec<Line> {
+    let jump = || Line::to(Target::Goto(chain.clone()));
     let hosts: Vec<IpNet> = pod
         .addresses
         .iter()
@@ -173,23 +213,32 @@ fn lines(pod: &Attached, direction: Direction, family: Family) -> Vec<Line> {
     if is_off(Switch::DispatchByInterface) {
         return hosts.iter().map(|host| addressed(jump(), host)).collect();
     }
-    let through = |line: Line, name: &InterfaceName| match direction {
-        Direction::Egress => line.input(name.clone()),
-        Direction::Ingress => line.output(name.clone()),
+    let by_address = |name: &InterfaceName| {
+        let line = || through(jump(), direction, name.clone());
+        hosts.iter().map(|host| addressed(line(), host)).collect()
     };
-    let each = |port: &Port| match port {
-        Port::Own(name) => vec![through(jump(), name)],
-        Port::Shared(name) => hosts
-            .iter()
-            .map(|host| addressed(through(jump(), name), host))
-            .collect(),
+    let each = |port: &Port| match (port, direction) {
+        (Port::Own(name), _) => vec![through(jump(), direction, name.clone())],
+        (Port::Shared(name), _) => by_address(name),
+        (Port::Of { bridge, port }, Direction::Egress) => {
+            vec![through(jump(), direction, bridge.clone()).when(Match::BridgePortIn(port.clone()))]
+        }
+        (Port::Of { bridge, .. }, Direction::Ingress) => by_address(bridge),
     };
     pod.interfaces.iter().flat_map(each).collect()
 }
 
+/// A line about what comes from an interface, or goes to it.
+pub(super) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
+    match direction {
+        Direction::Egress => line.input(interface),
+        Direction::Ingress => line.output(interface),
+    }
+}
+
 /// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6
 /// finds its neighbours at all. Only towards the node: they are never forwarded.
-fn neighbours(family: Family) -> impl Iterator<Item = String> {
+pub(super) fn neighbours(family: Family) -> impl Iterator<Item = String> {
     const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     let types: &[u8] = match family {
         Family::V4 => &[],
@@ -201,12 +250,13 @@ fn neighbours(family: Family) -> impl Iterator<Item = String> {
         .map(|number| format!("-p ipv6-icmp -m icmp6 --icmpv6-type {number} -j RETURN"))
 }
 
-fn refusal(deny: DenyAction, family: Family) -> Vec<Line> {
+pub(super) fn refusal(deny: DenyAction, family: Family) -> Vec<Line> {
     let prohibited = match family {
         Family::V4 => RejectWith::IcmpProhibited,
         Family::V6 => RejectWith::IcmpV6Prohibited,
     };
     match deny {
+        DenyAction::Reject if is_off(Switch::TellSender) => vec![Line::to(Target::Drop)],
         DenyAction::Drop => vec![Line::to(Target::Drop)],
         DenyAction::Reject => vec![
             Line::to(Target::Reject(RejectWith::TcpReset)).protocol(Protocol::any_port(Transport::Tcp)),

@@ -8,6 +8,8 @@ use egret_shared::pod::PodKey;
 
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";
+/// … and so every chain that tells why.
+pub(super) const TOLD_PREFIX: &str = "EGRET-D-";
 /// Every set of ours begins so.
 pub const SET_PREFIX: &str = "egret-";
 
@@ -99,10 +101,43 @@ pub fn output() -> ChainName {
     ours("OUTPUT")
 }
 
+/// Asks which pod a packet comes from.
+#[must_use]
+pub fn from() -> ChainName {
+    ours("FROM")
+}
+
+/// Asks which pod a packet goes to.
+#[must_use]
+pub fn to() -> ChainName {
+    ours("TO")
+}
+
+/// Where a packet of a pod that nobody knows ends.
+#[must_use]
+pub fn unknown(direction: Direction) -> ChainName {
+    ours(match direction {
+        Direction::Egress => "UNKNOWN-E",
+        Direction::Ingress => "UNKNOWN-I",
+    })
+}
+
 /// Where a refused packet ends.
 #[must_use]
 pub fn deny() -> ChainName {
     ours("DENY")
+}
+
+/// Where a packet is told of that is refused for a reason, when it is.
+#[must_use]
+pub fn told(reason: Digest) -> ChainName {
+    ours(&format!("D-{reason}"))
+}
+
+/// Whether a chain is one of these. It belongs to no pod, and counts nothing.
+#[must_use]
+pub fn is_told(name: &str) -> bool {
+    name.strip_prefix(TOLD_PREFIX).is_some_and(is_digest)
 }
 
 /// What rules counted that are gone, and the last generation; nothing jumps here.
@@ -126,7 +161,13 @@ pub fn set(id: SetId, family: Family) -> SetName {
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
     name.strip_prefix(CHAIN_PREFIX)
-        .is_some_and(|rest| ["FORWARD", "INPUT", "OUTPUT", "DENY", "TOTALS"].contains(&rest))
+        .is_some_and(|rest| ["FORWARD", "INPUT", "OUTPUT", "FROM", "TO", "DENY", "TOTALS"].contains(&rest))
+}
+
+/// Whether a chain is there whatever pods and rules there are.
+#[must_use]
+pub fn is_of_no_rules(name: &str) -> bool {
+    is_shared(name) || Direction::ALL.iter().any(|direction| name == unknown(*direction).as_str())
 }
 
 /// Whether a chain of the filter table is the enforcer's.
@@ -135,7 +176,7 @@ pub fn is_own_chain(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(CHAIN_PREFIX) else {
         return false;
     };
-    if is_shared(name) {
+    if is_of_no_rules(name) {
         return true;
     }
     let Some((part, digest)) = rest.split_once('-') else {
@@ -181,6 +222,8 @@ mod tests {
             pod.entry(Direction::Ingress),
             pod.default(Direction::Egress),
             forward(),
+            from(),
+            unknown(Direction::Ingress),
             totals(),
         ] {
             assert!(is_own_chain(chain.as_str()), "{}", chain.as_str());
@@ -189,8 +232,11 @@ mod tests {
         for name in [
             "EGRET-DNSD",
             "EGRET-E-short",
+            "EGRET-D-short",
             "EGRET-EX-aaaaaaaaaaaaaaaa",
             "KUBE-FORWARD",
+            "EGRET-UNKNOWN",
+            "EGRET-UNKNOWN-x",
             "EGRET-",
         ] {
             assert!(!is_own_chain(name), "{name}");

@@ -10,7 +10,8 @@ use super::names::{self, PodChains};
 use super::restore::Change;
 use super::table::{self, Table};
 use super::totals::{self, Totals};
-use super::{BackendError, Netfilter};
+use super::{BackendError, Netfilter, Written};
+use crate::metrics;
 
 impl Netfilter {
     /// Makes the tables hold what is wanted.
@@ -30,6 +31,10 @@ impl Netfilter {
     }
 
     fn program_one_by_one(&mut self) {
+        self.program_the_end();
+        if self.broken.is_some() {
+            return;
+        }
         for pod in self.pods.keys().cloned().collect::<Vec<_>>() {
             let chains = PodChains::of(&pod);
             let changes = self
@@ -51,6 +56,18 @@ impl Netfilter {
         self.program_the_rest();
     }
 
+    /// Where pods' rules send what they deny: it must be there before they are.
+    fn program_the_end(&mut self) {
+        let is_end = |name: &str| name == names::deny().as_str() || names::is_told(name);
+        let changes = self.tables.each_ref().map(|table| Change {
+            rewrite: only(table.pending(), is_end).rewrite,
+            ..Change::default()
+        });
+        if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
+            self.broken = Some(reason);
+        }
+    }
+
     /// What all pods share, without the pods that were refused and have no chains of before.
     fn program_the_rest(&mut self) {
         let is_there = |pod: &PodKey| {
@@ -70,7 +87,9 @@ impl Netfilter {
         let changes = self.tables.each_ref().map(|table| {
             let pending = table.pending();
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
-            let rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
+            let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
+            // What the kernel holds of the refused ones may go there.
+            rest.remove.retain(|name| refused.is_empty() || !names::is_told(name));
             Change {
                 jumps,
                 jumps_removed,
@@ -83,7 +102,7 @@ impl Netfilter {
     }
 
     /// Applies changes, one of each table; the counts of what is rewritten are kept.
-    fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
+    pub(super) fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
         let counters = std::sync::Arc::clone(&self.counters);
         let mut totals = counters.lock();
         let mut kept = [Totals::default(), Totals::default()];
@@ -105,7 +124,7 @@ impl Netfilter {
         if self.written_totals.as_ref() != Some(&next) {
             changes[0].totals = Some(next);
         }
-        let results = restore_both(&self.tables, &changes);
+        let results = restore_both(&self.tables, &changes, &mut self.written);
         let mut outcome = Ok(());
         for (((table, change), result), kept) in self.tables.iter_mut().zip(changes).zip(results).zip(&kept) {
             match result {
@@ -124,10 +143,13 @@ impl Netfilter {
 }
 
 /// Why a change was not made.
-enum WriteError {
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
     /// The kernel refuses what is in it.
+    #[error("{0}")]
     Refused(String),
     /// Whatever were in it.
+    #[error("{0}")]
     Broken(String),
 }
 
@@ -149,12 +171,20 @@ impl From<BackendError> for WriteError {
     }
 }
 
-fn restore_both(tables: &[Table; 2], changes: &[Change; 2]) -> [Result<(), iptables::Error>; 2] {
-    let restore = |at: usize| {
-        if changes[at].is_empty() {
-            return Ok(());
-        }
-        tables[at].programs().restore(&changes[at].render())
+fn restore_both(
+    tables: &[Table; 2],
+    changes: &[Change; 2],
+    written: &mut Written,
+) -> [Result<(), iptables::Error>; 2] {
+    let texts = changes
+        .each_ref()
+        .map(|change| (!change.is_empty()).then(|| change.render()));
+    for (change, text) in changes.iter().zip(&texts) {
+        written.note(change, text.as_deref());
+    }
+    let restore = |at: usize| match &texts[at] {
+        Some(text) => tables[at].programs().restore(text),
+        None => Ok(()),
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(move || restore(1));
@@ -168,6 +198,21 @@ fn restore_both(tables: &[Table; 2], changes: &[Change; 2]) -> [Result<(), iptab
     })
 }
 
+impl Written {
+    fn note(&mut self, change: &Change, text: Option<&str>) {
+        let Some(text) = text else { return };
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let (chains, bytes) = (
+            number(change.rewrite.len() + change.remove.len()),
+            number(text.len()),
+        );
+        self.restores += 1;
+        self.chains += chains;
+        self.bytes += bytes;
+        metrics::restored(chains, bytes);
+    }
+}
+
 /// Whether a chain that is there, and may have counted, goes or is made anew.
 fn loses_counts(table: &Table, change: &Change) -> bool {
     let there: &BTreeMap<String, Vec<String>> = table.chains.programmed();
@@ -175,7 +220,7 @@ fn loses_counts(table: &Table, change: &Change) -> bool {
         .rewrite
         .keys()
         .chain(&change.remove)
-        .any(|name| there.contains_key(name) && !names::is_shared(name))
+        .any(|name| there.contains_key(name) && !names::is_shared(name) && !names::is_told(name))
 }
 
 fn keep_counts(totals: &mut Totals, listing: &TableListing, change: &Change) {

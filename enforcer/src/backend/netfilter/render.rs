@@ -31,6 +31,7 @@ use egret_shared::switch::{Switch, is_off};
 
 use ipnet::IpNet;
 
+use super::denials::{self, Denial};
 use super::names::{self, PodChains};
 use super::tally::Label;
 use crate::backend::VerdictKey;
@@ -52,6 +53,8 @@ pub struct Surroundings<'a> {
     pub sets: &'a BTreeMap<SetId, SetKind>,
     /// The interfaces behind which the pod is, as far as they are known.
     pub interfaces: &'a [InterfaceName],
+    /// Whether what is denied is told.
+    pub tells: bool,
 }
 
 /// The marks that a pod's flows have while they are allowed.
@@ -159,14 +162,12 @@ impl PodDirection<'_> {
                     action: Action::Deny,
                     direction: self.direction,
                 };
-                labelled(
-                    Line::to(Target::Goto(names::deny())),
-                    &Label {
-                        key,
-                        rule: 0,
-                        policy: "isolation".into(),
-                    },
-                )
+                let label = Label {
+                    key,
+                    rule: 0,
+                    policy: denials::ISOLATION.into(),
+                };
+                labelled(Line::to(self.denial(&label)), &label)
             }
         });
         lines
@@ -186,10 +187,10 @@ impl PodDirection<'_> {
     /// that uses the address gains nothing.
     fn meeting_itself(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
         let back = |own: &IpNet| match self.direction {
-            Direction::Egress => vec![Line::to(self.target(rule.action, next)).destination(*own)],
+            Direction::Egress => vec![Line::to(self.target(tier, rule, next)).destination(*own)],
             Direction::Ingress => {
                 let through = |interface: &InterfaceName| {
-                    let line = Line::to(self.target(rule.action, next)).source(*own);
+                    let line = Line::to(self.target(tier, rule, next)).source(*own);
                     line.input(interface.clone())
                 };
                 self.around.interfaces.iter().map(through).collect()
@@ -214,16 +215,19 @@ impl PodDirection<'_> {
             (peer, Action::Allow | Action::Deny | Action::Pass) => peer,
         };
         let (action, line) = match peer {
-            Peer::Missing => (Action::Deny, Line::to(Target::Goto(names::deny()))),
+            Peer::Missing => {
+                let label = self.label(tier, rule, Action::Deny);
+                (Action::Deny, Line::to(self.denial(&label)))
+            }
             Peer::Any => (
                 rule.action,
                 self.excepting(
                     rule,
-                    self.port(Line::to(self.target(rule.action, next)), rule.port),
+                    self.port(Line::to(self.target(tier, rule, next)), rule.port),
                 ),
             ),
             Peer::Matching(condition) => {
-                let line = self.port(Line::to(self.target(rule.action, next)), rule.port);
+                let line = self.port(Line::to(self.target(tier, rule, next)), rule.port);
                 (rule.action, self.excepting(rule, line.when(condition)))
             }
         };
@@ -296,12 +300,18 @@ impl PodDirection<'_> {
         }
     }
 
-    fn target(&self, action: Action, next: &ChainName) -> Target {
-        Target::Goto(match action {
-            Action::Allow => self.chains.allow(self.direction),
-            Action::Deny => names::deny(),
-            Action::Pass => next.clone(),
-        })
+    fn target(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Target {
+        match rule.action {
+            Action::Allow => Target::Goto(self.chains.allow(self.direction)),
+            Action::Deny => self.denial(&self.label(tier, rule, rule.action)),
+            Action::Pass => Target::Goto(next.clone()),
+        }
+    }
+
+    /// Where what the label says is denied.
+    fn denial(&self, label: &Label) -> Target {
+        let is_exposed = self.chains == PodChains::of_node();
+        denials::target(Denial::of_label(label, is_exposed), self.around.tells)
     }
 
     fn put(&mut self, name: &ChainName, lines: Vec<Line>) {

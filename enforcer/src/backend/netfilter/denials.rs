@@ -1,0 +1,286 @@
+//! What is denied is told: each reason to deny has a chain, which all pods share, between the rule that denies and the
+//! one place where packets end.
+//!
+//! ```text
+//!  EGRET-E-x ─ rule ▸ goto EGRET-D-r ─ at most so often a second ▸ NFLOG "egret-r"
+//!                                    └ goto EGRET-DENY
+//! ```
+//!
+//! So the pods' chains and their counts are what they are without it, and a kernel to which nobody listens only counts.
+//! `r` is a digest of the reason; who listens finds the reason by it, in what the rules say that are wanted now.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use egret_kernel::iptables::{ChainName, IpTables, Limit, Rule as Line, Target};
+use egret_policies::rules::{Digest, Direction, Tier};
+use egret_shared::switch::{Switch, is_off};
+
+use super::dispatch;
+use super::marks::Marks;
+use super::names::{self, PodChains};
+use super::render::Chains;
+use super::table::Table;
+use super::tally::Label;
+use crate::backend::UNKNOWN_POD;
+
+/// The policy in the label of what an isolated pod is not allowed by any rule.
+pub(super) const ISOLATION: &str = "isolation";
+/// What the text begins with by which the kernel tells of a packet.
+const PREFIX: &str = "egret-";
+
+/// How the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Telling {
+    /// The NFLOG group.
+    pub group: u16,
+    /// How many packets a second for each reason.
+    pub per_second: u32,
+}
+
+/// Why a packet is denied.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Denial {
+    /// What denies.
+    pub cause: Cause,
+    /// For connections that the pod opens, or to it.
+    pub direction: Direction,
+}
+
+/// What denies.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// A rule.
+    Rule(Said),
+    /// A rule of a ClusterEgressFirewall, of a client outside whom a Service leads on.
+    Exposure(Said),
+    /// The pod is isolated in the direction, and no rule allows it.
+    Isolation,
+    /// The connection was open when a change of policy forbade it.
+    Revoked,
+    /// It comes from or goes to a pod that nobody knows yet.
+    UnknownPod,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Said {
+    /// Its tier.
+    pub tier: Tier,
+    /// Its object.
+    pub policy: Arc<str>,
+    /// Its index there.
+    pub rule: usize,
+}
+
+impl Denial {
+    /// What a label says that denies; none where it speaks of no denial.
+    #[must_use]
+    pub fn of_label(label: &Label, is_exposed: bool) -> Option<Self> {
+        let said = |tier| Said {
+            tier,
+            policy: Arc::clone(&label.policy),
+            rule: label.rule,
+        };
+        let cause = match (label.key.tier, label.policy.as_ref()) {
+            (None, UNKNOWN_POD) => Cause::UnknownPod,
+            (None, _) => return None,
+            (Some(tier), _) if is_exposed => Cause::Exposure(said(tier)),
+            (Some(_), ISOLATION) => Cause::Isolation,
+            (Some(tier), _) => Cause::Rule(said(tier)),
+        };
+        Some(Self {
+            cause,
+            direction: label.key.direction,
+        })
+    }
+
+    /// What no rule of a pod says.
+    fn of_nobody() -> impl Iterator<Item = Self> {
+        let causes = [Cause::Revoked, Cause::UnknownPod];
+        causes.into_iter().flat_map(|cause| {
+            Direction::ALL.map(|direction| Self {
+                cause: cause.clone(),
+                direction,
+            })
+        })
+    }
+
+    /// The word for what happened to the packet.
+    #[must_use]
+    pub const fn verdict(&self) -> &'static str {
+        "deny"
+    }
+
+    /// The chain in which packets that are denied for it end, when they are told of.
+    #[must_use]
+    pub fn chain(&self) -> ChainName {
+        names::told(self.digest())
+    }
+
+    fn digest(&self) -> Digest {
+        Digest::of(&self.to_string())
+    }
+
+    /// What the kernel says of such a packet.
+    fn prefix(&self) -> String {
+        format!("{PREFIX}{}", self.digest())
+    }
+}
+
+/// Two different ones never read the same: kinds, names of objects and numbers hold no blanks.
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "deny {} {}", self.direction.word(), self.cause.word())?;
+        match &self.cause {
+            Cause::Rule(said) | Cause::Exposure(said) => {
+                write!(f, " {} {} {}", said.tier.word(), said.rule, said.policy)
+            }
+            Cause::Isolation | Cause::Revoked | Cause::UnknownPod => Ok(()),
+        }
+    }
+}
+
+impl Cause {
+    /// The word for it.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Rule(_) => "rule",
+            Self::Exposure(_) => "exposure",
+            Self::Isolation => "isolation",
+            Self::Revoked => "revoked",
+            Self::UnknownPod => "unknown-pod",
+        }
+    }
+}
+
+/// Where a rule sends what it denies.
+pub(super) fn target(denial: Option<Denial>, tells: bool) -> Target {
+    Target::Goto(match denial {
+        Some(denial) if tells => denial.chain(),
+        Some(_) | None => names::deny(),
+    })
+}
+
+/// Lets the chains that all pods share tell as well: of flows that are revoked, and of unknown pods.
+pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
+    let revoked: BTreeMap<String, Denial> = Direction::ALL
+        .into_iter()
+        .map(|direction| {
+            let cause = Cause::Revoked;
+            let line = dispatch::revoked(marks, direction).to_string();
+            (line, Denial { cause, direction })
+        })
+        .collect();
+    let end = format!(" -g {}", names::deny().as_str());
+    for rule in shared.values_mut().flatten() {
+        let of_label = || Denial::of_label(&Label::of_rule(rule)?, false);
+        let denial = revoked.get(rule.as_str()).cloned().or_else(of_label);
+        if let (Some(denial), Some(condition)) = (denial, rule.strip_suffix(&end)) {
+            *rule = format!("{condition} -g {}", denial.chain().as_str());
+        }
+    }
+}
+
+/// The chains to which these go to tell.
+pub(super) fn chains(wanted: &Chains, telling: Telling) -> Chains {
+    let names = wanted.values().flatten().filter_map(|rule| told_by(rule));
+    let mut chains = Chains::new();
+    for name in names {
+        if !chains.contains_key(name) {
+            chains.insert(name.to_owned(), lines(name, telling));
+        }
+    }
+    chains
+}
+
+fn lines(chain: &str, telling: Telling) -> Vec<String> {
+    let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
+    let tell = Target::Nflog {
+        prefix: chain.replacen(names::TOLD_PREFIX, PREFIX, 1),
+        group: telling.group,
+    };
+    let tell = if is_off(Switch::LimitTelling) {
+        Line::to(tell)
+    } else {
+        Line::to(tell).limit(Limit::per_second(telling.per_second, burst))
+    };
+    [tell, Line::to(Target::Goto(names::deny()))]
+        .map(|line| line.to_string())
+        .into()
+}
+
+/// The chain that a rule goes to, where that is one which tells.
+fn told_by(rule: &str) -> Option<&str> {
+    let (_, chain) = rule.rsplit_once(" -g ")?;
+    names::is_told(chain).then_some(chain)
+}
+
+/// Reasons by what the kernel says; shared with who listens.
+#[derive(Clone, Debug, Default)]
+pub struct Denials(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Where the chains are.
+    tables: Vec<IpTables>,
+    wanted: BTreeMap<String, Denial>,
+    /// Of these rules some packets may not have been read yet.
+    before: BTreeMap<String, Denial>,
+}
+
+impl Denials {
+    /// What these tables are to deny, and nothing else.
+    pub(super) fn want(&self, tables: &[Table]) {
+        let mut denials: BTreeMap<String, Denial> = Denial::of_nobody()
+            .map(|denial| (denial.prefix(), denial))
+            .collect();
+        let node = PodChains::of_node();
+        let chains = tables.iter().flat_map(|table| table.chains.desired());
+        for (chain, rule) in chains.flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule))) {
+            let prefix = told_by(rule).map(|told| told.replacen(names::TOLD_PREFIX, PREFIX, 1));
+            let Some(prefix) = prefix.filter(|prefix| !denials.contains_key(prefix)) else {
+                continue;
+            };
+            let label = Label::of_rule(rule);
+            if let Some(denial) = label.and_then(|label| Denial::of_label(&label, node.contain(chain))) {
+                denials.insert(prefix, denial);
+            }
+        }
+        let mut known = self.lock();
+        known.tables = tables.iter().map(Table::programs).collect();
+        if known.wanted != denials {
+            known.before = std::mem::replace(&mut known.wanted, denials);
+        }
+    }
+
+    /// Why a packet was denied of which the kernel says this; none where nobody knows.
+    #[must_use]
+    pub fn find(&self, prefix: &str) -> Option<Denial> {
+        let known = self.lock();
+        known
+            .wanted
+            .get(prefix)
+            .or_else(|| known.before.get(prefix))
+            .cloned()
+    }
+
+    /// Where the chains are; their counters may be read at any time.
+    #[must_use]
+    pub fn tables(&self) -> Vec<IpTables> {
+        self.lock().tables.clone()
+    }
+
+    /// Whether packets may still be denied for it.
+    #[must_use]
+    pub fn has(&self, denial: &Denial) -> bool {
+        self.find(&denial.prefix()).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Maps are replaced whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

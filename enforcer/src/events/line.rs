@@ -1,0 +1,300 @@
+//! The lines, as they are in docs/events.md.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_policies::compiler::Owner;
+use egret_shared::pod::PodKey;
+use serde::Serialize;
+
+use super::denied::Denied;
+use super::packet::{Inner, protocol_word};
+use super::window::Summary;
+use crate::backend::netfilter::denials::{Cause, Denial, Said};
+use crate::engine::Known;
+use crate::state::date_of;
+
+/// A denied packet as a line, without its end.
+#[must_use]
+pub fn denied(denied: &Denied, known: Option<&Known>, node: &str, at: Duration) -> String {
+    let (packet, meeting) = (&denied.packet, &denied.meeting);
+    let unknown = Known::default();
+    let who = known.unwrap_or(&unknown);
+    let (own, other, owner, port) = match who.is_receiver || is_received(&denied.denial) {
+        true => (
+            &meeting.destination,
+            &meeting.source,
+            &who.source,
+            source_port(packet.inner),
+        ),
+        false => (
+            &meeting.source,
+            &meeting.destination,
+            &who.destination,
+            destination_port(packet.inner),
+        ),
+    };
+    text(&Line {
+        time: time(at),
+        kind: "denied",
+        node,
+        verdict: denied.denial.verdict(),
+        why: Why::of(&denied.denial),
+        pod: who.pod.as_ref().map(PodKey::name),
+        namespace: who.pod.as_ref().map(PodKey::namespace),
+        interface: own.interface.as_deref(),
+        protocol: packet.protocol.map(protocol),
+        port: destination_port(packet.inner),
+        icmp: icmp(packet.inner),
+        is_fragment: matches!(packet.inner, Inner::Fragment),
+        peer: Peer {
+            address: other.address,
+            port,
+            place: Place::of(owner.as_ref()),
+            name: who.names.first().map(|name| name.to_string()),
+            names: match who.names.as_slice() {
+                [_, _, ..] => who.names.iter().map(|name| name.to_string()).collect(),
+                _ => Vec::new(),
+            },
+        },
+        source: Address {
+            address: packet.source,
+            port: source_port(packet.inner),
+        },
+        destination: Address {
+            address: packet.destination,
+            port: destination_port(packet.inner),
+        },
+        is_unresolved: known.is_none(),
+    })
+}
+
+/// A second in which more was denied than was told, as a line without its end. `pods` are those of the summary's
+/// `withheld`, in its order, where they are known.
+#[must_use]
+pub fn summary(
+    summary: &Summary,
+    pods: &[Known],
+    suppressed: &[(Denial, u64)],
+    node: &str,
+    at: Duration,
+) -> String {
+    let withheld = summary
+        .withheld
+        .iter()
+        .enumerate()
+        .map(|(place, (who, packets))| {
+            let pod = pods.get(place).and_then(|known| known.pod.as_ref());
+            Counted {
+                why: Why::of(&who.denial),
+                pod: pod.map(PodKey::name),
+                namespace: pod.map(PodKey::namespace),
+                packets: *packets,
+            }
+        });
+    let suppressed = suppressed.iter().map(|(denial, packets)| Counted {
+        why: Why::of(denial),
+        pod: None,
+        namespace: None,
+        packets: *packets,
+    });
+    text(&SummaryLine {
+        time: time(at),
+        kind: "summary",
+        node,
+        seconds: (summary.span.as_secs_f64() * 1000.0).round() / 1000.0,
+        told: summary.told,
+        withheld: withheld.collect(),
+        withheld_others: summary.others,
+        suppressed: suppressed.collect(),
+        lost: summary.lost,
+    })
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    node: &'a str,
+    verdict: &'static str,
+    #[serde(flatten)]
+    why: Why<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    icmp: Option<Icmp>,
+    #[serde(rename = "fragment", skip_serializing_if = "is_not")]
+    is_fragment: bool,
+    peer: Peer<'a>,
+    source: Address,
+    destination: Address,
+    #[serde(rename = "unresolved", skip_serializing_if = "is_not")]
+    is_unresolved: bool,
+}
+
+#[derive(Serialize)]
+struct Why<'a> {
+    reason: &'static str,
+    direction: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Peer<'a> {
+    address: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    #[serde(flatten)]
+    place: Place<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    names: Vec<String>,
+}
+
+#[derive(Default, Serialize)]
+struct Place<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Address {
+    address: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+}
+
+#[derive(Serialize)]
+struct Icmp {
+    #[serde(rename = "type")]
+    kind: u8,
+    code: u8,
+}
+
+#[derive(Serialize)]
+struct SummaryLine<'a> {
+    time: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    node: &'a str,
+    seconds: f64,
+    told: u32,
+    withheld: Vec<Counted<'a>>,
+    withheld_others: u64,
+    suppressed: Vec<Counted<'a>>,
+    lost: u64,
+}
+
+#[derive(Serialize)]
+struct Counted<'a> {
+    #[serde(flatten)]
+    why: Why<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+    packets: u64,
+}
+
+impl<'a> Why<'a> {
+    fn of(denial: &'a Denial) -> Self {
+        let said = match &denial.cause {
+            Cause::Rule(said) | Cause::Exposure(said) => Some(said),
+            Cause::Isolation | Cause::Revoked | Cause::UnknownPod => None,
+        };
+        Self {
+            reason: denial.cause.word(),
+            direction: denial.direction.word(),
+            tier: said.map(|said: &Said| said.tier.word()),
+            policy: said.map(|said| said.policy.as_ref()),
+            rule: said.map(|said| said.rule),
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    fn of(owner: Option<&'a Owner>) -> Self {
+        match owner {
+            None => Self::default(),
+            Some(Owner::Node(node)) => Self {
+                node: Some(node),
+                ..Self::default()
+            },
+            Some(Owner::Pod(pod)) => Self {
+                namespace: Some(pod.namespace()),
+                pod: Some(pod.name()),
+                node: None,
+            },
+        }
+    }
+}
+
+/// Whether the pod is the receiver, where nobody knows it.
+const fn is_received(denial: &Denial) -> bool {
+    use egret_policies::rules::Direction;
+    match (&denial.cause, denial.direction) {
+        (Cause::Exposure(_), _) => true,
+        (Cause::Revoked, _) => false,
+        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => true,
+        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => false,
+    }
+}
+
+fn protocol(number: u8) -> String {
+    protocol_word(number).map_or_else(|| number.to_string(), str::to_owned)
+}
+
+const fn source_port(inner: Inner) -> Option<u16> {
+    match inner {
+        Inner::Ports { source, .. } => Some(source),
+        Inner::Icmp { .. } | Inner::Fragment | Inner::Nothing => None,
+    }
+}
+
+const fn destination_port(inner: Inner) -> Option<u16> {
+    match inner {
+        Inner::Ports { destination, .. } => Some(destination),
+        Inner::Icmp { .. } | Inner::Fragment | Inner::Nothing => None,
+    }
+}
+
+const fn icmp(inner: Inner) -> Option<Icmp> {
+    match inner {
+        Inner::Icmp { kind, code } => Some(Icmp { kind, code }),
+        Inner::Ports { .. } | Inner::Fragment | Inner::Nothing => None,
+    }
+}
+
+/// RFC 3339, with milliseconds.
+fn time(at: Duration) -> String {
+    let date = date_of(at.as_secs());
+    format!("{}.{:03}Z", date.trim_end_matches('Z'), at.subsec_millis())
+}
+
+fn text(line: &impl Serialize) -> String {
+    serde_json::to_string(line).expect("strings, numbers and lists of them are JSON")
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+const fn is_not(value: &bool) -> bool {
+    !*value
+}

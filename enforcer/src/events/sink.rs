@@ -1,0 +1,180 @@
+//! Where the lines go. A line that cannot be written is lost and counted; nothing waits for room.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::EventsTo;
+
+/// A place for lines.
+#[derive(Debug)]
+pub struct Sink {
+    place: Place,
+    /// The last line is there in part: the next one must not go on where that ended.
+    is_torn: bool,
+    is_failing: bool,
+    renewal: Renewal,
+}
+
+#[derive(Debug)]
+enum Place {
+    Stdout,
+    File { path: PathBuf, file: Option<File> },
+}
+
+/// Asks for the file to be opened anew, since the old one was put away. From any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Renewal(Arc<AtomicBool>);
+
+impl Renewal {
+    /// Before the next line.
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Sink {
+    /// Opens the place; none where nothing is to be told.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(to: &EventsTo) -> io::Result<Option<Self>> {
+        let place = match to {
+            EventsTo::Off => return Ok(None),
+            EventsTo::Stdout => Place::Stdout,
+            EventsTo::File(path) => Place::File {
+                path: path.clone(),
+                file: Some(open(path)?),
+            },
+        };
+        Ok(Some(Self {
+            place,
+            is_torn: false,
+            is_failing: false,
+            renewal: Renewal::default(),
+        }))
+    }
+
+    /// What asks for the file to be opened anew.
+    #[must_use]
+    pub fn renewal(&self) -> Renewal {
+        self.renewal.clone()
+    }
+
+    /// Writes lines; how many could not be written.
+    pub fn write(&mut self, lines: &[String]) -> u64 {
+        if self.renewal.0.swap(false, Ordering::Relaxed)
+            && let Place::File { file, .. } = &mut self.place
+        {
+            *file = None;
+            self.is_torn = false;
+        }
+        let mut unwritten = 0;
+        for line in lines {
+            let written = self.write_one(line);
+            unwritten += u64::from(written.is_err());
+            self.tell(written);
+        }
+        unwritten
+    }
+
+    fn write_one(&mut self, line: &str) -> io::Result<()> {
+        let start = if self.is_torn { "\n" } else { "" };
+        let text = format!("{start}{line}\n");
+        let written = match &mut self.place {
+            Place::Stdout => write_at_once(&mut io::stdout().lock(), text.as_bytes()),
+            Place::File { path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(open(path)?),
+                };
+                write_at_once(file, text.as_bytes())
+            }
+        };
+        self.is_torn = match &written {
+            Ok(()) => false,
+            Err((_, octets)) => self.is_torn || *octets > 0,
+        };
+        written.map_err(|(error, _)| error)
+    }
+
+    /// Once when it begins, and once when it is over.
+    fn tell(&mut self, written: io::Result<()>) {
+        let is_failing = written.is_err();
+        if is_failing == self.is_failing {
+            return;
+        }
+        self.is_failing = is_failing;
+        let place = match &self.place {
+            Place::Stdout => "stdout".to_owned(),
+            Place::File { path, .. } => path.display().to_string(),
+        };
+        match written {
+            Ok(()) => tracing::info!(place, "events are written again"),
+            Err(error) => tracing::warn!(place, %error, "events cannot be written, and are lost"),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// The error, with how much had been written before it.
+fn write_at_once(place: &mut impl Write, text: &[u8]) -> Result<(), (io::Error, usize)> {
+    let mut written = 0;
+    while written < text.len() {
+        match place.write(&text[written..]) {
+            Ok(0) => return Err((io::ErrorKind::WriteZero.into(), written)),
+            Ok(octets) => written += octets,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((error, written)),
+        }
+    }
+    place.flush().map_err(|error| (error, written))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("egret-events-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_file_that_was_put_away_is_opened_anew_when_that_is_asked_for() {
+        let (path, old) = (scratch("rotated"), scratch("rotated.1"));
+        let mut sink = Sink::open(&EventsTo::File(path.clone())).unwrap().unwrap();
+        assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
+        std::fs::rename(&path, &old).unwrap();
+        assert_eq!(sink.write(&["three".into()]), 0);
+        sink.renewal().ask();
+        assert_eq!(sink.write(&["four".into()]), 0);
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            (read(&old), read(&path)),
+            ("one\ntwo\nthree\n".into(), "four\n".into())
+        );
+        std::fs::remove_file(old).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_holds_nothing_up() {
+        let mut sink = Sink::open(&EventsTo::File("/dev/full".into())).unwrap().unwrap();
+        assert_eq!(sink.write(&["one".into(), "two".into()]), 2);
+    }
+
+    #[test]
+    fn a_line_behind_half_a_line_begins_anew() {
+        let path = scratch("torn");
+        let mut sink = Sink::open(&EventsTo::File(path.clone())).unwrap().unwrap();
+        sink.is_torn = true;
+        assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "\none\ntwo\n");
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,218 @@
+//! How much is told in a second: at most so many lines; what is more is counted, by who and why, in a bounded table. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use egret_shared::time::Timestamp;
+
+use super::denied::Denied;
+use crate::backend::netfilter::denials::Denial;
+use crate::engine::{End, Judged, Meeting};
+
+/// How long a window is open.
+const LENGTH: Duration = Duration::from_secs(1);
+/// The most who-and-why of which one summary counts each by itself.
+const MOST_WITHHELD: usize = 256;
+
+/// A second in which packets were denied.
+#[derive(Debug)]
+pub struct Window {
+    began: Timestamp,
+    told: u32,
+    withheld: BTreeMap<Withheld, u64>,
+    /// Of those for which the table had no room.
+    others: u64,
+    lost: u64,
+    by_reason: BTreeMap<Denial, u32>,
+}
+
+/// Who was denied something, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Withheld {
+    /// Why.
+    pub denial: Denial,
+    /// Where the pod is.
+    end: End,
+    judged: Judged,
+}
+
+/// What is to be said at the end of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// How long it was open.
+    pub span: Duration,
+    /// Packets that were told by lines of their own.
+    pub told: u32,
+    /// Packets that were read and not told, by who and why.
+    pub withheld: Vec<(Withheld, u64)>,
+    /// More of them.
+    pub others: u64,
+    /// Packets that the kernel had for us, and that were lost on the way.
+    pub lost: u64,
+    /// Reasons of which so many were read that the kernel may have told no more.
+    pub busy: BTreeSet<Denial>,
+}
+
+impl Window {
+    /// Opens one.
+    #[must_use]
+    pub const fn open(now: Timestamp) -> Self {
+        Self {
+            began: now,
+            told: 0,
+            withheld: BTreeMap::new(),
+            others: 0,
+            lost: 0,
+            by_reason: BTreeMap::new(),
+        }
+    }
+
+    /// When it is to be closed.
+    #[must_use]
+    pub fn end(&self) -> Timestamp {
+        self.began.after(LENGTH)
+    }
+
+    /// Takes a packet in; whether it is told, when at most so many are.
+    pub fn take(&mut self, denied: &Denied, most: u32) -> bool {
+        *self.by_reason.entry(denied.denial.clone()).or_default() += 1;
+        if self.told < most {
+            self.told += 1;
+            return true;
+        }
+        let withheld = Withheld::of(denied);
+        if self.withheld.len() < MOST_WITHHELD || self.withheld.contains_key(&withheld) {
+            *self.withheld.entry(withheld).or_default() += 1;
+        } else {
+            self.others += 1;
+        }
+        false
+    }
+
+    /// Some were lost.
+    pub const fn lose(&mut self, packets: u64) {
+        self.lost += packets;
+    }
+
+    /// Closes it. The kernel tells `per_second` packets of each reason.
+    #[must_use]
+    pub fn close(self, now: Timestamp, per_second: u32) -> Summary {
+        // A window does not begin when the kernel's second does.
+        let many = per_second - per_second / 5;
+        let busy = self.by_reason.into_iter().filter(|(_, packets)| *packets >= many);
+        Summary {
+            span: now.since(self.began),
+            told: self.told,
+            withheld: self.withheld.into_iter().collect(),
+            others: self.others,
+            lost: self.lost,
+            busy: busy.map(|(denial, _)| denial).collect(),
+        }
+    }
+}
+
+impl Withheld {
+    fn of(denied: &Denied) -> Self {
+        let meeting = &denied.meeting;
+        let end = match meeting.judged {
+            Judged::Sender => &meeting.source,
+            Judged::Either if meeting.source.interface.is_some() => &meeting.source,
+            Judged::Receiver | Judged::Either | Judged::Nobody => &meeting.destination,
+        };
+        Self {
+            denial: denied.denial.clone(),
+            end: end.clone(),
+            judged: meeting.judged,
+        }
+    }
+
+    /// What is to be asked to know the pod.
+    #[must_use]
+    pub fn meeting(&self) -> Meeting {
+        Meeting {
+            source: self.end.clone(),
+            destination: self.end.clone(),
+            judged: self.judged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::netfilter::denials::Cause;
+    use crate::events::packet::{Inner, Packet};
+    use egret_policies::rules::Direction;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    fn denied(source: u32) -> Denied {
+        let [source, destination] = [source, 7].map(|number| IpAddr::from(Ipv4Addr::from(number)));
+        let end = |address, interface: Option<&str>| End {
+            address,
+            interface: interface.map(str::to_owned),
+        };
+        Denied {
+            denial: Denial {
+                cause: Cause::Isolation,
+                direction: Direction::Egress,
+            },
+            packet: Packet {
+                source,
+                destination,
+                protocol: Some(6),
+                inner: Inner::Nothing,
+            },
+            meeting: Meeting {
+                source: end(source, Some("veth1")),
+                destination: end(destination, None),
+                judged: Judged::Sender,
+            },
+        }
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn what_is_more_than_is_told_is_counted_by_who_and_why() {
+        let mut window = Window::open(at(500));
+        assert_eq!(window.end(), at(1500));
+        let told = (0..10).filter(|_| window.take(&denied(1), 4)).count();
+        assert_eq!(told, 4);
+        assert!(!window.take(&denied(2), 4));
+        window.lose(3);
+        let summary = window.close(at(1600), 10);
+        assert_eq!(
+            (summary.span, summary.told, summary.lost),
+            (Duration::from_millis(1100), 4, 3)
+        );
+        let counts: Vec<u64> = summary.withheld.iter().map(|(_, packets)| *packets).collect();
+        assert_eq!((counts, summary.others), (vec![6, 1], 0));
+        assert_eq!(
+            summary.busy.len(),
+            1,
+            "11 is more than the kernel tells in a second"
+        );
+    }
+
+    #[test]
+    fn a_pod_that_invents_addresses_does_not_make_the_table_grow() {
+        let mut window = Window::open(at(0));
+        for source in 0..10_000 {
+            window.take(&denied(source), 0);
+        }
+        let summary = window.close(at(1000), 1000);
+        assert_eq!(summary.withheld.len(), MOST_WITHHELD);
+        let counted: u64 = summary.withheld.iter().map(|(_, packets)| *packets).sum();
+        assert_eq!(counted + summary.others, 10_000);
+    }
+
+    #[test]
+    fn a_window_in_which_little_happens_says_nothing() {
+        let mut window = Window::open(at(0));
+        window.take(&denied(1), 100);
+        let summary = window.close(at(1000), 10);
+        assert!(summary.busy.is_empty() && summary.withheld.is_empty());
+    }
+}

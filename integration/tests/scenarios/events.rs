@@ -1,0 +1,263 @@
+//! What is denied is told: to who operates the node, as lines; to who sent it, at once if that is wanted.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use egret_integration::{Outcome, Records, Service, UdpOutcome, World};
+use serde_json::Value;
+
+use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
+
+/// Starts with events in a file of the world.
+fn telling(world: &mut World, setting: Setting) -> Result<(Stage<'_>, Events), Box<dyn std::error::Error>> {
+    let events = Events(world.files().join("events.jsonl"));
+    let path = events.0.display().to_string();
+    Ok((setting.enforcer(&["--events", &path]).play(world)?, events))
+}
+
+/// The lines that were written.
+struct Events(std::path::PathBuf);
+
+impl Events {
+    fn all(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Those about single packets to or from this port.
+    fn of_port(&self, port: u16) -> Vec<Value> {
+        let is_meant = |line: &Value| line["type"] == "denied" && line["port"] == port;
+        self.all().into_iter().filter(is_meant).collect()
+    }
+
+    #[track_caller]
+    fn one_of_port(&self, port: u16) -> Value {
+        eventually("it is told", || !self.of_port(port).is_empty());
+        let [line] = self.of_port(port).try_into().expect("it is told once");
+        line
+    }
+}
+
+/// The first attempt is one packet: the kernel repeats it after a second.
+pub(super) fn a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told(
+    world: &mut World,
+) -> Told {
+    let setting = Setting::of(only_names(&["api.example.test"])).and_pod("other");
+    let (stage, events) = telling(world, setting)?;
+    for (name, address) in [
+        ("other.example.test", "203.0.113.8"),
+        ("api.example.test", "203.0.113.7"),
+    ] {
+        stage.upstream().set(name, Records::addresses([address]));
+        stage.ask("client", name);
+    }
+    assert!(stage.reach_port("client", "203.0.113.7", 7).is_connected());
+    for (port, address, name) in [
+        (7001, "203.0.113.8", Some("other.example.test")),
+        (7002, "203.0.113.9", None),
+        (7003, "2001:db8::7", None),
+    ] {
+        assert!(!stage.reach_port("client", address, port).is_connected());
+        let line = events.one_of_port(port);
+        let said = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+        assert_eq!(
+            [
+                "verdict",
+                "reason",
+                "direction",
+                "tier",
+                "policy",
+                "namespace",
+                "pod",
+                "protocol"
+            ]
+            .map(said),
+            [
+                "deny",
+                "rule",
+                "egress",
+                "admin",
+                "ClusterNetworkPolicy/names",
+                "default",
+                "client",
+                "TCP"
+            ],
+            "{line}"
+        );
+        assert_eq!(
+            (&line["rule"], &line["peer"]["address"]),
+            (&2.into(), &address.into())
+        );
+        assert_eq!(line["peer"]["name"].as_str(), name, "{line}");
+        assert_eq!(line["interface"], stage.pod("client").interface());
+    }
+    stage.assert_refused("other", "203.0.113.8");
+    let line = events.one_of_port(7);
+    assert_eq!(
+        (&line["pod"], &line["peer"]["name"]),
+        (&"other".into(), &Value::Null),
+        "it did not ask"
+    );
+    Ok(())
+}
+
+/// Nobody may come in.
+const CLOSED: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  policyTypes: [Ingress]
+"#;
+
+pub(super) fn a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached(world: &mut World) -> Told {
+    let (stage, events) = telling(world, Setting::of(CLOSED).and_pod("server"))?;
+    for (port, to) in [
+        (7001, stage.pod("server").address()),
+        (7002, stage.pod("server").address_v6()),
+    ] {
+        let outcome = stage.pod("client").connect_tcp(SocketAddr::new(to, port), QUICK);
+        assert!(!outcome.is_connected(), "{outcome:?}");
+        let line = events.one_of_port(port);
+        assert_eq!(
+            ["reason", "direction", "namespace", "pod"].map(|field| line[field].as_str()),
+            ["isolation", "ingress", "default", "server"].map(Some),
+            "{line}"
+        );
+        assert_eq!(
+            (&line["peer"]["namespace"], &line["peer"]["pod"]),
+            (&"default".into(), &"client".into())
+        );
+        assert_eq!(line["destination"]["address"], to.to_string());
+    }
+    Ok(())
+}
+
+/// Each datagram is one that was never seen before: from a port of its own, with the pod's rules asked.
+pub(super) fn a_flood_is_told_in_few_lines_and_in_sums_that_are_right(world: &mut World) -> Told {
+    const SENT: u64 = 4000;
+    let setting = Setting::of(only_names(&["api.example.test"])).and_pod("other");
+    let (stage, events) = telling(world, setting)?;
+    let to = SocketAddr::new(ip("203.0.113.9"), 7009);
+    let begun = Instant::now();
+    for _ in 0..SENT {
+        let socket = stage.pod("client").open_udp_socket(to)?;
+        socket.send_to(b"flood", to)?;
+    }
+    let seconds = begun.elapsed().as_secs() + 3;
+    let counted = || {
+        let all = events.all();
+        let sum = |line: &Value, list: &str| -> u64 {
+            let counts = line[list].as_array().into_iter().flatten();
+            counts.filter_map(|counted| counted["packets"].as_u64()).sum()
+        };
+        let of_summaries: u64 = all
+            .iter()
+            .map(|line| sum(line, "withheld") + sum(line, "suppressed") + line["lost"].as_u64().unwrap_or(0))
+            .sum();
+        of_summaries + events.of_port(7009).len() as u64
+    };
+    within(2 * PATIENCE, "all are accounted for", || counted() >= SENT);
+    assert_eq!(counted(), SENT, "{:#?}", events.all());
+    // Ten a second for one reason, twenty at first.
+    let lines = events.of_port(7009).len() as u64;
+    assert!(lines <= 20 + 10 * seconds, "{lines} lines in {seconds} s");
+    let all = events.all();
+    let summary = all
+        .iter()
+        .find(|line| line["type"] == "summary")
+        .expect("there is one");
+    assert_eq!(
+        summary["suppressed"][0]["policy"], "ClusterNetworkPolicy/names",
+        "{summary}"
+    );
+    // The engine is unharmed.
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    stage.ask("other", "api.example.test");
+    stage.assert_reaches("other", "203.0.113.7");
+    Ok(())
+}
+
+/// Nothing may leave the client, and nobody may come in to the server.
+const REJECTED: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: out, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: in, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  policyTypes: [Ingress]
+"#;
+
+/// TCP hears a reset, the rest an error of ICMP; who sent it hears it, whichever policy it was.
+pub(super) fn a_refused_sender_hears_it_at_once_in_both_directions_and_families(world: &mut World) -> Told {
+    let setting = Setting::of(REJECTED).and_pod("other").and_pod("server");
+    let stage = setting.enforcer(&["--deny-action", "reject"]).play(world)?;
+    stage.pod("server").serve(7, Service::TcpEcho)?;
+    for to in ["203.0.113.7", "2001:db8::7"].map(ip) {
+        assert_rejected(&stage, "client", to);
+    }
+    for to in stage.pod("server").addresses() {
+        assert_rejected(&stage, "other", to);
+        let outcome = stage
+            .world
+            .client_outside()
+            .connect_tcp(SocketAddr::new(to, 7), PATIENCE);
+        assert!(
+            matches!(outcome, Outcome::Refused),
+            "from outside to {to}: {outcome:?}"
+        );
+    }
+    Ok(())
+}
+
+#[track_caller]
+fn assert_rejected(stage: &Stage<'_>, pod: &str, to: IpAddr) {
+    let begun = Instant::now();
+    let outcome = stage.pod(pod).connect_tcp(SocketAddr::new(to, 7), PATIENCE);
+    assert!(matches!(outcome, Outcome::Refused), "{pod} to {to}: {outcome:?}");
+    let outcome = stage
+        .pod(pod)
+        .exchange_udp(SocketAddr::new(to, 7), b"hello", PATIENCE);
+    assert!(
+        matches!(outcome, UdpOutcome::Refused | UdpOutcome::NotPermitted),
+        "{pod} to {to}: {outcome:?}"
+    );
+    assert!(begun.elapsed() < Duration::from_millis(900), "at once");
+}
+
+/// A client outside has a connection to a pod, of which it hears at once when it sends the next time.
+pub(super) fn a_client_outside_is_reset_when_its_open_connection_is_forbidden(world: &mut World) -> Told {
+    let open = CLOSED.replace(
+        "policyTypes: [Ingress]",
+        "policyTypes: [Ingress]\n  ingress: [{}]",
+    );
+    let setting = Setting::of(open).and_pod("server");
+    let stage = setting.enforcer(&["--deny-action", "reject"]).play(world)?;
+    stage.pod("server").serve(7, Service::TcpEcho)?;
+    let outside = stage.world.client_outside();
+    let mut connections = stage
+        .pod("server")
+        .addresses()
+        .map(|to| outside.connect_tcp(SocketAddr::new(to, 7), PATIENCE).connection());
+    assert!(connections.iter_mut().all(|connection| connection.is_alive()));
+    stage.world.manifests().write("policy.yaml", CLOSED)?;
+    eventually("they are revoked", || {
+        metrics(&stage.enforcer).sum("egret_enforcer_flows_revoked_total", &[]) >= 2.0
+    });
+    for connection in &mut connections {
+        let error = connection.echo_within(QUICK).expect_err("it is forbidden");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    Ok(())
+}
