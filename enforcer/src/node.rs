@@ -7,6 +7,7 @@ use egret_kernel::links::{Links, Route};
 use egret_kernel::netlink;
 
 pub mod monitor;
+pub mod others;
 
 /// Finds interfaces.
 pub trait Locate: Send + std::fmt::Debug {

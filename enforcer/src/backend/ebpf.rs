@@ -229,7 +229,7 @@ impl Ebpf {
         Standing {
             pending: self.pods.iter().filter_map(pending).collect(),
             broken,
-            repaired: BTreeMap::new(),
+            ..Standing::default()
         }
     }
 

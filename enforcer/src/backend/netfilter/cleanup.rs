@@ -24,6 +24,13 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
     Ok(found)
 }
 
+/// Removes what is in one flavour; the sets stay.
+pub(super) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
+    Family::BOTH
+        .into_iter()
+        .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))
+}
+
 /// Whether to act or only to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -54,7 +61,7 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
 }
 
 /// Listing a legacy table makes it, so it is asked first whether it is there.
-fn is_legacy_in_use(family: Family) -> bool {
+pub(super) fn is_legacy_in_use(family: Family) -> bool {
     let path = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",

@@ -7,6 +7,7 @@ use egret_kernel::iptables::Hook;
 
 use super::dispatch::{Jump, jumps};
 use super::names;
+use super::place::{JumpPlace, Put};
 use super::render::Chains;
 
 /// What is to change in a table.
@@ -16,8 +17,8 @@ pub struct Change {
     pub rewrite: Chains,
     /// Chains that go.
     pub remove: BTreeSet<String>,
-    /// Hooks at whose head our jump is put, with the number of copies that are taken out before.
-    pub jumps: BTreeMap<Hook, usize>,
+    /// Hooks into which our jump is put.
+    pub jumps: BTreeMap<Hook, Put>,
     /// Hooks from which all copies of our jump are taken out, with their number.
     pub jumps_removed: BTreeMap<Hook, usize>,
     /// Lines of the chain that only keeps numbers, with what each has counted.
@@ -61,11 +62,14 @@ impl Change {
         }
         for Jump { hook, text: jump, .. } in jumps() {
             let (put, removed) = (self.jumps.get(&hook), self.jumps_removed.get(&hook));
-            for _ in 0..put.or(removed).copied().unwrap_or_default() {
+            let copies = put.map(|put| put.copies).or(removed.copied());
+            for _ in 0..copies.unwrap_or_default() {
                 line(format_args!("-D {} {jump}", hook.name()));
             }
-            if put.is_some() {
-                line(format_args!("-I {} {jump}", hook.name()));
+            match put.map(|put| put.place) {
+                Some(JumpPlace::Insert) => line(format_args!("-I {} {jump}", hook.name())),
+                Some(JumpPlace::Append) => line(format_args!("-A {} {jump}", hook.name())),
+                None => {}
             }
         }
         for chain in &self.remove {

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetListing};
+use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader, SetListing};
 use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
+use super::drift::Drift;
 use super::lapsed;
 use super::members;
 use super::names;
@@ -62,8 +63,8 @@ impl Sets {
         })
     }
 
-    /// Believes what the kernel lists. Returns what had changed behind our back, by kind.
-    pub(super) fn resync(&mut self, now: Timestamp) -> Result<BTreeMap<&'static str, u64>, ipset::Error> {
+    /// Believes what the kernel lists. Returns what had changed behind our back.
+    pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let listed: BTreeMap<String, Known> = self
             .ipsets
             .list(names::SET_PREFIX)?
@@ -74,6 +75,23 @@ impl Sets {
         let drift = drift(&self.known, &listed, now);
         self.known = listed;
         Ok(drift)
+    }
+
+    /// Sets that are gone, are of another type, or hold another number of members than they should, in words. Reads no
+    /// member: whoever takes one out and puts another in is found by `resync` alone.
+    pub(super) fn oddities(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
+        let headers: BTreeMap<String, SetHeader> = self
+            .ipsets
+            .headers()?
+            .into_iter()
+            .map(|header| (header.name.clone(), header))
+            .collect();
+        let odd = |(name, known): (&String, &Known)| match headers.get(name) {
+            Some(header) if known.looks_like(header, now) => None,
+            Some(header) => Some(format!("the set {name} has {} members", header.elements)),
+            None => Some(format!("the set {name} is gone")),
+        };
+        Ok(self.known.iter().filter_map(odd).collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -100,6 +118,19 @@ impl Sets {
         self.wanted
             .get(&id)
             .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
+    }
+
+    /// What a set is to hold; none for records, which have no place where nobody is told of them.
+    pub(super) fn content(&self, id: SetId) -> Option<(SetKind, BTreeSet<Held>)> {
+        let wanted = self
+            .wanted
+            .get(&id)
+            .filter(|wanted| wanted.kind != SetKind::Records)?;
+        let whole = |member: &Member| match member {
+            Member::Network(network) => vec![Held::Net(network.trunc())],
+            Member::Address(_) | Member::AddressPort(..) => members::held_as(*member),
+        };
+        Some((wanted.kind, wanted.members.keys().flat_map(whole).collect()))
     }
 
     /// Whether a set of records holds an address, or did.
@@ -369,6 +400,9 @@ impl Sets {
     }
 }
 
+/// How far the kernel's seconds and ours may lie apart.
+const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// Records that are over and remembered for the connections that they opened, for each set.
 const MOST_LAPSED: usize = 4096;
 
@@ -408,6 +442,17 @@ impl Known {
     /// Whether it can hold what a set of this kind holds.
     fn fits(&self, kind: SetKind) -> bool {
         self.kind == Some(kernel_kind(kind)) && self.has_timeouts == (kind == SetKind::Records)
+    }
+
+    fn looks_like(&self, header: &SetHeader, now: Timestamp) -> bool {
+        let living = |lives: fn(Timestamp, Timestamp) -> bool| {
+            let ends = self.members.values();
+            ends.filter(|ends| ends.is_none_or(|at| lives(at, now))).count()
+        };
+        let least = living(|at, now| at > now.after(COARSE));
+        let most = living(|at, now| at.after(COARSE) > now);
+        let elements = usize::try_from(header.elements).unwrap_or(usize::MAX);
+        header.kind == self.kind && (least..=most).contains(&elements)
     }
 
     fn of(listing: SetListing, now: Timestamp) -> Self {
@@ -459,44 +504,31 @@ fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<Ent
 }
 
 /// What somebody else changed. Members that timed out did not change.
-fn drift(
-    believed: &BTreeMap<String, Known>,
-    listed: &BTreeMap<String, Known>,
-    now: Timestamp,
-) -> BTreeMap<&'static str, u64> {
-    let mut counts = BTreeMap::new();
-    let mut count = |kind, number: usize| {
-        if number > 0 {
-            *counts.entry(kind).or_insert(0) += u64::try_from(number).unwrap_or(u64::MAX);
-        }
-    };
-    count(
-        "set_missing",
-        believed.keys().filter(|name| !listed.contains_key(*name)).count(),
-    );
-    count(
-        "set_extra",
-        listed.keys().filter(|name| !believed.contains_key(*name)).count(),
-    );
+fn drift(believed: &BTreeMap<String, Known>, listed: &BTreeMap<String, Known>, now: Timestamp) -> Drift {
+    let mut drift = Drift::default();
+    for name in believed.keys().filter(|name| !listed.contains_key(*name)) {
+        drift.note("set_missing", name);
+    }
+    for name in listed.keys().filter(|name| !believed.contains_key(*name)) {
+        drift.note("set_extra", name);
+    }
     for (name, was) in believed {
         let Some(is) = listed.get(name) else { continue };
         // The kernel ends a second's part earlier than it lists.
-        let soon = now.after(std::time::Duration::from_secs(2));
+        let soon = now.after(COARSE);
         let alive = |expires: &Option<Timestamp>| expires.is_none_or(|at| at > soon);
         let gone = was
             .members
             .iter()
             .filter(|(member, expires)| alive(expires) && !is.members.contains_key(member));
-        count("member_missing", gone.count());
-        count(
-            "member_extra",
-            is.members
-                .keys()
-                .filter(|member| !was.members.contains_key(member))
-                .count(),
-        );
+        drift.note_all("member_missing", gone.count(), name);
+        let extra = is
+            .members
+            .keys()
+            .filter(|member| !was.members.contains_key(member));
+        drift.note_all("member_extra", extra.count(), name);
     }
-    counts
+    drift
 }
 
 fn said(error: &ipset::Error) -> String {

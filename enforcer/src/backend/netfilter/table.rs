@@ -6,10 +6,14 @@ use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
 use super::dispatch::{Jump, jumps};
+use super::drift::Drift;
 use super::names;
+use super::neighbours;
+use super::place::{Contest, JumpPlace, Put};
 use super::render::Chains;
 use super::restore::Change;
 use crate::apply::delta::Tracker;
+use egret_shared::time::Timestamp;
 
 /// The table of a family.
 #[derive(Debug)]
@@ -18,6 +22,13 @@ pub(super) struct Table {
     pub(super) chains: Tracker<String, Vec<String>>,
     /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
     places: BTreeMap<Hook, Vec<usize>>,
+    /// Where they should.
+    pub(super) place: JumpPlace,
+    contest: Contest,
+    /// Hooks whose head is left to others.
+    left_to_others: BTreeSet<Hook>,
+    /// Rules of others in front of our jumps by which a packet may pass us.
+    pub(super) in_front: Vec<String>,
 }
 
 impl Table {
@@ -26,6 +37,10 @@ impl Table {
             tables: IpTables::new(flavour, family),
             chains: Tracker::default(),
             places: BTreeMap::new(),
+            place: JumpPlace::Insert,
+            contest: Contest::default(),
+            left_to_others: BTreeSet::new(),
+            in_front: Vec::new(),
         }
     }
 
@@ -37,15 +52,16 @@ impl Table {
         self.tables
     }
 
-    /// Believes a listing; returns what had changed behind our back, by kind.
-    pub(super) fn resync(&mut self, listing: &TableListing) -> BTreeMap<&'static str, u64> {
+    /// Believes a listing; returns what had changed behind our back.
+    pub(super) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
         let listed: Chains = ours(listing)
             .filter(|chain| chain.name != names::totals().as_str())
             .map(|chain| (chain.name.clone(), chain.texts().map(str::to_owned).collect()))
             .collect();
         self.places = places(listing);
-        let (astray, surplus) = (self.astray(), self.surplus());
-        let drift = drift(self.chains.programmed(), &listed, astray.len() + surplus.len());
+        self.contest_places(now);
+        self.look_in_front(listing);
+        let drift = self.drift(&listed);
         self.chains.resync(listed);
         drift
     }
@@ -105,14 +121,77 @@ impl Table {
         }
     }
 
-    /// Hooks whose head should be our jump and is not, with the number of our jumps elsewhere.
-    fn astray(&self) -> BTreeMap<Hook, usize> {
+    fn look_in_front(&mut self, listing: &TableListing) {
+        let mut places = self.places.clone();
+        if self.place == JumpPlace::Append {
+            // What is there now is what ours will stand behind.
+            for hook in [Hook::Forward, Hook::Input] {
+                places.entry(hook).or_insert_with(|| vec![usize::MAX]);
+            }
+        }
+        let found = neighbours::in_front(listing, self.family(), &places);
+        for rule in found.iter().filter(|rule| !self.in_front.contains(rule)) {
+            tracing::warn!(
+                rule,
+                "a rule of others in front of ours accepts packets that are then never judged"
+            );
+        }
+        self.in_front = found;
+    }
+
+    /// Decides which of the places that others took are taken back.
+    fn contest_places(&mut self, now: Timestamp) {
+        let pushed: Vec<Hook> = self
+            .places
+            .iter()
+            .filter(|(_, places)| matches!(places.as_slice(), [place] if *place > 0))
+            .map(|(hook, _)| *hook)
+            .collect();
+        self.left_to_others.retain(|hook| pushed.contains(hook));
+        if self.place == JumpPlace::Append {
+            return;
+        }
+        for hook in pushed {
+            if self.contest.may_move(hook, now) {
+                self.left_to_others.remove(&hook);
+            } else if self.left_to_others.insert(hook) {
+                let (family, hook) = (self.family(), hook.name());
+                tracing::warn!(
+                    ?family,
+                    hook,
+                    "others keep putting a rule in front of ours, which stays behind it for now"
+                );
+            }
+        }
+    }
+
+    /// Hooks whose jump is not where it should be, and how it is put there.
+    fn astray(&self) -> BTreeMap<Hook, Put> {
         let wanted = jumps().into_iter().filter(|jump| self.is_wanted(jump));
-        let places = |hook: Hook| self.places.get(&hook).map_or(&[][..], Vec::as_slice);
         wanted
-            .filter(|jump| places(jump.hook) != [0])
-            .map(|jump| (jump.hook, places(jump.hook).len()))
+            .filter(|jump| !self.is_in_place(jump.hook))
+            .map(|jump| {
+                let copies = self.places.get(&jump.hook).map_or(0, Vec::len);
+                let place = self.place;
+                (jump.hook, Put { copies, place })
+            })
             .collect()
+    }
+
+    fn is_in_place(&self, hook: Hook) -> bool {
+        match self.places.get(&hook).map(Vec::as_slice) {
+            Some([0]) => true,
+            Some([_]) => self.place == JumpPlace::Append || self.left_to_others.contains(&hook),
+            Some(_) | None => false,
+        }
+    }
+
+    fn drift(&self, listed: &Chains) -> Drift {
+        let mut drift = drift(self.family(), self.chains.programmed(), listed);
+        for hook in self.astray().keys().chain(self.surplus().keys()) {
+            drift.note("jump", &format!("{:?} {}", self.family(), hook.name()));
+        }
+        drift
     }
 
     /// Hooks from which we should not jump, with the number of our jumps.
@@ -182,9 +261,9 @@ fn places(listing: &TableListing) -> BTreeMap<Hook, Vec<usize>> {
         .collect()
 }
 
-fn drift(believed: &Chains, listed: &Chains, astray: usize) -> BTreeMap<&'static str, u64> {
+fn drift(family: Family, believed: &Chains, listed: &Chains) -> Drift {
     let names: BTreeSet<&String> = believed.keys().chain(listed.keys()).collect();
-    let mut counts = BTreeMap::new();
+    let mut drift = Drift::default();
     for name in names {
         let kind = match (believed.get(name), listed.get(name)) {
             (Some(was), Some(is)) if was == is => continue,
@@ -193,10 +272,7 @@ fn drift(believed: &Chains, listed: &Chains, astray: usize) -> BTreeMap<&'static
             (None, Some(_)) => "chain_extra",
             (None, None) => continue,
         };
-        *counts.entry(kind).or_insert(0) += 1;
+        drift.note(kind, &format!("{family:?} {name}"));
     }
-    if astray > 0 {
-        counts.insert("jump", u64::try_from(astray).unwrap_or(u64::MAX));
-    }
-    counts
+    drift
 }

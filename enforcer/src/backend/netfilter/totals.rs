@@ -97,16 +97,21 @@ impl Totals {
 /// between would see a packet twice, or not at all.
 #[derive(Debug)]
 pub(super) struct Counters {
-    tables: [IpTables; 2],
+    tables: Mutex<[IpTables; 2]>,
     totals: Mutex<Totals>,
 }
 
 impl Counters {
     pub(super) fn new(tables: [IpTables; 2]) -> Self {
         Self {
-            tables,
+            tables: Mutex::new(tables),
             totals: Mutex::new(Totals::default()),
         }
+    }
+
+    /// Counts in these tables from now on.
+    pub(super) fn count_in(&self, tables: [IpTables; 2]) {
+        *self.tables.lock().unwrap_or_else(PoisonError::into_inner) = tables;
     }
 
     /// The totals, for whoever is about to rewrite chains.
@@ -120,7 +125,8 @@ impl VerdictCounters for Counters {
     fn read(&self) -> Result<Vec<VerdictCount>, BackendError> {
         let totals = self.lock();
         let mut counts: Vec<VerdictCount> = totals.counts().collect();
-        for listing in both(self.tables)? {
+        let tables = *self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        for listing in both(tables)? {
             counts.extend(
                 table::ours(&listing)
                     .filter(|chain| chain.name != names::totals().as_str())

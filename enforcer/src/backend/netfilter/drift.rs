@@ -1,0 +1,40 @@
+//! What differed from what was written: in numbers for a metric, and by name for people.
+
+use std::collections::BTreeMap;
+
+use crate::backend::Standing;
+
+/// Differences that were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drift {
+    counts: BTreeMap<&'static str, u64>,
+    named: Vec<String>,
+}
+
+/// So many are told by name: who flushes everything takes hundreds.
+const MOST_NAMED: usize = 20;
+
+impl Drift {
+    /// One more.
+    pub(super) fn note(&mut self, kind: &'static str, what: &str) {
+        *self.counts.entry(kind).or_insert(0) += 1;
+        if self.named.len() < MOST_NAMED {
+            self.named.push(format!("{}: {what}", kind.replace('_', " ")));
+        }
+    }
+
+    /// Several of one kind in one place.
+    pub(super) fn note_all(&mut self, kind: &'static str, number: usize, place: &str) {
+        if number > 0 {
+            self.note(kind, &format!("{number} of {place}"));
+            *self.counts.entry(kind).or_insert(0) += u64::try_from(number - 1).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Says that this was repaired.
+    pub(super) fn tell(self, standing: &mut Standing) {
+        super::add(&mut standing.repaired, self.counts);
+        let room = MOST_NAMED.saturating_sub(standing.differences.len());
+        standing.differences.extend(self.named.into_iter().take(room));
+    }
+}

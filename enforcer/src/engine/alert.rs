@@ -1,0 +1,130 @@
+//! When the kernel is compared out of turn, because somebody was heard to change what is ours, or a look says so.
+//!
+//! Soon, so that little passes meanwhile; and no sooner than a pause after the last time, which grows while it goes on: who
+//! undoes every repair makes us compare every few seconds, not all the time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use egret_shared::time::Timestamp;
+
+use crate::backend::Standing;
+
+/// How often the backend looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Changes come in bursts.
+const BURST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_millis(2_500);
+/// After so long without an alarm the next one is the first again.
+const QUIET: Duration = Duration::from_secs(30);
+/// Causes that are remembered at once.
+const MOST_CAUSES: usize = 8;
+
+/// What is known of changes that nobody asked for.
+#[derive(Debug, Default)]
+pub(super) struct Alert {
+    next_look: Option<Timestamp>,
+    /// Who or what raised it; empty where all is quiet.
+    causes: BTreeSet<String>,
+    compare_at: Option<Timestamp>,
+    compared: Option<(Timestamp, Duration)>,
+}
+
+impl Alert {
+    /// Looks from now on, or, where nothing is ever compared, never.
+    pub(super) fn watch(&mut self, is_wanted: bool, now: Timestamp) {
+        self.next_look = is_wanted.then(|| now.after(LOOK_EVERY));
+    }
+
+    pub(super) fn is_look_due(&mut self, now: Timestamp) -> bool {
+        let is_due = self.next_look.is_some_and(|at| at <= now);
+        if is_due {
+            self.next_look = Some(now.after(LOOK_EVERY));
+        }
+        is_due
+    }
+
+    /// Somebody changed something, or seems to have.
+    pub(super) fn raise(&mut self, cause: String, now: Timestamp) {
+        if self.next_look.is_none() {
+            return;
+        }
+        if self.causes.len() < MOST_CAUSES {
+            self.causes.insert(cause);
+        }
+        let earliest = match self.compared {
+            Some((at, pause)) if at.after(QUIET) > now => at.after(pause),
+            Some(_) | None => now,
+        };
+        self.compare_at.get_or_insert(earliest.max(now.after(BURST)));
+    }
+
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.compare_at.is_some_and(|at| at <= now)
+    }
+
+    /// The kernel was compared: says who changed what.
+    pub(super) fn compared(&mut self, standing: &Standing, now: Timestamp) {
+        let causes: Vec<String> = std::mem::take(&mut self.causes).into_iter().collect();
+        if self.compare_at.take().is_some() {
+            let pause = match self.compared {
+                Some((at, pause)) if at.after(QUIET) > now => (pause * 2).min(LONGEST),
+                Some(_) | None => BURST,
+            };
+            self.compared = Some((now, pause));
+        }
+        if !standing.repaired.is_empty() {
+            let by = if causes.is_empty() {
+                "unknown".to_owned()
+            } else {
+                causes.join("; ")
+            };
+            let what = standing.differences.join("; ");
+            tracing::warn!(by, what, "others changed what is ours; it was put right");
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.next_look.into_iter().chain(self.compare_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn one_alarm_is_followed_at_once_and_many_ever_more_slowly_but_within_five_seconds() {
+        let mut alert = Alert::default();
+        alert.watch(true, at(0));
+        let mut compared = Vec::new();
+        for millis in 0..12_000 {
+            alert.raise("x".to_owned(), at(millis));
+            if alert.is_due(at(millis)) {
+                alert.compared(&Standing::default(), at(millis));
+                compared.push(millis);
+            }
+        }
+        assert_eq!(compared[0], 50);
+        let pauses: Vec<u64> = compared.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.is_sorted(), "{pauses:?}");
+        assert_eq!(pauses.last(), Some(&2_500));
+        alert.raise("y".to_owned(), at(60_000));
+        assert!(alert.is_due(at(60_050)), "it was quiet for a while");
+    }
+
+    #[test]
+    fn where_nothing_is_compared_nothing_is_looked_at_either() {
+        let mut alert = Alert::default();
+        alert.watch(false, at(0));
+        alert.raise("x".to_owned(), at(1));
+        assert_eq!((alert.deadline(), alert.is_due(at(9_999))), (None, false));
+        alert.watch(true, at(0));
+        assert!(!alert.is_look_due(at(1_999)) && alert.is_look_due(at(2_000)));
+        assert!(!alert.is_look_due(at(3_999)) && alert.is_look_due(at(4_000)));
+    }
+}

@@ -1,0 +1,80 @@
+//! News of others who change what is ours in the packet filter.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use egret_kernel::iptables::{Hook, Table};
+use egret_kernel::nftables::{Change, Monitor, News};
+use egret_shared::switch::{Switch, is_off};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::backend::netfilter::dispatch::jumps;
+use crate::backend::netfilter::names;
+
+/// Waits for changes that others make in the nft flavour. The legacy one tells of none.
+#[derive(Debug)]
+pub struct OthersNews {
+    monitor: Monitor,
+    hooks: Vec<Hook>,
+}
+
+/// A program often makes several changes in a row.
+const BURST: Duration = Duration::from_millis(20);
+
+impl OthersNews {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// When the kernel gives no socket.
+    pub fn listen() -> io::Result<Self> {
+        let hooks = jumps().into_iter().map(|jump| jump.hook).collect();
+        let monitor = Monitor::open().map_err(io::Error::other)?;
+        Ok(Self { monitor, hooks })
+    }
+
+    /// Blocks until somebody changed our chains, or the hooks that lead to them; says who.
+    ///
+    /// # Errors
+    /// When the socket broke.
+    pub fn wait(&mut self) -> io::Result<String> {
+        loop {
+            let mut waits = [PollFd::new(self.monitor.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut waits, PollTimeout::NONE) {
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            std::thread::sleep(BURST);
+            let hooks = &self.hooks;
+            let news = self.monitor.drain(|change| concerns_us(change, hooks));
+            let news = news.map_err(io::Error::other)?;
+            if !news.is_empty() && !is_off(Switch::Notice) {
+                return Ok(in_words(&news));
+            }
+        }
+    }
+}
+
+fn concerns_us(change: &Change, hooks: &[Hook]) -> bool {
+    change.table == Table::Filter.name()
+        && change
+            .chain
+            .as_deref()
+            .is_none_or(|chain| names::is_own_chain(chain) || hooks.iter().any(|hook| hook.name() == chain))
+}
+
+fn in_words(news: &News) -> String {
+    let mut authors: Vec<String> = news
+        .authors
+        .iter()
+        .map(|author| format!("{} (pid {})", author.name, author.process))
+        .collect();
+    authors.sort();
+    authors.dedup();
+    if authors.is_empty() {
+        return "somebody; the news of who it was were lost".to_owned();
+    }
+    authors.join(", ")
+}

@@ -1,0 +1,174 @@
+//! Others use the packet filter of the node as well.
+
+use std::time::{Duration, Instant};
+
+use egret_integration::{Records, World, WorldError};
+
+use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names, within};
+
+/// What others changed is to be right again within this.
+const RIGHT_AGAIN: Duration = Duration::from_secs(5);
+const ALLOWED: &str = "203.0.113.7";
+const FORBIDDEN: &str = "203.0.113.8";
+
+fn play<'w>(world: &'w mut World, arguments: &[&str]) -> Result<Stage<'w>, Box<dyn std::error::Error>> {
+    let setting = Setting::of(only_names(&["api.example.test"])).enforcer(arguments);
+    let stage = setting.play(world)?;
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses([ALLOWED]));
+    stage.ask("client", "api.example.test");
+    stage.assert_reaches("client", ALLOWED);
+    stage.assert_refused("client", FORBIDDEN);
+    Ok(stage)
+}
+
+/// A flush of a chain, of the jumps, of everything; of a set. Whoever did it in `nf_tables` is in the log, by name.
+pub(super) fn what_others_flush_is_put_right_within_five_seconds_and_it_is_said_whose_doing_it_was(
+    world: &mut World,
+) -> Told {
+    let stage = play(world, &["--iptables", "nft"])?;
+    let mut open = stage.assert_reaches("client", ALLOWED);
+    for (command, chain, kind) in [
+        (
+            &["iptables-nft", "-F", "EGRET-FORWARD"][..],
+            "EGRET-FORWARD",
+            "chain_changed",
+        ),
+        (&["iptables-nft", "-D", "FORWARD", "1"], "FORWARD", "jump"),
+        (&["iptables-nft", "-F"], "EGRET-INPUT", "chain_changed"),
+        (&["nft", "flush", "ruleset"], "EGRET-DENY", "chain_missing"),
+    ] {
+        assert_put_right(&stage, command, kind)?;
+        let program = format!("{} (pid ", command[0]);
+        let is_said = |line: &str| {
+            line.contains("others changed what is ours") && line.contains(&program) && line.contains(chain)
+        };
+        let log = stage.enforcer.log();
+        assert!(log.lines().any(is_said), "{command:?} {chain}");
+    }
+    assert!(open.is_alive());
+    stage.assert_reaches("client", ALLOWED);
+    Ok(())
+}
+
+/// Legacy tables tell nobody that they changed, and neither do sets.
+pub(super) fn what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon(
+    world: &mut World,
+) -> Told {
+    let stage = play(world, &["--iptables", "legacy"])?;
+    let mut open = stage.assert_reaches("client", ALLOWED);
+    for (command, kind) in [
+        (&["iptables-legacy", "-F", "EGRET-FORWARD"][..], "chain_changed"),
+        (&["iptables-legacy", "-D", "FORWARD", "1"], "jump"),
+        (
+            &["sh", "-c", "iptables-legacy -F; iptables-legacy -X"],
+            "chain_missing",
+        ),
+        (&["ipset", "flush"], "member_missing"),
+    ] {
+        assert_put_right(&stage, command, kind)?;
+    }
+    assert!(open.is_alive());
+    Ok(())
+}
+
+fn assert_put_right(stage: &Stage<'_>, command: &[&str], kind: &str) -> Result<(), WorldError> {
+    let repaired = || metrics(&stage.enforcer).sum("egret_enforcer_kernel_repairs_total", &[("kind", kind)]);
+    let before = repaired();
+    stage.world.node().run_well(command)?;
+    within(RIGHT_AGAIN, &format!("{command:?} is put right"), || {
+        repaired() > before
+    });
+    stage.assert_refused("client", FORBIDDEN);
+    stage.assert_reaches("client", ALLOWED);
+    Ok(())
+}
+
+/// As Docker and flannel leave it behind: what comes from there or goes there is accepted.
+pub(super) fn what_others_accept_is_judged_first_and_where_it_is_not_that_is_said(world: &mut World) -> Told {
+    world.node().run_well(&[
+        "iptables",
+        "-w",
+        "-A",
+        "FORWARD",
+        "-d",
+        "203.0.113.0/24",
+        "-j",
+        "ACCEPT",
+    ])?;
+    let mut stage = play(world, &[])?;
+    let in_front = |stage: &Stage<'_>| metrics(&stage.enforcer).sum("egret_enforcer_rules_in_front", &[]);
+    assert_eq!(in_front(&stage), 0.0);
+    stage.enforcer.terminate()?;
+    let behind = stage.world.enforcer("netfilter").with(["--jump", "append"]);
+    stage
+        .world
+        .node()
+        .run_well(&["iptables", "-w", "-D", "FORWARD", "1"])?;
+    stage.enforcer = stage.world.start(behind)?;
+    eventually("it is counted", || in_front(&stage) == 1.0);
+    let log = stage.enforcer.log();
+    assert!(log.contains("-A FORWARD -d 203.0.113.0/24 -j ACCEPT"), "{log}");
+    stage.assert_reaches("client", FORBIDDEN);
+    Ok(())
+}
+
+/// While both sides try all the time: what is forbidden is never open, what is open goes on.
+pub(super) fn the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap(world: &mut World) -> Told {
+    let stage = play(world, &[])?;
+    let mut open = stage.assert_reaches("client", ALLOWED);
+    let node = stage.world.node();
+    let has_ours = |flavour: &str| -> Result<bool, WorldError> {
+        let listed = node.run(&[&format!("iptables-{flavour}-save"), "-t", "filter"])?;
+        Ok(listed.stdout.contains("EGRET-FORWARD"))
+    };
+    for (from, to, hint) in [
+        ("nft", "legacy", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT"),
+        ("legacy", "nft", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT"),
+    ] {
+        assert!(has_ours(from)? && !has_ours(to)?);
+        let begun = Instant::now();
+        node.run_well(&hint.split(' ').collect::<Vec<_>>())?;
+        while has_ours(from)? || !has_ours(to)? {
+            assert!(begun.elapsed() < RIGHT_AGAIN, "the rules are still in {from}");
+            let attempt = stage
+                .pod("client")
+                .connect_tcp(format!("{FORBIDDEN}:7").parse()?, QUICK / 4);
+            assert!(
+                !attempt.is_connected(),
+                "forbidden is forbidden, from {from} to {to}"
+            );
+            assert!(open.is_alive(), "allowed is allowed, from {from} to {to}");
+        }
+        stage.assert_refused("client", FORBIDDEN);
+        stage.assert_reaches("client", ALLOWED);
+        assert!(open.is_alive());
+    }
+    Ok(())
+}
+
+pub(super) fn an_enforcer_refuses_to_start_where_others_write_its_marks(world: &mut World) -> Told {
+    let theirs = "-A PREROUTING -j CONNMARK --set-xmark 0x10000/0xff0000";
+    let rule: Vec<&str> = ["iptables", "-w", "-t", "mangle"]
+        .into_iter()
+        .chain(theirs.split(' '))
+        .collect();
+    world.node().run_well(&rule)?;
+    let mut refused = world.launch(world.enforcer("netfilter"))?;
+    eventually("it ends", || !refused.is_running());
+    let log = refused.log();
+    assert!(log.contains(theirs), "{log}");
+    let word = |option: &str| {
+        let mut words = log.split([' ', ';', '"']);
+        words.find(|word| *word == option).expect("it is advised");
+        words.next().expect("with a mask").to_owned()
+    };
+    let advised = ["--egress-mark-mask", "--ingress-mark-mask"].map(|option| (option, word(option)));
+    let [(one, egress), (other, ingress)] = &advised;
+    drop(refused);
+    let stage = play(world, &[one, egress, other, ingress])?;
+    stage.assert_reaches("client", ALLOWED);
+    drop(stage);
+    Ok(())
+}
