@@ -1,6 +1,7 @@
 //! All that a backend may see: per local pod and direction ordered rules over sets, and batches that
 //! change them in an order of which every prefix is safe.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -204,6 +205,19 @@ impl DirectionRules {
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
         let rules = self.tiers.iter().flat_map(|tier| &tier.rules);
         rules.flat_map(Rule::sets)
+    }
+
+    /// Names other sets in the place of some.
+    pub fn rename_sets(&mut self, names: &BTreeMap<SetId, SetId>) {
+        for rule in self.tiers.iter_mut().flat_map(|tier| &mut tier.rules) {
+            let of_peer = match &mut rule.peer {
+                PeerMatch::In(set) => Some(set),
+                PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
+            };
+            for set in of_peer.into_iter().chain(&mut rule.except) {
+                *set = names.get(set).copied().unwrap_or(*set);
+            }
+        }
     }
 }
 

@@ -18,12 +18,14 @@ mod live;
 mod watch;
 mod by_name;
 mod order;
+mod aside;
 
+pub(crate) use aside::Aside;
 pub(crate) use order::Batches;
 
 use by_name::ByName;
 use live::{Contributor, LiveSet};
-use order::Effect;
+use order::{Change, Effect};
 use watch::Watch;
 
 /// Whose rules name a set.
@@ -226,20 +228,20 @@ impl Sets {
 
     /// Writes what changed into a batch, in the order that its fields have, and into a later one what
     /// may only be opened when the rules of the first are in place; `is_old` tells the pods whose rules a
-    /// backend had before.
+    /// backend had before. Returns the sets that no order makes safe: they change while no rule names them.
     pub(crate) fn sequence(
         &mut self,
         batches: &mut Batches,
         records: &Records,
         now: Timestamp,
         is_old: impl Fn(&PodKey) -> bool,
-    ) {
+    ) -> Vec<Aside> {
         let pods = batches.first.rules_replaced.iter().map(|rules| &rules.pod);
         let of_pods = pods.filter(|pod| is_old(pod)).cloned().map(User::Pod);
         let of_node = batches.first.node_rules.as_ref().map(|_| User::Node);
-        let replaced: BTreeSet<User> = of_pods.chain(of_node).collect();
+        let mut replaced: BTreeSet<User> = of_pods.chain(of_node).collect();
         let former = std::mem::take(&mut self.former);
-        let mut opening = Vec::new();
+        let mut changes = Vec::new();
         let mut suspects = BTreeSet::new();
         for id in std::mem::take(&mut self.touched) {
             let Some(set) = self.live.get_mut(&id) else {
@@ -266,19 +268,18 @@ impl Sets {
             }
             suspects.extend(set.suspects(&changed));
             let former = former.get(&id).map_or(&[][..], Vec::as_slice);
-            let effect = Effect::of(set.users.values().chain(former));
-            let (closes, opens) = effect.split(changed.members);
-            batches.first.members_changed.extend(closes);
-            let waits_for_rules = !former.is_empty() || set.users.keys().any(|user| replaced.contains(user));
-            if waits_for_rules {
-                batches.then.members_changed.extend(opens);
-            } else {
-                opening.extend(opens);
-            }
+            changes.push(Change {
+                effect: Effect::of(set.users.values().chain(former)),
+                users: set.users.keys().cloned().collect(),
+                had_others: !former.is_empty(),
+                members: changed.members,
+            });
         }
-        batches.first.members_changed.append(&mut opening);
+        let aside = order::into_batches(changes, &mut replaced, batches);
         suspects.extend(batches.first.reevaluate.drain(..));
         batches.first.reevaluate = suspects.into_iter().filter(|(pod, _)| is_old(pod)).collect();
+        let live = aside.iter().filter_map(|id| self.live.get(id));
+        live.map(|set| Aside::of(set, records, now)).collect()
     }
 
     fn make(&mut self, named: &Arc<NamedSet>, index: &Index, records: &Records) {

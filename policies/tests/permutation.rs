@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use egret_policies::compiler::{Event, Settings};
 use egret_policies::memory::{Memory, Verdict};
-use egret_policies::model::Action;
 use egret_policies::model::cluster::{Entity, EntityKey};
-use egret_policies::rules::{Batch, DirectionRules, MembersChanged, NodeRules, PeerMatch, PodRules, SetId};
+use egret_policies::rules::{Batch, MembersChanged};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -99,19 +98,12 @@ fn hold_through(mut situation: Situation, changes: Vec<Vec<Entity>>) {
 }
 
 fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
-    let unordered = unordered_sets(old, new);
     let mut between = old.clone();
     for step in batches.iter().flat_map(steps) {
         between.apply(&step, START).expect("a step of a batch applies");
-        hold_entering_between(old, &between, new, &unordered);
+        hold_entering_between(old, &between, new);
         for rules in old.pods() {
-            let Some(after) = new.pod(&rules.pod) else {
-                continue;
-            };
-            if sets(rules)
-                .chain(sets(after))
-                .any(|(set, _)| unordered.contains(&set))
-            {
+            if new.pod(&rules.pod).is_none() {
                 continue;
             }
             for connection in connections(&rules.pod) {
@@ -126,11 +118,7 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch]) {
     }
 }
 
-fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, unordered: &BTreeSet<SetId>) {
-    let mut named = old.node().into_iter().chain(new.node()).flat_map(sets_of_node);
-    if named.any(|(set, _)| unordered.contains(&set)) {
-        return;
-    }
+fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory) {
     for connection in entering() {
         let [before, now, after] =
             [old, between, new].map(|memory| memory.decide_entering(connection, START).verdict);
@@ -156,45 +144,6 @@ fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
     }
 }
 
-/// Sets whose members open here and close there: they have no right order.
-fn unordered_sets(old: &Memory, new: &Memory) -> BTreeSet<SetId> {
-    let mut actions: BTreeMap<SetId, BTreeSet<Action>> = BTreeMap::new();
-    let of_pods = old.pods().chain(new.pods()).flat_map(sets);
-    let of_node = old.node().into_iter().chain(new.node()).flat_map(sets_of_node);
-    for (set, action) in of_pods.chain(of_node) {
-        actions.entry(set).or_default().insert(action);
-    }
-    actions
-        .into_iter()
-        .filter(|(_, actions)| actions.len() > 1 || actions.contains(&Action::Pass))
-        .map(|(set, _)| set)
-        .collect()
-}
-
-fn sets(rules: &PodRules) -> impl Iterator<Item = (SetId, Action)> {
-    sets_of_direction(&rules.egress).chain(sets_of_direction(&rules.ingress))
-}
-
-fn sets_of_node(rules: &NodeRules) -> impl Iterator<Item = (SetId, Action)> {
-    sets_of_direction(&rules.exposed)
-}
-
-fn sets_of_direction(rules: &DirectionRules) -> impl Iterator<Item = (SetId, Action)> {
-    rules.tiers.iter().flat_map(|tier| &tier.rules).flat_map(|rule| {
-        // A member of an exception does the opposite of what the rule does.
-        let opposite = match rule.action {
-            Action::Allow => Action::Deny,
-            Action::Deny => Action::Allow,
-            Action::Pass => Action::Pass,
-        };
-        let peer = match rule.peer {
-            PeerMatch::In(set) => Some((set, rule.action)),
-            PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
-        };
-        peer.into_iter().chain(rule.except.map(|set| (set, opposite)))
-    })
-}
-
 /// A batch as a kernel may take it: one thing after the other.
 fn steps(batch: &Batch) -> Vec<Batch> {
     let step = |fill: &dyn Fn(&mut Batch)| {
@@ -204,21 +153,21 @@ fn steps(batch: &Batch) -> Vec<Batch> {
     };
     let mut all = vec![step(&|step| step.sets_created.clone_from(&batch.sets_created))];
     for changed in &batch.members_changed {
-        for member in &changed.removed {
-            all.push(step(&|step| {
-                step.members_changed.push(MembersChanged {
-                    set: changed.set,
-                    added: Vec::new(),
-                    removed: vec![*member],
-                });
-            }));
-        }
         for member in &changed.added {
             all.push(step(&|step| {
                 step.members_changed.push(MembersChanged {
                     set: changed.set,
                     added: vec![*member],
                     removed: Vec::new(),
+                });
+            }));
+        }
+        for member in &changed.removed {
+            all.push(step(&|step| {
+                step.members_changed.push(MembersChanged {
+                    set: changed.set,
+                    added: Vec::new(),
+                    removed: vec![*member],
                 });
             }));
         }

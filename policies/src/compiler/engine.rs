@@ -14,7 +14,7 @@ use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
 use crate::model::{Direction, Exposure, Labels, NamespaceSelector, Policy, PolicyId};
 use crate::records::{Owned, Records};
 use crate::rules::Batch;
-use crate::sequence::{Batches, Sets, User};
+use crate::sequence::{Aside, Batches, Sets, User};
 
 use super::interests::Interests;
 use super::locals::Locals;
@@ -228,8 +228,12 @@ impl Engine {
             self.has_policies = !self.has_policies;
             batches.first.has_policies = Some(self.has_policies);
         }
-        self.sets
+        let aside = self
+            .sets
             .sequence(&mut batches, &self.records, now, |pod| !new.contains(pod));
+        let pods = self.compiled.iter().map(|(key, compiled)| (key, &compiled.rules));
+        let node = self.compiled_node.as_ref().map(|node| &node.rules);
+        Aside::name_in(aside, &mut batches, pods, node);
         self.last = batches.then.revision;
         if batches.then.members_changed.is_empty() {
             batches.first.revision = self.last;

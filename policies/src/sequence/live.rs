@@ -140,6 +140,11 @@ impl LiveSet {
         if std::mem::replace(&mut self.is_lapsed_told, true) {
             return None;
         }
+        self.lapsed(id, records)
+    }
+
+    /// What a set of this name would hold beyond its members if no time were over.
+    pub(super) fn lapsed(&self, id: SetId, records: &Records) -> Option<Lapsed> {
         let SetContent::Records { pod, patterns, .. } = &self.named.content else {
             return None;
         };
@@ -196,6 +201,15 @@ impl LiveSet {
             },
             has_new,
         })
+    }
+
+    /// The members that a backend was told of and that are not over.
+    pub(super) fn told_members(&self, now: Timestamp) -> impl Iterator<Item = (Member, Option<Timestamp>)> {
+        let told = self
+            .members
+            .iter()
+            .filter_map(|(member, standing)| Some((*member, standing.told?)));
+        told.filter(move |(_, until)| until.is_none_or(|until| until > now))
     }
 
     /// Whether a member should be there, and if it is a record until when.

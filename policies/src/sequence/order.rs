@@ -1,9 +1,18 @@
 //! Close first, then open. Between two steps of a batch a connection must never be allowed that neither
 //! the old nor the new state allows; so what only closes comes before what only opens, and where rules
-//! are replaced too, what opens comes after them.
+//! are replaced too, what opens comes after them. A set for which that is no order (it stands in a Pass, or in an Allow and in a
+//! Deny) changes aside: rules name one with the new members in its place, all at once, and are given back to it when it holds
+//! the same.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use egret_shared::net::IpNet;
+use egret_shared::time::Timestamp;
+
+use super::User;
 use crate::compile::Use;
-use crate::rules::{Batch, MembersChanged};
+use crate::rules::{Batch, Member, MembersChanged, SetId};
 
 /// A batch, and what is to come after it.
 #[derive(Debug)]
@@ -19,8 +28,7 @@ pub(super) enum Effect {
     Opens,
     /// It stands in Deny rules only.
     Closes,
-    /// Both, or in a Pass, behind which anything may stand: then there is no right order, and all of a
-    /// set changes in one step.
+    /// Both, or in a Pass, behind which anything may stand: then there is a right order only where nothing else changes.
     Either,
 }
 
@@ -37,18 +45,141 @@ impl Effect {
             (true, true) | (false, false) => Self::Either,
         }
     }
+}
 
-    /// The part of a change that closes, and the part that opens.
-    pub(super) fn split(self, changed: MembersChanged) -> (Option<MembersChanged>, Option<MembersChanged>) {
-        let MembersChanged { set, added, removed } = changed;
-        let part = |added, removed| {
-            let part = MembersChanged { set, added, removed };
-            (!part.added.is_empty() || !part.removed.is_empty()).then_some(part)
-        };
-        match self {
-            Self::Opens => (part(Vec::new(), removed), part(added, Vec::new())),
-            Self::Closes => (part(added, Vec::new()), part(Vec::new(), removed)),
-            Self::Either => (part(added, removed), None),
+/// How the members of a set change that a backend has.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) effect: Effect,
+    /// Whose rules name it.
+    pub(super) users: BTreeSet<User>,
+    /// Whether rules named it that are replaced now.
+    pub(super) had_others: bool,
+    pub(super) members: MembersChanged,
+}
+
+impl Change {
+    /// Whether rules that name it, or did, are replaced together with it.
+    fn meets_rules(&self, replaced: &BTreeSet<User>) -> bool {
+        self.had_others || !self.users.is_disjoint(replaced)
+    }
+
+    /// Whether somebody's packets of one address meet two changed sets.
+    fn meets(&self, other: &Self) -> bool {
+        self.members.set != other.members.set
+            && !self.users.is_disjoint(&other.users)
+            && concerns_one_address(&self.members, &other.members)
+    }
+}
+
+/// Writes changes into batches; returns the sets that must change while no rule names them. `replaced` gets those
+/// whose rules are replaced because of that.
+///
+/// Where no rules are replaced, a set that opens takes first and gives then, so that an address that goes from one to another
+/// is never in neither; one that closes takes before all that and gives behind. So in between an address is in
+/// the sets of both states, and the first rule that holds it is one of either.
+pub(super) fn into_batches(
+    changes: Vec<Change>,
+    replaced: &mut BTreeSet<User>,
+    batches: &mut Batches,
+) -> BTreeSet<SetId> {
+    let aside = without_order(&changes, replaced);
+    let (mut taking, mut either, mut giving, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for change in changes {
+        let meets_rules = change.meets_rules(replaced);
+        let MembersChanged { set, added, removed } = change.members;
+        if aside.contains(&set) {
+            batches
+                .then
+                .members_changed
+                .insert(0, MembersChanged { set, added, removed });
+            continue;
+        }
+        let (takes, gives) = (part(set, added, Vec::new()), part(set, Vec::new(), removed));
+        let first = &mut batches.first.members_changed;
+        match (change.effect, meets_rules) {
+            (Effect::Opens, true) => {
+                first.extend(gives);
+                batches.then.members_changed.extend(takes);
+            }
+            (Effect::Closes, true) => {
+                first.extend(takes);
+                batches.then.members_changed.extend(gives);
+            }
+            (Effect::Opens, false) => {
+                taking.extend(takes);
+                giving.extend(gives);
+            }
+            (Effect::Closes, false) => {
+                first.extend(takes);
+                last.extend(gives);
+            }
+            (Effect::Either, _) => either.extend(takes.into_iter().chain(gives)),
         }
     }
+    batches
+        .first
+        .members_changed
+        .extend([taking, either, giving, last].into_iter().flatten());
+    aside
+}
+
+fn part(set: SetId, added: Added, removed: Vec<Member>) -> Option<MembersChanged> {
+    let part = MembersChanged { set, added, removed };
+    (!part.added.is_empty() || !part.removed.is_empty()).then_some(part)
+}
+
+type Added = Vec<(Member, Option<Timestamp>)>;
+
+/// Sets for whose change there is no right order, as there are rules or other sets that change with it. That their own
+/// rules are replaced may concern further ones.
+fn without_order(changes: &[Change], replaced: &mut BTreeSet<User>) -> BTreeSet<SetId> {
+    let mut aside = BTreeSet::new();
+    loop {
+        let more = changes.iter().find(|change| {
+            change.effect == Effect::Either
+                && !aside.contains(&change.members.set)
+                && (change.meets_rules(replaced) || changes.iter().any(|other| change.meets(other)))
+        });
+        let Some(more) = more else { return aside };
+        aside.insert(more.members.set);
+        replaced.extend(more.users.iter().cloned());
+    }
+}
+
+/// Whether some address may be concerned by both changes.
+fn concerns_one_address(one: &MembersChanged, other: &MembersChanged) -> bool {
+    let (hosts, networks) = concerned(one);
+    let (other_hosts, other_networks) = concerned(other);
+    let is_within = |hosts: &BTreeSet<IpAddr>, networks: &[IpNet]| {
+        networks
+            .iter()
+            .any(|network| hosts.iter().any(|host| network.contains(host)))
+    };
+    let overlaps = |network: &IpNet| {
+        let meets = |other: &IpNet| network.contains(other) || other.contains(network);
+        other_networks.iter().any(meets)
+    };
+    !hosts.is_disjoint(&other_hosts)
+        || is_within(&hosts, &other_networks)
+        || is_within(&other_hosts, &networks)
+        || networks.iter().any(overlaps)
+}
+
+fn concerned(changed: &MembersChanged) -> (BTreeSet<IpAddr>, Vec<IpNet>) {
+    let (mut hosts, mut networks) = (BTreeSet::new(), Vec::new());
+    for member in changed
+        .added
+        .iter()
+        .map(|(member, _)| member)
+        .chain(&changed.removed)
+    {
+        match member {
+            Member::Address(address) | Member::AddressPort(address, ..) => {
+                hosts.insert(*address);
+            }
+            Member::Network(network) => networks.push(*network),
+        }
+    }
+    (hosts, networks)
 }
