@@ -13,6 +13,7 @@ use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::denials::Telling;
+use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
 use crate::backend::netfilter::place::JumpPlace;
@@ -27,6 +28,9 @@ pub use value::{
 pub use written::{Args, Command, Written};
 
 use written::{DEFAULT_OBJECTS, DEFAULT_STATE};
+
+/// Rules that may have a series of their own: each is a line that the kernel keeps, written with every change of rules.
+const MOST_SERIES: usize = 4096;
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +74,8 @@ pub struct Fixed {
     pub unknown: UnknownPods,
     /// Where denied packets are told, and how many.
     pub events: Events,
+    /// What is done about bridges that pods are on.
+    pub bridges: BridgeNetfilter,
     /// Where the backend ebpf finds the pods' cgroups.
     pub cgroup_root: PathBuf,
     /// Where the backend ebpf keeps what outlives it.
@@ -176,6 +182,7 @@ impl Config {
                 "events, eventsPerSecond, eventsGroup",
                 mine.events != theirs.events,
             ),
+            ("bridgeNetfilter", mine.bridges != theirs.bridges),
             ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
             ("bpfPins", mine.bpf_pins != theirs.bpf_pins),
         ]
@@ -193,6 +200,14 @@ impl Written {
     pub fn mean(self) -> Result<Config, Invalid> {
         let (compiler, unknown) = (self.compiler()?, self.unknown());
         let events = self.events()?;
+        let rule_metrics = self.rule_metrics.unwrap_or(0);
+        if rule_metrics > MOST_SERIES {
+            return Err(Invalid::Range {
+                field: "ruleMetrics",
+                value: rule_metrics.to_string(),
+                range: "at most 4096",
+            });
+        }
         let (egress, ingress) = (
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
@@ -221,11 +236,12 @@ impl Written {
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
+                bridges: self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off),
                 cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
                 bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
             },
             resync: self.resync.map_or(Duration::from_secs(60), Span::as_duration),
-            rule_metrics: self.rule_metrics.unwrap_or(0),
+            rule_metrics,
         })
     }
 
@@ -481,6 +497,7 @@ mod tests {
             &["--events-per-second", "0"],
             &["--events-per-second", "1001"],
             &["--events-group", "0"],
+            &["--rule-metrics", "4097"],
             &["--names-per-pod", "0"],
             &["--min-ttl", "2s", "--max-ttl", "1s"],
             &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],

@@ -10,7 +10,7 @@ use egret_shared::net::{PortRange, Transport};
 
 use crate::compiler::PodToOwnNode;
 use crate::index::LivePod;
-use crate::model::{Action, Direction, Labels};
+use crate::model::{Action, Direction, Enforcement, Labels};
 use crate::rules::{ITSELF, NodeRules, Origin, PeerMatch, PortMatch, Rule, SetId};
 
 mod content;
@@ -69,6 +69,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) own_node: Option<&'a Labels>,
     /// How many runs of the pod ended whose sets a backend may still have.
     pub(crate) lost: u32,
+    /// Whether policies are enforced on this node at all.
+    pub(crate) enforcement: Enforcement,
 }
 
 fn push_rules(

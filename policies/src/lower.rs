@@ -33,6 +33,7 @@ mod selector;
 mod network;
 mod port;
 mod namespace;
+mod enforcement;
 mod pod;
 mod node;
 mod addresses;
@@ -100,7 +101,11 @@ fn entities(object: &Object, notes: &mut Notes) -> Vec<Entity> {
             let mark = notes.mark();
             spec::outside(object, notes);
             notes.enforce(mark, "as if the field were not there");
-            vec![Entity::Policy(policy(object, form, notes))]
+            let enforcement = enforcement::of(object, notes);
+            vec![Entity::Policy(crate::model::Policy {
+                enforcement,
+                ..policy(object, form, notes)
+            })]
         }
     }
 }

@@ -258,7 +258,8 @@ impl Memory {
 const NODE: &str = "the node";
 
 fn named_sets(rules: &PodRules) -> impl Iterator<Item = SetId> {
-    rules.egress.sets().chain(rules.ingress.sets())
+    let decide = rules.egress.sets().chain(rules.ingress.sets());
+    decide.chain(rules.audit.sets())
 }
 
 const fn fits(kind: SetKind, member: Member, until: Option<Timestamp>) -> bool {

@@ -29,6 +29,8 @@ pub struct Policy {
     pub ingress: Effect,
     /// Whether its egress is also asked about clients that are no pods.
     pub exposure: Exposure,
+    /// Whether it decides, or is only asked what it would decide.
+    pub enforcement: Enforcement,
 }
 
 impl Policy {
@@ -174,6 +176,23 @@ pub enum Exposure {
     Reject,
     /// They are no concern of it: every kind but ClusterEgressFirewall.
     Ignore,
+}
+
+/// Whether what a policy denies is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Enforcement {
+    /// It is.
+    Enforced,
+    /// It is as if it were not there, and what it would deny is told (audit).
+    Audited,
+}
+
+impl Enforcement {
+    /// Whether it is only asked.
+    #[must_use]
+    pub const fn is_audit(self) -> bool {
+        matches!(self, Self::Audited)
+    }
 }
 
 /// What a policy does to a direction.

@@ -77,22 +77,25 @@ impl World {
     /// What becomes of a connection in one direction.
     #[must_use]
     pub fn decide(&self, connection: &Connection, now: Timestamp) -> Verdict {
-        self.answer(&Question {
-            world: self,
-            connection,
-            now,
-            is_open: false,
-        })
+        self.answer(&Question::new(self, connection, now))
+    }
+
+    /// Whether a connection that is allowed would be denied if the policies in audit were in force.
+    #[must_use]
+    pub fn would_deny(&self, connection: &Connection, now: Timestamp) -> bool {
+        let question = Question {
+            with_audited: true,
+            ..Question::new(self, connection, now)
+        };
+        self.decide(connection, now) == Verdict::Allow && self.answer(&question) == Verdict::Deny
     }
 
     /// What becomes of a connection that was allowed when it began, when its rules are asked again.
     #[must_use]
     pub fn decide_open(&self, connection: &Connection, now: Timestamp) -> Verdict {
         self.answer(&Question {
-            world: self,
-            connection,
-            now,
             is_open: true,
+            ..Question::new(self, connection, now)
         })
     }
 
@@ -121,6 +124,20 @@ struct Question<'a> {
     now: Timestamp,
     /// Whether what was told once is enough.
     is_open: bool,
+    /// Whether policies in audit count.
+    with_audited: bool,
+}
+
+impl<'a> Question<'a> {
+    const fn new(world: &'a World, connection: &'a Connection, now: Timestamp) -> Self {
+        Self {
+            world,
+            connection,
+            now,
+            is_open: false,
+            with_audited: false,
+        }
+    }
 }
 
 impl Question<'_> {
@@ -258,6 +275,7 @@ impl Question<'_> {
                 | Entity::ApiServerAddresses(_) => None,
             })
             .filter(|policy| policy.rank.tier == tier)
+            .filter(|policy| self.with_audited || !self.world.is_audited(policy, subject))
             .filter(|policy| {
                 self.world
                     .selects(&policy.subject.namespaces, &policy.subject.pods, subject)

@@ -35,7 +35,7 @@ pub struct Batch {
     pub rules_replaced: Vec<PodRules>,
     /// Whole new rules of the node; none where they stay as they are. Before the first ones there are none.
     pub node_rules: Option<NodeRules>,
-    /// Whether the cluster has any policy at all, of any kind and about whomever; none where that stays as it is. Before
+    /// Whether the cluster has any policy in force at all, of any kind and about whomever; none where that stays as it is. Before
     /// it is said there is none.
     pub has_policies: Option<bool>,
     /// Pods that left the node: their rules go.
@@ -153,6 +153,8 @@ pub struct PodRules {
     pub egress: DirectionRules,
     /// For connections to it.
     pub ingress: DirectionRules,
+    /// What is asked besides, and decides nothing.
+    pub audit: Audit,
 }
 
 impl PodRules {
@@ -170,6 +172,39 @@ impl PodRules {
             Direction::Egress => &mut self.egress,
             Direction::Ingress => &mut self.ingress,
         }
+    }
+}
+
+/// A pod's rules as they were if the policies in audit were in force as well. They are asked about what the rules that
+/// are in force allow, and decide nothing: a Deny says that this connection would be denied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// For connections that it opens; without any tier nothing is asked.
+    pub egress: DirectionRules,
+    /// For connections to it.
+    pub ingress: DirectionRules,
+}
+
+impl Audit {
+    /// The rules of a direction.
+    #[must_use]
+    pub const fn direction(&self, direction: Direction) -> &DirectionRules {
+        match direction {
+            Direction::Egress => &self.egress,
+            Direction::Ingress => &self.ingress,
+        }
+    }
+
+    pub(crate) const fn direction_mut(&mut self, direction: Direction) -> &mut DirectionRules {
+        match direction {
+            Direction::Egress => &mut self.egress,
+            Direction::Ingress => &mut self.ingress,
+        }
+    }
+
+    /// The sets that they name.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        self.egress.sets().chain(self.ingress.sets())
     }
 }
 
@@ -194,7 +229,7 @@ impl NodeRules {
 ///
 /// Replies and related ICMP of allowed connections are not judged by rules, and neither is what the
 /// node itself sends to the pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectionRules {
     /// The tiers that say something, in order.
     pub tiers: Vec<TierRules>,

@@ -10,6 +10,7 @@ use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span};
+use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::MarkMask;
 use crate::backend::netfilter::place::JumpPlace;
@@ -125,7 +126,7 @@ pub struct Written {
     /// How often the kernel is compared with what it should hold, and repaired; 0s for never, nor out of turn [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub resync: Option<Span>,
-    /// Single rules with a series of their own in /metrics [default: 0]
+    /// Single rules with a series of their own in /metrics: at most 4096 [default: 0]
     #[arg(long, value_name = "COUNT")]
     pub rule_metrics: Option<usize>,
     /// Whether policies are enforced on this node, or only asked what they would deny [default: enforce]
@@ -164,6 +165,10 @@ pub struct Written {
     /// Records of all pods: 1 to 10000000 [default: 200000]
     #[arg(long, value_name = "COUNT")]
     pub records_total: Option<usize>,
+    /// Whether what goes from port to port of a bridge of pods is handed to iptables: enable turns it on for these bridges
+    /// [default: off]
+    #[arg(long, value_name = "WHETHER")]
+    pub bridge_netfilter: Option<BridgeNetfilter>,
     /// The cgroup2 folder below which the backend ebpf looks for pods [default: /sys/fs/cgroup]
     #[arg(long, value_name = "PATH")]
     pub cgroup_root: Option<PathBuf>,
@@ -230,6 +235,7 @@ impl Written {
             names_per_pod: self.names_per_pod.or(below.names_per_pod),
             addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
             records_total: self.records_total.or(below.records_total),
+            bridge_netfilter: self.bridge_netfilter.or(below.bridge_netfilter),
             cgroup_root: self.cgroup_root.or(below.cgroup_root),
             bpf_pins: self.bpf_pins.or(below.bpf_pins),
         }

@@ -15,7 +15,7 @@ use egret_enforcer::backend::ebpf::{Ebpf, Options};
 use egret_enforcer::backend::{Backend, Standing};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule,
+    Audit, Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule,
     SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
@@ -488,6 +488,7 @@ pub(crate) fn ruled(name: &str, uid: &str, egress: DirectionRules) -> PodRules {
         .map(|text| text.parse().unwrap())
         .to_vec();
     PodRules {
+        audit: Audit::default(),
         pod: PodKey::new("default", name),
         uid: Some(uid.into()),
         addresses,

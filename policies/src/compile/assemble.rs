@@ -11,7 +11,7 @@ use super::part::{Filled, Part, Written};
 use super::{Directions, Surroundings, Use, firewall, itself_rule, own_node_rules};
 use crate::index::LivePod;
 use crate::model::{Direction, PolicyId, Rank, Tier};
-use crate::rules::{DirectionRules, Otherwise, PodRules, Rule, SetId, TierRules};
+use crate::rules::{Audit, DirectionRules, Otherwise, PodRules, Rule, SetId, TierRules};
 
 /// The policies of a pod in the order of evaluation.
 type Parts = BTreeMap<(Rank, PolicyId), Filled>;
@@ -23,8 +23,17 @@ pub(crate) struct Compiled {
     pub(crate) patterns: BTreeSet<NamePattern>,
     parts: Parts,
     uses: BTreeMap<SetId, Counted>,
-    /// The directions in which an annotation of 2016 is in force.
+    /// The directions in which an annotation of 2016 is in force, or would be.
     annotated: Directions,
+}
+
+/// Which policies are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    /// Those that decide.
+    Enforced,
+    /// Those that are only asked as well.
+    All,
 }
 
 /// How a set is used, and by how many policies in each direction.
@@ -51,6 +60,8 @@ pub(crate) struct Outcome {
     pub(crate) uses: Vec<(SetId, Option<Use>, Option<Use>)>,
     /// The directions whose rules are others than before.
     pub(crate) directions: Directions,
+    /// The directions in which something else is asked of policies in audit.
+    pub(crate) audited: Directions,
     /// Whether other names are waited for.
     pub(crate) patterns: bool,
 }
@@ -74,6 +85,7 @@ impl Compiled {
                 addresses: pod.addresses.to_vec(),
                 egress: nothing(),
                 ingress: nothing(),
+                audit: Audit::default(),
             },
             patterns: BTreeSet::new(),
             parts: Parts::new(),
@@ -132,7 +144,8 @@ impl Compiled {
                 before.as_ref().map(|before| before.part(direction)),
                 after.part(direction),
             );
-            if old == Some(new) {
+            let was_audit = before.as_ref().map(|before| before.is_audit);
+            if old == Some(new) && was_audit == Some(after.is_audit) {
                 continue;
             }
             if let Some(old) = old {
@@ -209,7 +222,7 @@ impl Compiled {
 
     /// Puts the tiers together that may be others than before.
     fn finish(&mut self, changes: Changes, around: Surroundings<'_>) -> Outcome {
-        let mut directions = Directions::default();
+        let (mut directions, mut audited) = (Directions::default(), Directions::default());
         for direction in Direction::ALL {
             let touched = |tier: Tier| changes.tiers.contains(&(direction, tier));
             if !Tier::ALL.into_iter().any(touched) {
@@ -219,13 +232,20 @@ impl Compiled {
             let (mut kept, old): (Vec<TierRules>, Vec<TierRules>) =
                 before.into_iter().partition(|rules| !touched(rules.tier));
             let new = Tier::ALL.into_iter().filter(|tier| touched(*tier));
-            let new: Vec<TierRules> = new.flat_map(|tier| self.tier(tier, direction, around)).collect();
+            let new: Vec<TierRules> = new
+                .flat_map(|tier| self.tier(tier, direction, View::Enforced, around))
+                .collect();
             if new != old {
                 directions.set(direction, true);
             }
             kept.extend(new);
             kept.sort_by_key(|rules| rules.tier);
             self.rules.direction_mut(direction).tiers = kept;
+            let asked = self.asked(direction, around);
+            if *self.rules.audit.direction(direction) != asked {
+                audited.set(direction, true);
+                *self.rules.audit.direction_mut(direction) = asked;
+            }
         }
         if changes.patterns {
             self.patterns = self.all_patterns();
@@ -233,6 +253,7 @@ impl Compiled {
         Outcome {
             uses: self.changed_uses(changes.uses),
             directions,
+            audited,
             patterns: changes.patterns,
         }
     }
@@ -249,7 +270,7 @@ impl Compiled {
     fn all_patterns(&self) -> BTreeSet<NamePattern> {
         let mut all = BTreeSet::new();
         for direction in Direction::ALL {
-            for (_, written) in self.written(direction) {
+            for (_, written) in self.written(direction, View::All) {
                 all.extend(
                     written
                         .patterns
@@ -261,15 +282,36 @@ impl Compiled {
         all
     }
 
-    fn written(&self, direction: Direction) -> impl Iterator<Item = (Rank, &Written)> {
-        let is_annotated = self.annotated.contains(direction);
-        self.parts.iter().filter_map(move |((rank, _), filled)| {
+    fn written(&self, direction: Direction, view: View) -> impl Iterator<Item = (Rank, &Written)> {
+        let counts = move |filled: &&Filled| view == View::All || !filled.is_audit;
+        let mut parts = self.parts.values().filter(counts);
+        let is_annotated =
+            self.annotated.contains(direction) && parts.any(|filled| filled.part(direction).is_annotation());
+        let parts = self.parts.iter().filter(move |(_, filled)| counts(filled));
+        parts.filter_map(move |((rank, _), filled)| {
             Some((*rank, filled.part(direction).counting(is_annotated)?))
         })
     }
 
-    fn tier(&self, tier: Tier, direction: Direction, around: Surroundings<'_>) -> Vec<TierRules> {
-        let written = self.written(direction).filter(|(rank, _)| rank.tier == tier);
+    /// The rules as they were if the policies in audit were in force; nothing where none of them speaks.
+    fn asked(&self, direction: Direction, around: Surroundings<'_>) -> DirectionRules {
+        let is_annotated = self.annotated.contains(direction);
+        let mut audited = self.parts.values().filter(|filled| filled.is_audit);
+        if !audited.any(|filled| filled.part(direction).counting(is_annotated).is_some()) {
+            return DirectionRules::default();
+        }
+        let tiers = Tier::ALL.into_iter();
+        DirectionRules {
+            tiers: tiers
+                .flat_map(|tier| self.tier(tier, direction, View::All, around))
+                .collect(),
+        }
+    }
+
+    fn tier(&self, tier: Tier, direction: Direction, view: View, around: Surroundings<'_>) -> Vec<TierRules> {
+        let written = self
+            .written(direction, view)
+            .filter(|(rank, _)| rank.tier == tier);
         match tier {
             Tier::ClusterEgressFirewall => firewall::in_lists_of(written),
             Tier::Admin | Tier::NetworkPolicy | Tier::Baseline => {

@@ -17,6 +17,8 @@ use crate::rules::Rule;
 pub(crate) struct Filled {
     /// What it is made of, kept as long as it is.
     _template: Arc<Template>,
+    /// Whether it is only asked.
+    pub(super) is_audit: bool,
     egress: Part,
     ingress: Part,
 }
@@ -43,7 +45,12 @@ pub(super) struct Written {
 
 impl Filled {
     /// Fills a policy in.
-    pub(crate) fn new(template: &Arc<Template>, pod: &LivePod<'_>, around: Surroundings<'_>) -> Self {
+    pub(crate) fn new(
+        template: &Arc<Template>,
+        pod: &LivePod<'_>,
+        around: Surroundings<'_>,
+        is_audit: bool,
+    ) -> Self {
         let part = |direction| {
             let write = |rules| write(rules, pod, direction, around);
             match template.effect(direction) {
@@ -56,6 +63,7 @@ impl Filled {
             egress: part(Direction::Egress),
             ingress: part(Direction::Ingress),
             _template: Arc::clone(template),
+            is_audit,
         }
     }
 

@@ -11,7 +11,7 @@ use egret_shared::time::Timestamp;
 use crate::compile::{Compiled, CompiledNode, DnsRules, Filled, Surroundings, compile_exposed};
 use crate::index::{Index, LivePod, is_api_server};
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
-use crate::model::{Direction, Exposure, Labels, NamespaceSelector, Policy, PolicyId};
+use crate::model::{Direction, Enforcement, Exposure, Labels, NamespaceSelector, Policy, PolicyId};
 use crate::records::{Owned, Records};
 use crate::rules::Batch;
 use crate::sequence::{Aside, Batches, Sets, User};
@@ -224,9 +224,10 @@ impl Engine {
         if dirty.node_rules {
             self.recompile_node(&mut batches.first);
         }
-        if self.has_policies == self.policies.is_empty() {
-            self.has_policies = !self.has_policies;
-            batches.first.has_policies = Some(self.has_policies);
+        let has_policies = !self.settings.enforcement.is_audit() && self.policies.has_enforced();
+        if self.has_policies != has_policies {
+            self.has_policies = has_policies;
+            batches.first.has_policies = Some(has_policies);
         }
         let aside = self
             .sets
@@ -381,7 +382,10 @@ impl Engine {
 
     /// Makes the node's own rules anew. A node without an object has no labels.
     fn recompile_node(&mut self, batch: &mut Batch) {
-        let exposed = self.policies.exposed();
+        let exposed = match self.settings.enforcement {
+            Enforcement::Enforced => self.policies.exposed(),
+            Enforcement::Audited => Vec::new(),
+        };
         let no_labels = Labels::default();
         let own_node = match &self.settings.node {
             NodeScope::One(name) => Some(self.index.node(name).map_or(&no_labels, |node| &node.labels)),
@@ -423,6 +427,7 @@ impl Engine {
             pod_to_own_node: self.settings.pod_to_own_node,
             own_node,
             lost: self.locals.lost(key),
+            enforcement: self.settings.enforcement,
         };
         let places = which.unwrap_or_else(|| {
             let selecting = self.policies.selecting(&live);
@@ -439,7 +444,8 @@ impl Engine {
         self.work.policies_filled += parts.len();
         let moved = compiled.meet(&live);
         let outcome = compiled.replace(parts, around);
-        if is_new || moved.is_another_run || moved.from.is_some() || !outcome.directions.is_empty() {
+        let is_changed = !outcome.directions.is_empty() || !outcome.audited.is_empty();
+        if is_new || moved.is_another_run || moved.from.is_some() || is_changed {
             batch.rules_replaced.push(compiled.rules.clone());
         }
         if !is_new {

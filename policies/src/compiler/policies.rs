@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::compile::{DnsRules, Filled, Surroundings, Template};
 use crate::index::LivePod;
-use crate::model::{Exposure, NamespaceSelector, Policy, PolicyId, Rank};
+use crate::model::{Enforcement, Exposure, NamespaceSelector, Policy, PolicyId, Rank};
 
 /// A policy's place in the order of evaluation.
 pub(super) type Place = (Rank, PolicyId);
@@ -37,8 +37,9 @@ impl Policies {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// Whether there is one that is not only asked.
+    pub(super) fn has_enforced(&self) -> bool {
+        self.all.values().any(|policy| !policy.enforcement.is_audit())
     }
 
     pub(super) fn get(&self, id: &PolicyId) -> Option<&Policy> {
@@ -54,7 +55,7 @@ impl Policies {
         }
         if let Some(policy) = policy {
             let place = place_of(&policy);
-            if policy.exposure == Exposure::Reject {
+            if policy.exposure == Exposure::Reject && !policy.enforcement.is_audit() {
                 self.exposed.insert(place.clone());
             }
             match &policy.subject.namespaces {
@@ -124,7 +125,11 @@ impl Policies {
             .selects(place, pod)
             .then(|| self.template(&place.1))
             .flatten()?;
-        Some(Filled::new(&template, pod, around))
+        let policy = self.all.get(&place.1)?.enforcement;
+        let is_audit = [around.enforcement, pod.enforcement, policy]
+            .into_iter()
+            .any(Enforcement::is_audit);
+        Some(Filled::new(&template, pod, around, is_audit))
     }
 
     /// The templates of all policies that are also asked about clients that are no pods, in the order of evaluation.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 
+use crate::model::Enforcement;
 use crate::records::RecordSettings;
 
 /// Which pods are compiled, and how.
@@ -19,6 +20,8 @@ pub struct Settings {
     pub pod_to_own_node: PodToOwnNode,
     /// Where dnsd answers, and in whose place.
     pub dns: DnsStandIn,
+    /// Whether policies are enforced at all, or only asked.
+    pub enforcement: Enforcement,
 }
 
 impl Settings {
@@ -30,6 +33,7 @@ impl Settings {
             records: RecordSettings::default(),
             pod_to_own_node: PodToOwnNode::Allow,
             dns: DnsStandIn::default(),
+            enforcement: Enforcement::Enforced,
         }
     }
 }

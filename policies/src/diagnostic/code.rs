@@ -160,6 +160,9 @@ codes! {
     ApiServerUnknown = "EG0125", Warning: "The API server is not known",
         "There is no Service default/kubernetes with ready endpoints: apiServer stands only for addresses that are declared.",
         "Declare addresses in additionalAddresses or APIServerAddresses.";
+    InvalidEnforcement = "EG0126", Error: "An invalid annotation policy.egret.dev/enforcement",
+        "The policy, or the policies about the pods of the namespace, are enforced.",
+        "Write audit, enforce, or no such annotation.";
     // Ports.
     InvalidPort = "EG0201", Error: "An invalid port",
         "The rule is closed.",

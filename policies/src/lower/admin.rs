@@ -12,8 +12,8 @@ use super::{id_of, network, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
 use crate::model::{
-    Action, Direction, Effect, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Ports, Rank, Rule,
-    Selector, Subject, Tier,
+    Action, Direction, Effect, Enforcement, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Ports,
+    Rank, Rule, Selector, Subject, Tier,
 };
 
 /// What the three kinds write differently.
@@ -94,6 +94,7 @@ pub(super) fn lower(object: &Object, dialect: Dialect, notes: &mut Notes) -> Pol
         egress: reader.effect(&spec, Direction::Egress, notes),
         ingress: reader.effect(&spec, Direction::Ingress, notes),
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     }
 }
 
@@ -146,6 +147,7 @@ fn denying(
         egress: effect(Direction::Egress),
         ingress: effect(Direction::Ingress),
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     }
 }
 

@@ -10,7 +10,9 @@ use super::rule::{self, Label};
 use super::{id_of, network, port, selector};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
-use crate::model::{Action, Effect, Exposure, Kind, Peer, Peers, Policy, Ports, Rank, Rule, Selector, Tier};
+use crate::model::{
+    Action, Effect, Enforcement, Exposure, Kind, Peer, Peers, Policy, Ports, Rank, Rule, Selector, Tier,
+};
 
 const CLOSED: &str = "everything external is denied to all pods";
 const UNSOUND: &str = "Deny rules count with priority 0, allow rules match nothing";
@@ -71,6 +73,7 @@ fn policy(object: &Object, priority: u32, rules: Vec<Rule>, exposure: Exposure) 
         egress: Effect::Rules(rules),
         ingress: Effect::None,
         exposure,
+        enforcement: Enforcement::Enforced,
     }
 }
 

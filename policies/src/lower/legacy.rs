@@ -10,8 +10,8 @@ use super::{id_of, port, selector, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
 use crate::model::{
-    Action, Effect, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, PolicyId, Ports, Rule, Selector,
-    Subject,
+    Action, Effect, Enforcement, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, PolicyId, Ports,
+    Rule, Selector, Subject,
 };
 
 const NO_RULES: &str = "the policy allows nothing";
@@ -33,6 +33,7 @@ pub(super) fn default_deny(namespace: &Arc<str>, name: &str) -> Policy {
         egress: Effect::None,
         ingress: Effect::Rules(Vec::new()),
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     }
 }
 
@@ -57,6 +58,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
         egress: Effect::None,
         ingress: Effect::Opens(rules),
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     }
 }
 

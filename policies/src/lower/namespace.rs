@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::legacy;
+use super::{enforcement, legacy};
 use crate::api::{Field, Notes, Object};
 use crate::diagnostic::Code;
 use crate::model::Policy;
@@ -18,7 +18,12 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Vec<Entity> {
     let mut labels = object.metadata.labels.clone();
     labels.set(NAME_LABEL, &name);
     let policy = annotation(object, notes).or_else(|| spec_form(object, notes));
-    let namespace = Entity::Namespace(Namespace { name, labels });
+    let enforcement = enforcement::of(object, notes);
+    let namespace = Entity::Namespace(Namespace {
+        name,
+        labels,
+        enforcement,
+    });
     std::iter::once(namespace)
         .chain(policy.map(Entity::Policy))
         .collect()

@@ -8,8 +8,8 @@ use super::{id_of, network, port, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
 use crate::model::{
-    Action, Direction, Effect, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Rank, Rule, Selector,
-    Subject, Tier,
+    Action, Direction, Effect, Enforcement, Exposure, Kind, NamespaceSelector, Peer, Peers, Policy, Rank,
+    Rule, Selector, Subject, Tier,
 };
 
 const SPEC: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
@@ -269,6 +269,7 @@ fn isolating(object: &Object, kind: Kind, pods: Selector, directions: &[Directio
         egress: effect(Direction::Egress),
         ingress: effect(Direction::Ingress),
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     }
 }
 

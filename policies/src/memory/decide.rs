@@ -25,6 +25,20 @@ impl Memory {
         self.judge(connection, now, Record::LiveOrOver)
     }
 
+    /// What would deny a connection that is allowed if policies in audit were in force.
+    #[must_use]
+    pub fn would_deny(&self, connection: &Connection, now: Timestamp) -> Option<Decision> {
+        let rules = self.pod(&connection.pod)?;
+        let is_exempt = connection.direction == Direction::Ingress && connection.peer_is_own_node;
+        if is_exempt || self.decide(connection, now).verdict == Verdict::Deny {
+            return None;
+        }
+        let other = Other::of(connection, &rules.addresses, Record::Live);
+        let tiers = &rules.audit.direction(connection.direction).tiers;
+        let decision = tiers.iter().find_map(|tier| self.decide_tier(tier, other, now));
+        decision.filter(|decision| decision.verdict == Verdict::Deny)
+    }
+
     fn judge(&self, connection: &Connection, now: Timestamp, record: Record) -> Decision {
         let Some(rules) = self.pod(&connection.pod) else {
             return Decision::allow("none");

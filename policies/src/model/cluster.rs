@@ -8,7 +8,7 @@ use std::sync::Arc;
 use egret_shared::net::{IpNet, Transport};
 use egret_shared::pod::PodKey;
 
-use super::{Labels, Policy, PolicyId};
+use super::{Enforcement, Labels, Policy, PolicyId};
 
 /// An object that the compiler knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub struct Namespace {
     pub name: Arc<str>,
     /// Its labels, the default one among them.
     pub labels: Labels,
+    /// Whether policies are enforced on its pods, or only asked.
+    pub enforcement: Enforcement,
 }
 
 /// A pod.

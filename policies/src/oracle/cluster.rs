@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use egret_shared::pod::PodKey;
 
 use crate::compiler::NodeScope;
-use crate::model::cluster::{Entity, Node, Pod, PodLife};
-use crate::model::{Labels, NamespaceSelector, Requirement, Selector};
+use crate::model::cluster::{Entity, EntityKey, Node, Pod, PodLife};
+use crate::model::{Enforcement, Labels, NamespaceSelector, Policy, Requirement, Selector};
 
 use super::World;
 
@@ -53,6 +53,17 @@ impl World {
             }
         }
         newest.filter(|_| !is_nodes)
+    }
+
+    /// Whether a policy is only asked about a pod: itself, for all pods of its namespace, or for all of the node.
+    pub(super) fn is_audited(&self, policy: &Policy, pod: &Pod) -> bool {
+        let namespace = EntityKey::Namespace(pod.key.namespace().into());
+        let of_namespace = match self.entities.get(&namespace) {
+            Some(Entity::Namespace(namespace)) => namespace.enforcement,
+            Some(_) | None => Enforcement::Enforced,
+        };
+        let says = [self.settings.enforcement, of_namespace, policy.enforcement];
+        says.contains(&Enforcement::Audited)
     }
 
     /// The pod of this name, if it has an address of its own.

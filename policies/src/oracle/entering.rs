@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use crate::compiler::NodeScope;
 use crate::memory::{Entering, Protocol, Verdict};
 use crate::model::cluster::Entity;
-use crate::model::{Action, Direction, Effect, Exposure, Peer, Peers, Policy, Port, Ports, Rule, Selector};
+use crate::model::{
+    Action, Direction, Effect, Enforcement, Exposure, Peer, Peers, Policy, Port, Ports, Rule, Selector,
+};
 
 use super::World;
 use super::cluster::selector_holds;
@@ -23,6 +25,10 @@ impl World {
             .filter_map(|entity| match entity {
                 Entity::Policy(policy) if policy.exposure == Exposure::Reject => Some(policy),
                 _ => None,
+            })
+            .filter(|policy| {
+                let says = [self.settings.enforcement, policy.enforcement];
+                !says.contains(&Enforcement::Audited)
             })
             .collect();
         let priorities: BTreeSet<u32> = asked.iter().map(|policy| policy.rank.priority).collect();

@@ -12,8 +12,8 @@ use egret_policies::model::cluster::{
     PodLife, Service, ServicePort, TargetPort,
 };
 use egret_policies::model::{
-    Action, Direction, Effect, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId,
-    Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
+    Action, Direction, Effect, Enforcement, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy,
+    PolicyId, Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -143,6 +143,7 @@ pub(crate) fn churn() -> impl Strategy<Value = Entity> {
                 egress: Effect::Rules(rules.collect()),
                 ingress: Effect::None,
                 exposure: Exposure::Ignore,
+                enforcement: Enforcement::Enforced,
             })
         });
     prop_oneof![3 => pod, 2 => policy]
@@ -223,13 +224,18 @@ fn namespaces() -> impl Strategy<Value = NamespaceSelector> {
 }
 
 fn namespace() -> impl Strategy<Value = Namespace> {
-    (select(NAMESPACES.as_slice()), labels()).prop_map(|(name, mut labels)| {
+    (select(NAMESPACES.as_slice()), labels(), enforcement()).prop_map(|(name, mut labels, enforcement)| {
         labels.set("kubernetes.io/metadata.name", name);
         Namespace {
             name: name.into(),
             labels,
+            enforcement,
         }
     })
+}
+
+fn enforcement() -> impl Strategy<Value = Enforcement> {
+    prop_oneof![6 => Just(Enforcement::Enforced), 1 => Just(Enforcement::Audited)]
 }
 
 /// What else tells the cluster from the rest of the world.
@@ -387,10 +393,18 @@ fn policy() -> impl Strategy<Value = Policy> {
         0..3u32,
         (namespaces(), selector()),
         (effect(Direction::Egress), effect(Direction::Ingress)),
-        any::<bool>(),
+        (any::<bool>(), enforcement()),
     )
         .prop_map(
-            |((kind, tier), name, namespace, priority, (namespaces, pods), effects, is_exposed)| {
+            |(
+                (kind, tier),
+                name,
+                namespace,
+                priority,
+                (namespaces, pods),
+                effects,
+                (is_exposed, enforcement),
+            )| {
                 let exposure = match kind {
                     Kind::ClusterEgressFirewall if !is_exposed => Exposure::Reject,
                     _ => Exposure::Ignore,
@@ -427,6 +441,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                     egress: effects.0,
                     ingress: effects.1,
                     exposure,
+                    enforcement,
                 }
             },
         )

@@ -10,8 +10,8 @@ use egret_policies::compiler::{Compiler, DnsStandIn, Event, InSync, NodeScope, P
 use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Namespace, Node, Pod, PodLife};
 use egret_policies::model::{
-    Action, Direction, Effect, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId,
-    Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
+    Action, Direction, Effect, Enforcement, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy,
+    PolicyId, Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
 };
 use egret_policies::oracle::World;
 use egret_policies::records::RecordSettings;
@@ -58,6 +58,7 @@ pub(crate) fn namespace(name: &str, text: &str) -> Entity {
     Entity::Namespace(Namespace {
         name: name.into(),
         labels: all,
+        enforcement: Enforcement::Enforced,
     })
 }
 
@@ -114,6 +115,7 @@ pub(crate) fn policy(kind: Kind, tier: Tier, priority: u32, name: &str, pods: &s
         egress: Effect::None,
         ingress: Effect::None,
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     }
 }
 
@@ -225,6 +227,7 @@ pub(crate) fn answer(
 
 pub(crate) fn settings() -> Settings {
     Settings {
+        enforcement: Enforcement::Enforced,
         node: NodeScope::One("here".into()),
         records: RecordSettings::default(),
         pod_to_own_node: PodToOwnNode::Allow,
@@ -335,6 +338,12 @@ impl Situation {
             decision.verdict,
             self.world.decide(connection, self.now),
             "{connection:?}: the memory says {decision:?}, the oracle does not"
+        );
+        let would_deny = self.memory.would_deny(connection, self.now);
+        assert_eq!(
+            would_deny.is_some(),
+            self.world.would_deny(connection, self.now),
+            "{connection:?}, policies in audit: the memory says {would_deny:?}, the oracle does not"
         );
         let open = self.memory.decide_open(connection, self.now);
         assert_eq!(

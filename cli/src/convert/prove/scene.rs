@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use egret_policies::compiler::{DnsStandIn, NodeScope, Settings};
 use egret_policies::model::cluster::{Entity, Namespace, Pod, PodLife};
-use egret_policies::model::{Labels, Policy, Tier};
+use egret_policies::model::{Enforcement, Labels, Policy, Tier};
 
 use crate::verdict::manifests::Manifests;
 use crate::verdict::selection::{DEFAULT_LABEL, Selection};
@@ -92,6 +92,7 @@ fn namespaces(manifests: &Manifests, pods: &[Pod]) -> BTreeMap<Arc<str>, Namespa
     let of_pods = pods.iter().map(|pod| Namespace {
         name: pod.key.namespace().into(),
         labels: Labels::from_iter([(DEFAULT_LABEL, pod.key.namespace())]),
+        enforcement: Enforcement::Enforced,
     });
     let all = of_pods.chain(manifests.namespaces.iter().cloned());
     all.map(|namespace| (Arc::clone(&namespace.name), namespace))

@@ -169,7 +169,7 @@ fn in_set(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::rules::DirectionRules;
+    use egret_policies::rules::{Audit, DirectionRules};
     use egret_shared::net::{PortRange, Transport};
     use egret_shared::pod::PodKey;
 
@@ -190,6 +190,7 @@ mod tests {
 
     fn pod(tiers: Vec<TierRules>) -> PodRules {
         PodRules {
+            audit: Audit::default(),
             pod: PodKey::new("default", "client"),
             uid: None,
             addresses: vec!["192.0.2.1".parse().unwrap()],

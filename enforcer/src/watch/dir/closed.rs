@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{
-    Action, Effect, Exposure, Kind, NamespaceSelector, Peers, Policy, PolicyId, Ports, Rank, Rule, Selector,
-    Subject, Tier,
+    Action, Effect, Enforcement, Exposure, Kind, NamespaceSelector, Peers, Policy, PolicyId, Ports, Rank,
+    Rule, Selector, Subject, Tier,
 };
 
 /// No object of a cluster can have this name.
@@ -31,6 +31,7 @@ pub(super) fn to_all() -> [(EntityKey, Entity); 1] {
         egress: nothing(),
         ingress: nothing(),
         exposure: Exposure::Ignore,
+        enforcement: Enforcement::Enforced,
     });
     [(policy.key(), policy)]
 }
