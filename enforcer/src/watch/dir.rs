@@ -133,7 +133,7 @@ impl Directory {
         } else if self.state.known_at.is_some() {
             "what was known stays in force"
         } else {
-            "until it was read once, what the kernel holds of an earlier enforcer stays in force; after a boot that is nothing, and no pod is restricted"
+            "until it was read once, what the kernel holds of an earlier enforcer stays in force; after a boot that is nothing, and pods are closed unless onUnknownPod is allow"
         };
         tracing::error!(folder = %self.root.display(), reason, meanwhile, "the source cannot be read");
         self.state.unreadable = Some(reason);
