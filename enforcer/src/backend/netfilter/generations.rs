@@ -40,6 +40,11 @@ impl Generations {
         }
     }
 
+    /// Whether no pod has any: there was no earlier life, or it left no rules.
+    pub(super) fn is_empty(&self) -> bool {
+        self.present.is_empty()
+    }
+
     pub(super) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
         self.present
             .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())

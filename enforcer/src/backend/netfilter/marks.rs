@@ -112,6 +112,21 @@ impl Marks {
         Mark::new(mask.get(), mask)
     }
 
+    /// The bits of a direction in a flow of a pod that is gone: it is to end, and no rules give it back. All but the lowest, which is
+    /// no pod's generation either.
+    #[must_use]
+    pub fn left(self, direction: Direction) -> Mark {
+        let mask = self.mask(direction);
+        Mark::new(without_lowest(mask).get(), mask)
+    }
+
+    /// What a flow has that is to end, for the one reason or the other.
+    #[must_use]
+    pub fn ended(self, direction: Direction) -> Mark {
+        let mask = without_lowest(self.mask(direction));
+        Mark::new(mask.get(), mask)
+    }
+
     /// The generation in a mark's bits of a direction; none where they are 0 or the mask is another.
     #[must_use]
     pub fn generation(self, direction: Direction, value: u32, mask: u32) -> Option<Generation> {
@@ -124,12 +139,12 @@ impl Marks {
         }
     }
 
-    /// How many generations both directions can tell apart: neither none nor all bits are one.
+    /// How many generations both directions can tell apart: neither none, nor all bits, nor all but the lowest are one.
     #[must_use]
     pub fn generations(self) -> u16 {
         let [egress, ingress] = Direction::ALL.map(|direction| self.mask(direction).get().count_ones());
         let bits = egress.min(ingress).min(16);
-        u16::try_from((1u32 << bits) - 2).expect("at most 16 bits")
+        u16::try_from((1u32 << bits) - 3).expect("at most 16 bits")
     }
 
     /// All bits that are ours.
@@ -167,6 +182,10 @@ impl Generation {
     pub const fn number(self) -> u16 {
         self.0.get()
     }
+}
+
+fn without_lowest(mask: NonZeroU32) -> NonZeroU32 {
+    NonZeroU32::new(mask.get() & (mask.get() - 1)).expect("a mask has more than one bit")
 }
 
 /// Puts the low bits of a number where the mask has bits, lowest first.
@@ -208,13 +227,23 @@ mod tests {
                 );
             }
         }
-        assert_eq!(marks().generations(), 2046);
+        assert_eq!(marks().generations(), 2045);
+    }
+
+    #[test]
+    fn what_is_to_end_is_no_generation_and_no_generation_is_to_end() {
         for direction in Direction::ALL {
-            let revoked = marks().revoked(direction);
-            assert_eq!(
-                marks().generation(direction, revoked.value(), revoked.mask().get()),
-                None
-            );
+            let ended = marks().ended(direction);
+            for mark in [marks().revoked(direction), marks().left(direction)] {
+                let read = marks().generation(direction, mark.value(), mark.mask().get());
+                assert_eq!(read, None);
+                assert!(ended.is_in(mark.value()));
+            }
+            assert!(!ended.is_in(marks().unmarked(direction).value()));
+            for number in 1..=marks().generations() {
+                let mark = marks().mark(direction, Generation::new(number).unwrap());
+                assert!(!ended.is_in(mark.value()), "{number}");
+            }
         }
     }
 

@@ -2,8 +2,12 @@
 //! only the other side sends are replies, which nobody judges, and the program waits for answers that never come. So a flow
 //! that the new rules forbid is marked as revoked, which ends it in both directions, and its sockets in the pods are ended.
 //!
-//! Flows are never deleted: conntrack would pick up the next packet of either side as a new flow, maybe the other way round.
-//! A revoked flow lives on while somebody sends, so its mark is taken back when the rules allow it again.
+//! Flows of a pod that is there are never deleted: conntrack would pick up the next packet of either side as a new flow, maybe the
+//! other way round. A revoked flow lives on while somebody sends, so its mark is taken back when the rules allow it again.
+//!
+//! Flows of a pod that is gone have a mark of their own, which no rules take back. They are deleted when the address has another
+//! pod: what the other side still sends is then a new connection to that pod, judged by its rules, and what that pod sends is its own,
+//! though it may have the old pod's ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -30,6 +34,8 @@ pub(super) struct Revocations {
     asked: BTreeSet<(PodKey, Direction)>,
     /// Addresses that a pod had: what it opened ends, whoever has the address now.
     left: BTreeSet<IpAddr>,
+    /// Addresses that have a pod, and had none or another one: what was allowed to that is deleted.
+    taken: BTreeSet<IpAddr>,
     /// What may allow again what was revoked.
     moved: Moved,
     /// As of the last look, for there may be many and each change asks for them.
@@ -47,19 +53,38 @@ struct Moved {
     sets: BTreeSet<SetId>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Revoked {
     direction: Direction,
     flow: Flow,
-    /// It was opened by, or to, a pod that is gone: whoever has the address now does not get it back.
-    is_left: bool,
+}
+
+/// What is to be done about a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It ends, as long as the rules are what they are.
+    Revoke,
+    /// It ends for good: it is of a pod that is gone.
+    Leave,
+    /// Nobody knows it any more: it is of a pod that is gone, and the address has another one.
+    Delete,
 }
 
 impl Revocations {
     /// After a start everything is looked at, since the last life may have ended in the middle. Records may not be back yet, so
-    /// nothing is done that cannot be taken back.
-    pub(super) fn start(&mut self, pods: impl Iterator<Item = PodKey>) {
-        self.ask(pods.flat_map(|pod| Direction::ALL.map(|direction| (pod.clone(), direction))));
+    /// nothing is done that cannot be taken back; but at the addresses of pods that the last life did not know, which may have had
+    /// others by then.
+    pub(super) fn start<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a PodRules>,
+        is_new: impl Fn(&PodRules) -> bool,
+    ) {
+        for rules in pods {
+            self.ask(Direction::ALL.map(|direction| (rules.pod.clone(), direction)));
+            if is_new(rules) {
+                self.taken.extend(&rules.addresses);
+            }
+        }
         self.recall = true;
         self.spare_sockets = true;
     }
@@ -75,10 +100,18 @@ impl Revocations {
             self.left.extend(had(pod));
         }
         for rules in &batch.rules_replaced {
-            let gone = had(&rules.pod)
-                .iter()
-                .filter(|address| !rules.addresses.contains(address));
+            let is_another = pods
+                .get(&rules.pod)
+                .is_some_and(|local| is_another_run(&local.rules, rules));
+            let kept = |address: &&IpAddr| !is_another && rules.addresses.contains(address);
+            let (kept, gone): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = had(&rules.pod).iter().partition(kept);
             self.left.extend(gone);
+            let taken = rules.addresses.iter().filter(|address| !kept.contains(address));
+            let taken: BTreeSet<IpAddr> = taken.copied().collect();
+            if !taken.is_empty() {
+                self.ask(Direction::ALL.map(|direction| (rules.pod.clone(), direction)));
+            }
+            self.taken.extend(taken);
         }
         if !self.revoked.is_empty() {
             let replaced = batch.rules_replaced.iter().map(|rules| rules.pod.clone());
@@ -95,7 +128,7 @@ impl Revocations {
 
     fn has_work(&self) -> bool {
         let has_moved = !self.moved.pods.is_empty() || !self.moved.sets.is_empty();
-        has_moved || self.recall || !self.asked.is_empty() || !self.left.is_empty()
+        has_moved || self.recall || !self.asked.is_empty() || !self.left.is_empty() || !self.taken.is_empty()
     }
 
     fn say_once(&mut self, hindered: String) {
@@ -131,16 +164,22 @@ impl Netfilter {
         let forbidden = self.forbidden(&mut conntrack, &own_node)?;
         self.forgive(&mut conntrack, &own_node)?;
         let mut ended = Ended::default();
-        for one in &forbidden {
-            let mark = self.settings.marks.revoked(one.direction);
-            ended.flows += u64::from(conntrack.set_mark(&one.flow, mark)?);
+        for (fate, one) in &forbidden {
+            let marks = self.settings.marks;
+            ended.flows += u64::from(match fate {
+                Fate::Revoke => conntrack.set_mark(&one.flow, marks.revoked(one.direction))?,
+                Fate::Leave => conntrack.set_mark(&one.flow, marks.left(one.direction))?,
+                Fate::Delete => conntrack.delete(&one.flow)?,
+            });
         }
         ended.sockets = self.end_sockets(&forbidden);
         let refused = &self.refused;
         let revocations = &mut self.revocations;
-        revocations.revoked.extend(forbidden);
+        let revoked = forbidden.into_iter().filter(|(fate, _)| *fate == Fate::Revoke);
+        revocations.revoked.extend(revoked.map(|(_, one)| one));
         revocations.asked.retain(|(pod, _)| refused.contains_key(pod));
         revocations.left.clear();
+        revocations.taken.clear();
         revocations.spare_sockets = false;
         Ok(ended)
     }
@@ -150,10 +189,6 @@ impl Netfilter {
         if !self.revocations.recall {
             return Ok(());
         }
-        let known = self.revocations.revoked.iter().filter(|one| one.is_left);
-        let left: BTreeSet<(Direction, u16, Tuple)> = known
-            .map(|one| (one.direction, one.flow.zone, one.flow.original))
-            .collect();
         let mut revoked = Vec::new();
         for direction in Direction::ALL {
             for family in Family::BOTH {
@@ -162,11 +197,7 @@ impl Netfilter {
                     ..Filter::family(family)
                 };
                 let flows = conntrack.dump(&filter)?.into_iter();
-                revoked.extend(flows.map(|flow| Revoked {
-                    direction,
-                    is_left: left.contains(&(direction, flow.zone, flow.original)),
-                    flow,
-                }));
+                revoked.extend(flows.map(|flow| Revoked { direction, flow }));
             }
         }
         self.revocations.moved.pods.extend(self.pods.keys().cloned());
@@ -175,59 +206,87 @@ impl Netfilter {
         Ok(())
     }
 
-    /// Flows that were allowed under earlier rules and are not any more.
+    /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone.
     fn forbidden(
         &self,
         conntrack: &mut Conntrack,
         own_node: &BTreeSet<IpAddr>,
-    ) -> Result<Vec<Revoked>, netlink::Error> {
-        let (asked, left) = (&self.revocations.asked, &self.revocations.left);
+    ) -> Result<Vec<(Fate, Revoked)>, netlink::Error> {
+        let Revocations {
+            asked, left, taken, ..
+        } = &self.revocations;
         let in_force = asked.iter().filter(|(pod, _)| !self.refused.contains_key(pod));
         let addresses = in_force
             .filter_map(|(pod, _)| self.pods.get(pod))
             .flat_map(|local| &local.rules.addresses);
-        let addresses: BTreeSet<IpAddr> = addresses.chain(left).copied().collect();
+        let addresses: BTreeSet<IpAddr> = addresses.chain(left).chain(taken).copied().collect();
         let owners = self.owners();
         let judge = Judge {
             sets: &self.sets,
             own_node,
         };
-        let is_forbidden = |direction: Direction, flow: &Flow| {
-            let address = pods_end(direction, flow);
-            let owner = owners.get(&address).copied();
-            if !self.is_of_earlier_rules(direction, flow, owner) {
-                return false;
-            }
-            left.contains(&address)
-                || owner.is_some_and(|rules| {
-                    asked.contains(&(rules.pod.clone(), direction))
-                        && !self.refused.contains_key(&rules.pod)
-                        && !judge.allows(rules, direction, flow)
-                })
-        };
         let mut forbidden = Vec::new();
         for flow in flows_at(conntrack, &addresses)? {
-            let directions = Direction::ALL.into_iter();
-            let ended = directions.filter(|direction| is_forbidden(*direction, &flow));
-            forbidden.extend(ended.map(|direction| Revoked {
-                direction,
-                is_left: left.contains(&pods_end(direction, &flow)),
-                flow: flow.clone(),
-            }));
+            let fates = Direction::ALL.map(|direction| {
+                let owner = owners.get(&pods_end(direction, &flow)).copied();
+                (self.fate(direction, &flow, owner, judge), direction)
+            });
+            // What is deleted needs no mark.
+            let deleted = fates.iter().find(|(fate, _)| *fate == Some(Fate::Delete));
+            let ended = deleted.map_or(&fates[..], std::slice::from_ref);
+            for (fate, direction) in ended {
+                let revoked = Revoked {
+                    direction: *direction,
+                    flow: flow.clone(),
+                };
+                forbidden.extend(fate.map(|fate| (fate, revoked)));
+            }
         }
         Ok(forbidden)
     }
 
-    /// Whether rules of a pod allowed it, other than those that the owner of the address has now.
-    fn is_of_earlier_rules(&self, direction: Direction, flow: &Flow, owner: Option<&PodRules>) -> bool {
+    /// What becomes of a flow for the sake of the pod at one of its ends.
+    fn fate(
+        &self,
+        direction: Direction,
+        flow: &Flow,
+        owner: Option<&PodRules>,
+        judge: Judge<'_>,
+    ) -> Option<Fate> {
+        let Revocations {
+            asked, left, taken, ..
+        } = &self.revocations;
+        let address = pods_end(direction, flow);
         let marks: Marks = self.settings.marks;
+        let is_unmarked = marks.unmarked(direction).is_in(flow.mark);
+        let is_revoked = marks.revoked(direction).is_in(flow.mark);
+        let is_left = marks.left(direction).is_in(flow.mark);
+        let is_present = self.is_of_present_rules(direction, flow, owner);
+        let is_of_another =
+            (left.contains(&address) || taken.contains(&address)) && !is_unmarked && !is_present;
+        match owner {
+            Some(_) if is_left || is_of_another => return Some(Fate::Delete),
+            None if is_of_another && !is_left => return Some(Fate::Leave),
+            Some(_) | None => {}
+        }
+        let rules = owner.filter(|rules| !self.refused.contains_key(&rules.pod))?;
+        let is_asked = asked.contains(&(rules.pod.clone(), direction));
+        if !is_asked || is_revoked || is_present {
+            return None;
+        }
+        // What the own node opens is never judged, and never marked.
+        let is_exempt =
+            is_unmarked && direction == Direction::Ingress && judge.own_node.contains(&flow.original.source);
+        (!is_exempt && !judge.allows(rules, direction, flow)).then_some(Fate::Revoke)
+    }
+
+    /// Whether the rules that the owner of the address has now allowed it.
+    fn is_of_present_rules(&self, direction: Direction, flow: &Flow, owner: Option<&PodRules>) -> bool {
         let present = owner.and_then(|rules| self.generations.marks(PodChains::of(&rules.pod)));
-        let is_present = present.is_some_and(|present| match direction {
+        present.is_some_and(|present| match direction {
             Direction::Egress => present.egress.is_in(flow.mark),
             Direction::Ingress => present.ingress.is_in(flow.mark),
-        });
-        let is_unmarked = marks.unmarked(direction).is_in(flow.mark);
-        !is_present && !is_unmarked && !marks.revoked(direction).is_in(flow.mark)
+        })
     }
 
     /// Takes the mark off what is allowed again: its next packet is judged.
@@ -245,7 +304,7 @@ impl Netfilter {
         };
         let is_forgiven = |one: &Revoked| {
             let owner = owners.get(&pods_end(one.direction, &one.flow));
-            let owner = owner.filter(|rules| !one.is_left && !self.refused.contains_key(&rules.pod));
+            let owner = owner.filter(|rules| !self.refused.contains_key(&rules.pod));
             owner.is_some_and(|rules| {
                 (pods.contains(&rules.pod) || names_any(rules, one.direction, &sets))
                     && judge.allows(rules, one.direction, &one.flow)
@@ -265,7 +324,7 @@ impl Netfilter {
 
     /// Ends the sockets of both ends, where they are pods of this node. The socket knows the addresses that it sends by: the
     /// opener's those before any rewriting (a Service's), the other's those behind it.
-    fn end_sockets(&mut self, forbidden: &[Revoked]) -> u64 {
+    fn end_sockets(&mut self, forbidden: &[(Fate, Revoked)]) -> u64 {
         if self.revocations.spare_sockets {
             return 0;
         }
@@ -273,7 +332,7 @@ impl Netfilter {
         let mut wanted: BTreeMap<InterfaceName, Vec<Held>> = BTreeMap::new();
         for tuple in forbidden
             .iter()
-            .flat_map(|one| [one.flow.original, one.flow.reply])
+            .flat_map(|(fate, one)| self.senders(*fate, &one.flow))
         {
             let interface = interfaces.get(&tuple.source);
             if let Some((interface, held)) = interface.zip(Held::sending(&tuple)) {
@@ -285,6 +344,14 @@ impl Netfilter {
             self.revocations.say_once(hindered);
         }
         outcome.ended
+    }
+
+    /// Who sends in a flow that ends. A pod that took an address has no socket of the one before.
+    fn senders(&self, fate: Fate, flow: &Flow) -> impl Iterator<Item = Tuple> + use<'_> {
+        let is_new =
+            move |tuple: &Tuple| fate == Fate::Delete && self.revocations.taken.contains(&tuple.source);
+        let both = [flow.original, flow.reply].into_iter();
+        both.filter(move |tuple| !is_new(tuple))
     }
 
     fn owners(&self) -> BTreeMap<IpAddr, &PodRules> {
@@ -303,6 +370,11 @@ impl Netfilter {
         }
         found
     }
+}
+
+/// Whether a pod of the same name has taken another's place.
+pub(super) fn is_another_run(before: &PodRules, after: &PodRules) -> bool {
+    before.uid.is_some() && after.uid.is_some() && before.uid != after.uid
 }
 
 /// The end of a flow at which a pod is judged.
