@@ -8,7 +8,7 @@
 use std::{
     ffi::{CStr, CString},
     fs, io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr, UdpSocket},
     os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
@@ -141,7 +141,12 @@ impl Pod {
         let role = format!("pod-{}-{run}", spec.name);
         let netns = Arc::new(Netns::create(world, &role, SYSCTLS)?);
         let addresses = spec.attachment.addresses(number);
-        let interface = format!("veth{number}");
+        // No CNI plugin gives the cable of a pod the name that another's had.
+        let interface = if run == number {
+            format!("veth{number}")
+        } else {
+            format!("veth{number}-{run}")
+        };
         spec.attachment.lay(node, &netns, &interface, addresses)?;
         if let Some(second) = spec.second {
             second.lay(node, &netns, number)?;
@@ -287,6 +292,13 @@ impl Pod {
 
     pub(crate) fn sockets(&self) -> &SocketMaker {
         &self.sockets
+    }
+
+    /// A UDP socket at a port of this pod.
+    pub fn udp_socket_at(&self, at: SocketAddr) -> io::Result<UdpSocket> {
+        let socket = self.socket(at.ip(), Type::DGRAM)?;
+        socket.bind(&at.into())?;
+        Ok(socket.into())
     }
 
     pub(crate) fn socket(&self, towards: IpAddr, kind: Type) -> io::Result<socket2::Socket> {

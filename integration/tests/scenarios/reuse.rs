@@ -1,0 +1,265 @@
+//! Addresses that are used again, and flows that are older than the rules: what was allowed to another, or by nobody, is
+//! allowed to nobody.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use egret_integration::{
+    Daemon, Family, Lookup, Pod, PodSpec, ProxyMode, RecordType, Records, Service, World,
+};
+
+use super::stage::{MOMENT, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
+
+/// Pods may open what they like. To some of them the neighbour may, and to the others nobody.
+const CLOSED: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Ingress]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: open, namespace: default}
+spec:
+  podSelector: {matchLabels: {open: to-neighbour}}
+  policyTypes: [Ingress]
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: neighbour}}}]
+";
+
+const PUSHER: u16 = 5005;
+/// Where pods listen: each uses the ports that the one before it had.
+const LISTENER: u16 = 40000;
+/// How soon what is forbidden must have ended.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What happens between one pod and the next at its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    /// The next is there when the first is hardly gone.
+    Nothing,
+    /// The address is nobody's for a while.
+    APause,
+    /// The same, and the enforcer starts anew meanwhile: what it knew is in the kernel alone.
+    ARestart,
+    /// The enforcer is away while one goes and the other comes.
+    AnAbsence,
+}
+
+/// OPEN-4: servers push to the pod, and a neighbour sends to it; the next pod at its address hears neither, though it
+/// listens at the same ports and might open the same itself. When it does, that is its own.
+pub(super) fn a_pod_at_a_used_address_inherits_no_connection(world: &mut World) -> Told {
+    let setting = Setting::of(CLOSED).instead([PodSpec::new("neighbour")]);
+    let Stage {
+        dnsd: _dnsd,
+        mut enforcer,
+        ..
+    } = setting.play(world)?;
+    world.serve(PUSHER, Service::UdpPush)?;
+    succeed(world, &mut enforcer, Between::Nothing, ["old-1", "new-1"])?;
+    succeed(world, &mut enforcer, Between::APause, ["old-2", "new-2"])?;
+    succeed(world, &mut enforcer, Between::ARestart, ["old-3", "new-3"])?;
+    succeed(world, &mut enforcer, Between::AnAbsence, ["old-4", "new-4"])?;
+    // As the pods of a StatefulSet are called.
+    succeed(world, &mut enforcer, Between::Nothing, ["web-0", "web-0"])
+}
+
+fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new]: [&str; 2]) -> Told {
+    world.add(PodSpec::new(old).labelled("open", "to-neighbour"))?;
+    eventually("its rules are there", || is_known(world, world.pod(old)));
+    let listeners = listen(world.pod(old))?;
+    for listener in &listeners {
+        listener.ask()?;
+        assert!(listener.hears(), "{between:?}: what it asked for is pushed");
+    }
+    // Sockets that nobody can end from outside.
+    let senders = listeners
+        .each_ref()
+        .map(|listener| world.pod("neighbour").open_udp_socket(listener.server));
+    let senders: Vec<UdpSocket> = senders.into_iter().collect::<io::Result<_>>()?;
+    for (listener, sender) in listeners.iter().zip(&senders) {
+        assert!(listener.hears_of(sender), "{between:?}: the neighbour may");
+    }
+
+    if between == Between::AnAbsence {
+        enforcer.kill()?;
+    }
+    let interface = world.pod(old).interface().to_owned();
+    let seat = world.remove(old)?;
+    if matches!(between, Between::APause | Between::ARestart) {
+        eventually("it is forgotten", || !is_in_rules(world, &interface));
+    }
+    if between == Between::ARestart {
+        enforcer.restart()?;
+        enforcer.wait_until_ready()?;
+    }
+    world.add_at(seat, PodSpec::new(new))?;
+    if between == Between::AnAbsence {
+        enforcer.restart()?;
+        enforcer.wait_until_ready()?;
+    }
+    let listeners = listen(world.pod(new))?;
+    eventually("the next one's rules are there", || {
+        is_known(world, world.pod(new))
+    });
+    within(2 * SOON, "what the other one opened ends", || {
+        listeners.iter().all(|listener| !listener.hears())
+    });
+    for (listener, sender) in listeners.iter().zip(&senders) {
+        assert!(
+            !listener.hears_of(sender),
+            "{between:?}: what was opened to the other one"
+        );
+        listener.ask()?;
+        assert!(listener.hears(), "{between:?}: what it asks for itself");
+    }
+    Ok(())
+}
+
+/// OPEN-4: what one was told opens nothing to the next, whether the enforcer sees it come or finds it.
+pub(super) fn a_pod_at_a_used_address_was_told_nothing(world: &mut World) -> Told {
+    let setting = Setting::of(only_names(&["api.example.test"]));
+    let Stage {
+        dnsd, mut enforcer, ..
+    } = setting.play(world)?;
+    world
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    let server = SocketAddr::new(ip("203.0.113.7"), 7);
+    let learn = |world: &World, pod: &str| {
+        eventually("dnsd is joined to the enforcer", || {
+            metrics(&dnsd).sum("egret_dnsd_link_connected", &[]) == 1.0
+        });
+        let reply = world
+            .pod(pod)
+            .look_up(&Lookup::of("api.example.test", RecordType::A));
+        assert!(reply.is_ok(), "{pod}: {reply:?}");
+        world.pod(pod).connect_tcp(server, QUICK).connection()
+    };
+    let mut last = "client";
+    learn(world, last);
+    for (next, is_away) in [("second", false), ("third", true), ("third", false)] {
+        if is_away {
+            enforcer.kill()?;
+        }
+        let seat = world.remove(last)?;
+        world.add_at(seat, PodSpec::new(next))?;
+        if is_away {
+            enforcer.restart()?;
+            enforcer.wait_until_ready()?;
+        }
+        eventually("its rules are there", || is_known(world, world.pod(next)));
+        // Until the source says that the address is another pod's, it is the old one's, wherever it leads.
+        eventually("it is told nothing", || {
+            let held = world.node().holdings().unwrap();
+            !held.holds(world.pod(next), server.ip())
+        });
+        let outcome = world.pod(next).connect_tcp(server, QUICK);
+        assert!(!outcome.is_connected(), "{next}: {outcome:?}");
+        learn(world, next);
+        last = next;
+    }
+    Ok(())
+}
+
+/// Flows that were there before any rule was: what the first rules allow goes on, what they forbid ends, though only the other
+/// side sends. (A node without a rule that asks conntrack tracks nothing; kube-proxy's do.)
+pub(super) fn what_was_open_before_the_first_start_is_judged(world: &mut World) -> Told {
+    world.proxy(ProxyMode::Iptables, &[])?;
+    world.serve(PUSHER, Service::UdpPush)?;
+    world.add(PodSpec::new("client"))?;
+    let pod = world.pod("client");
+    let own = pod.address();
+    let open = |server: &str, port| Listener::open(pod, SocketAddr::new(own, port), ip(server));
+    let [kept, dropped] = [open("203.0.113.7", LISTENER)?, open("203.0.113.8", LISTENER + 1)?];
+    for listener in [&kept, &dropped] {
+        listener.ask()?;
+        assert!(listener.hears());
+    }
+    let policy = CLOSED.to_owned()
+        + "---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: client, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress: [{to: [{ipBlock: {cidr: 203.0.113.7/32}}]}]
+";
+    let stage = Setting::of(policy).instead([]).play(world)?;
+    within(SOON, "what is forbidden ends", || !dropped.hears());
+    assert!(kept.hears(), "what is allowed goes on");
+    dropped.ask()?;
+    assert!(!dropped.hears(), "it is asked for in vain");
+    drop(stage);
+    Ok(())
+}
+
+/// A UDP socket of a pod, and a server that pushes to whoever asked once.
+struct Listener {
+    socket: UdpSocket,
+    server: SocketAddr,
+}
+
+impl Listener {
+    fn open(pod: &Pod, at: SocketAddr, server: std::net::IpAddr) -> io::Result<Self> {
+        let socket = pod.udp_socket_at(at)?;
+        let server = SocketAddr::new(server, PUSHER);
+        Ok(Self { socket, server })
+    }
+
+    fn ask(&self) -> io::Result<()> {
+        self.socket.send_to(b"more", self.server).map(drop)
+    }
+
+    /// Whether something new arrives: what had arrived before is read over.
+    fn hears(&self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        while self.socket.recv(&mut [0; 8]).is_ok() {}
+        self.socket.set_nonblocking(false).unwrap();
+        self.socket.set_read_timeout(Some(MOMENT)).unwrap();
+        self.socket.recv(&mut [0; 8]).is_ok()
+    }
+
+    /// Whether what the neighbour sends to it arrives, among what the server pushes every 50 ms.
+    fn hears_of(&self, neighbour: &UdpSocket) -> bool {
+        neighbour
+            .send_to(b"hello", self.socket.local_addr().unwrap())
+            .unwrap();
+        self.socket.set_read_timeout(Some(MOMENT)).unwrap();
+        let mut word = [0; 8];
+        (0..8).any(|_| {
+            let received = self.socket.recv(&mut word);
+            received.is_ok_and(|length| &word[..length] == b"hello")
+        })
+    }
+}
+
+/// In both families.
+fn listen(pod: &Pod) -> io::Result<[Listener; 2]> {
+    let at = pod.addresses().map(|own| SocketAddr::new(own, LISTENER));
+    Ok([
+        Listener::open(pod, at[0], ip("203.0.113.8"))?,
+        Listener::open(pod, at[1], ip("2001:db8::8"))?,
+    ])
+}
+
+fn is_known(world: &World, pod: &Pod) -> bool {
+    is_in_rules(world, pod.interface())
+}
+
+fn is_in_rules(world: &World, interface: &str) -> bool {
+    let word = format!(" {interface} ");
+    [Family::V4, Family::V6].into_iter().any(|family| {
+        // The listing fails while rules change: a set that it names may be gone before it asks for the name.
+        let listings = std::iter::repeat_with(|| world.node().iptables_save(family));
+        let listing = listings.take(10).find_map(Result::ok);
+        listing
+            .expect("rules are listed in one of ten times")
+            .contains(&word)
+    })
+}
