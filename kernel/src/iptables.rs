@@ -38,6 +38,8 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    #[error("{program} is not installed, or not on the PATH: what it is for is not enforced")]
+    Missing { program: String },
     #[error("{program} cannot list the table {table}: {stderr}")]
     Save {
         program: String,
@@ -168,7 +170,12 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<Output, Error> 
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(failed)?;
+        .map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::Missing {
+                program: program.to_owned(),
+            },
+            _ => failed(source),
+        })?;
     // It changes nothing before it has read its input.
     children::remember(child.id());
     let mut stdin = child

@@ -126,6 +126,8 @@ switches! {
     JumpInFront = "jump-in-front",
     /// The rules go to the flavour of iptables to which the kubelet goes.
     FollowFlavour = "follow-flavour",
+    /// IPv4 is enforced where the programs for IPv6 are not there.
+    OneFamilyAlone = "one-family-alone",
     /// Who writes marks of ours is looked for.
     CheckMarks = "check-marks",
     /// What is denied is told.

@@ -123,6 +123,7 @@ macro_rules! with_every_scenario {
             neighbours: what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon without Notice;
             neighbours: what_others_accept_is_judged_first_and_where_it_is_not_that_is_said without JumpInFront;
             neighbours: the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap without FollowFlavour;
+            neighbours: where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready without OneFamilyAlone;
             neighbours: an_enforcer_refuses_to_start_where_others_write_its_marks without CheckMarks;
             exposure: a_service_leads_no_pod_to_what_is_denied without MatchPeers;
             exposure: a_client_outside_is_refused_where_a_service_leads_to_what_is_denied without RejectExposure;

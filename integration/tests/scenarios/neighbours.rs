@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use egret_integration::{Records, World, WorldError};
+use egret_integration::{PodSpec, Records, World, WorldError};
 
 use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names, within};
 
@@ -170,5 +170,38 @@ pub(super) fn an_enforcer_refuses_to_start_where_others_write_its_marks(world: &
     let stage = play(world, &[one, egress, other, ingress])?;
     stage.assert_reaches("client", ALLOWED);
     drop(stage);
+    Ok(())
+}
+
+/// IPv4 is enforced; nobody is told that all is well.
+pub(super) fn where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready(
+    world: &mut World,
+) -> Told {
+    world.add(PodSpec::new("client"))?;
+    world
+        .manifests()
+        .write("policy.yaml", &only_names(&["api.example.test"]))?;
+    let programs = world.files().join("programs");
+    std::fs::create_dir(&programs)?;
+    for program in ["iptables-nft-save", "iptables-nft-restore", "iptables-nft"] {
+        std::os::unix::fs::symlink(format!("/usr/sbin/{program}"), programs.join(program))?;
+    }
+    let lame = world
+        .enforcer("netfilter")
+        .with_variable("PATH", &programs.display().to_string());
+    let enforcer = world.launch(lame)?;
+    eventually("it says what is missing", || {
+        let answer = enforcer.get("/readyz");
+        answer
+            .is_ok_and(|(code, text)| code == 503 && text.contains("ip6tables-nft-restore is not installed"))
+    });
+    let refused = world
+        .pod("client")
+        .connect_tcp(format!("{FORBIDDEN}:7").parse()?, QUICK);
+    assert!(!refused.is_connected(), "{refused:?}");
+    assert_eq!(
+        metrics(&enforcer).sum("egret_enforcer_kernel_repairs_total", &[]),
+        0.0
+    );
     Ok(())
 }

@@ -114,7 +114,7 @@ impl Flavour {
                         sum.unwrap_or_default() + Holdings::of(&String::from_utf8_lossy(&output.stdout), own),
                     );
                 }
-                Err(Error::Run { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(Error::Missing { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

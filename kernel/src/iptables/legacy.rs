@@ -21,19 +21,33 @@ pub struct Entries {
     bytes: Vec<u8>,
 }
 
+/// What is told of a table without copying it, in a few microseconds: how large it is, how many entries it has, and where
+/// those of the hooks begin. Another one means other rules; the same one does not mean the same rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline(Vec<u8>);
+
+impl Outline {
+    /// Asks; none where nobody has made the table, for asking would.
+    pub fn read(family: Family, table: Table) -> Result<Option<Self>, Errno> {
+        if !is_there(family, table) {
+            return Ok(None);
+        }
+        let (socket, level) = open(family)?;
+        let mut info = named(table, INFO);
+        get(&socket, level, GET_INFO, &mut info)?;
+        Ok(Some(Self(info)))
+    }
+}
+
 impl Entries {
-    /// Copies a table; none where nobody has made it, for asking for it would.
+    /// Copies a table, which takes the kernel about 1.5 µs per rule; none where nobody has made it, for asking for it would.
     pub fn read(family: Family, table: Table) -> Result<Option<Self>, Errno> {
         /// Somebody changed it between the question for its size and the copy.
         const ATTEMPTS: usize = 8;
         if !is_there(family, table) {
             return Ok(None);
         }
-        let (domain, level) = match family {
-            Family::V4 => (AddressFamily::Inet, nix::libc::IPPROTO_IP),
-            Family::V6 => (AddressFamily::Inet6, nix::libc::IPPROTO_IPV6),
-        };
-        let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)?;
+        let (socket, level) = open(family)?;
         let mut outcome = Err(Errno::EAGAIN);
         for _ in 0..ATTEMPTS {
             outcome = copy(&socket, level, table).map(|bytes| Some(Self { family, bytes }));
@@ -133,6 +147,15 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn open(family: Family) -> Result<(OwnedFd, i32), Errno> {
+    let (domain, level) = match family {
+        Family::V4 => (AddressFamily::Inet, nix::libc::IPPROTO_IP),
+        Family::V6 => (AddressFamily::Inet6, nix::libc::IPPROTO_IPV6),
+    };
+    let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)?;
+    Ok((socket, level))
 }
 
 fn copy(socket: &OwnedFd, level: i32, table: Table) -> Result<Vec<u8>, Errno> {

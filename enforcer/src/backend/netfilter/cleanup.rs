@@ -73,9 +73,7 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
     let failed = |error: Error| BackendError::new("cannot remove the rules", error);
     let listing = match table::list(tables) {
         Ok(listing) => listing,
-        Err(Error::Run { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(Vec::new());
-        }
+        Err(Error::Missing { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
     let (found, text) = removal(&listing);

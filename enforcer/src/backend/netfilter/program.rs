@@ -158,6 +158,7 @@ impl From<iptables::Error> for WriteError {
         match error {
             iptables::Error::Restore { .. } => Self::Refused(error.to_string()),
             iptables::Error::Run { .. }
+            | iptables::Error::Missing { .. }
             | iptables::Error::Save { .. }
             | iptables::Error::Locked { .. }
             | iptables::Error::NoPrograms => Self::Broken(error.to_string()),

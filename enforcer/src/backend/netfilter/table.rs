@@ -1,6 +1,7 @@
 //! The filter table of one family: what it holds of ours, and what it should.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
@@ -13,13 +14,28 @@ use super::place::{Contest, JumpPlace, Put};
 use super::render::Chains;
 use super::restore::Change;
 use crate::apply::delta::Tracker;
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
+
+/// Whose chains are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// All pods', and the node's own.
+    Shared,
+    /// A pod's.
+    Pod(PodKey),
+    /// Those which tell why packets are denied.
+    Telling,
+}
 
 /// The table of a family.
 #[derive(Debug)]
 pub(super) struct Table {
     tables: IpTables,
     pub(super) chains: Tracker<String, Vec<String>>,
+    /// Which of the desired chains are whose; none where all of them were wanted at once.
+    parts: Option<BTreeMap<Part, BTreeSet<String>>>,
     /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
     places: BTreeMap<Hook, Vec<usize>>,
     /// Where they should.
@@ -36,6 +52,7 @@ impl Table {
         Self {
             tables: IpTables::new(flavour, family),
             chains: Tracker::default(),
+            parts: None,
             places: BTreeMap::new(),
             place: JumpPlace::Insert,
             contest: Contest::default(),
@@ -58,16 +75,46 @@ impl Table {
             .filter(|chain| chain.name != names::totals().as_str())
             .map(|chain| (chain.name.clone(), chain.texts().map(str::to_owned).collect()))
             .collect();
-        self.places = places(listing);
+        let before = std::mem::replace(&mut self.places, places(listing));
         self.contest_places(now);
         self.look_in_front(listing);
-        let drift = self.drift(&listed);
+        let drift = self.drift(&listed, &before);
         self.chains.resync(listed);
         drift
     }
 
+    /// Whether chains are wanted for it.
+    pub(super) fn has(&self, part: &Part) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.contains_key(part))
+    }
+
+    /// Wants these chains for a part, and no others for it. What was wanted at once goes.
+    pub(super) fn want_part(&mut self, part: Part, wanted: Chains) {
+        if self.parts.is_none() {
+            self.want(Chains::new());
+        }
+        let parts = self.parts.get_or_insert_default();
+        let names = wanted.keys().cloned().collect();
+        let before = parts.insert(part, names).unwrap_or_default();
+        for name in before.iter().filter(|name| !wanted.contains_key(*name)) {
+            self.chains.unwant(name);
+        }
+        for (name, rules) in wanted {
+            self.chains.want(name, rules);
+        }
+    }
+
+    /// Wants nothing for parts other than these.
+    pub(super) fn retain_parts(&mut self, is_kept: impl Fn(&Part) -> bool) {
+        let parts = self.parts.iter_mut().flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
+        for name in parts.flat_map(|(_, names)| names) {
+            self.chains.unwant(&name);
+        }
+    }
+
     /// Wants these chains, and no others.
     pub(super) fn want(&mut self, wanted: Chains) {
+        self.parts = None;
         let gone: Vec<String> = self
             .chains
             .desired()
@@ -85,13 +132,17 @@ impl Table {
 
     /// Whether the kernel holds these chains as they are.
     pub(super) fn holds(&self, chains: &Chains) -> bool {
-        chains
-            .iter()
-            .all(|(name, rules)| self.chains.programmed().get(name) == Some(rules))
+        !is_spoken(self.family())
+            || chains
+                .iter()
+                .all(|(name, rules)| self.chains.programmed().get(name) == Some(rules))
     }
 
     /// What is still to be done.
     pub(super) fn pending(&self) -> Change {
+        if !is_spoken(self.family()) {
+            return Change::default();
+        }
         Change {
             rewrite: self
                 .chains
@@ -186,9 +237,12 @@ impl Table {
         }
     }
 
-    fn drift(&self, listed: &Chains) -> Drift {
+    fn drift(&self, listed: &Chains, before: &BTreeMap<Hook, Vec<usize>>) -> Drift {
         let mut drift = drift(self.family(), self.chains.programmed(), listed);
-        for hook in self.astray().keys().chain(self.surplus().keys()) {
+        let (astray, surplus) = (self.astray(), self.surplus());
+        let moved = astray.keys().filter(|hook| before.contains_key(hook));
+        let came = surplus.keys().filter(|hook| !before.contains_key(hook));
+        for hook in moved.chain(came) {
             drift.note("jump", &format!("{:?} {}", self.family(), hook.name()));
         }
         drift
@@ -229,9 +283,29 @@ impl Table {
     }
 }
 
-/// Lists the filter table.
+/// Lists the filter table. Where only the programs of IPv6 are not there, it is taken for empty: IPv4 is written all the same,
+/// and what cannot be written says so.
 pub(super) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
-    tables.save(Which::Filter)
+    let nothing = || Ok(TableListing::empty(Which::Filter.name()));
+    if !is_spoken(tables.family()) {
+        return nothing();
+    }
+    match tables.save(Which::Filter) {
+        Err(iptables::Error::Missing { .. })
+            if tables.family() == Family::V6 && !is_off(Switch::OneFamilyAlone) =>
+        {
+            nothing()
+        }
+        listed => listed,
+    }
+}
+
+/// Whether this kernel speaks a family at all. With `ipv6.disable=1` it does not, and `ip6tables-legacy` cannot be used.
+fn is_spoken(family: Family) -> bool {
+    match family {
+        Family::V4 => true,
+        Family::V6 => Path::new("/proc/sys/net/ipv6/conf").exists(),
+    }
 }
 
 /// The chains of ours in a listing.
