@@ -38,7 +38,6 @@ pub struct Operators {
 #[derive(Debug, Default)]
 pub struct LastRead {
     at: Option<Timestamp>,
-    named: metrics::NamedRules,
 }
 
 impl Operators {
@@ -63,10 +62,10 @@ impl Operators {
         if read.at.is_some_and(|at| now.since(at) < FRESH) {
             return;
         }
-        match self.counters.read() {
+        let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
+        match self.counters.by_series(series) {
             Ok(counts) => {
-                let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
-                metrics::verdict_counts(&counts, &mut read.named, series);
+                metrics::verdict_counts(&counts, series > 0);
                 read.at = Some(now);
             }
             Err(error) => tracing::warn!(%error, "verdicts cannot be counted"),
@@ -93,6 +92,9 @@ impl Admin for Operators {
         let mut sentence = format!("ready: {} pods at revision {}", report.pods, report.revision);
         for bad in &report.source.bad {
             sentence += &format!("\nkept as it was: {bad}");
+        }
+        for gap in &report.outlook.gaps {
+            sentence += &format!("\nnot judged: {gap}");
         }
         Ok(sentence)
     }

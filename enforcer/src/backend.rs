@@ -165,6 +165,13 @@ pub trait VerdictCounters: Send + Sync + fmt::Debug {
     /// # Errors
     /// When the kernel cannot be read.
     fn read(&self) -> Result<Vec<VerdictCount>, BackendError>;
+
+    /// The same by series: at most so many single rules, and all others as one of no origin for each key. No series
+    /// ever falls.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read.
+    fn by_series(&self, most: usize) -> Result<Vec<VerdictCount>, BackendError>;
 }
 
 /// How often a rule decided.
@@ -236,6 +243,7 @@ impl VerdictKey {
 }
 
 pub mod outlook;
+pub mod series;
 pub mod none;
 pub mod memory;
 pub mod netfilter;

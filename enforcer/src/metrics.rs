@@ -1,6 +1,6 @@
 //! What the enforcer counts, under the names that operators know. Everything is there from the start, at 0.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,44 +253,21 @@ fn gaps(outlook: &Outlook) {
     }
 }
 
-/// Rules that have a series of their own: who came first keeps it, so that no series ever falls.
-#[derive(Debug, Default)]
-pub struct NamedRules(BTreeSet<RuleKey>);
-
-type RuleKey = (VerdictKey, Arc<str>, usize);
-
-/// Puts verdicts where a scrape finds them; with `series`, also those of so many single rules.
-pub fn verdict_counts(counts: &[VerdictCount], named: &mut NamedRules, series: usize) {
+/// Puts verdicts where a scrape finds them; with `rules`, also those of single rules, and the others as one.
+pub fn verdict_counts(counts: &[VerdictCount], rules: bool) {
     let mut by_key: BTreeMap<VerdictKey, u64> = BTreeMap::new();
     for count in counts {
         *by_key.entry(count.key).or_default() += count.packets;
     }
-    for (key, packets) in &by_key {
-        verdicts(*key).absolute(*packets);
+    for (key, packets) in by_key {
+        verdicts(key).absolute(packets);
     }
-    if series > 0 {
-        named.put(counts, series, by_key);
-    }
-}
-
-impl NamedRules {
-    fn put(&mut self, counts: &[VerdictCount], series: usize, mut rest: BTreeMap<VerdictKey, u64>) {
-        let mut by_rule: BTreeMap<RuleKey, u64> = BTreeMap::new();
-        for count in counts.iter().filter(|count| count.key.tier.is_some()) {
-            if let Some((policy, rule)) = &count.origin {
-                *by_rule.entry((count.key, Arc::clone(policy), *rule)).or_default() += count.packets;
-            }
-        }
-        for (rule, packets) in by_rule {
-            if self.0.len() < series || self.0.contains(&rule) {
-                rule_packets(rule.0, rule.1.to_string(), rule.2.to_string()).absolute(packets);
-                *rest.entry(rule.0).or_default() -= packets;
-                self.0.insert(rule);
-            }
-        }
-        for (key, packets) in rest {
-            rule_packets(key, "other".to_owned(), String::new()).absolute(packets);
-        }
+    for count in counts.iter().filter(|_| rules) {
+        let series = match &count.origin {
+            Some((policy, rule)) => rule_packets(count.key, policy.to_string(), rule.to_string()),
+            None => rule_packets(count.key, "other".to_owned(), String::new()),
+        };
+        series.absolute(count.packets);
     }
 }
 

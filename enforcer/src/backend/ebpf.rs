@@ -368,6 +368,12 @@ impl VerdictCounters for SharedCounters {
             .get()
             .map_or_else(|| Ok(Vec::new()), |counters| counters.read())
     }
+
+    fn by_series(&self, most: usize) -> Result<Vec<VerdictCount>, BackendError> {
+        self.0
+            .get()
+            .map_or_else(|| Ok(Vec::new()), |counters| counters.by_series(most))
+    }
 }
 
 fn change(tables: &mut Tables, changed: &MembersChanged) {

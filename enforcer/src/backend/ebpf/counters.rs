@@ -9,6 +9,7 @@ use egret_policies::rules::{Action, Direction, Tier};
 
 use super::layout::{CounterKey, CounterTier};
 use super::syscall::{Map, Update};
+use crate::backend::series::Series;
 use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
 
 /// TCP connections that came about, as sock_ops saw them.
@@ -34,6 +35,7 @@ impl Established {
 pub(super) struct Counters {
     map: Map,
     labels: Mutex<BTreeMap<[u8; CounterKey::SIZE], Label>>,
+    series: Mutex<Series>,
 }
 
 type Label = (CounterKey, Option<(Arc<str>, usize)>);
@@ -45,6 +47,7 @@ impl Counters {
         let counters = Self {
             map,
             labels: Mutex::default(),
+            series: Mutex::default(),
         };
         for key in every_key() {
             counters.make(key, None)?;
@@ -144,6 +147,13 @@ impl VerdictCounters for Counters {
             }
         }
         Ok(counts)
+    }
+
+    fn by_series(&self, most: usize) -> Result<Vec<VerdictCount>, BackendError> {
+        let counts = self.read()?;
+        // Numbers are whole at every moment.
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(series.add_up(&counts, most))
     }
 }
 

@@ -146,6 +146,12 @@ pub fn totals() -> ChainName {
     ours("TOTALS")
 }
 
+/// Which bridges were turned on; nothing jumps here.
+#[must_use]
+pub fn bridges() -> ChainName {
+    ours("BRIDGES")
+}
+
 /// The set of a content in a family.
 #[must_use]
 pub fn set(id: SetId, family: Family) -> SetName {
@@ -161,7 +167,7 @@ pub fn set(id: SetId, family: Family) -> SetName {
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
     name.strip_prefix(CHAIN_PREFIX)
-        .is_some_and(|rest| ["FORWARD", "INPUT", "OUTPUT", "FROM", "TO", "DENY", "TOTALS"].contains(&rest))
+        .is_some_and(|rest| ["FORWARD", "INPUT", "OUTPUT", "FROM", "TO", "DENY", "TOTALS", "BRIDGES"].contains(&rest))
 }
 
 /// Whether a chain is there whatever pods and rules there are.
@@ -176,7 +182,7 @@ pub fn is_own_chain(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(CHAIN_PREFIX) else {
         return false;
     };
-    if is_of_no_rules(name) {
+    if is_of_no_rules(name) || is_told(name) {
         return true;
     }
     let Some((part, digest)) = rest.split_once('-') else {
@@ -225,6 +231,7 @@ mod tests {
             from(),
             unknown(Direction::Ingress),
             totals(),
+            told(Digest::of("why")),
         ] {
             assert!(is_own_chain(chain.as_str()), "{}", chain.as_str());
         }

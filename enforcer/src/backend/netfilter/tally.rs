@@ -9,7 +9,7 @@ use std::sync::Arc;
 use egret_kernel::iptables::Chain;
 use egret_policies::rules::{Action, Direction, Tier};
 
-use crate::backend::{VerdictCount, VerdictKey};
+use crate::backend::{UNKNOWN_POD, VerdictCount, VerdictKey};
 
 /// The label of a rule that decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,12 @@ impl Label {
     /// Reads the label of a rule, as `iptables-save` prints the rule; none where it has no label.
     #[must_use]
     pub fn of_rule(text: &str) -> Option<Self> {
-        let comment = comment_of(text)?;
+        Self::of_comment(comment_of(text)?)
+    }
+
+    /// Reads the text of a label; none where it is none.
+    #[must_use]
+    pub fn of_comment(comment: &str) -> Option<Self> {
         let mut words = comment.splitn(5, ' ');
         let key = key_of(&[words.next()?, words.next()?, words.next()?])?;
         Some(Self {
@@ -59,7 +64,7 @@ pub fn key_words(key: VerdictKey) -> String {
 pub fn key_of(words: &[&str; 3]) -> Option<VerdictKey> {
     let [tier, action, direction] = *words;
     let tier = match tier {
-        "default" => None,
+        "default" | UNKNOWN_POD => None,
         word => Some(*Tier::ALL.iter().find(|tier| tier.word() == word)?),
     };
     let action = match action {

@@ -1,4 +1,5 @@
-//! What rules counted that are gone, and the serial number of the last generation. Both are kept in the kernel, in a
+//! What rules counted that are gone, which of them have a series of their own, and the serial number of the last
+//! generation. All that is kept in the kernel, in a
 //! chain that nothing jumps to (of IPv4: `ip6tables-nft-restore` 1.8.9 loses counters that it is given), written in
 //! the same transaction that rewrites the rules. So they survive the enforcer, and go with the node.
 
@@ -9,7 +10,8 @@ use egret_kernel::iptables::{Chain, IpTables, Rule as Line, TableListing, Target
 
 use super::names;
 use super::table;
-use super::tally::{comment_of, counts_of, key_of, key_words};
+use super::tally::{Label, comment_of, counts_of, key_of, key_words};
+use crate::backend::series::{RuleKey, Series};
 use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
 
 /// Counts of rules that are gone, by what they decided.
@@ -17,12 +19,16 @@ use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
 pub(super) struct Totals {
     pub(super) serial: u64,
     counts: BTreeMap<VerdictKey, BTreeMap<Option<Origin>, u64>>,
+    /// Only of what has a series the rule is remembered once it is gone.
+    pub(super) series: Series,
 }
 
 type Origin = (Arc<str>, usize);
 
-/// The most rules that are remembered by name once they are gone.
-const MOST_ORIGINS: usize = 4096;
+/// What the line of a rule begins with that has a series.
+const SERIES: &str = "series";
+/// What the kernel keeps of a remark (XT_MAX_COMMENT_LEN of linux/netfilter/xt_comment.h, with the NUL).
+const MOST_REMARKED: usize = 255;
 
 impl Totals {
     /// Reads what an earlier life left.
@@ -33,10 +39,11 @@ impl Totals {
             .map(|chain| chain.rules.iter());
         for rule in rules.into_iter().flatten() {
             let words: Vec<&str> = comment_of(&rule.text)
-                .map(|comment| comment.split(' ').collect())
+                .map(|comment| comment.splitn(3, ' ').collect())
                 .unwrap_or_default();
             match words.as_slice() {
                 ["serial", number] => totals.serial = number.parse().unwrap_or(0),
+                [SERIES, base, label] => totals.read_series(base, label, rule.packets),
                 [tier, action, direction] => {
                     if let Some(key) = key_of(&[tier, action, direction]) {
                         totals.add(key, None, rule.packets);
@@ -48,6 +55,16 @@ impl Totals {
         totals
     }
 
+    fn read_series(&mut self, base: &str, label: &str, packets: u64) {
+        let Some(label) = Label::of_comment(label) else {
+            return;
+        };
+        let rule = (label.key, Arc::clone(&label.policy), label.rule);
+        // A series that begins where nobody knows may be too high, but does not fall.
+        self.series.name(rule, base.parse().unwrap_or(0));
+        self.add(label.key, Some((label.policy, label.rule)), packets);
+    }
+
     /// Adds what a chain counted that is about to go.
     pub(super) fn add_chain(&mut self, chain: &Chain) {
         for count in counts_of(chain).filter(|count| count.packets > 0) {
@@ -55,30 +72,63 @@ impl Totals {
         }
     }
 
-    /// Both together; the serial number is this one's.
+    /// Both together; the serial number and the series are this one's.
     pub(super) fn plus(mut self, other: &Self) -> Self {
-        for count in other.counts() {
-            self.add(count.key, count.origin, count.packets);
+        for VerdictCount { key, origin, packets } in other.counts() {
+            let origin = origin.filter(|(policy, rule)| self.series.has(&(key, Arc::clone(policy), *rule)));
+            self.add(key, origin, packets);
         }
         self
     }
 
     fn add(&mut self, key: VerdictKey, origin: Option<Origin>, packets: u64) {
-        let origins = self.counts.entry(key).or_default();
-        let origin = origin
-            .filter(|origin| origins.len() < MOST_ORIGINS || origins.contains_key(&Some(origin.clone())));
-        *origins.entry(origin).or_default() += packets;
+        *self.counts.entry(key).or_default().entry(origin).or_default() += packets;
+    }
+
+    fn of_rule(&self, (key, policy, rule): &RuleKey) -> u64 {
+        let origin = Some((Arc::clone(policy), *rule));
+        let counted = self.counts.get(key).and_then(|origins| origins.get(&origin));
+        counted.copied().unwrap_or(0)
     }
 
     /// The rules of the chain that keeps them.
     pub(super) fn lines(&self) -> Vec<(u64, String)> {
         let remark = |text: &str| Line::to(Target::Return).comment(text).to_string();
         let serial = (0, remark(&format!("serial {}", self.serial)));
-        let counts = self
-            .counts
-            .iter()
-            .map(|(key, origins)| (origins.values().sum(), remark(&key_words(*key))));
-        std::iter::once(serial).chain(counts).collect()
+        let mut nameless: BTreeMap<VerdictKey, u64> = BTreeMap::new();
+        for count in self.counts() {
+            *nameless.entry(count.key).or_default() += count.packets;
+        }
+        let mut named = Vec::new();
+        for (rule, text) in self.series_lines() {
+            let packets = self.of_rule(rule);
+            if let Some(others) = nameless.get_mut(&rule.0) {
+                *others -= packets;
+            }
+            named.push((packets, remark(&text)));
+        }
+        let nameless = nameless
+            .into_iter()
+            .map(|(key, packets)| (packets, remark(&key_words(key))));
+        std::iter::once(serial).chain(nameless).chain(named).collect()
+    }
+
+    /// What is too long for a remark is not kept by name.
+    fn series_lines(&self) -> impl Iterator<Item = (&RuleKey, String)> {
+        let line = |(rule, base): (&'_ RuleKey, i64)| {
+            let (key, policy, index) = rule.clone();
+            let label = Label {
+                key,
+                rule: index,
+                policy,
+            };
+            format!("{SERIES} {base} {label}")
+        };
+        let lines = self
+            .series
+            .named()
+            .map(move |(rule, base)| (rule, line((rule, base))));
+        lines.filter(|(_, text)| text.len() <= MOST_REMARKED)
     }
 
     fn counts(&self) -> impl Iterator<Item = VerdictCount> {
@@ -121,9 +171,9 @@ impl Counters {
     }
 }
 
-impl VerdictCounters for Counters {
-    fn read(&self) -> Result<Vec<VerdictCount>, BackendError> {
-        let totals = self.lock();
+impl Counters {
+    /// All of them, under the lock that whoever rewrites chains takes.
+    fn read_with(&self, totals: &Totals) -> Result<Vec<VerdictCount>, BackendError> {
         let mut counts: Vec<VerdictCount> = totals.counts().collect();
         let tables = *self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         for listing in both(tables)? {
@@ -134,6 +184,18 @@ impl VerdictCounters for Counters {
             );
         }
         Ok(counts)
+    }
+}
+
+impl VerdictCounters for Counters {
+    fn read(&self) -> Result<Vec<VerdictCount>, BackendError> {
+        self.read_with(&self.lock())
+    }
+
+    fn by_series(&self, most: usize) -> Result<Vec<VerdictCount>, BackendError> {
+        let mut totals = self.lock();
+        let counts = self.read_with(&totals)?;
+        Ok(totals.series.add_up(&counts, most))
     }
 }
 
