@@ -157,8 +157,8 @@ mod tests {
     fn the_sets_of_a_pod_are_those_behind_its_interface() {
         let rules: Vec<String> = [
             ":EGRET-E-a - [5:300]",
-            "-A EGRET-FORWARD -i veth1 -j EGRET-E-a",
-            "-A EGRET-FORWARD -i veth11 -j EGRET-E-b",
+            "-A EGRET-FROM -i veth1 -g EGRET-E-a",
+            "-A EGRET-FROM -i veth11 -g EGRET-E-b",
             "-A EGRET-E-a -m set --match-set egret-one-4 dst -g EGRET-EA-a",
             "-A EGRET-E-a -g EGRET-E3-a",
             "-A EGRET-E3-a -m set --match-set egret-two-4 dst -g EGRET-DENY",

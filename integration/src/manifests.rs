@@ -46,8 +46,9 @@ impl Manifests {
         fs::remove_file(&path).map_err(WorldError::file(&path))
     }
 
-    /// Says which pods there are.
+    /// Says which pods there are, as far as they are announced.
     pub(crate) fn describe<'a>(&self, pods: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), WorldError> {
+        let pods = pods.filter(|pod| pod.is_announced());
         let namespaces: BTreeSet<_> = pods.clone().map(|pod| pod.spec().namespace.as_str()).collect();
         let documents = std::iter::once(node_document())
             .chain(namespaces.into_iter().map(namespace_document))

@@ -114,6 +114,16 @@ impl World {
         self.place(PodSeat(self.made + 1), spec)
     }
 
+    /// Writes the manifest of a pod that has none yet.
+    ///
+    /// # Panics
+    /// When no pod has this name.
+    #[track_caller]
+    pub fn announce(&self, name: &str) -> Result<(), WorldError> {
+        self.find(name).announce();
+        self.manifests.describe(self.pods.iter().map(Arc::as_ref))
+    }
+
     /// Ends a pod: its programs' sockets lose their network, its cable goes, and no manifest names it. What it leaves
     /// is its seat, with its addresses, for another pod.
     ///
