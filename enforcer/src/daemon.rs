@@ -217,7 +217,7 @@ fn open_backend(fixed: &Fixed, denials: &Denials) -> anyhow::Result<Box<dyn Back
             let unknown = fixed.unknown.clone();
             let beside = live_beside(fixed)?;
             let netfilter = Netfilter::open(settings, Box::new(node))?;
-            let netfilter = netfilter.with_unknown_pods(unknown).beside(beside);
+            let netfilter = netfilter.with_unknown_pods(unknown).beside(beside).with_bridges(fixed.bridges);
             Box::new(netfilter.telling(denials.clone()))
         }
         BackendKind::Ebpf => {

@@ -70,7 +70,8 @@ impl Attachment {
             Self::Routed => {
                 lay_cable(node, pod, [interface, "eth0"], addresses)?;
                 pod.ip(&format!(
-                    "route add default via {GATEWAY} dev eth0\nroute add default via {GATEWAY_V6} dev eth0\n"
+                    "route add default via {GATEWAY} dev eth0 onlink\n\
+                     route add default via {GATEWAY_V6} dev eth0\n"
                 ))
             }
             Self::Bridge { hairpin } => lay_port(node, pod, interface, addresses, hairpin),
@@ -119,7 +120,7 @@ pub(crate) fn second_veth(number: u16) -> String {
 
 fn lead_by_net1(pod: &Netns, [v4, v6]: &[String; 2], addresses: [IpAddr; 2]) -> Result<(), WorldError> {
     pod.ip(&format!(
-        "route add {SECOND_NETWORK} via {v4} dev net1 src {}\n\
+        "route add {SECOND_NETWORK} via {v4} dev net1 onlink src {}\n\
          route add {SECOND_NETWORK_V6} via {v6} dev net1 src {}\n",
         addresses[0], addresses[1]
     ))
@@ -156,8 +157,7 @@ fn lay_cable(
     pod.ip(&format!(
         "link set {inside} up\n\
          address add {v4}/32 dev {inside}\n\
-         address add {v6}/128 dev {inside} nodad\n\
-         route add {GATEWAY} dev {inside} scope link\n"
+         address add {v6}/128 dev {inside} nodad\n"
     ))
 }
 

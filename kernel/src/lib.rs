@@ -16,6 +16,8 @@ pub mod conntrack;
 pub mod links;
 // Network namespaces that links lead into: what is in them, and a way in.
 pub mod namespaces;
+// Bridges: whether iptables sees what goes from port to port.
+pub mod bridges;
 // What leads packets past the hooks of the packet filter: flowtables, and programs on links.
 pub mod fast_paths;
 // Sockets of programs: end one.

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 
 use common::{in_fresh_namespace, run, say};
+use egret_kernel::Family;
+use egret_kernel::bridges::{Bridges, Calls};
 use egret_kernel::fast_paths::{FastPaths, Kind};
 use egret_kernel::links::Links;
 use egret_kernel::namespaces::{self, LOOPBACK, Namespaces};
@@ -179,6 +181,29 @@ fn flowtables_can_be_asked_for() {
                 "*** NOT TESTED: no nft, or no flowtables in this kernel (CONFIG_NF_FLOW_TABLE): only the bytes of a listing are ***"
             );
         }
+    });
+}
+
+#[test]
+fn one_bridge_is_set_and_no_other() {
+    in_fresh_namespace(|| {
+        ip("link add br0 type bridge");
+        ip("link add br1 type bridge");
+        let mut links = Links::open().unwrap();
+        let mut index = |name: &str| links.interface_by_name(name).unwrap().unwrap().index;
+        let (br0, br1, lo) = (index("br0"), index("br1"), index("lo"));
+        let mut bridges = Bridges::open().unwrap();
+        let calls = |v4, v6| Some(Calls { v4, v6 });
+        assert_eq!(bridges.calls(br0).unwrap(), calls(false, false));
+        bridges.call(br0, Family::V4, true).unwrap();
+        assert_eq!(bridges.calls(br0).unwrap(), calls(true, false));
+        bridges.call(br0, Family::V6, true).unwrap();
+        assert_eq!(bridges.calls(br0).unwrap(), calls(true, true));
+        bridges.call(br0, Family::V4, false).unwrap();
+        assert_eq!(bridges.calls(br0).unwrap(), calls(false, true));
+        assert_eq!(bridges.calls(br1).unwrap(), calls(false, false));
+        assert_eq!(bridges.calls(lo).unwrap(), None);
+        assert_eq!(bridges.calls(999).unwrap(), None);
     });
 }
 

@@ -49,10 +49,12 @@ mod view;
 
 use denials::{Denials, Telling};
 use dispatch::{Attached, DenyAction, Exposed, Port};
+pub mod bridges;
 use generations::Generations;
 use lookout::Lookout;
 use drift::Drift;
 use marks::{Generation, Marks};
+use bridges::{BridgeNetfilter, TurnedOn};
 use names::PodChains;
 use place::JumpPlace;
 use render::{Chains, PodMarks, Surroundings};
@@ -118,6 +120,7 @@ pub struct Netfilter {
 }
 
 /// What was handed to `iptables-restore` and `ip6tables-restore` so far.
+    turned_on: TurnedOn,
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Calls of one of them.
@@ -193,6 +196,7 @@ impl Netfilter {
 
     /// Closes pods that nobody knows yet as this says. Without it their interfaces are nobody's.
     #[must_use]
+            turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
     pub fn with_unknown_pods(self, pods: UnknownPods) -> Self {
         Self {
             unknown: Unknown::of(pods),
@@ -216,6 +220,15 @@ impl Netfilter {
     #[must_use]
     pub const fn written(&self) -> Written {
         self.written
+    }
+
+    /// Does this about bridges that pods are on. Without it they stay as they are.
+    #[must_use]
+    pub fn with_bridges(self, wish: BridgeNetfilter) -> Self {
+        Self {
+            turned_on: TurnedOn::as_wished(wish),
+            ..self
+        }
     }
 
     /// Says here what is denied and why, for who listens to the kernel.
@@ -342,6 +355,18 @@ impl Netfilter {
     }
 
     fn remove(&mut self, removed: &[PodKey]) {
+    /// Looks where pods are; says whether any is elsewhere.
+    fn relocate(&mut self) -> bool {
+        self.locate.look_again();
+        let mut moved = false;
+        for local in self.pods.values_mut() {
+            let place = self.locate.locate(&local.rules.addresses);
+            moved |= local.place != place;
+            local.place = place;
+        }
+        moved
+    }
+
         for pod in removed {
             self.pods.remove(pod);
             self.refused.remove(pod);
@@ -560,6 +585,9 @@ impl Netfilter {
         pending.extend(
             self.refused
                 .iter()
+        for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
+            self.turned_on.adopt(family, listing);
+        }
                 .map(|(pod, reason)| (pod.clone(), Pending::Refused(reason.clone()))),
         );
         Standing {
@@ -638,17 +666,12 @@ impl Backend for Netfilter {
         if self.phase != Phase::InForce {
             return Standing::default();
         }
-        self.locate.look_again();
         let mut moved = self.unknown.look_around(self.locate.as_mut());
-        for local in self.pods.values_mut() {
-            let place = self.locate.locate(&local.rules.addresses);
-            moved |= local.place != place;
-            local.place = place;
-        }
+        moved |= self.relocate();
         if moved {
             self.program();
         }
-        self.look_out();
+        self.look_out_anew();
         self.standing(Standing::default())
     }
 

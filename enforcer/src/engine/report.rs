@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 
 use egret_policies::diagnostic::Severity;
 use egret_policies::records::RecordStats;
+use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 
 use super::{Engine, Phase};
 use crate::backend::Pending;
+use crate::backend::outlook::Outlook;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Report {
     pub revision: u64,
     /// How the source stands.
     pub source: SourceState,
+    /// What leads packets past the rules.
+    pub outlook: Outlook,
 }
 
 /// How a source of objects stands.
@@ -90,16 +94,22 @@ impl Engine {
     }
 
     fn report(&self) -> Report {
+        let outlook = self.backend.outlook();
+        let only_inside = |pod: &&PodKey| !self.standing.pending.contains_key(*pod);
+        let mut reasons = self.reasons();
+        let inside = outlook.pending.iter();
+        reasons.extend(inside.map(|(pod, why)| format!("pod {pod} is pending in its own namespace: {why}")));
         Report {
-            reasons: self.reasons(),
+            reasons,
             pods: self.local.len(),
-            pods_pending: self.standing.pending.len(),
+            pods_pending: self.standing.pending.len() + outlook.pending.keys().filter(only_inside).count(),
             records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
                 Phase::Starting { .. } | Phase::Moving => 0,
             },
             source: self.source.clone(),
+            outlook,
         }
     }
 
@@ -109,6 +119,7 @@ impl Engine {
             Phase::Starting {
                 is_complete,
                 unread,
+                is_closed,
                 patience,
                 ..
             } => {
@@ -118,6 +129,12 @@ impl Engine {
                 if !is_complete {
                     let why = self.source.unreadable.as_deref().unwrap_or("it is being read");
                     reasons.push(format!("the source is not in sync: {why}"));
+                    if *is_closed {
+                        reasons.push(
+                            "pods are closed until it is known whether there is a policy (onUnknownPod)"
+                                .to_owned(),
+                        );
+                    }
                     if self.source.known_at.is_some() && self.backend.is_in_force() {
                         reasons.push(
                             "rules of an earlier enforcer stay in force until the source can be read"
@@ -141,7 +158,7 @@ impl Engine {
                 .map(|why| format!("the backend {} fails: {why}", self.backend.name())),
         );
         let pending =
-            |(pod, why): (&egret_shared::pod::PodKey, &Pending)| format!("pod {pod} is pending: {why}");
+            |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
         reasons.extend(self.standing.pending.iter().map(pending));
         reasons
     }

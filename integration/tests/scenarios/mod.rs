@@ -31,6 +31,7 @@ mod neighbours;
 mod reuse;
 mod interfaces;
 mod events;
+mod bridges;
 mod cgroups;
 
 use stage::Told;
@@ -148,6 +149,9 @@ macro_rules! with_every_scenario {
     };
 }
 
+            bridges: pods_of_one_bridge_are_judged_where_that_is_enabled without JudgeBridges;
+            bridges: a_bridge_that_is_not_judged_is_told without NameFastPaths;
+            bridges: a_neighbours_address_gains_nothing_behind_another_port without KnowPorts;
 macro_rules! list {
     ($($chapter:ident: $story:ident without $switch:ident;)*) => {
         pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {

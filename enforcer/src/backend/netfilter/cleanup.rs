@@ -8,6 +8,7 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::dispatch::{Jump, jumps};
 use super::names;
+use super::{bridges, inside};
 use super::table;
 use crate::backend::BackendError;
 
@@ -21,6 +22,7 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
         found.extend(remove_rules(IpTables::new(flavour, family), Mode::Remove)?);
     }
     found.extend(remove_sets(Mode::Remove)?);
+    found.extend(inside::remove_everywhere(true)?);
     Ok(found)
 }
 
@@ -57,6 +59,7 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
         }
     }
     found.extend(remove_sets(mode)?);
+    found.extend(inside::remove_everywhere(mode == Mode::Remove)?);
     Ok(found)
 }
 
@@ -76,7 +79,13 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
         Err(Error::Missing { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
-    let (found, text) = removal(&listing);
+    let bridges = bridges::noted(&listing);
+    for bridge in bridges.iter().filter(|_| mode == Mode::Remove) {
+        bridges::set(bridge, tables.family(), false)
+            .map_err(|reason| BackendError::new("cannot turn off what was turned on", reason))?;
+    }
+    let (mut found, text) = removal(&listing);
+    found.extend(bridges.iter().map(|bridge| format!("br_netfilter for the bridge {}", bridge.as_str())));
     if mode == Mode::Remove && !found.is_empty() {
         tables.restore(&text).map_err(failed)?;
     }

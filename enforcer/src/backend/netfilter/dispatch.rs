@@ -118,7 +118,10 @@ pub fn shared(
     let (forward, input) = (judged.clone().chain(ask(names::to())), judged);
     let by = |direction| texts(by_pod(pods, closed, direction, family));
     let mut chains = Chains::from([
-        (names::forward().as_str().to_owned(), texts(forward)),
+        (
+            names::forward().as_str().to_owned(),
+            neighbours_over_bridges(pods, family).chain(texts(forward)).collect(),
+        ),
         (
             names::input().as_str().to_owned(),
             neighbours(family).chain(texts(input)).collect(),
@@ -234,6 +237,16 @@ pub(super) fn through(line: Line, direction: Direction, interface: impl Into<Int
         Direction::Egress => line.input(interface),
         Direction::Ingress => line.output(interface),
     }
+}
+
+/// Where iptables sees what goes from port to port, it sees pods of one bridge look for each other.
+fn neighbours_over_bridges(pods: &[Attached], family: Family) -> impl Iterator<Item = String> {
+    let mut ports = pods.iter().flat_map(|pod| &pod.interfaces);
+    let is_seen = ports.any(|port| match port {
+        Port::Of { .. } => true,
+        Port::Own(_) | Port::Shared(_) => false,
+    });
+    neighbours(family).filter(move |_| is_seen)
 }
 
 /// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6

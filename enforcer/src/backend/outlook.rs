@@ -1,0 +1,85 @@
+//! What leads packets of pods past the rules: found and told, because nothing here can stop it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use egret_shared::pod::PodKey;
+
+/// What was seen last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// What the rules do not see.
+    pub gaps: BTreeSet<Gap>,
+    /// Pods whose own namespace should hold rules and does not, and why.
+    pub pending: BTreeMap<PodKey, String>,
+}
+
+/// A way past the rules.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gap {
+    /// Of which kind.
+    pub kind: GapKind,
+    /// Where it is, and what follows: a sentence without its end.
+    pub what: String,
+}
+
+/// The kinds of ways past the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GapKind {
+    /// A flowtable.
+    Flowtable,
+    /// A filter of tc.
+    Tc,
+    /// A program at the place of tc.
+    Tcx,
+    /// A program in front of everything.
+    Xdp,
+    /// A bridge whose ports reach each other without iptables.
+    Bridge,
+    /// An interface of a pod that leads past the node.
+    Interface,
+    /// The node's network cannot be looked at.
+    Unseen,
+}
+
+impl GapKind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Flowtable,
+        Self::Tc,
+        Self::Tcx,
+        Self::Xdp,
+        Self::Bridge,
+        Self::Interface,
+        Self::Unseen,
+    ];
+
+    /// The word of the metric.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Flowtable => "flowtable",
+            Self::Tc => "tc",
+            Self::Tcx => "tcx",
+            Self::Xdp => "xdp",
+            Self::Bridge => "bridge",
+            Self::Interface => "interface",
+            Self::Unseen => "unseen",
+        }
+    }
+
+    /// Whether it is about packets that others lead on, rather than a part of the network that is not judged.
+    #[must_use]
+    pub const fn is_fast_path(self) -> bool {
+        match self {
+            Self::Flowtable | Self::Tc | Self::Tcx | Self::Xdp => true,
+            Self::Bridge | Self::Interface | Self::Unseen => false,
+        }
+    }
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}

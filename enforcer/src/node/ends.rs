@@ -1,0 +1,78 @@
+//! All the links of the node that lead into a pod, from one of them.
+
+use std::net::IpAddr;
+
+use egret_kernel::bridges::Bridges;
+use egret_kernel::iptables::InterfaceName;
+use egret_kernel::links::Interface;
+use egret_shared::switch::{Switch, is_off};
+
+use super::cables::Cables;
+use super::{Location, Node};
+
+impl Node {
+    /// Adds the pod's other cables, and the port by which a pod is on a bridge.
+    pub(super) fn follow_cables(
+        &mut self,
+        found: Vec<Location>,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<Location>, String> {
+        if found.is_empty() {
+            return Ok(found);
+        }
+        let mut cables = match self.cables.take() {
+            Some(cables) => cables,
+            None => Cables::look(&mut self.links).map_err(|error| error.to_string())?,
+        };
+        let ends = ends(&mut cables, found, addresses);
+        self.cables = Some(cables);
+        ends
+    }
+}
+
+fn ends(cables: &mut Cables, found: Vec<Location>, addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
+    let mut all = Vec::new();
+    for location in found {
+        let own = cables.named(location.interface.as_str()).map(|own| own.index);
+        let is_told = location.is_bridge && !is_off(Switch::KnowPorts) && is_told_of_ports(own)?;
+        let number = match cables.namespace(location.interface.as_str(), addresses) {
+            // Somebody uses an address that is not theirs, and who that is cannot be seen.
+            Err(reason) if is_told => return Err(reason),
+            Err(_) => None,
+            Ok(number) => number,
+        };
+        let ends: Vec<&Interface> = number
+            .into_iter()
+            .flat_map(|number| cables.ends_of(number))
+            .collect();
+        let port = ends.iter().find(|end| is_told && end.master == own);
+        let port = port.and_then(|port| name(port));
+        let others = ends
+            .iter()
+            .filter(|end| Some(end.index) != own && end.master.is_none() && !is_off(Switch::FollowCables))
+            .filter_map(|end| name(end))
+            .map(Location::own);
+        all.extend(others);
+        all.push(Location { port, ..location });
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// A name that cannot stand in a rule was given by somebody who wants none about it; the link is told as not judged.
+fn name(link: &Interface) -> Option<InterfaceName> {
+    InterfaceName::new(link.name.clone()).ok()
+}
+
+/// Whether iptables is asked for what a bridge takes, in both families; with one alone, rules that ask for the port would
+/// let the other one slip.
+fn is_told_of_ports(bridge: Option<u32>) -> Result<bool, String> {
+    let everywhere = Bridges::calls_everywhere();
+    let Some(bridge) = bridge.filter(|_| Bridges::can_call()) else {
+        return Ok(false);
+    };
+    let said = |error: egret_kernel::netlink::Error| error.to_string();
+    let calls = Bridges::open().map_err(said)?.calls(bridge).map_err(said)?;
+    Ok(calls.is_some_and(|own| (own.v4 || everywhere.v4) && (own.v6 || everywhere.v6)))
+}

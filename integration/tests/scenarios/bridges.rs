@@ -1,0 +1,183 @@
+//! Pods on a bridge.
+
+use std::net::{IpAddr, SocketAddr};
+
+use egret_integration::{Attachment, Lookup, PodSpec, RecordType, Service, World, node, upstream};
+
+use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, metrics};
+
+const PORT: u16 = 8081;
+
+/// The server takes from friends alone, and asks nobody; the client may ask the server alone.
+const RULES: &str = r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  policyTypes: [Ingress, Egress]
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: friend}}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: friend, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: friend}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{podSelector: {matchLabels: {app: server}}}]
+"#;
+
+fn bridged(name: &str) -> PodSpec {
+    PodSpec::new(name).attached(Attachment::Bridge { hairpin: false })
+}
+
+fn setting(policy: &str) -> Setting {
+    Setting::of(policy).instead(["client", "friend", "server"].map(bridged))
+}
+
+fn reaches(stage: &Stage<'_>, pod: &str, to: IpAddr, port: u16) -> bool {
+    stage
+        .pod(pod)
+        .connect_tcp(SocketAddr::new(to, port), QUICK)
+        .is_connected()
+}
+
+const OUTSIDE: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
+
+#[track_caller]
+fn assert_judged_from_pod_to_pod(stage: &Stage<'_>) {
+    for server in stage.pod("server").addresses() {
+        eventually("the stranger is refused", || {
+            !reaches(stage, "client", server, PORT)
+        });
+        assert!(reaches(stage, "friend", server, PORT), "{server}");
+    }
+}
+
+/// What is routed is judged in any case: to the outside, from there, and to the node.
+#[track_caller]
+fn assert_judged_where_routed(stage: &Stage<'_>) {
+    for outside in OUTSIDE.map(|address| address.parse().unwrap()) {
+        assert!(reaches(stage, "client", outside, 7), "{outside}");
+        assert!(!reaches(stage, "friend", outside, 7), "{outside}");
+    }
+    for server in stage.pod("server").addresses() {
+        let outcome = stage
+            .world
+            .client_outside()
+            .connect_tcp(SocketAddr::new(server, PORT), QUICK);
+        assert!(!outcome.is_connected(), "{server}");
+        let outcome = stage
+            .world
+            .client_on_node()
+            .connect_tcp(SocketAddr::new(server, PORT), QUICK);
+        assert!(outcome.is_connected(), "the node reaches its pods: {outcome:?}");
+    }
+    for address in [node::ADDRESS.into(), node::ADDRESS_V6.into()] {
+        assert!(reaches(stage, "client", address, PORT), "{address}");
+        assert!(!reaches(stage, "server", address, PORT), "{address}");
+    }
+}
+
+fn settings_of_the_bridge(world: &World) -> String {
+    let shown = world
+        .node()
+        .run(&["ip", "-d", "link", "show", "cni0"])
+        .unwrap()
+        .stdout;
+    let mut words = shown.split_whitespace();
+    let mut after = |word| {
+        words
+            .find(|found| *found == word)
+            .and_then(|_| words.next())
+            .unwrap()
+            .to_owned()
+    };
+    [after("nf_call_iptables"), after("nf_call_ip6tables")].concat()
+}
+
+pub(super) fn pods_of_one_bridge_are_judged_where_that_is_enabled(world: &mut World) -> Told {
+    let stage = setting(RULES)
+        .enforcer(&["--bridge-netfilter", "enable", "--pod-to-own-node", "enforce"])
+        .play(world)?;
+    stage.pod("server").serve(PORT, Service::TcpEcho)?;
+    stage.world.serve_on_node(PORT, Service::TcpEcho)?;
+    assert_eq!(settings_of_the_bridge(stage.world), "11");
+    assert_judged_from_pod_to_pod(&stage);
+    assert_judged_where_routed(&stage);
+    assert_eq!(metrics(&stage.enforcer).sum("egret_enforcer_unjudged", &[]), 0.0);
+
+    // It is written down in the kernel, so that cleanup knows it after a crash.
+    let binary = stage.enforcer.spec().binary.display().to_string();
+    drop(stage);
+    let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    world.node().run_well(&clean)?;
+    assert_eq!(settings_of_the_bridge(world), "00");
+    Ok(())
+}
+
+/// K-7: nothing of a node is changed unasked, and what that leaves open is told.
+pub(super) fn a_bridge_that_is_not_judged_is_told(world: &mut World) -> Told {
+    let stage = setting(RULES)
+        .enforcer(&["--pod-to-own-node", "enforce"])
+        .play(world)?;
+    stage.pod("server").serve(PORT, Service::TcpEcho)?;
+    stage.world.serve_on_node(PORT, Service::TcpEcho)?;
+    assert_eq!(settings_of_the_bridge(stage.world), "00");
+    assert!(
+        reaches(&stage, "client", stage.pod("server").address(), PORT),
+        "unseen"
+    );
+    assert_judged_where_routed(&stage);
+    let told = "what goes from pod to pod on the bridge cni0 is not judged, and a pod there may use another's address";
+    eventually("it is told", || {
+        stage
+            .enforcer
+            .get("/readyz")
+            .is_ok_and(|(_, text)| text.contains(told))
+    });
+    assert!(stage.enforcer.log().contains(told));
+    let bridges = metrics(&stage.enforcer).sum("egret_enforcer_unjudged", &[("kind", "bridge")]);
+    assert_eq!(bridges, 1.0);
+    Ok(())
+}
+
+const CLIENT_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: client-alone
+spec:
+  tier: Admin
+  priority: 10
+  subject:
+    pods:
+      namespaceSelector: {}
+      podSelector: {matchLabels: {app: client}}
+  egress:
+  - name: nothing
+    action: Deny
+    to:
+    - networks: [0.0.0.0/0, "::/0"]
+"#;
+
+/// The client may reach nobody, the server whom it likes; the upstream's log shows whose packets got there.
+pub(super) fn a_neighbours_address_gains_nothing_behind_another_port(world: &mut World) -> Told {
+    let stage = setting(CLIENT_ALONE)
+        .enforcer(&["--bridge-netfilter", "enable"])
+        .play(world)?;
+    let (client, server) = (stage.pod("client"), stage.pod("server"));
+    let servers = [upstream::ADDRESS.into(), upstream::ADDRESS_V6.into()];
+    for (source, upstream) in server.addresses().into_iter().zip(servers) {
+        let to = SocketAddr::new(upstream, 53);
+        let question = Lookup::of("stolen.example.test", RecordType::A);
+        client.send_udp_as(SocketAddr::new(source, 5353), to, &question.to_vec())?;
+        stage.ask_as(
+            "server",
+            &Lookup::of("own.example.test", RecordType::A).at(upstream),
+        );
+    }
+    assert!(stage.upstream().wait_until_asked("own.example.test", 2, PATIENCE));
+    assert_eq!(stage.upstream().asked("stolen.example.test"), 0);
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Pods with more than one interface, and what leads packets past the rules.
+
+use std::net::SocketAddr;
+
+use egret_integration::{Daemon, PodSpec, SecondInterface, World};
+
+use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics};
+
+/// In the network that a second interface leads to.
+const SECOND: [&str; 2] = ["198.18.0.9:7", "[2001:db8:2::9]:7"];
+/// Denied by the firewalls below.
+const SECOND_DENIED: [&str; 2] = ["198.18.0.66:7", "[2001:db8:2::66]:7"];
+
+const NOTHING: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nothing, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress, Ingress]
+";
+
+fn firewall(denied: &str) -> String {
+    format!(
+        "apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {{name: restricted}}
+spec:
+  services: {{exposure: Ignore}}
+  rules:
+  - name: restricted
+    action: Deny
+    to:
+    - networks: [{denied}]
+"
+    )
+}
+
+const ONE_OF_EACH: &str = "198.18.0.66/32, '2001:db8:2::66/128'";
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+impl Stage<'_> {
+    fn can_reach(&self, to: &str) -> bool {
+        self.pod("client").connect_tcp(at(to), QUICK).is_connected()
+    }
+
+    #[track_caller]
+    fn assert_reached(&self, to: [&str; 2]) {
+        for to in to {
+            assert!(self.can_reach(to), "{to}");
+        }
+    }
+
+    #[track_caller]
+    fn assert_closed(&self, to: [&str; 2]) {
+        for to in to {
+            assert!(!self.can_reach(to), "{to}");
+        }
+    }
+
+    #[track_caller]
+    fn told_of(&self, enforcer: &Daemon, what: &str) {
+        eventually(what, || {
+            enforcer.get("/readyz").is_ok_and(|(_, text)| text.contains(what))
+        });
+    }
+}
+
+/// R-15: all cables into a pod's namespace are its, whatever its status says of addresses.
+pub(super) fn a_second_cable_of_a_pod_is_judged_as_the_first(world: &mut World) -> Told {
+    let client = PodSpec::new("client").with_second(SecondInterface::Veth);
+    let stage = Setting::of("").instead([client]).play(world)?;
+    stage.assert_reached(SECOND);
+    stage.world.manifests().write("policy.yaml", NOTHING)?;
+    eventually("the policy is in force", || !stage.can_reach("203.0.113.7:7"));
+    stage.assert_closed(SECOND);
+    let inwards = stage.pod("client").second_addresses().unwrap();
+    stage
+        .pod("client")
+        .serve(8081, egret_integration::Service::TcpEcho)?;
+    for address in inwards {
+        let outcome = stage
+            .world
+            .client_outside()
+            .connect_tcp(SocketAddr::new(address, 8081), QUICK);
+        assert!(!outcome.is_connected(), "{address}: {outcome:?}");
+    }
+    Ok(())
+}
+
+/// R-15, R-17: rules inside the pod, for ClusterEgressFirewall alone; that nothing else holds there is told.
+pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(world: &mut World) -> Told {
+    let client = PodSpec::new("client").with_second(SecondInterface::Macvlan);
+    let stage = Setting::of(firewall(ONE_OF_EACH))
+        .instead([client])
+        .enforcer(&["--resync", "1s"])
+        .play(world)?;
+    stage.told_of(
+        &stage.enforcer,
+        "the interface net1 (macvlan) of pod default/client leads past the node, and ClusterEgressFirewall alone is enforced there",
+    );
+    assert_eq!(
+        metrics(&stage.enforcer).sum("egret_enforcer_unjudged", &[("kind", "interface")]),
+        1.0
+    );
+    stage.assert_reached(SECOND);
+    stage.assert_closed(SECOND_DENIED);
+
+    // What somebody in the pod removes is put back when the kernel is read again.
+    let client = stage.pod("client");
+    for program in ["iptables", "ip6tables"] {
+        client.run(&[program, "-F", "OUTPUT"])?;
+    }
+    eventually("the rules are there again", || {
+        SECOND_DENIED.iter().all(|to| !stage.can_reach(to))
+    });
+
+    // A change counts for what is open as well.
+    let mut open = client.connect_tcp(at(SECOND[0]), QUICK).connection();
+    open.echo_within(QUICK)?;
+    stage
+        .world
+        .manifests()
+        .write("policy.yaml", &firewall("198.18.0.0/15, '2001:db8:2::/48'"))?;
+    eventually("the firewall is in force", || {
+        SECOND.iter().all(|to| !stage.can_reach(to))
+    });
+    assert!(open.echo_within(QUICK).is_err());
+
+    stage.world.manifests().remove("policy.yaml")?;
+    eventually("it is gone", || {
+        SECOND_DENIED.iter().all(|to| stage.can_reach(to))
+    });
+    let left = client.run(&["sh", "-c", "iptables-save; ip6tables-save; ipset list -n"])?;
+    assert!(!left.stdout.to_lowercase().contains("egret"), "{}", left.stdout);
+    Ok(())
+}
+
+pub(super) fn a_filter_on_a_pods_link_is_told_and_counted(world: &mut World) -> Told {
+    let stage = Setting::of(NOTHING).play(world)?;
+    let count = |kind| metrics(&stage.enforcer).sum("egret_enforcer_fast_paths", &[("kind", kind)]);
+    assert_eq!(count("tc"), 0.0);
+    let interface = stage.pod("client").interface().to_owned();
+    let node = stage.world.node();
+    node.run_well(&["tc", "qdisc", "add", "dev", &interface, "clsact"])?;
+    let filter = [
+        "tc", "filter", "add", "dev", &interface, "ingress", "u32", "match", "u32", "0", "0",
+    ];
+    node.run_well(&filter)?;
+    // News of links come, those of filters do not.
+    node.run_well(&["ip", "link", "set", &interface, "txqueuelen", "500"])?;
+    eventually("the filter is counted", || count("tc") == 1.0);
+    stage.told_of(
+        &stage.enforcer,
+        &format!("the tc filter u32 on {interface} may lead packets of pods past the rules"),
+    );
+    assert!(stage.enforcer.log().contains("the tc filter u32"), "it is logged");
+    node.run_well(&["tc", "qdisc", "delete", "dev", &interface, "clsact"])?;
+    node.run_well(&["ip", "link", "set", &interface, "txqueuelen", "1000"])?;
+    eventually("it is gone", || count("tc") == 0.0);
+    Ok(())
+}
