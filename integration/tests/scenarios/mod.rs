@@ -28,6 +28,7 @@ mod dns;
 mod services;
 mod exposure;
 mod neighbours;
+mod apiserver;
 mod reuse;
 mod interfaces;
 mod events;
@@ -133,6 +134,9 @@ macro_rules! with_every_scenario {
             services: a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere without MatchPeers;
             services: what_kube_proxy_accepts_is_judged_though_it_comes_later without Isolate;
             services: no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does without Hairpin;
+            apiserver: the_api_server_is_refused_by_every_way_that_leads_there without MatchPeers;
+            apiserver: the_own_node_is_where_packets_start_and_not_what_they_bear without Isolate;
+            apiserver: an_answer_from_another_address_is_the_own_nodes_or_nobodys without Isolate;
             reuse: a_pod_at_a_used_address_inherits_no_connection without Revoke;
             reuse: a_pod_at_a_used_address_was_told_nothing without PerPodRecords;
             reuse: what_was_open_before_the_first_start_is_judged without Revoke;
