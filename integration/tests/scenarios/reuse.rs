@@ -228,10 +228,11 @@ impl Listener {
             .unwrap();
         self.socket.set_read_timeout(Some(MOMENT)).unwrap();
         let mut word = [0; 8];
-        (0..8).any(|_| {
-            let received = self.socket.recv(&mut word);
-            received.is_ok_and(|length| &word[..length] == b"hello")
-        })
+        let mut are_its = (0..8).map_while(|_| {
+            let length = self.socket.recv(&mut word).ok()?;
+            Some(word[..length] == *b"hello")
+        });
+        are_its.any(|is_its| is_its)
     }
 }
 
