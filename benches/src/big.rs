@@ -10,6 +10,7 @@ use egret_policies::api::manifest;
 use egret_policies::lower::lower;
 use egret_policies::model::cluster::Entity;
 
+pub mod change;
 mod admin;
 mod part;
 

@@ -1,27 +1,15 @@
 //! What one change costs after the first compilation, from the event to its last batch.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use egret_benches::big::{
-    Elsewhere, GATEWAY, LOCAL, NAMESPACES_ELSEWHERE, NAMESPACES_HERE, address_of, entities_of, namespace,
-    pod, policy,
-};
+use egret_benches::big::Elsewhere;
+use egret_benches::big::change::{self, Change};
 use egret_benches::{START, compiler};
-use egret_policies::compiler::{Compiler, Event, InSync};
-use egret_policies::model::cluster::Entity;
+use egret_policies::compiler::{Compiler, InSync};
 use egret_policies::rules::Batch;
-use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
 use crate::meter::{Times, cpu};
-
-/// A change, as the event of its n-th time.
-struct Change {
-    what: &'static str,
-    rounds: usize,
-    event: Box<dyn FnMut(usize, Timestamp) -> Event>,
-}
 
 /// The node, after its first batch.
 struct Node {
@@ -82,13 +70,30 @@ pub(crate) fn flatness() {
     }
 }
 
+fn changes() -> impl Iterator<Item = Change> {
+    [
+        change::label_here(),
+        change::label_elsewhere(),
+        change::label_of_the_gateway(),
+        change::label_of_a_namespace(),
+        change::policy_here(),
+        change::policy_elsewhere(),
+        change::policy_of_all_pods(),
+        change::pod_comes_and_goes(),
+        change::answer_for_one_policy(),
+        change::new_answer(),
+        change::known_answer(),
+    ]
+    .into_iter()
+}
+
 fn flat_changes() -> impl Iterator<Item = Change> {
     [
-        label_here(),
-        policy_here(),
-        answer_for_one_policy(),
-        policy_elsewhere(),
-        label_elsewhere(),
+        change::label_here(),
+        change::policy_here(),
+        change::answer_for_one_policy(),
+        change::policy_elsewhere(),
+        change::label_elsewhere(),
     ]
     .into_iter()
 }
@@ -119,176 +124,5 @@ impl Node {
             }
         }
         outcome
-    }
-}
-
-fn changes() -> impl Iterator<Item = Change> {
-    [
-        label_here(),
-        label_elsewhere(),
-        label_of_the_gateway(),
-        label_of_a_namespace(),
-        policy_here(),
-        policy_elsewhere(),
-        policy_of_all_pods(),
-        pod_comes_and_goes(),
-        answer_for_one_policy(),
-        new_answer(),
-        known_answer(),
-    ]
-    .into_iter()
-}
-
-/// One of two forms in turn.
-fn turns(what: &'static str, rounds: usize, forms: [Entity; 2]) -> Change {
-    Change {
-        what,
-        rounds,
-        event: Box::new(move |round, _| Event::Apply(forms[round % 2].clone())),
-    }
-}
-
-fn one(text: &str) -> Entity {
-    entities_of(text).swap_remove(0)
-}
-
-fn relabelled(text: &str, label: (&str, &str)) -> [Entity; 2] {
-    let before = one(text);
-    let mut after = before.clone();
-    match &mut after {
-        Entity::Pod(pod) => pod.labels.set(label.0, label.1),
-        Entity::Namespace(namespace) => namespace.labels.set(label.0, label.1),
-        other => panic!("{other:?} is not relabelled here"),
-    }
-    [after, before]
-}
-
-fn label_here() -> Change {
-    turns(
-        "a label of a pod of this node",
-        2_000,
-        relabelled(&pod(7, 7, 0), ("app", "a3")),
-    )
-}
-
-fn label_elsewhere() -> Change {
-    let pod = pod(1_001, NAMESPACES_HERE + 1, 0);
-    turns(
-        "a label of a pod elsewhere",
-        5_000,
-        relabelled(&pod, ("version", "v9")),
-    )
-}
-
-fn label_of_the_gateway() -> Change {
-    turns(
-        "a label of a pod that is in the peers of all policies",
-        500,
-        relabelled(GATEWAY, ("role", "none")),
-    )
-}
-
-fn label_of_a_namespace() -> Change {
-    turns(
-        "a label of a namespace with ten pods",
-        500,
-        relabelled(&namespace(7), ("team", "t5")),
-    )
-}
-
-fn with_port(text: &str) -> [Entity; 2] {
-    [one(&text.replace("port: 5432", "port: 5433")), one(text)]
-}
-
-fn policy_here() -> Change {
-    turns(
-        "a NetworkPolicy that selects pods of this node",
-        2_000,
-        with_port(&policy(7, 9)),
-    )
-}
-
-fn policy_elsewhere() -> Change {
-    let policy = policy(NAMESPACES_HERE + NAMESPACES_ELSEWHERE / 2, 1);
-    turns("a NetworkPolicy elsewhere", 5_000, with_port(&policy))
-}
-
-fn policy_of_all_pods() -> Change {
-    let form = |port: u16| {
-        one(&format!(
-            "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: everybody}}\n\
-             spec:\n  tier: Admin\n  priority: 50\n  subject: {{namespaces: {{}}}}\n  egress:\n  \
-             - action: Deny\n    to: [{{networks: [203.0.113.0/24]}}]\n    \
-             protocols: [{{tcp: {{destinationPort: {{number: {port}}}}}}}]\n"
-        ))
-    };
-    turns(
-        "a policy that selects all 110 pods of this node",
-        500,
-        [form(80), form(81)],
-    )
-}
-
-fn pod_comes_and_goes() -> Change {
-    let pod = one(&pod(7, 7, 0));
-    Change {
-        what: "a pod of this node comes or goes",
-        rounds: 1_000,
-        event: Box::new(move |round, _| {
-            if round % 2 == 0 {
-                Event::Delete(pod.key())
-            } else {
-                Event::Apply(pod.clone())
-            }
-        }),
-    }
-}
-
-fn new_answer() -> Change {
-    let mut next = u32::from(Ipv4Addr::new(100, 64, 0, 0));
-    Change {
-        what: "an answer with 4 new addresses, for a name that 11 policies of the pod have",
-        rounds: 10_000,
-        event: Box::new(move |round, now| {
-            next += 4;
-            Event::Observed(answer(round, "cdn", next, now))
-        }),
-    }
-}
-
-fn answer_for_one_policy() -> Change {
-    let mut next = u32::from(Ipv4Addr::new(100, 96, 0, 0));
-    Change {
-        what: "an answer with 4 new addresses, for a name that one policy has",
-        rounds: 10_000,
-        event: Box::new(move |round, now| {
-            next += 4;
-            Event::Observed(answer(round, "fw", next, now))
-        }),
-    }
-}
-
-fn known_answer() -> Change {
-    let first = u32::from(Ipv4Addr::new(100, 127, 0, 0));
-    Change {
-        what: "the same 4 addresses again, with a later end",
-        rounds: 10_000,
-        event: Box::new(move |_, now| Event::Observed(answer(8, "cdn", first, now))),
-    }
-}
-
-/// Told to one pod after the other, for 50 names.
-fn answer(round: usize, zone: &str, first: u32, now: Timestamp) -> Observation {
-    let address = |offset| ObservedAddress {
-        address: IpAddr::V4(Ipv4Addr::from(first + offset)),
-        expires: now.after(Duration::from_secs(30)),
-    };
-    Observation {
-        client: address_of(round % LOCAL),
-        question: format!("img{}.{zone}{}.example.test", round / LOCAL % 10, round % 5)
-            .parse()
-            .expect("a name"),
-        chain: Vec::new(),
-        addresses: (0..4).map(address).collect(),
     }
 }

@@ -1,0 +1,54 @@
+//! CPU time with that of programs that were run, and memory.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// The CPU time of this process so far.
+pub(crate) fn own() -> Duration {
+    let now = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("every process has a clock");
+    now.into()
+}
+
+/// The CPU time of programs that were run and have ended: exact, but told in hundredths of seconds.
+pub(crate) fn of_programs() -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .context("too few fields")?
+            .parse::<u64>()
+            .context("no number")
+    };
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no ticks")?;
+    let millis = (ticks(13)? + ticks(14)?) * 1000 / u64::try_from(per_second)?;
+    Ok(Duration::from_millis(millis))
+}
+
+/// A line of `/proc/self/status`, in MiB.
+pub(crate) fn memory(line: &str) -> anyhow::Result<f64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let found = status
+        .lines()
+        .find_map(|one| one.strip_prefix(line)?.strip_prefix(':'));
+    let kibibytes: f64 = found
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .context("no such line")?
+        .parse()?;
+    Ok(kibibytes / 1024.0)
+}
+
+/// The time within which this share of them was done, in milliseconds.
+pub(crate) fn percentile(times: &[Duration], percent: usize) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted
+        .get(place)
+        .map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+}
