@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return
-//!                          ├ -i veth ─ EGRET-E-x ─ same generation ▸ return
-//!                          │                     ├ rule ▸ goto EGRET-EA-x (marks the flow) ▸ return
-//!                          │                     ├ rule ▸ goto EGRET-DENY
-//!                          │                     └ goto the next tier … EGRET-ED-x
-//!                          └ -o veth ─ EGRET-I-x ─ the same for ingress
-//!  INPUT ─── EGRET-INPUT ──── -i veth ─ EGRET-E-x        (a pod to its own node)
+//!                          ├ EGRET-FROM ─ -i veth ▸ goto EGRET-E-x ─ same generation ▸ return
+//!                          │            │                          ├ rule ▸ goto EGRET-EA-x (marks the flow) ▸ return
+//!                          │            │                          ├ rule ▸ goto EGRET-DENY
+//!                          │            │                          └ goto the next tier … EGRET-ED-x
+//!                          │            └ a pod that nobody knows ▸ goto EGRET-UNKNOWN-E ▸ goto EGRET-DENY
+//!                          └ EGRET-TO ─── -o veth ▸ goto EGRET-I-x ─ the same for ingress
+//!  INPUT ─── EGRET-INPUT ─── EGRET-FROM                  (a pod to its own node)
 //! ```
 //!
 //! The verdict is control flow: the mark is only written behind an Allow and only read to skip the rules, so
