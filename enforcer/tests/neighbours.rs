@@ -210,9 +210,28 @@ fn a_jump_that_is_to_be_behind_others_is_and_what_they_accept_is_said() {
                 ],
             );
             assert_eq!(backend.reconcile(NOW).repaired.get("jump"), Some(&1));
+            let is_last = |when: &str| {
+                let listed = rules(run(&format!("{program}-save"), &["-t", "filter"]));
+                assert_eq!(listed.iter().filter(|line| *line == jump).count(), 1, "{when}");
+                assert_eq!(listed.last().map(String::as_str), Some(jump), "{when}");
+            };
+            is_last("after a repair");
+            drop(backend);
+            drop(alive(flavour, JumpPlace::Insert, false));
             let listed = rules(run(&format!("{program}-save"), &["-t", "filter"]));
-            assert_eq!(listed.iter().filter(|line| *line == jump).count(), 1);
-            assert_eq!(listed.last().map(String::as_str), Some(jump));
+            assert_eq!(
+                listed.first().map(String::as_str),
+                Some(jump),
+                "another life wants it in front"
+            );
+            let mut next = backend_of(flavour).beside(Beside {
+                jump: JumpPlace::Append,
+                follows_flavour: false,
+                accepted_marks: Vec::new(),
+            });
+            next.adopt(NOW).unwrap();
+            assert_eq!(next.apply(&first().0, NOW).broken, None);
+            is_last("and the next one behind again");
         });
     }
 }
@@ -433,8 +452,18 @@ fn what_others_have_keeps_its_bytes_order_and_counters_through_our_whole_life() 
             unchanged("after a repair");
             drop(backend);
             unchanged("after a stop");
-            let mut next = alive(flavour, JumpPlace::Append, false);
-            assert!(next.reconcile(NOW).broken.is_none());
+            let mut next = backend_of(flavour).beside(Beside {
+                jump: JumpPlace::Append,
+                follows_flavour: false,
+                accepted_marks: Vec::new(),
+            });
+            next.adopt(NOW).unwrap();
+            assert_eq!(next.apply(&first().0, NOW).broken, None);
+            let in_front = next.reconcile(NOW).bypassed_by;
+            assert!(
+                in_front.iter().all(|rule| rule.ends_with("-j KUBE-FORWARD")),
+                "{in_front:?}"
+            );
             unchanged("with the jump behind");
             drop(next);
             assert!(!cleanup::everywhere(cleanup::Mode::Remove).unwrap().is_empty());

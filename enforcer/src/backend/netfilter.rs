@@ -626,6 +626,7 @@ impl Backend for Netfilter {
         let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
         for (table, listing) in self.tables.iter_mut().zip(&listings) {
             table.resync(listing, now);
+            table.insist_on_place(listing);
         }
         let totals = Totals::of_listing(&listings[0]);
         self.written_totals = listings[0]

@@ -14,8 +14,8 @@ use super::place::{Contest, JumpPlace, Put};
 use super::render::Chains;
 use super::restore::Change;
 use crate::apply::delta::Tracker;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 /// Whose chains are.
@@ -41,6 +41,8 @@ pub(super) struct Table {
     /// Where they should.
     pub(super) place: JumpPlace,
     contest: Contest,
+    /// Hooks whose jump an earlier life left in front of rules behind which it belongs.
+    too_early: BTreeSet<Hook>,
     /// Hooks whose head is left to others.
     left_to_others: BTreeSet<Hook>,
     /// Rules of others in front of our jumps by which a packet may pass us.
@@ -56,6 +58,7 @@ impl Table {
             places: BTreeMap::new(),
             place: JumpPlace::Insert,
             contest: Contest::default(),
+            too_early: BTreeSet::new(),
             left_to_others: BTreeSet::new(),
             in_front: Vec::new(),
         }
@@ -106,7 +109,10 @@ impl Table {
 
     /// Wants nothing for parts other than these.
     pub(super) fn retain_parts(&mut self, is_kept: impl Fn(&Part) -> bool) {
-        let parts = self.parts.iter_mut().flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
+        let parts = self
+            .parts
+            .iter_mut()
+            .flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
         for name in parts.flat_map(|(_, names)| names) {
             self.chains.unwant(&name);
         }
@@ -165,11 +171,21 @@ impl Table {
             self.chains.was_removed(chain);
         }
         for hook in change.jumps.keys() {
+            self.too_early.remove(hook);
             self.places.insert(*hook, vec![0]);
         }
         for hook in change.jumps_removed.keys() {
             self.places.remove(hook);
         }
+    }
+
+    /// At start, behind others means behind all of them. Who comes later may stand behind us.
+    pub(super) fn insist_on_place(&mut self, listing: &TableListing) {
+        let rules = |hook: Hook| listing.chain(hook.name()).map_or(0, |chain| chain.rules.len());
+        let early = self.places.iter().filter(|(hook, places)| {
+            self.place == JumpPlace::Append && places.last().is_some_and(|place| place + 1 < rules(**hook))
+        });
+        self.too_early = early.map(|(hook, _)| *hook).collect();
     }
 
     fn look_in_front(&mut self, listing: &TableListing) {
@@ -231,6 +247,7 @@ impl Table {
 
     fn is_in_place(&self, hook: Hook) -> bool {
         match self.places.get(&hook).map(Vec::as_slice) {
+            Some(_) if self.too_early.contains(&hook) => false,
             Some([0]) => true,
             Some([_]) => self.place == JumpPlace::Append || self.left_to_others.contains(&hook),
             Some(_) | None => false,
