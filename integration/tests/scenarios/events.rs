@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egret_integration::{Outcome, Records, Service, UdpOutcome, World};
+use egret_integration::{Forwarding, Front, Outcome, PodSpec, Records, Service, UdpOutcome, World, node};
 use serde_json::Value;
 
 use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
@@ -133,6 +133,67 @@ pub(super) fn a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached(world: 
         );
         assert_eq!(line["destination"]["address"], to.to_string());
     }
+    Ok(())
+}
+
+/// No Service may lead a client outside to the address; and the server is open, until it is closed.
+const EXPOSED: &str = r#"apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {name: inside}
+spec:
+  rules:
+  - {name: restricted, action: Deny, to: [{networks: [203.0.113.64/26]}]}
+---
+"#;
+
+/// A pod without an object, a client outside whom a Service leads on, and a connection that was open before.
+pub(super) fn what_no_rule_of_a_pod_denies_is_told_with_its_reason(world: &mut World) -> Told {
+    let open = CLOSED.replace(
+        "policyTypes: [Ingress]",
+        "policyTypes: [Ingress]\n  ingress: [{}]",
+    );
+    let setting = Setting::of(EXPOSED.to_owned() + &open)
+        .and(PodSpec::new("late").unannounced())
+        .and_pod("server");
+    let (stage, events) = telling(world, setting)?;
+    assert!(!stage.reach_port("late", "203.0.113.7", 7001).is_connected());
+    let line = events.one_of_port(7001);
+    assert_eq!(
+        (&line["reason"], &line["pod"]),
+        (&"unknown-pod".into(), &Value::Null),
+        "{line}"
+    );
+    assert_eq!(line["source"]["address"], stage.pod("late").address().to_string());
+
+    let (front, endpoint) = (Front::NodePort(30066), "203.0.113.66:7002".parse()?);
+    stage.world.forward(&[Forwarding { front, endpoint }])?;
+    let outside = stage.world.client_outside();
+    let outcome = outside.connect_tcp(SocketAddr::new(node::ADDRESS.into(), 30066), QUICK);
+    assert!(!outcome.is_connected(), "{outcome:?}");
+    let line = events.one_of_port(7002);
+    assert_eq!(
+        ["reason", "policy", "pod"].map(|field| line[field].as_str()),
+        [Some("exposure"), Some("ClusterEgressFirewall/inside"), None],
+        "{line}"
+    );
+    assert_eq!(line["peer"]["address"], line["source"]["address"]);
+
+    stage.pod("server").serve(7003, Service::TcpEcho)?;
+    let to = SocketAddr::new(stage.pod("server").address(), 7003);
+    let mut connection = outside.connect_tcp(to, PATIENCE).connection();
+    assert!(connection.is_alive());
+    stage
+        .world
+        .manifests()
+        .write("policy.yaml", &(EXPOSED.to_owned() + CLOSED))?;
+    eventually("it is revoked", || {
+        metrics(&stage.enforcer).sum("egret_enforcer_flows_revoked_total", &[]) >= 1.0
+    });
+    assert!(connection.echo_within(QUICK).is_err());
+    eventually("it is told", || {
+        let is_meant = |line: &Value| line["reason"] == "revoked" && line["pod"] == "server";
+        events.of_port(7003).iter().any(is_meant)
+    });
     Ok(())
 }
 

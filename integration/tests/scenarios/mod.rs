@@ -31,8 +31,8 @@ mod neighbours;
 mod apiserver;
 mod reuse;
 mod interfaces;
-mod events;
 mod bridges;
+mod events;
 mod cgroups;
 
 use stage::Told;
@@ -142,20 +142,22 @@ macro_rules! with_every_scenario {
             reuse: what_was_open_before_the_first_start_is_judged without Revoke;
             interfaces: a_second_cable_of_a_pod_is_judged_as_the_first without FollowCables;
             interfaces: a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node without GuardInside;
+            interfaces: who_may_not_enter_a_pod_says_so_and_does_the_rest without GuardInside;
             interfaces: a_filter_on_a_pods_link_is_told_and_counted without NameFastPaths;
             events: a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told without TellDenied;
             events: a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached without TellDenied;
+            events: what_no_rule_of_a_pod_denies_is_told_with_its_reason without TellDenied;
             events: a_flood_is_told_in_few_lines_and_in_sums_that_are_right without LimitTelling;
             events: a_refused_sender_hears_it_at_once_in_both_directions_and_families without TellSender;
             events: a_client_outside_is_reset_when_its_open_connection_is_forbidden without TellSender;
+            bridges: pods_of_one_bridge_are_judged_where_that_is_enabled without JudgeBridges;
+            bridges: a_bridge_that_is_not_judged_is_told without NameFastPaths;
+            bridges: a_neighbours_address_gains_nothing_behind_another_port without KnowPorts;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
         }
     };
 }
 
-            bridges: pods_of_one_bridge_are_judged_where_that_is_enabled without JudgeBridges;
-            bridges: a_bridge_that_is_not_judged_is_told without NameFastPaths;
-            bridges: a_neighbours_address_gains_nothing_behind_another_port without KnowPorts;
 macro_rules! list {
     ($($chapter:ident: $story:ident without $switch:ident;)*) => {
         pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {

@@ -9,7 +9,7 @@
 //! So the pods' chains and their counts are what they are without it, and a kernel to which nobody listens only counts.
 //! `r` is a digest of the reason; who listens finds the reason by it, in what the rules say that are wanted now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -212,10 +212,11 @@ fn lines(chain: &str, telling: Telling) -> Vec<String> {
         .into()
 }
 
-/// The chain that a rule goes to, where that is one which tells.
+/// The chain that a rule goes to, where that is one which tells. All rules of all pods are asked: hence by its end.
 fn told_by(rule: &str) -> Option<&str> {
-    let (_, chain) = rule.rsplit_once(" -g ")?;
-    names::is_told(chain).then_some(chain)
+    const LENGTH: usize = names::TOLD_PREFIX.len() + 16;
+    let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
+    (condition.ends_with("-g ") && names::is_told(chain)).then_some(chain)
 }
 
 /// Reasons by what the kernel says; shared with who listens.
@@ -238,15 +239,15 @@ impl Denials {
             .map(|denial| (denial.prefix(), denial))
             .collect();
         let node = PodChains::of_node();
+        let mut seen = BTreeSet::new();
         let chains = tables.iter().flat_map(|table| table.chains.desired());
         for (chain, rule) in chains.flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule))) {
-            let prefix = told_by(rule).map(|told| told.replacen(names::TOLD_PREFIX, PREFIX, 1));
-            let Some(prefix) = prefix.filter(|prefix| !denials.contains_key(prefix)) else {
+            let Some(told) = told_by(rule).filter(|told| seen.insert(*told)) else {
                 continue;
             };
             let label = Label::of_rule(rule);
             if let Some(denial) = label.and_then(|label| Denial::of_label(&label, node.contain(chain))) {
-                denials.insert(prefix, denial);
+                denials.insert(told.replacen(names::TOLD_PREFIX, PREFIX, 1), denial);
             }
         }
         let mut known = self.lock();
@@ -282,5 +283,91 @@ impl Denials {
     fn lock(&self) -> MutexGuard<'_, Known> {
         // Maps are replaced whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TELLING: Telling = Telling {
+        group: 9254,
+        per_second: 10,
+    };
+
+    #[test]
+    fn a_rule_goes_to_a_chain_that_tells_or_it_does_not() {
+        let chain = names::told(Digest::of("why"));
+        let rows = [
+            (
+                format!("-p tcp -m comment --comment \"x\" -g {}", chain.as_str()),
+                true,
+            ),
+            (format!("-g {}", chain.as_str()), true),
+            (format!("-j {}", chain.as_str()), false),
+            ("-g EGRET-DENY".to_owned(), false),
+            (
+                "-m comment --comment \"ä -g EGRET-D-aaaaaaaaaaaaaaa\"".to_owned(),
+                false,
+            ),
+            (String::new(), false),
+        ];
+        for (rule, tells) in rows {
+            assert_eq!(told_by(&rule), tells.then_some(chain.as_str()), "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_chain_that_tells_hands_over_so_much_a_second_and_denies_all() {
+        let denial = Denial {
+            cause: Cause::Isolation,
+            direction: Direction::Egress,
+        };
+        let line = Line::to(target(Some(denial.clone()), true)).to_string();
+        let wanted = Chains::from([("EGRET-E-x".to_owned(), vec![line.clone(), line])]);
+        let chains = chains(&wanted, TELLING);
+        let name = denial.chain();
+        let told = denial.prefix();
+        let expected = [
+            format!(
+                "-m limit --limit 10/sec --limit-burst 20 -j NFLOG --nflog-prefix {told} --nflog-group 9254"
+            ),
+            "-g EGRET-DENY".to_owned(),
+        ];
+        assert_eq!(
+            chains,
+            Chains::from([(name.as_str().to_owned(), expected.into())])
+        );
+        assert_eq!(
+            target(Some(denial), false),
+            Target::Goto(names::deny()),
+            "not told"
+        );
+    }
+
+    #[test]
+    fn reasons_that_differ_have_chains_that_differ() {
+        let said = |policy: &str, rule| Said {
+            tier: Tier::Admin,
+            policy: policy.into(),
+            rule,
+        };
+        let causes = [
+            Cause::Rule(said("a", 0)),
+            Cause::Rule(said("a", 1)),
+            Cause::Rule(said("b", 0)),
+            Cause::Exposure(said("a", 0)),
+            Cause::Isolation,
+            Cause::Revoked,
+            Cause::UnknownPod,
+        ];
+        let chains = causes.into_iter().flat_map(|cause| {
+            Direction::ALL.map(|direction| Denial {
+                cause: cause.clone(),
+                direction,
+            })
+        });
+        let chains: BTreeSet<String> = chains.map(|denial| denial.chain().as_str().to_owned()).collect();
+        assert_eq!(chains.len(), 14);
     }
 }
