@@ -10,6 +10,7 @@ use std::path::Path;
 use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Exposed, Port};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::names::PodChains;
+use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
 use egret_enforcer::backend::netfilter::restore::Change as Restore;
 use egret_enforcer::backend::netfilter::unknown::Closed;
@@ -105,15 +106,27 @@ fn around(family: Family, sets: &BTreeMap<SetId, SetKind>) -> Surroundings<'_> {
 }
 
 fn text(rules: &PodRules, sets: &BTreeMap<SetId, SetKind>, family: Family, attached: &[Attached]) -> String {
-    let mut rewrite = dispatch::shared(attached, &Closed::default(), None, masks(), DenyAction::Drop, family);
+    let mut rewrite = dispatch::shared(
+        attached,
+        &Closed::default(),
+        None,
+        masks(),
+        DenyAction::Drop,
+        family,
+    );
     rewrite.extend(render::pod(rules, marks(5), around(family, sets)));
-    let jumps = [(Hook::Forward, 0), (Hook::Input, 1)].into();
+    let jumps = [(Hook::Forward, put(0)), (Hook::Input, put(1))].into();
     Restore {
         rewrite,
         jumps,
         ..Restore::default()
     }
     .render()
+}
+
+fn put(copies: usize) -> Put {
+    let place = JumpPlace::Insert;
+    Put { copies, place }
 }
 
 fn attached(rules: &PodRules, port: fn(InterfaceName) -> Port) -> Vec<Attached> {
@@ -163,6 +176,45 @@ fn on_a_shared_interface_the_address_is_asked_as_well() {
         "bridge-6.rules",
         &text(&rules, &sets(), Family::V6, &attached(&rules, Port::Shared)),
     );
+}
+
+/// What goes to the pod is known by its address; and pods of one bridge find each other.
+#[test]
+fn behind_a_port_that_is_known_the_address_is_not_asked() {
+    let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
+    let attached = attached(&rules, |bridge| Port::Of {
+        bridge,
+        port: InterfaceName::new("veth7").unwrap(),
+    });
+    let of_the_bridge = |family| {
+        let closed = Closed::default();
+        let chains = dispatch::shared(&attached, &closed, None, masks(), DenyAction::Drop, family);
+        let lines = chains
+            .values()
+            .flatten()
+            .filter(|line| line.contains("-i ") || line.contains("-o "));
+        lines.cloned().collect::<Vec<_>>()
+    };
+    let [from, to] = &of_the_bridge(Family::V4)[..] else {
+        panic!("a line for each direction");
+    };
+    assert!(
+        from.starts_with("-i ") && from.contains(" -m physdev --physdev-in veth7 -g EGRET-E-"),
+        "{from}"
+    );
+    assert!(
+        to.starts_with("-d 10.0.0.2/32 -o ") && to.contains(" -g EGRET-I-"),
+        "{to}"
+    );
+    let v6 = dispatch::shared(
+        &attached,
+        &Closed::default(),
+        None,
+        masks(),
+        DenyAction::Drop,
+        Family::V6,
+    );
+    assert!(v6["EGRET-FORWARD"][0].starts_with("-p ipv6-icmp"));
 }
 
 /// Behind the lines of the pods that are known: one whose chains are refused, an interface by which the node is reached
@@ -356,13 +408,20 @@ fn text_for_clients_outside(family: Family, by_ipvs: bool) -> String {
         tells: false,
     };
     let attached = attached(&rules, Port::Own);
-    let mut rewrite = dispatch::shared(&attached, &Closed::default(), Some(exposed), masks(), DenyAction::Drop, family);
+    let mut rewrite = dispatch::shared(
+        &attached,
+        &Closed::default(),
+        Some(exposed),
+        masks(),
+        DenyAction::Drop,
+        family,
+    );
     rewrite.extend(render::exposed(&for_clients_outside(), around));
     Restore {
         rewrite,
-        jumps: [(Hook::Forward, 0), (Hook::Input, 0)]
+        jumps: [(Hook::Forward, put(0)), (Hook::Input, put(0))]
             .into_iter()
-            .chain(by_ipvs.then_some((Hook::Output, 0)))
+            .chain(by_ipvs.then_some((Hook::Output, put(0))))
             .collect(),
         ..Restore::default()
     }
