@@ -33,12 +33,64 @@ fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_i
         let mut gone = Change::new();
         gone.0.pods_removed.push(PodKey::new("default", "a"));
         assert_eq!(change(&mut backend, &gone), 1);
-        assert_eq!(state(POD, ONE), State::Revoked);
+        assert_eq!(state(POD, ONE), State::Left);
         assert_eq!(state(STRANGER, ONE), State::Allowed, "it is no pod's");
-        assert_eq!(change(&mut backend, &unrestricted("b")), 0);
-        assert_eq!(state(POD, ONE), State::Revoked);
+        // Who starts anew knows it by the mark alone.
+        let mut backend = begin(&Change::new());
+        assert_eq!(state(POD, ONE), State::Left);
+        assert_eq!(change(&mut backend, &unrestricted("b")), 1);
+        assert_eq!(state(POD, ONE), State::Gone, "what comes next is the next one's");
         let _new = datagram(POD, OTHER);
         assert_eq!(state(POD, OTHER), State::Allowed);
+        assert_eq!(state(STRANGER, ONE), State::Allowed);
+    });
+}
+
+#[test]
+fn who_comes_while_the_backend_is_away_or_under_the_same_name_gets_nothing() {
+    in_fresh_namespace(|| {
+        let unrestricted = |name: &str, address: &str, uid: &str| {
+            let mut rules = pod(name, &[address], Vec::new(), Vec::new());
+            rules.uid = Some(uid.into());
+            Change::new().rules(rules)
+        };
+        let both = unrestricted("a", POD, "1").rules(pod("b", &[STRANGER], Vec::new(), Vec::new()));
+        let first = begin(&both);
+        let _open = [datagram(POD, ONE), datagram(STRANGER, ONE)];
+        drop(first);
+        let after = unrestricted("c", POD, "2").rules(pod("b", &[STRANGER], Vec::new(), Vec::new()));
+        let mut backend = begin(&after);
+        assert_eq!(
+            [state(POD, ONE), state(STRANGER, ONE)],
+            [State::Gone, State::Allowed]
+        );
+        let _open = datagram(POD, ONE);
+        assert_eq!(change(&mut backend, &unrestricted("c", POD, "2")), 0);
+        assert_eq!(state(POD, ONE), State::Allowed, "it is the same");
+        assert_eq!(change(&mut backend, &unrestricted("c", POD, "3")), 1);
+        assert_eq!(
+            [state(POD, ONE), state(STRANGER, ONE)],
+            [State::Gone, State::Allowed]
+        );
+    });
+}
+
+#[test]
+fn what_was_open_before_there_were_rules_is_judged_by_them() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&Change::new());
+        let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        assert_eq!([state(POD, ONE), state(POD, OTHER)], [State::Unmarked; 2]);
+        let peers = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
+        let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], Otherwise::Deny)];
+        let comes = Change::new()
+            .set("peers", SetKind::Addresses, &[(address(ONE), None)])
+            .rules(pod("a", &[POD], isolated, Vec::new()));
+        assert_eq!(change(&mut backend, &comes), 1);
+        assert_eq!(
+            [state(POD, ONE), state(POD, OTHER)],
+            [State::Unmarked, State::Revoked]
+        );
     });
 }
 
@@ -106,6 +158,10 @@ enum State {
     Unmarked,
     Allowed,
     Revoked,
+    /// It is of a pod that is gone.
+    Left,
+    /// Nobody knows it.
+    Gone,
 }
 
 /// The state of the only flow between these two, by its bits for egress.
@@ -119,14 +175,18 @@ fn state(from: &str, to: &str) -> State {
         .iter()
         .filter(|flow| flow.original.destination == to && flow.original.protocol == 17)
         .collect();
-    let [flow] = flows.as_slice() else {
-        panic!("{flows:?}");
+    let flow = match flows.as_slice() {
+        [] => return State::Gone,
+        [flow] => flow,
+        [..] => panic!("{flows:?}"),
     };
     let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
     if marks.unmarked(Direction::Egress).is_in(flow.mark) {
         State::Unmarked
     } else if marks.revoked(Direction::Egress).is_in(flow.mark) {
         State::Revoked
+    } else if marks.left(Direction::Egress).is_in(flow.mark) {
+        State::Left
     } else {
         State::Allowed
     }
