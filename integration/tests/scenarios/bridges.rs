@@ -98,8 +98,17 @@ fn settings_of_the_bridge(world: &World) -> String {
 }
 
 pub(super) fn pods_of_one_bridge_are_judged_where_that_is_enabled(world: &mut World) -> Told {
+    judged_where_enabled(world, "nft")
+}
+
+pub(super) fn pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well(world: &mut World) -> Told {
+    judged_where_enabled(world, "legacy")
+}
+
+fn judged_where_enabled(world: &mut World, flavour: &str) -> Told {
     let stage = setting(RULES)
         .enforcer(&["--bridge-netfilter", "enable", "--pod-to-own-node", "enforce"])
+        .enforcer(&["--iptables", flavour])
         .play(world)?;
     stage.pod("server").serve(PORT, Service::TcpEcho)?;
     stage.world.serve_on_node(PORT, Service::TcpEcho)?;

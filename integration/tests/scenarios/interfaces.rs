@@ -1,8 +1,10 @@
 //! Pods with more than one interface, and what leads packets past the rules.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 
-use egret_integration::{Daemon, PodSpec, SecondInterface, World};
+use egret_integration::{Daemon, DaemonSpec, PodSpec, SecondInterface, World};
 
 use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics};
 
@@ -17,6 +19,16 @@ metadata: {name: nothing, namespace: default}
 spec:
   podSelector: {}
   policyTypes: [Egress, Ingress]
+";
+
+const ONE_OF_EACH_ALONE: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: one-of-each, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress, Ingress]
+  egress:
+  - to: [{ipBlock: {cidr: 198.18.0.9/32}}, {ipBlock: {cidr: '2001:db8:2::9/128'}}]
 ";
 
 fn firewall(denied: &str) -> String {
@@ -71,11 +83,9 @@ impl Stage<'_> {
 /// R-15: all cables into a pod's namespace are its, whatever its status says of addresses.
 pub(super) fn a_second_cable_of_a_pod_is_judged_as_the_first(world: &mut World) -> Told {
     let client = PodSpec::new("client").with_second(SecondInterface::Veth);
-    let stage = Setting::of("").instead([client]).play(world)?;
+    let stage = Setting::of(ONE_OF_EACH_ALONE).instead([client]).play(world)?;
     stage.assert_reached(SECOND);
-    stage.world.manifests().write("policy.yaml", NOTHING)?;
-    eventually("the policy is in force", || !stage.can_reach("203.0.113.7:7"));
-    stage.assert_closed(SECOND);
+    stage.assert_closed(SECOND_DENIED);
     let inwards = stage.pod("client").second_addresses().unwrap();
     stage
         .pod("client")
@@ -135,6 +145,31 @@ pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(
     });
     let left = client.run(&["sh", "-c", "iptables-save; ip6tables-save; ipset list -n"])?;
     assert!(!left.stdout.to_lowercase().contains("egret"), "{}", left.stdout);
+    Ok(())
+}
+
+/// What cannot be done inside the pod makes it pending; what the node does for it is done.
+pub(super) fn who_may_not_enter_a_pod_says_so_and_does_the_rest(world: &mut World) -> Told {
+    world.add(PodSpec::new("client").with_second(SecondInterface::Macvlan))?;
+    let denied = format!("203.0.113.66/32, {ONE_OF_EACH}");
+    world.manifests().write("policy.yaml", &firewall(&denied))?;
+    let spec = world.enforcer("netfilter");
+    let weak = world.files().join("weak-enforcer");
+    let lines = format!(
+        "#!/bin/sh\nexec setpriv --bounding-set -sys_admin {} \"$@\"\n",
+        spec.binary.display()
+    );
+    fs::write(&weak, lines)?;
+    fs::set_permissions(&weak, fs::Permissions::from_mode(0o755))?;
+    let enforcer = world.launch(DaemonSpec { binary: weak, ..spec })?;
+    let reason = "pod default/client is pending in its own namespace: its network namespace cannot be entered without CAP_SYS_ADMIN";
+    eventually("it is pending", || {
+        let answer = enforcer.get("/readyz");
+        answer.is_ok_and(|(code, text)| code == 503 && text.contains(reason))
+    });
+    let reaches = |to| world.pod("client").connect_tcp(at(to), QUICK).is_connected();
+    assert!(!reaches("203.0.113.66:7") && reaches("203.0.113.7:7"));
+    assert!(reaches(SECOND_DENIED[0]), "nobody is there who could refuse it");
     Ok(())
 }
 

@@ -151,6 +151,7 @@ macro_rules! with_every_scenario {
             events: a_refused_sender_hears_it_at_once_in_both_directions_and_families without TellSender;
             events: a_client_outside_is_reset_when_its_open_connection_is_forbidden without TellSender;
             bridges: pods_of_one_bridge_are_judged_where_that_is_enabled without JudgeBridges;
+            bridges: pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well without JudgeBridges;
             bridges: a_bridge_that_is_not_judged_is_told without NameFastPaths;
             bridges: a_neighbours_address_gains_nothing_behind_another_port without KnowPorts;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;

@@ -142,6 +142,7 @@ impl Sight {
             outlook.gaps.extend(view.bridges.iter().cloned());
             outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
         }
+        outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
         let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
         self.guard(&mut links, view, &elsewhere, &mut outlook);
         Ok(outlook)
@@ -278,6 +279,39 @@ fn elsewhere(
         }
     }
     found
+}
+
+/// Cables of pods that are ports of something by which no address of the pod is reached: what comes by them has the
+/// interface of that.
+fn unjudged_cables(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    for (pod, number) in numbers {
+        let interfaces = view
+            .pods
+            .get(pod)
+            .into_iter()
+            .flat_map(|watched| &watched.interfaces);
+        let judged: BTreeSet<u32> = interfaces
+            .filter_map(|name| cables.named(name.as_str()))
+            .map(|link| link.index)
+            .collect();
+        let is_judged = |end: &&Interface| {
+            judged.contains(&end.index) || end.master.is_some_and(|master| judged.contains(&master))
+        };
+        gaps.extend(
+            cables
+                .ends_of(*number)
+                .filter(|end| !is_judged(end))
+                .map(|end| Gap {
+                    kind: GapKind::Interface,
+                    what: format!(
+                        "the link {} to pod {pod} is not judged: it is a port of something else",
+                        end.name
+                    ),
+                }),
+        );
+    }
+    gaps
 }
 
 fn unseen(pod: &PodKey, reason: &str) -> Gap {
