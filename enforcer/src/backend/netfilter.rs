@@ -466,6 +466,7 @@ impl Netfilter {
                 self.settings.deny,
                 table.family(),
             );
+            wanted.extend(self.turned_on.chain(table.family()));
             if self.settings.telling.is_some() {
                 denials::tell_of_shared(&mut wanted, self.settings.marks);
             }
