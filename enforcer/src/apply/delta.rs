@@ -1,13 +1,14 @@
 //! What should be there, what is there, and the difference. The process may be killed between any two steps:
 //! then what is there is read from the kernel again, and the difference is the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Desired and programmed values by key; what differs is pending.
+/// Desired and programmed values by key; what differs is pending. What is pending costs what differs, not what is there.
 #[derive(Clone, Debug)]
 pub struct Tracker<K, V> {
     desired: BTreeMap<K, V>,
     programmed: BTreeMap<K, V>,
+    pending: BTreeSet<K>,
 }
 
 impl<K, V> Default for Tracker<K, V> {
@@ -15,6 +16,7 @@ impl<K, V> Default for Tracker<K, V> {
         Self {
             desired: BTreeMap::new(),
             programmed: BTreeMap::new(),
+            pending: BTreeSet::new(),
         }
     }
 }
@@ -22,12 +24,14 @@ impl<K, V> Default for Tracker<K, V> {
 impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
     /// Wants this value.
     pub fn want(&mut self, key: K, value: V) {
-        self.desired.insert(key, value);
+        self.desired.insert(key.clone(), value);
+        self.compare(&key);
     }
 
     /// Wants nothing under this key.
     pub fn unwant(&mut self, key: &K) {
         self.desired.remove(key);
+        self.compare(key);
     }
 
     /// What is wanted.
@@ -42,17 +46,26 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
 
     /// Says that a value is there now.
     pub fn was_programmed(&mut self, key: K, value: V) {
-        self.programmed.insert(key, value);
+        self.programmed.insert(key.clone(), value);
+        self.compare(&key);
     }
 
     /// Says that nothing is there under this key.
     pub fn was_removed(&mut self, key: &K) {
         self.programmed.remove(key);
+        self.compare(key);
     }
 
     /// Forgets what was believed to be there, and believes a listing.
     pub fn resync(&mut self, listed: BTreeMap<K, V>) {
         self.programmed = listed;
+        let keys: BTreeSet<K> = self
+            .desired
+            .keys()
+            .chain(self.programmed.keys())
+            .cloned()
+            .collect();
+        self.pending = keys.into_iter().filter(|key| !self.is_settled(key)).collect();
     }
 
     /// Whether this key is as it should be.
@@ -62,16 +75,22 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
 
     /// Values that are missing or different.
     pub fn to_program(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.desired
+        self.pending
             .iter()
-            .filter(|(key, value)| self.programmed.get(*key) != Some(*value))
+            .filter_map(|key| self.desired.get_key_value(key))
     }
 
     /// Keys that are there and not wanted.
     pub fn to_remove(&self) -> impl Iterator<Item = &K> {
-        self.programmed
-            .keys()
-            .filter(|key| !self.desired.contains_key(*key))
+        self.pending.iter().filter(|key| !self.desired.contains_key(*key))
+    }
+
+    fn compare(&mut self, key: &K) {
+        if self.is_settled(key) {
+            self.pending.remove(key);
+        } else if !self.pending.contains(key) {
+            self.pending.insert(key.clone());
+        }
     }
 }
 
@@ -117,6 +136,16 @@ mod tests {
         }
     }
 
+    fn pending(tracker: &Tracker<u8, u8>) -> BTreeSet<u8> {
+        let program = tracker.to_program().map(|(key, _)| *key);
+        program.chain(tracker.to_remove().copied()).collect()
+    }
+
+    fn difference(tracker: &Tracker<u8, u8>) -> BTreeSet<u8> {
+        let keys = tracker.desired().keys().chain(tracker.programmed().keys());
+        keys.filter(|key| !tracker.is_settled(key)).copied().collect()
+    }
+
     proptest! {
         #[test]
         fn whatever_happened_one_listing_and_one_pass_make_the_world_as_desired(steps in steps()) {
@@ -132,6 +161,7 @@ mod tests {
                     Step::Meddle(key, Some(value)) => drop(world.insert(key, value)),
                     Step::Meddle(key, None) => drop(world.remove(&key)),
                 }
+                prop_assert_eq!(pending(&tracker), difference(&tracker));
             }
             tracker.resync(world.clone());
             apply(&mut tracker, &mut world, usize::MAX);
