@@ -16,8 +16,10 @@ mod name;
 mod rule;
 mod batch;
 mod listing;
+mod counters;
 
 pub use batch::Batch;
+pub use counters::ChainCounters;
 pub(crate) use children::is_child;
 pub use flavour::{Detection, Evidence, Flavour};
 pub use listing::{Chain, CountedRule, TableListing, parse};
