@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use egret_kernel::iptables::{self, TableListing};
+use egret_kernel::iptables::{self, Flavour};
 use egret_shared::pod::PodKey;
 
 use super::names::{self, PodChains};
 use super::restore::Change;
-use super::table::{self, Table};
-use super::totals::{self, Totals};
-use super::{BackendError, Netfilter, Written};
+use super::table::Table;
+use super::{BackendError, Netfilter, Written, counted};
 use crate::metrics;
 
 impl Netfilter {
@@ -105,18 +104,7 @@ impl Netfilter {
     pub(super) fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
         let counters = std::sync::Arc::clone(&self.counters);
         let mut totals = counters.lock();
-        let mut kept = [Totals::default(), Totals::default()];
-        if self
-            .tables
-            .iter()
-            .zip(&changes)
-            .any(|(table, change)| loses_counts(table, change))
-        {
-            let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
-            for ((listing, change), kept) in listings.iter().zip(&changes).zip(&mut kept) {
-                keep_counts(kept, listing, change);
-            }
-        }
+        let kept = counted::lost_by(&self.tables, &changes)?;
         let next = kept
             .iter()
             .fold(totals.clone(), |sum, kept| sum.plus(kept))
@@ -187,6 +175,10 @@ fn restore_both(
         Some(text) => tables[at].programs().restore(text),
         None => Ok(()),
     };
+    if tables[0].programs().flavour() == Flavour::Legacy {
+        // Both families take one lock: side by side, the second would wait as if for somebody else, and give up.
+        return [restore(0), restore(1)];
+    }
     std::thread::scope(|scope| {
         let other = scope.spawn(move || restore(1));
         let one = restore(0);
@@ -211,23 +203,6 @@ impl Written {
         self.chains += chains;
         self.bytes += bytes;
         metrics::restored(chains, bytes);
-    }
-}
-
-/// Whether a chain that is there, and may have counted, goes or is made anew.
-fn loses_counts(table: &Table, change: &Change) -> bool {
-    let there: &BTreeMap<String, Vec<String>> = table.chains.programmed();
-    change
-        .rewrite
-        .keys()
-        .chain(&change.remove)
-        .any(|name| there.contains_key(name) && !names::is_shared(name) && !names::is_told(name))
-}
-
-fn keep_counts(totals: &mut Totals, listing: &TableListing, change: &Change) {
-    let goes = |name: &String| change.rewrite.contains_key(name) || change.remove.contains(name);
-    for chain in table::ours(listing).filter(|chain| goes(&chain.name)) {
-        totals.add_chain(chain);
     }
 }
 

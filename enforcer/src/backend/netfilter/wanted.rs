@@ -1,0 +1,144 @@
+//! What the tables are to hold: chains that all pods share, and those of each pod. Only what may have changed is rendered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_kernel::iptables::InterfaceName;
+use egret_policies::rules::{Batch, Direction, SetId, SetKind, SetSpec};
+use egret_shared::pod::PodKey;
+
+use super::dispatch::{self, Exposed};
+use super::names::PodChains;
+use super::render::{self, PodMarks, Surroundings};
+use super::table::Part;
+use super::{Local, Netfilter, denials};
+
+/// What a pod's chains depend on besides its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rendered {
+    marks: PodMarks,
+    interfaces: Vec<InterfaceName>,
+    /// All its sets were there, in this listing of the kernel's sets.
+    listing: u64,
+}
+
+impl Netfilter {
+    /// What the tables are to hold now.
+    pub(super) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
+        let sets = self.sets.available();
+        let stale = self.stale_chains();
+        let attached = self.attached(|pod| !without.contains(pod));
+        let closed = self.closed(without);
+        let exposed = self.node_rules.as_ref().map(|_| Exposed {
+            unmarked: self.settings.marks.unmarked(Direction::Egress),
+            by_ipvs: dispatch::has_ipvs(),
+        });
+        for table in &mut self.tables {
+            let mut wanted = dispatch::shared(
+                &attached,
+                &closed,
+                exposed,
+                self.settings.marks,
+                self.settings.deny,
+                table.family(),
+            );
+            wanted.extend(self.turned_on.chain(table.family()));
+            if self.settings.telling.is_some() {
+                denials::tell_of_shared(&mut wanted, self.settings.marks);
+            }
+            if let Some(rules) = &self.node_rules {
+                let around = Surroundings {
+                    family: table.family(),
+                    sets,
+                    interfaces: &[],
+                    tells: self.settings.telling.is_some(),
+                };
+                wanted.extend(render::exposed(rules, around));
+            }
+            table.want_part(Part::Shared, wanted);
+            for (pod, marks) in &stale {
+                let Some(local) = self.pods.get(pod) else { continue };
+                let around = Surroundings {
+                    family: table.family(),
+                    sets,
+                    interfaces: &local.interfaces(),
+                    tells: self.settings.telling.is_some(),
+                };
+                table.want_part(Part::Pod(pod.clone()), render::pod(&local.rules, *marks, around));
+            }
+            table.retain_parts(|part| match part {
+                Part::Shared | Part::Telling => true,
+                Part::Pod(pod) => self.pods.contains_key(pod),
+            });
+            if let Some(telling) = self.settings.telling {
+                let told = denials::chains(table.chains.desired(), telling);
+                table.want_part(Part::Telling, told);
+            }
+        }
+        self.note_rendered(&stale);
+        if self.settings.telling.is_some() {
+            self.denials.want(&self.tables);
+        }
+    }
+
+    /// Pods whose chains are not what would be rendered now, and the marks of their flows.
+    fn stale_chains(&self) -> Vec<(PodKey, PodMarks)> {
+        let listing = self.sets.listings();
+        let marked = self.pods.iter().filter_map(|(pod, local)| {
+            let marks = self.generations.marks(PodChains::of(pod))?;
+            Some((pod, local, marks))
+        });
+        let is_stale = |(pod, local, marks): &(&PodKey, &Local, PodMarks)| {
+            let now = Rendered {
+                marks: *marks,
+                interfaces: local.interfaces(),
+                listing,
+            };
+            let part = Part::Pod((*pod).clone());
+            local.rendered.as_ref() != Some(&now) || !self.tables.iter().all(|table| table.has(&part))
+        };
+        marked
+            .filter(is_stale)
+            .map(|(pod, _, marks)| (pod.clone(), marks))
+            .collect()
+    }
+
+    /// Takes note of what chains were rendered from. What closes for want of a set is rendered again each time.
+    fn note_rendered(&mut self, stale: &[(PodKey, PodMarks)]) {
+        let (sets, listing) = (self.sets.available(), self.sets.listings());
+        for (pod, marks) in stale {
+            let Some(local) = self.pods.get_mut(pod) else {
+                continue;
+            };
+            let mut named = local.rules.egress.sets().chain(local.rules.ingress.sets());
+            let is_whole = named.all(|id| sets.contains_key(&id));
+            local.rendered = is_whole.then(|| Rendered {
+                marks: *marks,
+                interfaces: local.interfaces(),
+                listing,
+            });
+        }
+    }
+}
+
+/// New sets, first those which many rules name, then records, which come and go while somebody waits, then the rest.
+pub(super) fn by_use(batch: &Batch) -> Vec<SetId> {
+    const MANY: usize = 20;
+    let mut used: BTreeMap<SetId, usize> = BTreeMap::new();
+    for rules in &batch.rules_replaced {
+        for id in rules.egress.sets().chain(rules.ingress.sets()) {
+            *used.entry(id).or_default() += 1;
+        }
+    }
+    let place = |spec: &SetSpec| {
+        let used = used.get(&spec.id).copied().unwrap_or_default();
+        let group = match spec.kind {
+            _ if used >= MANY => 0,
+            SetKind::Records => 1,
+            SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => 2,
+        };
+        (group, std::cmp::Reverse(used))
+    };
+    let mut order: Vec<&SetSpec> = batch.sets_created.iter().collect();
+    order.sort_by_key(|spec| place(spec));
+    order.into_iter().map(|spec| spec.id).collect()
+}

@@ -1,0 +1,193 @@
+//! What the backend `netfilter` writes when something changes: what changed, and nothing else.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod node_world;
+
+use std::collections::BTreeMap;
+
+use egret_enforcer::backend::netfilter::Netfilter;
+use egret_enforcer::backend::{Backend, VerdictKey};
+use egret_kernel::iptables::Flavour;
+use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_shared::pod::PodKey;
+
+use node_world::{
+    ByLastOctet, Change, NOW, address, backend, filter, in_fresh_namespace, pod, rule, run, set, tier,
+};
+
+fn in_both_flavours(test: fn(Flavour)) {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || test(flavour));
+    }
+}
+
+/// A pod that reaches what is in one set.
+fn to(name: &str, address: &str, peers: &str) -> PodRules {
+    let allow = rule(Action::Allow, PeerMatch::In(set(peers)), PortMatch::Any);
+    let isolated = tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny);
+    pod(name, &[address], vec![isolated], Vec::new())
+}
+
+fn sets() -> Change {
+    Change::new()
+        .set("some", SetKind::Addresses, &[(address("10.0.0.9"), None)])
+        .set("others", SetKind::Addresses, &[(address("10.0.0.8"), None)])
+}
+
+fn begun(flavour: Flavour, change: &Change) -> Netfilter {
+    let mut backend = backend(flavour, ByLastOctet);
+    backend.adopt(NOW).unwrap();
+    apply(&mut backend, change);
+    backend
+}
+
+fn apply(backend: &mut Netfilter, change: &Change) {
+    let standing = backend.apply(&change.0, NOW);
+    assert_eq!((&standing.pending, &standing.broken), (&BTreeMap::new(), &None));
+    assert_eq!(standing.repaired, BTreeMap::new());
+}
+
+fn removed(name: &str) -> Change {
+    let mut change = Change::new();
+    change.0.pods_removed.push(PodKey::new("default", name));
+    change
+}
+
+#[test]
+fn only_the_chain_that_changed_is_written_and_a_restart_finds_the_same() {
+    in_both_flavours(|flavour| {
+        let mut first = sets();
+        for number in 1..=9 {
+            first = first.rules(to(&format!("p{number}"), &format!("10.0.0.{number}"), "some"));
+        }
+        let mut one = begun(flavour, &first);
+        let before = one.written();
+        apply(&mut one, &Change::new().rules(to("p3", "10.0.0.3", "others")));
+        let after = one.written();
+        // Its chain for egress, of each family.
+        assert_eq!(
+            (after.chains - before.chains, after.restores - before.restores),
+            (2, 2)
+        );
+        assert!(
+            after.bytes - before.bytes < 2_000,
+            "{}",
+            after.bytes - before.bytes
+        );
+        apply(
+            &mut one,
+            &Change::new().members("some", &[(address("10.0.0.7"), None)], &[]),
+        );
+        assert_eq!(one.written(), after);
+        apply(&mut one, &removed("p9"));
+        assert!(!filter(flavour).contains("veth-9"));
+
+        let mut whole = sets().members("some", &[(address("10.0.0.7"), None)], &[]);
+        for number in 1..=8 {
+            let peers = if number == 3 { "others" } else { "some" };
+            whole = whole.rules(to(&format!("p{number}"), &format!("10.0.0.{number}"), peers));
+        }
+        let held = filter(flavour);
+        let mut other = begun(flavour, &whole);
+        assert_eq!(filter(flavour), held);
+        assert_eq!(other.reconcile(NOW).repaired, BTreeMap::new());
+    });
+}
+
+#[test]
+fn a_pod_that_closes_for_want_of_a_set_opens_when_the_set_is_there() {
+    in_both_flavours(|flavour| {
+        // Somebody's set of another type is in the way of one family, and a rule of theirs holds it there.
+        let name = format!("egret-{}-4", set("some").digest());
+        run("ipset", &["create", &name, "bitmap:port", "range", "1-9"]);
+        run(
+            &format!("iptables-{}", flavour.name()),
+            &[
+                "-A",
+                "OUTPUT",
+                "-p",
+                "tcp",
+                "-m",
+                "set",
+                "--match-set",
+                &name,
+                "dst",
+            ],
+        );
+        let mut backend = backend(flavour, ByLastOctet);
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(&sets().rules(to("p", "10.0.0.1", "some")).0, NOW);
+        assert!(!standing.pending.is_empty());
+        assert!(!filter(flavour).contains(&format!("-m set --match-set {name} dst -m comment")));
+        run(&format!("iptables-{}", flavour.name()), &["-F", "OUTPUT"]);
+        run("ipset", &["destroy", &name]);
+        let standing = backend.reconcile(NOW);
+        assert_eq!((&standing.pending, &standing.broken), (&BTreeMap::new(), &None));
+        assert!(filter(flavour).contains(&format!("-m set --match-set {name} dst -m comment")));
+    });
+}
+
+#[test]
+fn what_a_chain_counted_is_kept_when_it_is_made_anew_and_that_of_others_goes_on() {
+    in_both_flavours(|flavour| {
+        let first = sets()
+            .rules(to("p1", "10.0.0.1", "some"))
+            .rules(to("p2", "10.0.0.2", "some"));
+        let mut backend = begun(flavour, &first);
+        let iptables = format!("iptables-{}", flavour.name());
+        // A count in the kernel as if packets had been judged, at the last rule of each pod.
+        let saved = run(&format!("{iptables}-save"), &["-t", "filter"]);
+        let denied: Vec<&str> = saved
+            .lines()
+            .filter(|line| line.contains("np deny egress 0 isolation"))
+            .collect();
+        assert_eq!(denied.len(), 2);
+        for line in denied {
+            let rule: Vec<&str> = line.split_whitespace().skip(1).collect();
+            let number = saved
+                .lines()
+                .filter(|one| one.starts_with(&format!("-A {} ", rule[0])))
+                .position(|one| one == line)
+                .unwrap();
+            let target = line.rsplit(' ').next().unwrap();
+            run(
+                &iptables,
+                &[
+                    "-R",
+                    rule[0],
+                    &(number + 1).to_string(),
+                    "-m",
+                    "comment",
+                    "--comment",
+                    "np deny egress 0 isolation",
+                    "-g",
+                    target,
+                    "-c",
+                    "5",
+                    "500",
+                ],
+            );
+        }
+        assert_eq!(denials(&backend), 10);
+        apply(&mut backend, &Change::new().rules(to("p1", "10.0.0.1", "others")));
+        assert_eq!(denials(&backend), 10);
+        apply(&mut backend, &removed("p2"));
+        assert_eq!(denials(&backend), 10);
+    });
+}
+
+fn denials(backend: &Netfilter) -> u64 {
+    let denied = VerdictKey {
+        tier: Some(Tier::NetworkPolicy),
+        action: Action::Deny,
+        direction: Direction::Egress,
+    };
+    let counts = backend.counters().read().unwrap();
+    counts
+        .iter()
+        .filter(|count| count.key == denied)
+        .map(|count| count.packets)
+        .sum()
+}
