@@ -285,14 +285,11 @@ fn a_pod_without_an_interface_is_pending_and_its_rules_wait_for_it() {
 #[test]
 fn a_set_that_cannot_be_made_concerns_its_pods_alone_and_closes_them() {
     in_fresh_namespace(|| {
-        run(
-            "ipset",
-            &[
-                "create",
-                &format!("egret-{}-4", set("peers").digest()),
-                "hash:net",
-            ],
-        );
+        let name = format!("egret-{}-4", set("peers").digest());
+        run("ipset", &["create", &name, "hash:net"]);
+        // A rule of others holds it, so it cannot be made anew.
+        let theirs = ["-A", "OUTPUT", "-m", "set", "--match-set", &name, "dst"];
+        run("iptables-nft", &theirs);
         let mut backend = backend(Flavour::Nft, ByLastOctet);
         backend.adopt(NOW).unwrap();
         let standing = backend.apply(&first().0, NOW);

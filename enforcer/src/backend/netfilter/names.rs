@@ -163,6 +163,15 @@ pub fn set(id: SetId, family: Family) -> SetName {
         .expect("24 letters, digits and dashes are a name")
 }
 
+/// The family that the name of a set says.
+#[must_use]
+pub fn family_of_set(name: &str) -> Option<Family> {
+    Family::BOTH.into_iter().find(|family| match family {
+        Family::V4 => name.ends_with("-4"),
+        Family::V6 => name.ends_with("-6"),
+    })
+}
+
 /// Whether a chain is one that all pods share; such chains count nothing.
 #[must_use]
 pub fn is_shared(name: &str) -> bool {

@@ -36,6 +36,8 @@ struct Wanted {
 struct Known {
     kind: Option<Kind>,
     has_timeouts: bool,
+    /// Whether it is of the family that its name says, and has room.
+    is_as_made: bool,
     members: Members,
 }
 
@@ -46,10 +48,6 @@ pub(super) struct Sets {
     wanted: BTreeMap<SetId, Wanted>,
     /// By name in the kernel.
     known: BTreeMap<String, Known>,
-    /// Those that rules may refer to: they are there in both families.
-    available: BTreeMap<SetId, SetKind>,
-    /// Changes when a set may have gone that was there.
-    listings: u64,
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, String>,
 }
@@ -63,8 +61,6 @@ impl Sets {
             ipsets: IpSets::open()?,
             wanted: BTreeMap::new(),
             known: BTreeMap::new(),
-            available: BTreeMap::new(),
-            listings: 0,
             failed: BTreeMap::new(),
         })
     }
@@ -80,10 +76,6 @@ impl Sets {
             .collect();
         let drift = drift(&self.known, &listed, now);
         self.known = listed;
-        self.listings += 1;
-        for id in self.wanted.keys().copied().collect::<Vec<_>>() {
-            self.look_for(id);
-        }
         Ok(drift)
     }
 
@@ -109,28 +101,18 @@ impl Sets {
     }
 
     /// The sets that rules may refer to: those that are there in both families.
-    pub(super) const fn available(&self) -> &BTreeMap<SetId, SetKind> {
-        &self.available
-    }
-
-    /// A number that changes when a set may have gone that was there, though it is wanted.
-    pub(super) const fn listings(&self) -> u64 {
-        self.listings
-    }
-
-    /// Notes whether a set is there in both families.
-    fn look_for(&mut self, id: SetId) {
-        let kind = self.wanted.get(&id).map(|wanted| wanted.kind);
-        let is_there = |kind: SetKind| {
+    pub(super) fn available(&self) -> BTreeMap<SetId, SetKind> {
+        let is_there = |id: SetId, kind: SetKind| {
             let known = |family| self.known.get(names::set(id, family).as_str());
             Family::BOTH
                 .into_iter()
                 .all(|family| known(family).is_some_and(|known| known.fits(kind)))
         };
-        match kind.filter(|kind| is_there(*kind)) {
-            Some(kind) => drop(self.available.insert(id, kind)),
-            None => drop(self.available.remove(&id)),
-        }
+        self.wanted
+            .iter()
+            .filter(|(id, wanted)| is_there(**id, wanted.kind))
+            .map(|(id, wanted)| (*id, wanted.kind))
+            .collect()
     }
 
     /// Whether a set remembers records that are over.
@@ -176,6 +158,26 @@ impl Sets {
         }
     }
 
+    /// Whether the kernel holds other members of a set than are wanted.
+    pub(super) fn differs(&self, id: SetId) -> bool {
+        let Some(wanted) = self.wanted.get(&id) else {
+            return false;
+        };
+        let target = members::target(&wanted.members, None);
+        Family::BOTH.into_iter().any(|family| {
+            let known = self.known.get(names::set(id, family).as_str());
+            let held = known.into_iter().flat_map(|known| known.members.keys());
+            let wanted = target.keys().filter(|member| member.family() == family);
+            !held.eq(wanted)
+        })
+    }
+
+    /// Whether there is a set of this name, in any family.
+    pub(super) fn is_known(&self, id: SetId) -> bool {
+        let mut families = Family::BOTH.into_iter();
+        families.any(|family| self.known.contains_key(names::set(id, family).as_str()))
+    }
+
     pub(super) const fn failed(&self) -> &BTreeMap<SetId, String> {
         &self.failed
     }
@@ -189,7 +191,6 @@ impl Sets {
                 members: BTreeMap::new(),
                 room: MOST_LAPSED,
             });
-            self.look_for(spec.id);
         }
     }
 
@@ -221,11 +222,12 @@ impl Sets {
 
     /// Writes changes that were noted to the sets that are there.
     pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+        let available = self.available();
         for change in changes {
             let Some(wanted) = self
                 .wanted
                 .get(&change.set)
-                .filter(|_| self.available.contains_key(&change.set))
+                .filter(|_| available.contains_key(&change.set))
             else {
                 continue;
             };
@@ -238,19 +240,6 @@ impl Sets {
             self.write(change.set, &touched, &target, now);
             if let Some(wanted) = self.wanted.get_mut(&change.set) {
                 wanted.make_room(now);
-            }
-        }
-    }
-
-    /// Makes wanted sets in this order. The kernel finds a set by its name, and walks those before it: each rule that
-    /// names one pays for that, and each record (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c).
-    pub(super) fn make_in_order(&mut self, order: impl IntoIterator<Item = SetId>) {
-        for id in order {
-            let Some(wanted) = self.wanted.get(&id) else { continue };
-            let (kind, members) = (wanted.kind, wanted.members.len());
-            for family in Family::BOTH {
-                // Who settles the set tries again, and says why it cannot be made.
-                drop(self.create(id, kind, family, members));
             }
         }
     }
@@ -276,7 +265,6 @@ impl Sets {
                 return false;
             }
         }
-        self.look_for(id);
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
@@ -303,7 +291,11 @@ impl Sets {
         let name = names::set(id, family).as_str().to_owned();
         match self.known.get(&name) {
             Some(known) if known.fits(kind) => return Ok(()),
-            Some(_) => return Err(format!("the set {name} is there with another type: remove it")),
+            // Whoever made it, it holds nothing that rules of ours could ask for. While rules name it, it stays.
+            Some(_) => self
+                .ipsets
+                .destroy(&name)
+                .map_err(|error| format!("{error}; it is of another type or size"))?,
             None => {}
         }
         let buckets = u32::try_from(members.next_power_of_two())
@@ -319,6 +311,7 @@ impl Sets {
         let known = Known {
             kind: Some(kernel_kind(kind)),
             has_timeouts: kind == SetKind::Records,
+            is_as_made: true,
             members: Members::new(),
         };
         self.known.insert(name, known);
@@ -370,9 +363,7 @@ impl Sets {
         known.members.extend(add);
         let entries: Vec<Entry> = delete.iter().map(|member| Entry::lasting(*member)).collect();
         self.ipsets.delete(name, &entries).map_err(|error| said(&error))?;
-        for member in &delete {
-            known.members.remove(member);
-        }
+        known.members.retain(|member, _| !delete.contains(member));
         Ok(())
     }
 
@@ -380,7 +371,6 @@ impl Sets {
         for id in destroyed {
             self.wanted.remove(id);
             self.failed.remove(id);
-            self.available.remove(id);
         }
     }
 
@@ -412,7 +402,6 @@ impl Sets {
     pub(super) fn forget(&mut self) {
         self.wanted.clear();
         self.failed.clear();
-        self.available.clear();
     }
 
     pub(super) fn dump(&self) -> String {
@@ -479,7 +468,9 @@ impl Wanted {
 impl Known {
     /// Whether it can hold what a set of this kind holds.
     fn fits(&self, kind: SetKind) -> bool {
-        self.kind == Some(kernel_kind(kind)) && self.has_timeouts == (kind == SetKind::Records)
+        let is_of_kind =
+            self.kind == Some(kernel_kind(kind)) && self.has_timeouts == (kind == SetKind::Records);
+        is_of_kind && self.is_as_made
     }
 
     fn looks_like(&self, header: &SetHeader, now: Timestamp) -> bool {
@@ -511,6 +502,8 @@ impl Known {
         Self {
             kind: listing.kind,
             has_timeouts: listing.timeout.is_some(),
+            is_as_made: listing.maxelem >= MOST_MEMBERS
+                && names::family_of_set(&listing.name) == listing.family,
             members,
         }
     }

@@ -1,0 +1,321 @@
+//! What a life may find at its start: leftovers, halves, and what people edited. Each is put right with the least change, and
+//! cleanup removes it.
+
+use std::collections::BTreeSet;
+
+use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::netfilter::names;
+use egret_kernel::Family;
+use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::ipset::IpSets;
+use egret_kernel::iptables::{Flavour, IpTables};
+use egret_policies::rules::{Batch, SetKind};
+
+use crate::node::Node;
+use crate::node_world::{NOW, in_fresh_namespace, run};
+use crate::stories;
+
+/// What somebody did, what of it is counted as repaired, and what may be written because of it.
+struct Edit {
+    name: &'static str,
+    make: fn(&Found),
+    repaired: &'static [&'static str],
+    written: &'static [Written],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Written {
+    /// One message to a set.
+    Set,
+    /// A chain of IPv4 that all pods share.
+    Shared,
+    /// A chain of a pod in IPv4.
+    Pods,
+    /// IPv6. Where a pod's rules were others, what they allowed is judged again, hence by a new generation in both families.
+    Other,
+    /// A jump of IPv4.
+    Jump,
+}
+
+const EDITS: &[Edit] = &[
+    Edit {
+        name: "nothing",
+        make: |_| {},
+        repaired: &[],
+        written: &[],
+    },
+    Edit {
+        name: "a rule in front of a shared chain",
+        make: |found| found.iptables(&["-I", "EGRET-FORWARD", "-j", "ACCEPT"]),
+        repaired: &["chain_changed"],
+        written: &[Written::Shared],
+    },
+    Edit {
+        name: "a rule in a pod's chain",
+        make: |found| found.iptables(&["-I", &found.pods_chain(), "-d", "203.0.113.99/32", "-j", "RETURN"]),
+        repaired: &["chain_changed"],
+        written: &[Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "a pod's chain is empty",
+        make: |found| found.iptables(&["-F", &found.pods_chain()]),
+        repaired: &["chain_changed"],
+        written: &[Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "our jump is missing",
+        make: |found| found.iptables(&jump("-D")),
+        repaired: &["jump"],
+        written: &[Written::Jump],
+    },
+    Edit {
+        name: "our jump is there twice",
+        make: |found| found.iptables(&jump("-A")),
+        repaired: &["jump"],
+        written: &[Written::Jump],
+    },
+    Edit {
+        name: "chains of a pod that is not there",
+        make: |found| {
+            found.iptables(&["-N", "EGRET-E2-aaaaaaaaaaaaaaaa"]);
+            found.iptables(&["-A", "EGRET-E2-aaaaaaaaaaaaaaaa", "-j", "ACCEPT"]);
+        },
+        repaired: &["chain_extra"],
+        written: &[Written::Pods],
+    },
+    Edit {
+        name: "a set that nobody wants",
+        make: |_| drop(run("ipset", &["create", "egret-aaaaaaaaaaaaaaaa-4", "hash:ip"])),
+        repaired: &[],
+        written: &[Written::Set],
+    },
+    Edit {
+        name: "a member too many",
+        make: |found| drop(run("ipset", &["add", &found.set(), "192.0.2.99"])),
+        repaired: &["member_extra", "chain_changed"],
+        written: &[Written::Set, Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "a member too few",
+        make: |found| drop(run("ipset", &["flush", &found.set()])),
+        repaired: &[],
+        written: &[Written::Set],
+    },
+    Edit {
+        name: "a set and the rules that name it are gone",
+        make: |found| {
+            found.iptables(&["-F", &found.pods_chain()]);
+            found.iptables(&["-F", &found.pods_chain().replace("-E-", "-I-")]);
+            run("ipset", &["destroy", &found.set()]);
+        },
+        repaired: &["chain_changed"],
+        written: &[Written::Set, Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "a set of another type",
+        make: |found| found.remake(&["hash:net"]),
+        repaired: &["chain_changed"],
+        written: &[Written::Set, Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "a set of another family",
+        make: |found| found.remake(&["hash:ip", "family", "inet6"]),
+        repaired: &["chain_changed"],
+        written: &[Written::Set, Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "a set with hardly any room",
+        make: |found| found.remake(&["hash:ip", "maxelem", "1"]),
+        repaired: &["chain_changed"],
+        written: &[Written::Set, Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "a set with lifetimes",
+        make: |found| found.remake(&["hash:ip", "timeout", "0"]),
+        repaired: &["chain_changed"],
+        written: &[Written::Set, Written::Pods, Written::Other],
+    },
+    Edit {
+        name: "one family alone was written",
+        make: |found| {
+            let rules = IpTables::new(found.node.flavour, Family::V6);
+            let listing = rules.save(egret_kernel::iptables::Table::Filter).unwrap();
+            let ours = || {
+                listing
+                    .chains
+                    .iter()
+                    .filter(|chain| names::is_own_chain(&chain.name))
+            };
+            let mut text = String::from("*filter\n");
+            text.extend(ours().map(|chain| format!(":{} - [0:0]\n", chain.name)));
+            text += "-D FORWARD -m comment --comment egret -j EGRET-FORWARD\n";
+            text += "-D INPUT -m comment --comment egret -j EGRET-INPUT\n";
+            text.extend(ours().map(|chain| format!("-X {}\n", chain.name)));
+            rules.restore(&(text + "COMMIT\n")).unwrap();
+        },
+        repaired: &["chain_changed", "chain_missing", "jump"],
+        written: &[Written::Pods, Written::Other],
+    },
+];
+
+fn jump(how: &'static str) -> [&'static str; 8] {
+    [
+        how,
+        "FORWARD",
+        "-m",
+        "comment",
+        "--comment",
+        "egret",
+        "-j",
+        "EGRET-FORWARD",
+    ]
+}
+
+/// A node that holds everything, to be edited.
+struct Found<'a> {
+    node: &'a Node,
+    batch: &'a Batch,
+}
+
+impl Found<'_> {
+    fn iptables(&self, arguments: &[&str]) {
+        run(&format!("iptables-{}", self.node.flavour.name()), arguments);
+    }
+
+    fn pods_chain(&self) -> String {
+        let rules = &self.batch.rules_replaced[0];
+        let chains = names::PodChains::of(&rules.pod);
+        chains
+            .entry(egret_policies::model::Direction::Egress)
+            .as_str()
+            .to_owned()
+    }
+
+    /// A set of pods, by its name for IPv4.
+    fn set(&self) -> String {
+        let mut specs = self
+            .batch
+            .sets_created
+            .iter()
+            .filter(|spec| spec.kind == SetKind::Addresses);
+        names::set(specs.next().unwrap().id, Family::V4)
+            .as_str()
+            .to_owned()
+    }
+
+    /// The set as somebody else would make it, with nothing that names it.
+    fn remake(&self, arguments: &[&str]) {
+        for direction in ["-E-", "-I-"] {
+            self.iptables(&["-F", &self.pods_chain().replace("-E-", direction)]);
+        }
+        run("ipset", &["destroy", &self.set()]);
+        run("ipset", &[&["create", &self.set()], arguments].concat());
+    }
+}
+
+#[test]
+fn whatever_a_life_finds_it_puts_right_with_the_least_change_and_counts_it() {
+    on_an_edited_node(|found, edit| {
+        let expected = found.node.holds();
+        (edit.make)(found);
+        let planned = Planned::here(Plan::Nothing);
+        let mut backend = found.node.backend();
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(found.batch, NOW);
+        let name = edit.name;
+        assert_eq!(
+            (&standing.pending.len(), &standing.broken),
+            (&0, &None),
+            "{name}: {standing:?}"
+        );
+        let repaired: BTreeSet<&str> = standing.repaired.keys().copied().collect();
+        assert_eq!(repaired, edit.repaired.iter().copied().collect(), "{name}");
+        let taken = planned.taken();
+        let written: BTreeSet<Written> = taken.iter().flat_map(written).collect();
+        assert!(
+            written.iter().all(|one| edit.written.contains(one)),
+            "{name}: {written:?} by {taken:#?}"
+        );
+        assert!(
+            taken.iter().all(|taken| !taken.what.contains("flush")),
+            "{name}: {taken:?}"
+        );
+        assert_eq!(found.node.holds(), expected, "{name}");
+    });
+}
+
+#[test]
+fn cleanup_removes_every_trace_in_any_state_and_tells_before_what_it_would_remove() {
+    on_an_edited_node(|found, edit| {
+        (edit.make)(found);
+        let before = found.node.holds();
+        let told = cleanup::everywhere(Mode::Tell).unwrap();
+        assert_eq!(found.node.holds(), before, "{}", edit.name);
+        assert_eq!(cleanup::everywhere(Mode::Remove).unwrap(), told, "{}", edit.name);
+        let after = found.node.holds();
+        assert_eq!(
+            (after.ours, after.theirs),
+            (Vec::new(), before.theirs),
+            "{}",
+            edit.name
+        );
+        assert_eq!(
+            cleanup::everywhere(Mode::Tell).unwrap(),
+            Vec::<String>::new(),
+            "{}",
+            edit.name
+        );
+        let left = IpSets::open().unwrap().names().unwrap();
+        assert_eq!(left, ["theirs"], "{}", edit.name);
+    });
+}
+
+fn on_an_edited_node(test: fn(&Found<'_>, &Edit)) {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let others = node.others();
+            let batches = stories::isolated().begin(NOW);
+            for edit in EDITS {
+                cleanup::remove(flavour).unwrap();
+                let mut backend = node.backend();
+                backend.adopt(NOW).unwrap();
+                backend.apply(&batches[0], NOW);
+                let found = Found {
+                    node: &node,
+                    batch: &batches[0],
+                };
+                test(&found, edit);
+            }
+            assert_eq!(node.others(), others);
+        });
+    }
+}
+
+fn written(taken: &Taken) -> Vec<Written> {
+    let Step::Rules(family) = taken.step else {
+        return vec![Written::Set];
+    };
+    if family == Family::V6 {
+        return vec![Written::Other];
+    }
+    let each = taken.what.lines().filter_map(|line| {
+        if let Some(chain) = line.strip_prefix(':') {
+            let name = chain.split(' ').next()?;
+            // It only keeps numbers.
+            let counts = name == names::totals().as_str();
+            let kind = if names::is_shared(name) {
+                Written::Shared
+            } else {
+                Written::Pods
+            };
+            return (!counts).then_some(kind);
+        }
+        let is_jump = ["-I ", "-D ", "-A FORWARD", "-A INPUT"]
+            .iter()
+            .any(|start| line.starts_with(start));
+        is_jump.then_some(Written::Jump)
+    });
+    each.collect()
+}

@@ -1,0 +1,160 @@
+//! What the kernel refuses concerns the pods that need it: they are closed, the others go on, and it is tried again.
+
+use egret_enforcer::backend::{Backend, Pending, Standing};
+use egret_kernel::Family;
+use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::iptables::{Flavour, IpTables};
+use egret_policies::rules::{Batch, SetKind};
+use nix::errno::Errno;
+
+use egret_enforcer::backend::netfilter::names;
+
+use crate::node::{Node, Probe};
+use crate::node_world::{NOW, in_fresh_namespace, run};
+use crate::stories;
+use crate::wires::What;
+
+const OF_THE_POD: Probe = probe("veth-1", "10.0.0.1");
+const OF_ANOTHER: Probe = probe("veth-2", "10.0.0.2");
+
+const fn probe(through: &'static str, from: &'static str) -> Probe {
+    Probe {
+        through,
+        from,
+        to: "10.0.1.5",
+        what: What::Tcp(80),
+    }
+}
+
+fn no_memory_for_a_set(taken: &Taken) -> Option<Errno> {
+    (taken.step == Step::Sets && taken.what.starts_with("cannot create")).then_some(Errno::ENOMEM)
+}
+
+fn no_memory_for_members(taken: &Taken) -> Option<Errno> {
+    (taken.step == Step::Sets && taken.what.starts_with("cannot add")).then_some(Errno::ENOMEM)
+}
+
+fn no_memory_for_rules(taken: &Taken) -> Option<Errno> {
+    matches!(taken.step, Step::Rules(_)).then_some(Errno::ENOMEM)
+}
+
+#[test]
+fn without_memory_for_a_set_its_pod_is_closed_and_another_is_not_until_there_is_some() {
+    in_both_flavours(|node, batch| {
+        for refusal in [no_memory_for_a_set, no_memory_for_members] {
+            egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
+            let planned = Planned::here(Plan::Refuse(refusal));
+            let mut backend = node.backend();
+            backend.adopt(NOW).unwrap();
+            let standing = backend.apply(batch, NOW);
+            hold_refused(&standing, "ENOMEM");
+            assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [false, true]);
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [true, true]);
+        }
+    });
+}
+
+#[test]
+fn without_memory_for_rules_nothing_is_believed_to_be_in_force_until_there_is_some() {
+    in_both_flavours(|node, batch| {
+        let planned = Planned::here(Plan::Refuse(no_memory_for_rules));
+        let mut backend = node.backend();
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(batch, NOW);
+        assert!(
+            standing
+                .broken
+                .as_ref()
+                .is_some_and(|reason| reason.contains("memory")),
+            "{standing:?}"
+        );
+        assert!(standing.wants_retry());
+        drop(planned);
+        hold_settled(&backend.reconcile(NOW));
+        assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [true, true]);
+    });
+}
+
+/// EBUSY: what is of another type and is named by a rule of somebody else can neither be used nor replaced.
+#[test]
+fn a_set_that_a_foreign_rule_holds_closes_its_pod_until_it_is_let_go() {
+    in_both_flavours(|node, batch| {
+        let mut specs = batch
+            .sets_created
+            .iter()
+            .filter(|spec| spec.kind == SetKind::Addresses);
+        let name = names::set(specs.next().unwrap().id, Family::V4)
+            .as_str()
+            .to_owned();
+        run("ipset", &["create", &name, "hash:net"]);
+        let rules = IpTables::new(node.flavour, Family::V4);
+        let foreign = |how: &str| {
+            let rule = format!("*filter\n{how} THEIRS -m set --match-set {name} src -j RETURN\nCOMMIT\n");
+            rules.restore(&rule).unwrap();
+        };
+        foreign("-A");
+        let mut backend = node.backend();
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(batch, NOW);
+        hold_refused(&standing, &name);
+        assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [false, true]);
+        foreign("-D");
+        hold_settled(&backend.reconcile(NOW));
+        assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [true, true]);
+    });
+}
+
+/// ENOSPC of ipset: the set takes no more members.
+#[test]
+fn a_set_that_is_full_is_said_and_made_anew_with_room() {
+    in_both_flavours(|node, batch| {
+        let mut specs = batch
+            .sets_created
+            .iter()
+            .filter(|spec| spec.kind == SetKind::Addresses);
+        let name = names::set(specs.next().unwrap().id, Family::V4)
+            .as_str()
+            .to_owned();
+        let mut backend = node.backend();
+        backend.adopt(NOW).unwrap();
+        // Somebody is faster, and mean.
+        run("ipset", &["create", &name, "hash:ip", "maxelem", "1"]);
+        run("ipset", &["add", &name, "192.0.2.99"]);
+        hold_refused(&backend.apply(batch, NOW), &name);
+        assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [false, true]);
+        let mut standing = backend.reconcile(NOW);
+        if standing.wants_retry() {
+            standing = backend.reconcile(NOW);
+        }
+        hold_settled(&standing);
+        assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [true, true]);
+    });
+}
+
+fn hold_refused(standing: &Standing, reason: &str) {
+    let pending: Vec<_> = standing.pending.iter().collect();
+    let [(pod, Pending::Refused(said))] = pending.as_slice() else {
+        panic!("{standing:?}");
+    };
+    assert_eq!(pod.to_string(), "default/a");
+    assert!(said.contains(reason), "{said}");
+    assert!(standing.broken.is_none() && standing.wants_retry());
+}
+
+fn hold_settled(standing: &Standing) {
+    assert!(
+        standing.pending.is_empty() && standing.broken.is_none(),
+        "{standing:?}"
+    );
+}
+
+fn in_both_flavours(test: fn(&Node, &Batch)) {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let batches = stories::isolated_beside_another().begin(NOW);
+            test(&Node::new(flavour), &batches[0]);
+        });
+    }
+}

@@ -1,0 +1,264 @@
+//! A fault after each step, of all changes, in both flavours.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::netfilter::Netfilter;
+use egret_enforcer::backend::netfilter::cleanup;
+use egret_kernel::Family;
+use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::iptables::Flavour;
+use egret_policies::rules::Batch;
+use egret_shared::time::Timestamp;
+
+use crate::node::{Flow, Held, Node, Probe};
+use crate::node_world::{NOW, in_fresh_namespace};
+use crate::stories::{self, Story};
+
+#[test]
+fn whatever_step_is_the_last_nothing_slips_through_and_the_next_life_puts_all_right() {
+    stop_everywhere(Change::Batches);
+}
+
+/// The policy changes while nobody is there: the first batch of the next life is a change like others.
+#[test]
+fn whatever_step_is_the_last_of_a_start_nothing_slips_through() {
+    stop_everywhere(Change::Start);
+}
+
+/// How the new policy comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Batches,
+    Start,
+}
+
+/// `EGRET_STORY` chooses stories by a part of their names.
+fn stop_everywhere(change: Change) {
+    let only = std::env::var("EGRET_STORY").unwrap_or_default();
+    for flavour in Flavour::BOTH {
+        for story in stories::all()
+            .into_iter()
+            .filter(|story| story.name.contains(&only))
+        {
+            in_fresh_namespace(move || Stage::of(flavour, story).stop_everywhere(change));
+        }
+    }
+}
+
+struct Stage {
+    node: Node,
+    story: Story,
+    now: Timestamp,
+    probes: Vec<Probe>,
+    old: Fresh,
+    new: Fresh,
+    between: Vec<Batch>,
+}
+
+/// A policy on a node that held nothing of ours.
+struct Fresh {
+    batches: Vec<Batch>,
+    held: Held,
+    verdicts: Vec<bool>,
+}
+
+/// How many steps of each kind are taken.
+type Cut = BTreeMap<Step, usize>;
+
+impl Stage {
+    fn of(flavour: Flavour, story: Story) -> Self {
+        let node = Node::new(flavour);
+        let now = NOW.after(Duration::from_secs(story.after));
+        let probes = stories::probes();
+        let fresh = |cluster: &crate::cluster::Cluster, now| {
+            let batches = cluster.begin(now);
+            begin(&node, &batches, now);
+            let (held, verdicts) = (node.holds(), node.ask(&probes));
+            cleanup::remove(flavour).unwrap();
+            Fresh {
+                batches,
+                held,
+                verdicts,
+            }
+        };
+        let (old, new) = (fresh(&story.old, NOW), fresh(&story.new, now));
+        let between = story.old.turn_into(&story.new, now);
+        Self {
+            node,
+            now,
+            probes,
+            old,
+            new,
+            between,
+            story,
+        }
+    }
+
+    fn stop_everywhere(&self, change: Change) {
+        let others = self.node.others();
+        let whole = self.play(change, Plan::Nothing, |_| {});
+        assert!(!whole.is_empty(), "{}: nothing happens", self.story.name);
+        for cut in cuts(&whole) {
+            let name = format!(
+                "{} {:?} {change:?} after {cut:?}",
+                self.story.name, self.node.flavour
+            );
+            let taken = self.play(change, Plan::EndAfter(cut.clone()), |flows| {
+                self.judge(&name, flows)
+            });
+            assert!(
+                taken.len() < whole.len() || cut == counts(&whole),
+                "{name}: {taken:?}"
+            );
+        }
+    }
+
+    /// From the old policy towards the new one, until the plan ends it; then the next life.
+    fn play(&self, change: Change, plan: Plan, judge: impl FnOnce(&[Flow])) -> Vec<Taken> {
+        cleanup::remove(self.node.flavour).unwrap();
+        self.node.forget_flows();
+        let mut backend = begin(&self.node, &self.old.batches, NOW);
+        let flows = self.flows();
+        if change == Change::Start {
+            backend = self.node.backend();
+            backend.adopt(self.now).unwrap();
+        }
+        let planned = Planned::here(plan);
+        let batches = match change {
+            Change::Batches => &self.between,
+            Change::Start => &self.new.batches,
+        };
+        apply(&mut backend, batches, self.now);
+        let taken = planned.taken();
+        drop((backend, planned));
+        judge(&flows);
+        taken
+    }
+
+    /// Connections that the old policy opens and the new one would open too, or is to keep.
+    fn flows(&self) -> Vec<Flow> {
+        let gone = self.story.gone;
+        let stays = |probe: &Probe| !gone.contains(&probe.from) && !gone.contains(&probe.to);
+        let verdicts = self.old.verdicts.iter().zip(&self.new.verdicts);
+        let both = self
+            .probes
+            .iter()
+            .zip(verdicts)
+            .filter(|(_, verdicts)| *verdicts == (&true, &true));
+        let some = both
+            .map(|(probe, _)| *probe)
+            .filter(Probe::can_be_answered)
+            .filter(stays);
+        let mut flows: Vec<Flow> = some
+            .step_by(3)
+            .filter_map(|probe| self.node.open(probe))
+            .collect();
+        flows.extend(self.story.outlasting.map(|probe| self.node.open(probe).unwrap()));
+        flows
+    }
+
+    /// The gap, and the next life.
+    fn judge(&self, name: &str, flows: &[Flow]) {
+        let found = self.node.ask(&self.probes);
+        for (((probe, found), old), new) in self
+            .probes
+            .iter()
+            .zip(&found)
+            .zip(&self.old.verdicts)
+            .zip(&self.new.verdicts)
+        {
+            assert!(
+                found == old || found == new,
+                "{name}: {probe:?} is {found}, was {old}, will be {new}\n{:#?}",
+                self.node.holds().ours
+            );
+        }
+        self.hold_open(&format!("{name}, in the gap"), flows);
+        let mut next = begin(&self.node, &self.new.batches, self.now);
+        next.end_forbidden();
+        self.hold_open(&format!("{name}, in the next life"), flows);
+        let held = self.node.holds();
+        hold_same(name, &held.ours, &self.new.held.ours);
+        hold_same(
+            &format!("{name}: what is others'"),
+            &held.theirs,
+            &self.new.held.theirs,
+        );
+        assert_eq!(self.node.ask(&self.probes), self.new.verdicts, "{name}");
+        let planned = Planned::here(Plan::Nothing);
+        let standing = next.reconcile(self.now);
+        assert_eq!(standing, egret_enforcer::backend::Standing::default(), "{name}");
+        let taken = planned.taken();
+        // What is left of a record's time is known to a second, so it may be said once more.
+        let is_nothing = taken
+            .iter()
+            .all(|taken| taken.step == Step::Sets && self.story.has_records());
+        assert!(is_nothing, "{name}: {taken:?}");
+    }
+
+    fn hold_open(&self, name: &str, flows: &[Flow]) {
+        for flow in flows {
+            assert!(
+                self.node.goes_on(flow),
+                "{name}: {flow:?} does not go on\n{:#?}",
+                self.node.holds().ours
+            );
+        }
+    }
+}
+
+fn hold_same(name: &str, found: &[String], expected: &[String]) {
+    let without = |one: &[String], other: &[String]| -> Vec<String> {
+        one.iter().filter(|line| !other.contains(line)).cloned().collect()
+    };
+    assert!(
+        found == expected,
+        "{name}:\nthere is {:#?}\nthere should be {:#?}",
+        without(found, expected),
+        without(expected, found)
+    );
+}
+
+/// A life that begins with this; nothing is open yet.
+fn begin(node: &Node, batches: &[Batch], now: Timestamp) -> Netfilter {
+    let mut backend = node.backend();
+    backend.adopt(now).unwrap();
+    for batch in batches {
+        backend.apply(batch, now);
+    }
+    backend
+}
+
+fn apply(backend: &mut Netfilter, batches: &[Batch], now: Timestamp) {
+    for batch in batches {
+        backend.apply(batch, now);
+    }
+    backend.end_forbidden();
+}
+
+/// Every number of steps at which a life may end. Both families are written side by side: either may be first.
+fn cuts(taken: &[Taken]) -> Vec<Cut> {
+    let mut all: Vec<Cut> = (0..=taken.len()).map(|length| counts(&taken[..length])).collect();
+    for (at, pair) in taken.windows(2).enumerate() {
+        if let (Step::Rules(one), Step::Rules(other)) = (pair[0].step, pair[1].step)
+            && one != other
+        {
+            let mut swapped = counts(&taken[..at]);
+            *swapped.entry(Step::Rules(other)).or_default() += 1;
+            all.push(swapped);
+        }
+    }
+    all
+}
+
+fn counts(taken: &[Taken]) -> Cut {
+    let mut counts: Cut = [Step::Rules(Family::V4), Step::Rules(Family::V6)]
+        .map(|step| (step, 0))
+        .into();
+    for one in taken {
+        *counts.entry(one.step).or_default() += 1;
+    }
+    counts
+}
