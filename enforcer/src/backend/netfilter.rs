@@ -34,6 +34,8 @@ mod members;
 mod table;
 mod program;
 mod totals;
+mod counted;
+mod wanted;
 mod drift;
 pub mod neighbours;
 pub mod place;
@@ -47,15 +49,15 @@ mod pod_sockets;
 mod inside;
 mod lookout;
 mod view;
+pub mod bridges;
 
 use denials::{Denials, Telling};
-use dispatch::{Attached, DenyAction, Exposed, Port};
-pub mod bridges;
+use dispatch::{Attached, DenyAction, Port};
 use generations::Generations;
+use bridges::{BridgeNetfilter, TurnedOn};
 use lookout::Lookout;
 use drift::Drift;
 use marks::{Generation, Marks};
-use bridges::{BridgeNetfilter, TurnedOn};
 use names::PodChains;
 use place::JumpPlace;
 use render::{Chains, PodMarks, Surroundings};
@@ -65,6 +67,7 @@ use table::Table;
 use totals::{Counters, Totals};
 use unknown::{Unknown, UnknownPods};
 use vigil::Vigil;
+use wanted::Rendered;
 
 /// How the backend is to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +120,11 @@ pub struct Netfilter {
     denials: Denials,
     /// From the first batch on.
     lookout: Option<Lookout>,
+    turned_on: TurnedOn,
     phase: Phase,
 }
 
 /// What was handed to `iptables-restore` and `ip6tables-restore` so far.
-    turned_on: TurnedOn,
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Calls of one of them.
@@ -149,6 +152,8 @@ enum Phase {
 struct Local {
     rules: PodRules,
     place: Result<Vec<Location>, String>,
+    /// From what its chains in the tables are; none where they are to be rendered in any case.
+    rendered: Option<Rendered>,
 }
 
 impl Local {
@@ -191,13 +196,13 @@ impl Netfilter {
             unknown: Unknown::default(),
             denials: Denials::default(),
             lookout: None,
+            turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
             phase: Phase::Adopting { had_state: false },
         })
     }
 
     /// Closes pods that nobody knows yet as this says. Without it their interfaces are nobody's.
     #[must_use]
-            turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
     pub fn with_unknown_pods(self, pods: UnknownPods) -> Self {
         Self {
             unknown: Unknown::of(pods),
@@ -217,12 +222,6 @@ impl Netfilter {
         Self { beside, ..self }
     }
 
-    /// What was written so far.
-    #[must_use]
-    pub const fn written(&self) -> Written {
-        self.written
-    }
-
     /// Does this about bridges that pods are on. Without it they stay as they are.
     #[must_use]
     pub fn with_bridges(self, wish: BridgeNetfilter) -> Self {
@@ -230,6 +229,12 @@ impl Netfilter {
             turned_on: TurnedOn::as_wished(wish),
             ..self
         }
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub const fn written(&self) -> Written {
+        self.written
     }
 
     /// Says here what is denied and why, for who listens to the kernel.
@@ -244,6 +249,7 @@ impl Netfilter {
         self.sets.want(&batch.sets_created);
         self.sets.note(&batch.members_changed);
         self.sets.note_lapsed(&batch.lapsed);
+        self.sets.make_in_order(wanted::by_use(batch));
         let shrunk = self.sets.settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
@@ -343,19 +349,12 @@ impl Netfilter {
                 Local {
                     rules: rules.clone(),
                     place,
+                    rendered: None,
                 },
             );
         }
     }
 
-    fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
-        if let Some(rules) = replaced {
-            let says_something = !rules.exposed.tiers.is_empty() && !is_off(Switch::RejectExposure);
-            self.node_rules = says_something.then(|| rules.clone());
-        }
-    }
-
-    fn remove(&mut self, removed: &[PodKey]) {
     /// Looks where pods are; says whether any is elsewhere.
     fn relocate(&mut self) -> bool {
         self.locate.look_again();
@@ -368,6 +367,14 @@ impl Netfilter {
         moved
     }
 
+    fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
+        if let Some(rules) = replaced {
+            let says_something = !rules.exposed.tiers.is_empty() && !is_off(Switch::RejectExposure);
+            self.node_rules = says_something.then(|| rules.clone());
+        }
+    }
+
+    fn remove(&mut self, removed: &[PodKey]) {
         for pod in removed {
             self.pods.remove(pod);
             self.refused.remove(pod);
@@ -435,7 +442,7 @@ impl Netfilter {
                 let is_same = self.tables.iter().all(|table| {
                     let around = Surroundings {
                         family: table.family(),
-                        sets: &sets,
+                        sets,
                         interfaces: &interfaces,
                         tells: self.settings.telling.is_some(),
                     };
@@ -447,58 +454,6 @@ impl Netfilter {
             }
         }
         stale
-    }
-
-    /// What the tables are to hold now.
-    fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
-        let sets = self.sets.available();
-        let attached = self.attached(|pod| !without.contains(pod));
-        let closed = self.closed(without);
-        let exposed = self.node_rules.as_ref().map(|_| Exposed {
-            unmarked: self.settings.marks.unmarked(Direction::Egress),
-            by_ipvs: dispatch::has_ipvs(),
-        });
-        for table in &mut self.tables {
-            let mut wanted = dispatch::shared(
-                &attached,
-                &closed,
-                exposed,
-                self.settings.marks,
-                self.settings.deny,
-                table.family(),
-            );
-            wanted.extend(self.turned_on.chain(table.family()));
-            if self.settings.telling.is_some() {
-                denials::tell_of_shared(&mut wanted, self.settings.marks);
-            }
-            if let Some(rules) = &self.node_rules {
-                let around = Surroundings {
-                    family: table.family(),
-                    sets: &sets,
-                    interfaces: &[],
-                    tells: self.settings.telling.is_some(),
-                };
-                wanted.extend(render::exposed(rules, around));
-            }
-            for (pod, local) in &self.pods {
-                let around = Surroundings {
-                    family: table.family(),
-                    sets: &sets,
-                    interfaces: &local.interfaces(),
-                    tells: self.settings.telling.is_some(),
-                };
-                if let Some(marks) = self.generations.marks(PodChains::of(pod)) {
-                    wanted.extend(render::pod(&local.rules, marks, around));
-                }
-            }
-            if let Some(telling) = self.settings.telling {
-                wanted.extend(denials::chains(&wanted, telling));
-            }
-            table.want(wanted);
-        }
-        if self.settings.telling.is_some() {
-            self.denials.want(&self.tables);
-        }
     }
 
     /// Pods with an interface, and whether it is theirs alone.
@@ -571,25 +526,20 @@ impl Netfilter {
 
     fn standing(&self, standing: Standing) -> Standing {
         let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
+        let failed = self.sets.failed();
         for (pod, local) in &self.pods {
             if let Err(reason) = &local.place {
                 pending.insert(pod.clone(), Pending::Unattached(reason.clone()));
             }
-            let failed = self.sets.failed().iter().find(|(id, _)| {
-                Direction::ALL
-                    .into_iter()
-                    .any(|direction| names_any(&local.rules, direction, &BTreeSet::from([**id])))
-            });
-            if let Some((_, reason)) = failed {
+            let mut named = local.rules.egress.sets().chain(local.rules.ingress.sets());
+            let failed = named.find_map(|id| failed.get(&id));
+            if let Some(reason) = failed {
                 pending.insert(pod.clone(), Pending::Refused(reason.clone()));
             }
         }
         pending.extend(
             self.refused
                 .iter()
-        for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
-            self.turned_on.adopt(family, listing);
-        }
                 .map(|(pod, reason)| (pod.clone(), Pending::Refused(reason.clone()))),
         );
         Standing {
@@ -635,6 +585,9 @@ impl Backend for Netfilter {
             .chain(names::totals().as_str())
             .map(|_| totals.lines());
         *self.counters.lock() = totals;
+        for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
+            self.turned_on.adopt(family, listing);
+        }
         self.generations.adopt(self.tables[0].chains.programmed());
         let had_state = self.adopt_from_the_other()?
             || !self.sets.is_empty()
@@ -674,7 +627,7 @@ impl Backend for Netfilter {
         if moved {
             self.program();
         }
-        self.look_out_anew();
+        self.look_out();
         self.standing(Standing::default())
     }
 
@@ -716,7 +669,7 @@ impl Backend for Netfilter {
         self.revocations.ask(stale);
         self.revocations.look_again();
         self.sweep();
-        self.look_out();
+        self.look_out_anew();
         self.standing(standing)
     }
 

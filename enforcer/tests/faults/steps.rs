@@ -113,6 +113,7 @@ impl Stage {
                 "{name}: {taken:?}"
             );
         }
+        assert_eq!(self.node.others(), others, "{}", self.story.name);
     }
 
     /// From the old policy towards the new one, until the plan ends it; then the next life.

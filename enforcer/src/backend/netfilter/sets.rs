@@ -48,6 +48,10 @@ pub(super) struct Sets {
     wanted: BTreeMap<SetId, Wanted>,
     /// By name in the kernel.
     known: BTreeMap<String, Known>,
+    /// Those that rules may refer to: they are there in both families.
+    available: BTreeMap<SetId, SetKind>,
+    /// Changes when a set may have gone that was there.
+    listings: u64,
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, String>,
 }
@@ -61,6 +65,8 @@ impl Sets {
             ipsets: IpSets::open()?,
             wanted: BTreeMap::new(),
             known: BTreeMap::new(),
+            available: BTreeMap::new(),
+            listings: 0,
             failed: BTreeMap::new(),
         })
     }
@@ -76,6 +82,10 @@ impl Sets {
             .collect();
         let drift = drift(&self.known, &listed, now);
         self.known = listed;
+        self.listings += 1;
+        for id in self.wanted.keys().copied().collect::<Vec<_>>() {
+            self.look_for(id);
+        }
         Ok(drift)
     }
 
@@ -101,18 +111,28 @@ impl Sets {
     }
 
     /// The sets that rules may refer to: those that are there in both families.
-    pub(super) fn available(&self) -> BTreeMap<SetId, SetKind> {
-        let is_there = |id: SetId, kind: SetKind| {
+    pub(super) const fn available(&self) -> &BTreeMap<SetId, SetKind> {
+        &self.available
+    }
+
+    /// A number that changes when a set may have gone that was there, though it is wanted.
+    pub(super) const fn listings(&self) -> u64 {
+        self.listings
+    }
+
+    /// Notes whether a set is there in both families.
+    fn look_for(&mut self, id: SetId) {
+        let kind = self.wanted.get(&id).map(|wanted| wanted.kind);
+        let is_there = |kind: SetKind| {
             let known = |family| self.known.get(names::set(id, family).as_str());
             Family::BOTH
                 .into_iter()
                 .all(|family| known(family).is_some_and(|known| known.fits(kind)))
         };
-        self.wanted
-            .iter()
-            .filter(|(id, wanted)| is_there(**id, wanted.kind))
-            .map(|(id, wanted)| (*id, wanted.kind))
-            .collect()
+        match kind.filter(|kind| is_there(*kind)) {
+            Some(kind) => drop(self.available.insert(id, kind)),
+            None => drop(self.available.remove(&id)),
+        }
     }
 
     /// Whether a set remembers records that are over.
@@ -191,6 +211,7 @@ impl Sets {
                 members: BTreeMap::new(),
                 room: MOST_LAPSED,
             });
+            self.look_for(spec.id);
         }
     }
 
@@ -222,12 +243,11 @@ impl Sets {
 
     /// Writes changes that were noted to the sets that are there.
     pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
-        let available = self.available();
         for change in changes {
             let Some(wanted) = self
                 .wanted
                 .get(&change.set)
-                .filter(|_| available.contains_key(&change.set))
+                .filter(|_| self.available.contains_key(&change.set))
             else {
                 continue;
             };
@@ -240,6 +260,19 @@ impl Sets {
             self.write(change.set, &touched, &target, now);
             if let Some(wanted) = self.wanted.get_mut(&change.set) {
                 wanted.make_room(now);
+            }
+        }
+    }
+
+    /// Makes wanted sets in this order. The kernel finds a set by its name, and walks those before it: each rule that
+    /// names one pays for that, and each record (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c).
+    pub(super) fn make_in_order(&mut self, order: impl IntoIterator<Item = SetId>) {
+        for id in order {
+            let Some(wanted) = self.wanted.get(&id) else { continue };
+            let (kind, members) = (wanted.kind, wanted.members.len());
+            for family in Family::BOTH {
+                // Who settles the set tries again, and says why it cannot be made.
+                drop(self.create(id, kind, family, members));
             }
         }
     }
@@ -265,6 +298,7 @@ impl Sets {
                 return false;
             }
         }
+        self.look_for(id);
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
@@ -363,7 +397,9 @@ impl Sets {
         known.members.extend(add);
         let entries: Vec<Entry> = delete.iter().map(|member| Entry::lasting(*member)).collect();
         self.ipsets.delete(name, &entries).map_err(|error| said(&error))?;
-        known.members.retain(|member, _| !delete.contains(member));
+        for member in &delete {
+            known.members.remove(member);
+        }
         Ok(())
     }
 
@@ -371,6 +407,7 @@ impl Sets {
         for id in destroyed {
             self.wanted.remove(id);
             self.failed.remove(id);
+            self.available.remove(id);
         }
     }
 
@@ -402,6 +439,7 @@ impl Sets {
     pub(super) fn forget(&mut self) {
         self.wanted.clear();
         self.failed.clear();
+        self.available.clear();
     }
 
     pub(super) fn dump(&self) -> String {
