@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 
-use egret_integration::{Daemon, DaemonSpec, PodSpec, SecondInterface, World};
+use egret_integration::{Daemon, DaemonSpec, Pod, PodSpec, SecondInterface, World};
 
 use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics};
 
@@ -80,6 +80,18 @@ impl Stage<'_> {
     }
 }
 
+/// What is the enforcer's in the pod's own namespace.
+fn rules_inside(pod: &Pod) -> String {
+    let all = pod
+        .run(&["sh", "-c", "iptables-save; ip6tables-save; ipset list -n"])
+        .unwrap();
+    let lines = all
+        .stdout
+        .lines()
+        .filter(|line| line.to_lowercase().contains("egret"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// all cables into a pod's namespace are its, whatever its status says of addresses.
 pub(super) fn a_second_cable_of_a_pod_is_judged_as_the_first(world: &mut World) -> Told {
     let client = PodSpec::new("client").with_second(SecondInterface::Veth);
@@ -143,8 +155,22 @@ pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(
     eventually("it is gone", || {
         SECOND_DENIED.iter().all(|to| stage.can_reach(to))
     });
-    let left = client.run(&["sh", "-c", "iptables-save; ip6tables-save; ipset list -n"])?;
-    assert!(!left.stdout.to_lowercase().contains("egret"), "{}", left.stdout);
+    assert_eq!(rules_inside(client), "");
+
+    // Cleanup finds what a life left that was killed.
+    stage
+        .world
+        .manifests()
+        .write("policy.yaml", &firewall(ONE_OF_EACH))?;
+    eventually("the firewall is back", || {
+        SECOND_DENIED.iter().all(|to| !stage.can_reach(to))
+    });
+    assert_ne!(rules_inside(client), "");
+    let binary = stage.enforcer.spec().binary.display().to_string();
+    drop(stage);
+    let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    world.node().run_well(&clean)?;
+    assert_eq!(rules_inside(world.pod("client")), "");
     Ok(())
 }
 
