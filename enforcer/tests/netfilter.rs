@@ -100,8 +100,9 @@ fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
         let before = kernel(flavour);
         for expected in [
             "-A FORWARD -m comment --comment egret -j EGRET-FORWARD",
-            "-A EGRET-FORWARD -i veth-1 -j EGRET-E-",
-            "-A EGRET-FORWARD -o veth-2 -j EGRET-I-",
+            "-A EGRET-FORWARD -j EGRET-FROM",
+            "-A EGRET-FROM -i veth-1 -g EGRET-E-",
+            "-A EGRET-TO -o veth-2 -g EGRET-I-",
             "10.0.0.9",
             "fd00::9",
             "203.0.113.7",
@@ -297,7 +298,7 @@ fn a_set_that_cannot_be_made_concerns_its_pods_alone_and_closes_them() {
         let pods: Vec<String> = standing.pending.keys().map(ToString::to_string).collect();
         assert_eq!(pods, ["default/a"]);
         assert!(standing.wants_retry());
-        assert!(filter(Flavour::Nft).contains("-i veth-2 -j EGRET-E-"));
+        assert!(filter(Flavour::Nft).contains("-i veth-2 -g EGRET-E-"));
     });
 }
 
