@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_integration::{Attachment, Lookup, PodSpec, RecordType, Service, World, node, upstream};
+use egret_integration::{
+    Attachment, Lookup, PodSpec, ProxyMode, RecordType, Service, ServicePort, World, node, upstream,
+};
 
 use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, metrics};
 
@@ -188,5 +190,40 @@ pub(super) fn a_neighbours_address_gains_nothing_behind_another_port(world: &mut
     }
     assert!(stage.upstream().wait_until_asked("own.example.test", 2, PATIENCE));
     assert_eq!(stage.upstream().asked("stolen.example.test"), 0);
+    Ok(())
+}
+
+const ISOLATED: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: isolated, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress, Ingress]
+";
+
+/// X-12, where what comes back leaves by the port that it came by.
+pub(super) fn a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not(
+    world: &mut World,
+) -> Told {
+    let services = ["10.96.0.80:80", "[fd96::80]:80"].map(|at| at.parse::<SocketAddr>().unwrap());
+    for name in ["client", "other"] {
+        world.add(PodSpec::new(name).attached(Attachment::Bridge { hairpin: true }))?;
+    }
+    world.pod("client").serve(PORT, Service::TcpEcho)?;
+    let own = world.pod("client").addresses();
+    let leading: Vec<ServicePort> = services
+        .into_iter()
+        .zip(own)
+        .map(|(at, own)| ServicePort::tcp("itself").at(at).to(SocketAddr::new(own, PORT)))
+        .collect();
+    world.proxy(ProxyMode::Iptables, &leading)?;
+    let stage = Setting::of(ISOLATED)
+        .instead([])
+        .enforcer(&["--bridge-netfilter", "enable"])
+        .play(world)?;
+    for at in services {
+        assert!(reaches(&stage, "client", at.ip(), at.port()), "{at}");
+        assert!(!reaches(&stage, "other", at.ip(), at.port()), "{at}");
+    }
     Ok(())
 }

@@ -152,6 +152,7 @@ macro_rules! with_every_scenario {
             events: a_client_outside_is_reset_when_its_open_connection_is_forbidden without TellSender;
             bridges: pods_of_one_bridge_are_judged_where_that_is_enabled without JudgeBridges;
             bridges: pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well without JudgeBridges;
+            bridges: a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not without Hairpin;
             bridges: a_bridge_that_is_not_judged_is_told without NameFastPaths;
             bridges: a_neighbours_address_gains_nothing_behind_another_port without KnowPorts;
             cgroups: names_hold_by_cgroup_in_the_ebpf_backend without PerPodRecords;
