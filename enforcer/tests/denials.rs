@@ -150,7 +150,7 @@ fn series(backend: &Netfilter, most: usize) -> BTreeMap<String, u64> {
         .into_iter()
         .filter(|count| count.key.action == Action::Deny && count.key.tier.is_some());
     let name = |origin: Option<(std::sync::Arc<str>, usize)>| {
-        origin.map_or("other".into(), |(policy, _)| policy.to_string())
+        origin.map_or_else(|| "other".into(), |(policy, _)| policy.to_string())
     };
     let mut series = BTreeMap::new();
     for count in denied {

@@ -121,7 +121,7 @@ mod tests {
             count
                 .origin
                 .as_ref()
-                .map_or("other".into(), |(policy, _)| policy.to_string())
+                .map_or_else(|| "other".into(), |(policy, _)| policy.to_string())
         };
         counts.iter().map(|count| (name(count), count.packets)).collect()
     }

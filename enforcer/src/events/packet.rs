@@ -210,9 +210,10 @@ mod tests {
 
     #[test]
     fn what_the_headers_say_is_read() {
+        type Row = (&'static str, Family, Vec<u8>, Option<u8>, Inner);
         let icmp = |kind, code| Inner::Icmp { kind, code };
         let extended = |headers: &[&[u8]]| [headers.concat(), TO_443.to_vec()].concat();
-        let rows: Vec<(&str, Family, Vec<u8>, Option<u8>, Inner)> = vec![
+        let rows: Vec<Row> = vec![
             ("TCP", Family::V4, v4(0, 6, 0, &TO_443), Some(6), PORTS),
             ("options", Family::V4, v4(0, 17, 10, &TO_443), Some(17), PORTS),
             (
