@@ -88,7 +88,7 @@ fn promise(rounds: usize) -> anyhow::Result<()> {
         let name = flavour.name();
         rows.push(Row::new(format!("{name}: one rule"), one));
         rows.push(Row::new(format!("{name}: **egret**"), egret));
-        rows.push(Row::new(format!("{name}: egret, last pod"), egret).from_last_pod());
+        rows.push(Row::new(format!("{name}: egret, last pod"), egret).of_last_pod());
     }
     rows.push(Row::new("no rules, again", &nothing[1]));
     let seen = turns::of(&rows, &Kind::ALL, rounds)?;

@@ -28,7 +28,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    pub(crate) fn from_last_pod(self) -> Self {
+    pub(crate) fn of_last_pod(self) -> Self {
         Self { client: 1, ..self }
     }
 
