@@ -19,6 +19,9 @@ use crate::world::{self, Node};
 /// One in so many changes is also made in the kernel.
 const KERNEL_SHARE: usize = 50;
 
+/// Behind all pods of the cluster, and 50,000 of them have an address.
+const NEW: usize = 0x2000;
+
 /// Prints the memory after each tenth of so many pod changes with a backend that has no kernel, and of a part of them
 /// with `netfilter`.
 pub(crate) fn measure(times: usize) -> anyhow::Result<()> {
@@ -82,14 +85,14 @@ fn churn(
 
 /// A pod of this node that never was.
 fn stranger(number: usize) -> Entity {
-    let elsewhere = pod(0x10_0000 + number, number % 100, number % 10);
+    let elsewhere = pod(NEW + number, number % 100, number % 10);
     let (before, behind) = elsewhere.split_once("nodeName: ").expect("a pod has a node");
     let (_, behind) = behind.split_once('\n').expect("the line ends");
     entities_of(&format!("{before}nodeName: here\n{behind}")).swap_remove(0)
 }
 
 fn told(number: usize, now: Timestamp) -> Observation {
-    let number = u32::try_from(0x10_0000 + number).expect("there are not so many");
+    let number = u32::try_from(NEW + number).expect("there are not so many");
     let [_, high, middle, low] = number.to_be_bytes();
     let address = ObservedAddress {
         address: IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(100, 0, 0, 0)) + number)),
