@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_policies::rules::{Action, Batch, Direction, Tier};
+use egret_policies::rules::{self, Batch, Direction, Tier};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -181,7 +181,8 @@ pub struct VerdictCount {
     pub key: VerdictKey,
     /// Object and index of the rule; none for what rules counted that are gone.
     pub origin: Option<(Arc<str>, usize)>,
-    /// Packets that were decided: the first of each connection, and every one that is refused.
+    /// Packets that were decided: the first of each connection, and every one that is refused. What would be denied is
+    /// allowed as well, and counted in both ways.
     pub packets: u64,
 }
 
@@ -193,7 +194,7 @@ pub const UNKNOWN_POD: &str = "unknown-pod";
 pub struct VerdictKey {
     /// The tier; none where no tier decided: an Allow then is the `default`, a Deny is a pod's that nobody knows yet.
     pub tier: Option<Tier>,
-    /// What was decided.
+    /// What was decided, or would be.
     pub action: Action,
     /// In which direction.
     pub direction: Direction,
@@ -202,12 +203,12 @@ pub struct VerdictKey {
 impl VerdictKey {
     /// All that can be counted: no Pass without a tier, and none among NetworkPolicies.
     pub fn all() -> impl Iterator<Item = Self> {
-        use Action::{Allow, Deny, Pass};
+        use Action::{Allow, Deny, Pass, WouldDeny};
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
         tiers.flat_map(|tier| {
             let actions: &[Action] = match tier {
-                Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => &[Allow, Deny, Pass],
-                Some(Tier::NetworkPolicy) => &[Allow, Deny],
+                Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => &[Allow, Deny, Pass, WouldDeny],
+                Some(Tier::NetworkPolicy) => &[Allow, Deny, WouldDeny],
                 None => &[Allow, Deny],
             };
             let each = move |direction| {
@@ -227,7 +228,7 @@ impl VerdictKey {
         match (self.tier, self.action) {
             (Some(tier), _) => tier.word(),
             (None, Action::Deny) => UNKNOWN_POD,
-            (None, Action::Allow | Action::Pass) => "default",
+            (None, Action::Allow | Action::Pass | Action::WouldDeny) => "default",
         }
     }
 
@@ -238,6 +239,30 @@ impl VerdictKey {
             Action::Allow => "allow",
             Action::Deny => "deny",
             Action::Pass => "pass",
+            Action::WouldDeny => "would-deny",
+        }
+    }
+}
+
+/// What is counted of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Action {
+    /// It was allowed.
+    Allow,
+    /// It was refused.
+    Deny,
+    /// It was handed on to the next tier.
+    Pass,
+    /// It was allowed, and would be refused if the policies in audit were in force.
+    WouldDeny,
+}
+
+impl From<rules::Action> for Action {
+    fn from(action: rules::Action) -> Self {
+        match action {
+            rules::Action::Allow => Self::Allow,
+            rules::Action::Deny => Self::Deny,
+            rules::Action::Pass => Self::Pass,
         }
     }
 }

@@ -221,6 +221,9 @@ fn open_backend(fixed: &Fixed, denials: &Denials) -> anyhow::Result<Box<dyn Back
             Box::new(netfilter.telling(denials.clone()))
         }
         BackendKind::Ebpf => {
+            tracing::info!(
+                "this backend does not count what policies in audit would deny; they are not in force all the same"
+            );
             let (cgroup_root, pin_path) = (fixed.cgroup_root.clone(), fixed.bpf_pins.clone());
             Box::new(Ebpf::new(ebpf::Options {
                 cgroup_root,

@@ -148,7 +148,7 @@ fn series(backend: &Netfilter, most: usize) -> BTreeMap<String, u64> {
     let counts = backend.counters().by_series(most).unwrap();
     let denied = counts
         .into_iter()
-        .filter(|count| count.key.action == Action::Deny && count.key.tier.is_some());
+        .filter(|count| count.key.action == Action::Deny.into() && count.key.tier.is_some());
     let name = |origin: Option<(std::sync::Arc<str>, usize)>| {
         origin.map_or_else(|| "other".into(), |(policy, _)| policy.to_string())
     };

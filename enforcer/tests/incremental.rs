@@ -181,7 +181,7 @@ fn what_a_chain_counted_is_kept_when_it_is_made_anew_and_that_of_others_goes_on(
 fn denials(backend: &Netfilter) -> u64 {
     let denied = VerdictKey {
         tier: Some(Tier::NetworkPolicy),
-        action: Action::Deny,
+        action: Action::Deny.into(),
         direction: Direction::Egress,
     };
     let counts = backend.counters().read().unwrap();

@@ -402,7 +402,7 @@ fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_ru
 fn denied(backend: &dyn Backend) -> u64 {
     let key = VerdictKey {
         tier: Some(Tier::NetworkPolicy),
-        action: Action::Deny,
+        action: Action::Deny.into(),
         direction: Direction::Egress,
     };
     let counts = backend.counters().read().unwrap();

@@ -119,7 +119,7 @@ fn assert_decided(backend: &dyn Backend, allowed: u64, refused: u64) {
 fn decided(backend: &dyn Backend, action: Action) -> u64 {
     let key = VerdictKey {
         tier: None,
-        action,
+        action: action.into(),
         direction: Direction::Egress,
     };
     let counts = backend.counters().read().unwrap();

@@ -42,6 +42,8 @@ switches! {
     RetryTruncated = "retry-truncated",
     /// dnsd releases a held answer after its deadline.
     StallDeadline = "stall-deadline",
+    /// What dnsd told to one pod at an address it did not tell to the next one there.
+    ForgetPredecessor = "forget-predecessor",
     /// dnsd sends again all that it told when the enforcer comes back.
     Resync = "resync",
     /// dnsd learns only owners on the chain that starts at the question.
@@ -134,6 +136,8 @@ switches! {
     TellDenied = "tell-denied",
     /// … not more than so often.
     LimitTelling = "limit-telling",
+    /// What policies in audit would deny is told.
+    TellAudit = "tell-audit",
     /// A refused sender is told, where that is wanted.
     TellSender = "tell-sender",
     /// `enforcer cleanup` removes what is the enforcer's.

@@ -104,7 +104,7 @@ mod tests {
 
     const KEY: VerdictKey = VerdictKey {
         tier: Some(Tier::Admin),
-        action: Action::Deny,
+        action: crate::backend::Action::Deny,
         direction: Direction::Egress,
     };
 

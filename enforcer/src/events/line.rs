@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::denied::Denied;
 use super::packet::{Inner, protocol_word};
 use super::window::Summary;
-use crate::backend::netfilter::denials::{Cause, Denial, Said};
+use crate::backend::netfilter::denials::{Cause, Denial, Outcome, Said};
 use crate::engine::Known;
 use crate::state::date_of;
 
@@ -36,7 +36,10 @@ pub fn denied(denied: &Denied, known: Option<&Known>, node: &str, at: Duration) 
     };
     text(&Line {
         time: time(at),
-        kind: "denied",
+        kind: match denied.denial.outcome {
+            Outcome::Denied => "denied",
+            Outcome::WouldBeDenied => "audit",
+        },
         node,
         verdict: denied.denial.verdict(),
         why: Why::of(&denied.denial),
@@ -86,6 +89,7 @@ pub fn summary(
         .map(|(place, (who, packets))| {
             let pod = pods.get(place).and_then(|known| known.pod.as_ref());
             Counted {
+                verdict: unusual(&who.denial),
                 why: Why::of(&who.denial),
                 pod: pod.map(PodKey::name),
                 namespace: pod.map(PodKey::namespace),
@@ -93,6 +97,7 @@ pub fn summary(
             }
         });
     let suppressed = suppressed.iter().map(|(denial, packets)| Counted {
+        verdict: unusual(denial),
         why: Why::of(denial),
         pod: None,
         namespace: None,
@@ -206,6 +211,8 @@ struct SummaryLine<'a> {
 
 #[derive(Serialize)]
 struct Counted<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'static str>,
     #[serde(flatten)]
     why: Why<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,6 +220,11 @@ struct Counted<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<&'a str>,
     packets: u64,
+}
+
+/// The verdict, where it is not that the packet ends.
+fn unusual(denial: &Denial) -> Option<&'static str> {
+    (denial.outcome != Outcome::Denied).then(|| denial.verdict())
 }
 
 impl<'a> Why<'a> {

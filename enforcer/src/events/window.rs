@@ -140,7 +140,7 @@ impl Withheld {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::netfilter::denials::Cause;
+    use crate::backend::netfilter::denials::{Cause, Outcome};
     use crate::events::packet::{Inner, Packet};
     use egret_policies::rules::Direction;
     use std::net::{IpAddr, Ipv4Addr};
@@ -153,6 +153,7 @@ mod tests {
         };
         Denied {
             denial: Denial {
+                outcome: Outcome::Denied,
                 cause: Cause::Isolation,
                 direction: Direction::Egress,
             },

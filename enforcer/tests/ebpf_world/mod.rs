@@ -149,7 +149,7 @@ impl World {
     pub(crate) fn count(&self, backend: &Ebpf, tier: Option<Tier>, action: Action) -> u64 {
         let counts = backend.counters().read().unwrap();
         let of_key = counts.iter().filter(|count| {
-            count.key.tier == tier && count.key.action == action && count.key.direction == Direction::Egress
+            count.key.tier == tier && count.key.action == action.into() && count.key.direction == Direction::Egress
         });
         of_key.map(|count| count.packets).sum()
     }

@@ -170,7 +170,7 @@ fn verdict_key(key: CounterKey) -> VerdictKey {
     };
     VerdictKey {
         tier,
-        action: key.action,
+        action: key.action.into(),
         direction: key.direction,
     }
 }

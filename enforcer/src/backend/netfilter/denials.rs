@@ -23,7 +23,7 @@ use super::names::{self, PodChains};
 use super::render::Chains;
 use super::table::Table;
 use super::tally::Label;
-use crate::backend::UNKNOWN_POD;
+use crate::backend::{Action, UNKNOWN_POD};
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
 pub(super) const ISOLATION: &str = "isolation";
@@ -42,10 +42,21 @@ pub struct Telling {
 /// Why a packet is denied.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Denial {
-    /// What denies.
+    /// What becomes of it.
+    pub outcome: Outcome,
+    /// What denies, or would.
     pub cause: Cause,
     /// For connections that the pod opens, or to it.
     pub direction: Direction,
+}
+
+/// What becomes of a packet that is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// It ends.
+    Denied,
+    /// It goes on: only policies in audit would deny it.
+    WouldBeDenied,
 }
 
 /// What denies.
@@ -83,6 +94,11 @@ impl Denial {
             policy: Arc::clone(&label.policy),
             rule: label.rule,
         };
+        let outcome = match label.key.action {
+            Action::WouldDeny => Outcome::WouldBeDenied,
+            // A rule that closes says what it is for.
+            Action::Deny | Action::Allow | Action::Pass => Outcome::Denied,
+        };
         let cause = match (label.key.tier, label.policy.as_ref()) {
             (None, UNKNOWN_POD) => Cause::UnknownPod,
             (None, _) => return None,
@@ -91,6 +107,7 @@ impl Denial {
             (Some(tier), _) => Cause::Rule(said(tier)),
         };
         Some(Self {
+            outcome,
             cause,
             direction: label.key.direction,
         })
@@ -101,6 +118,7 @@ impl Denial {
         let causes = [Cause::Revoked, Cause::UnknownPod];
         causes.into_iter().flat_map(|cause| {
             Direction::ALL.map(|direction| Self {
+                outcome: Outcome::Denied,
                 cause: cause.clone(),
                 direction,
             })
@@ -110,13 +128,19 @@ impl Denial {
     /// The word for what happened to the packet.
     #[must_use]
     pub const fn verdict(&self) -> &'static str {
-        "deny"
+        match self.outcome {
+            Outcome::Denied => "deny",
+            Outcome::WouldBeDenied => "would-deny",
+        }
     }
 
-    /// The chain in which packets that are denied for it end, when they are told of.
+    /// The chain through which such packets go, when they are told of.
     #[must_use]
     pub fn chain(&self) -> ChainName {
-        names::told(self.digest())
+        match self.outcome {
+            Outcome::Denied => names::told(self.digest()),
+            Outcome::WouldBeDenied => names::told_would(self.digest()),
+        }
     }
 
     fn digest(&self) -> Digest {
@@ -132,7 +156,8 @@ impl Denial {
 /// Two different ones never read the same: kinds, names of objects and numbers hold no blanks.
 impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "deny {} {}", self.direction.word(), self.cause.word())?;
+        let (verdict, direction) = (self.verdict(), self.direction.word());
+        write!(f, "{verdict} {direction} {}", self.cause.word())?;
         match &self.cause {
             Cause::Rule(said) | Cause::Exposure(said) => {
                 write!(f, " {} {} {}", said.tier.word(), said.rule, said.policy)
@@ -164,6 +189,14 @@ pub(super) fn target(denial: Option<Denial>, tells: bool) -> Target {
     })
 }
 
+/// Where a rule of policies in audit sends what it would deny.
+pub(super) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
+    match denial {
+        Some(denial) if tells => Target::Goto(denial.chain()),
+        Some(_) | None => Target::Return,
+    }
+}
+
 /// Lets the chains that all pods share tell as well: of flows that are revoked, and of unknown pods.
 pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     let revoked: BTreeMap<String, Denial> = Direction::ALL
@@ -171,7 +204,15 @@ pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
         .map(|direction| {
             let cause = Cause::Revoked;
             let line = dispatch::revoked(marks, direction).to_string();
-            (line, Denial { cause, direction })
+            let outcome = Outcome::Denied;
+            (
+                line,
+                Denial {
+                    outcome,
+                    cause,
+                    direction,
+                },
+            )
         })
         .collect();
     let end = format!(" -g {}", names::deny().as_str());
@@ -199,7 +240,7 @@ pub(super) fn chains(wanted: &Chains, telling: Telling) -> Chains {
 fn lines(chain: &str, telling: Telling) -> Vec<String> {
     let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
     let tell = Target::Nflog {
-        prefix: chain.replacen(names::TOLD_PREFIX, PREFIX, 1),
+        prefix: prefix_of(chain),
         group: telling.group,
     };
     let tell = if is_off(Switch::LimitTelling) {
@@ -207,14 +248,21 @@ fn lines(chain: &str, telling: Telling) -> Vec<String> {
     } else {
         Line::to(tell).limit(Limit::per_second(telling.per_second, burst))
     };
-    [tell, Line::to(Target::Goto(names::deny()))]
-        .map(|line| line.to_string())
-        .into()
+    let end = match names::is_told_would(chain) {
+        true => Target::Return,
+        false => Target::Goto(names::deny()),
+    };
+    [tell, Line::to(end)].map(|line| line.to_string()).into()
+}
+
+/// What the kernel says of a packet that goes through a chain which tells.
+fn prefix_of(chain: &str) -> String {
+    format!("{PREFIX}{}", names::told_reason(chain).unwrap_or_default())
 }
 
 /// The chain that a rule goes to, where that is one which tells. All rules of all pods are asked: hence by its end.
 fn told_by(rule: &str) -> Option<&str> {
-    const LENGTH: usize = names::TOLD_PREFIX.len() + 16;
+    const LENGTH: usize = "EGRET-D-".len() + 16;
     let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
     (condition.ends_with("-g ") && names::is_told(chain)).then_some(chain)
 }
@@ -247,7 +295,7 @@ impl Denials {
             };
             let label = Label::of_rule(rule);
             if let Some(denial) = label.and_then(|label| Denial::of_label(&label, node.contain(chain))) {
-                denials.insert(told.replacen(names::TOLD_PREFIX, PREFIX, 1), denial);
+                denials.insert(prefix_of(told), denial);
             }
         }
         let mut known = self.lock();
@@ -320,6 +368,7 @@ mod tests {
     #[test]
     fn a_chain_that_tells_hands_over_so_much_a_second_and_denies_all() {
         let denial = Denial {
+            outcome: Outcome::Denied,
             cause: Cause::Isolation,
             direction: Direction::Egress,
         };
@@ -363,11 +412,17 @@ mod tests {
         ];
         let chains = causes.into_iter().flat_map(|cause| {
             Direction::ALL.map(|direction| Denial {
+                outcome: Outcome::Denied,
                 cause: cause.clone(),
                 direction,
             })
         });
+        let would = |denial: Denial| {
+            let outcome = Outcome::WouldBeDenied;
+            [denial.clone(), Denial { outcome, ..denial }]
+        };
+        let chains = chains.flat_map(would);
         let chains: BTreeSet<String> = chains.map(|denial| denial.chain().as_str().to_owned()).collect();
-        assert_eq!(chains.len(), 14);
+        assert_eq!(chains.len(), 28);
     }
 }

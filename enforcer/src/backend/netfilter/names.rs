@@ -8,8 +8,10 @@ use egret_shared::pod::PodKey;
 
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";
-/// … and so every chain that tells why.
-pub(super) const TOLD_PREFIX: &str = "EGRET-D-";
+/// … and so every chain that tells why,
+const DENIED_PREFIX: &str = "EGRET-D-";
+/// … or why one would be if policies in audit were in force: as long as the other.
+const WOULD_PREFIX: &str = "EGRET-W-";
 /// Every set of ours begins so.
 pub const SET_PREFIX: &str = "egret-";
 
@@ -43,17 +45,7 @@ impl PodChains {
     /// The rules of a tier behind the first; the place counts the lists of one tier.
     #[must_use]
     pub fn tier(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
-        let number = match tier {
-            Tier::ClusterEgressFirewall => "0",
-            Tier::Admin => "1",
-            Tier::NetworkPolicy => "2",
-            Tier::Baseline => "3",
-        };
-        match place {
-            0 => self.chain(direction, number),
-            // As long as a chain's name may be: 28 octets (XT_EXTENSION_MAXNAMELEN of linux/netfilter/x_tables.h).
-            place => self.chain(direction, &format!("{number}{:03x}", place.min(MAX_LISTS - 1))),
-        }
+        self.chain(direction, &tier_part(tier, place))
     }
 
     /// What no tier decided.
@@ -74,12 +66,47 @@ impl PodChains {
         chain.starts_with(CHAIN_PREFIX) && chain.ends_with(self.0.as_str())
     }
 
+    /// Where it is asked what policies in audit would do: in the place of `entry`.
+    #[must_use]
+    pub fn audit(self, direction: Direction) -> ChainName {
+        self.audit_chain(direction, "")
+    }
+
+    /// … and in the place of `tier`.
+    #[must_use]
+    pub fn audit_tier(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
+        self.audit_chain(direction, &tier_part(tier, place))
+    }
+
+    /// A small letter in the place of the capital: a prefix would make the longest names too long.
+    fn audit_chain(self, direction: Direction, part: &str) -> ChainName {
+        let letter = match direction {
+            Direction::Egress => "e",
+            Direction::Ingress => "i",
+        };
+        ours(&format!("{letter}{part}-{}", self.0))
+    }
+
     fn chain(self, direction: Direction, part: &str) -> ChainName {
         let letter = match direction {
             Direction::Egress => "E",
             Direction::Ingress => "I",
         };
         ours(&format!("{letter}{part}-{}", self.0))
+    }
+}
+
+fn tier_part(tier: Tier, place: usize) -> String {
+    let number = match tier {
+        Tier::ClusterEgressFirewall => "0",
+        Tier::Admin => "1",
+        Tier::NetworkPolicy => "2",
+        Tier::Baseline => "3",
+    };
+    match place {
+        0 => number.to_owned(),
+        // As long as a chain's name may be: 28 octets (XT_EXTENSION_MAXNAMELEN of linux/netfilter/x_tables.h).
+        place => format!("{number}{:03x}", place.min(MAX_LISTS - 1)),
     }
 }
 
@@ -134,10 +161,30 @@ pub fn told(reason: Digest) -> ChainName {
     ours(&format!("D-{reason}"))
 }
 
+/// Where a packet is told of that would be refused for a reason.
+#[must_use]
+pub fn told_would(reason: Digest) -> ChainName {
+    ours(&format!("W-{reason}"))
+}
+
+/// The digest of the reason of which a chain tells; none where it tells of none.
+#[must_use]
+pub fn told_reason(name: &str) -> Option<&str> {
+    let prefixes = [DENIED_PREFIX, WOULD_PREFIX].into_iter();
+    let mut reasons = prefixes.filter_map(|prefix| name.strip_prefix(prefix));
+    reasons.find(|reason| is_digest(reason))
+}
+
+/// Whether a chain tells of packets that go on.
+#[must_use]
+pub fn is_told_would(name: &str) -> bool {
+    name.strip_prefix(WOULD_PREFIX).is_some_and(is_digest)
+}
+
 /// Whether a chain is one of these. It belongs to no pod, and counts nothing.
 #[must_use]
 pub fn is_told(name: &str) -> bool {
-    name.strip_prefix(TOLD_PREFIX).is_some_and(is_digest)
+    told_reason(name).is_some()
 }
 
 /// What rules counted that are gone, and the last generation; nothing jumps here.
@@ -198,7 +245,7 @@ pub fn is_own_chain(name: &str) -> bool {
         return false;
     };
     let mut letters = part.chars();
-    let direction = letters.next().is_some_and(|letter| "EI".contains(letter));
+    let direction = letters.next().is_some_and(|letter| "EIei".contains(letter));
     let kind = letters.next().is_none_or(|letter| "0123AD".contains(letter));
     let place = letters.as_str();
     let is_place =
@@ -241,6 +288,9 @@ mod tests {
             unknown(Direction::Ingress),
             totals(),
             told(Digest::of("why")),
+            told_would(Digest::of("why")),
+            pod.audit(Direction::Egress),
+            pod.audit_tier(Direction::Ingress, Tier::ClusterEgressFirewall, MAX_LISTS),
         ] {
             assert!(is_own_chain(chain.as_str()), "{}", chain.as_str());
         }

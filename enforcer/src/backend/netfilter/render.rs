@@ -3,7 +3,7 @@
 //! ```text
 //!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return
 //!                          ├ EGRET-FROM ─ -i veth ▸ goto EGRET-E-x ─ same generation ▸ return
-//!                          │            │                          ├ rule ▸ goto EGRET-EA-x (marks the flow) ▸ return
+//!                          │            │                          ├ rule ▸ goto EGRET-EA-x (asks EGRET-e-x, marks the flow) ▸ return
 //!                          │            │                          ├ rule ▸ goto EGRET-DENY
 //!                          │            │                          └ goto the next tier … EGRET-ED-x
 //!                          │            └ a pod that nobody knows ▸ goto EGRET-UNKNOWN-E ▸ goto EGRET-DENY
@@ -35,10 +35,12 @@ use ipnet::IpNet;
 use super::denials::{self, Denial};
 use super::names::{self, PodChains};
 use super::tally::Label;
-use crate::backend::VerdictKey;
+use crate::backend::{self, VerdictKey};
 
+mod audit;
 mod exposed;
 
+pub(super) use audit::why_unasked;
 pub use exposed::exposed;
 
 /// Chains by name, each a list of rules as `iptables-save` prints them.
@@ -91,9 +93,13 @@ pub fn direction(
         direction,
         own: own_addresses(rules, around.family),
         around,
+        asks: Asks::WhatIs,
         out: Chains::new(),
     };
     pod.render(rules.direction(direction), mark);
+    if audit::is_asked(rules, direction, around.sets) {
+        pod.render_audit(rules.audit.direction(direction));
+    }
     pod.out
 }
 
@@ -104,7 +110,17 @@ struct PodDirection<'a> {
     /// The pod's own addresses in the family.
     own: Vec<IpNet>,
     around: Surroundings<'a>,
+    asks: Asks,
     out: Chains,
+}
+
+/// What the chains that are written are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    /// What becomes of a packet.
+    WhatIs,
+    /// What would become of it if policies in audit were in force.
+    WhatWouldBe,
 }
 
 impl PodDirection<'_> {
@@ -127,17 +143,17 @@ impl PodDirection<'_> {
                 }
                 None => self.chains.default(self.direction),
             };
-            lines.extend(self.tier(tier, &next));
+            lines.extend(self.tier(tier, &Target::Goto(next.clone())));
             self.put(&name, std::mem::take(&mut lines));
             name = next;
         }
         let allow = Target::Goto(self.chains.allow(self.direction));
         let default = VerdictKey {
             tier: None,
-            action: Action::Allow,
+            action: backend::Action::Allow,
             direction: self.direction,
         };
-        lines.push(labelled(
+        lines.push(self.labelled(
             Line::to(allow),
             &Label {
                 key: default,
@@ -148,33 +164,31 @@ impl PodDirection<'_> {
         self.put(&name, lines);
     }
 
-    fn tier(&self, tier: &TierRules, next: &ChainName) -> Vec<Line> {
-        let mut lines: Vec<Line> = tier
-            .rules
-            .iter()
-            .flat_map(|rule| self.lines(tier, rule, next))
-            .collect();
+    fn tier(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
+        let mut lines = self.rules(tier, next);
         lines.push(match tier.otherwise {
-            Otherwise::Deny if is_off(Switch::Isolate) => Line::to(Target::Goto(next.clone())),
-            Otherwise::NextTier => Line::to(Target::Goto(next.clone())),
-            Otherwise::Deny => {
-                let key = VerdictKey {
-                    tier: Some(tier.tier),
-                    action: Action::Deny,
-                    direction: self.direction,
-                };
-                let label = Label {
-                    key,
-                    rule: 0,
-                    policy: denials::ISOLATION.into(),
-                };
-                labelled(Line::to(self.denial(&label)), &label)
-            }
+            Otherwise::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
+            Otherwise::NextTier => Line::to(next.clone()),
+            Otherwise::Deny => self.isolation(tier),
         });
         lines
     }
 
-    fn lines(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
+    fn rules(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
+        let rules = tier.rules.iter();
+        rules.flat_map(|rule| self.lines(tier, rule, next)).collect()
+    }
+
+    fn isolation(&self, tier: &TierRules) -> Line {
+        let label = Label {
+            key: self.key(tier, Action::Deny),
+            rule: 0,
+            policy: denials::ISOLATION.into(),
+        };
+        self.labelled(Line::to(self.denial(&label)), &label)
+    }
+
+    fn lines(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
         match rule.peer {
             PeerMatch::Itself => self.meeting_itself(tier, rule, next),
             PeerMatch::Any | PeerMatch::In(_) | PeerMatch::OwnNode => {
@@ -186,7 +200,7 @@ impl PodDirection<'_> {
     /// What a Service leads back to the pod has its address at both ends when it is forwarded: the address is rewritten
     /// to the node's, so that answers come back, only behind us. It comes in where the pod is, so another pod
     /// that uses the address gains nothing.
-    fn meeting_itself(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Vec<Line> {
+    fn meeting_itself(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
         let back = |own: &IpNet| match self.direction {
             Direction::Egress => vec![Line::to(self.target(tier, rule, next)).destination(*own)],
             Direction::Ingress => {
@@ -199,12 +213,12 @@ impl PodDirection<'_> {
         };
         let lines = self.own.iter().flat_map(back);
         lines
-            .map(|line| labelled(self.port(line, rule.port), &self.label(tier, rule, rule.action)))
+            .map(|line| self.labelled(self.port(line, rule.port), &self.label(tier, rule, rule.action)))
             .collect()
     }
 
     /// The line of a rule; none for an Allow one of whose sets is not there.
-    fn rule(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Option<Line> {
+    fn rule(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Option<Line> {
         let is_whole = rule.except.is_none_or(|id| self.around.sets.contains_key(&id));
         let peer = if is_whole {
             self.peer(&rule.peer)
@@ -232,18 +246,38 @@ impl PodDirection<'_> {
                 (rule.action, self.excepting(rule, line.when(condition)))
             }
         };
-        Some(labelled(line, &self.label(tier, rule, action)))
+        Some(self.labelled(line, &self.label(tier, rule, action)))
     }
 
     fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
         Label {
-            key: VerdictKey {
-                tier: Some(tier.tier),
-                action,
-                direction: self.direction,
-            },
+            key: self.key(tier, action),
             rule: rule.origin.rule,
             policy: rule.origin.policy.clone(),
+        }
+    }
+
+    fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
+        VerdictKey {
+            tier: Some(tier.tier),
+            action: match (self.asks, action) {
+                (Asks::WhatWouldBe, Action::Deny) => backend::Action::WouldDeny,
+                (Asks::WhatIs | Asks::WhatWouldBe, action) => action.into(),
+            },
+            direction: self.direction,
+        }
+    }
+
+    /// Of what is only asked, what would be denied is counted, and nothing else.
+    fn labelled(&self, line: Line, label: &Label) -> Line {
+        match (self.asks, label.key.action) {
+            (Asks::WhatIs, _) | (Asks::WhatWouldBe, backend::Action::WouldDeny) => {
+                line.comment(&label.to_string())
+            }
+            (
+                Asks::WhatWouldBe,
+                backend::Action::Allow | backend::Action::Deny | backend::Action::Pass,
+            ) => line,
         }
     }
 
@@ -301,18 +335,23 @@ impl PodDirection<'_> {
         }
     }
 
-    fn target(&self, tier: &TierRules, rule: &Rule, next: &ChainName) -> Target {
-        match rule.action {
-            Action::Allow => Target::Goto(self.chains.allow(self.direction)),
-            Action::Deny => self.denial(&self.label(tier, rule, rule.action)),
-            Action::Pass => Target::Goto(next.clone()),
+    fn target(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Target {
+        match (rule.action, self.asks) {
+            (Action::Allow, Asks::WhatIs) => Target::Goto(self.chains.allow(self.direction)),
+            (Action::Allow, Asks::WhatWouldBe) => Target::Return,
+            (Action::Deny, _) => self.denial(&self.label(tier, rule, rule.action)),
+            (Action::Pass, _) => next.clone(),
         }
     }
 
-    /// Where what the label says is denied.
+    /// Where what the label says is denied, or told that it would be.
     fn denial(&self, label: &Label) -> Target {
         let is_exposed = self.chains == PodChains::of_node();
-        denials::target(Denial::of_label(label, is_exposed), self.around.tells)
+        let denial = Denial::of_label(label, is_exposed);
+        match self.asks {
+            Asks::WhatIs => denials::target(denial, self.around.tells),
+            Asks::WhatWouldBe => denials::would_target(denial, self.around.tells),
+        }
     }
 
     fn put(&mut self, name: &ChainName, lines: Vec<Line>) {
@@ -347,10 +386,6 @@ fn head(mark: Mark) -> Vec<Line> {
     } else {
         vec![fast, invalid]
     }
-}
-
-fn labelled(line: Line, label: &Label) -> Line {
-    line.comment(&label.to_string())
 }
 
 /// The kernel crate's word for it.

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use egret_kernel::iptables::Chain;
-use egret_policies::rules::{Action, Direction, Tier};
+use egret_policies::rules::{Direction, Tier};
 
-use crate::backend::{UNKNOWN_POD, VerdictCount, VerdictKey};
+use crate::backend::{Action, UNKNOWN_POD, VerdictCount, VerdictKey};
 
 /// The label of a rule that decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ pub fn key_of(words: &[&str; 3]) -> Option<VerdictKey> {
         "allow" => Action::Allow,
         "deny" => Action::Deny,
         "pass" => Action::Pass,
+        "would-deny" => Action::WouldDeny,
         _ => return None,
     };
     let direction = *Direction::ALL.iter().find(|known| known.word() == direction)?;

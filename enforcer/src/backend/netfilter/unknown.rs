@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line, Target};
-use egret_policies::rules::{Action, Direction};
+use egret_policies::rules::Direction;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
@@ -21,7 +21,7 @@ use super::dispatch::{self, Attached, neighbours, through};
 use super::table::Table;
 use super::tally::Label;
 use super::{Netfilter, Settings, names};
-use crate::backend::{BackendError, UNKNOWN_POD, VerdictKey};
+use crate::backend::{self, BackendError, UNKNOWN_POD, VerdictKey};
 use crate::node::{self, Locate};
 
 /// What happens to pods that are not known.
@@ -221,7 +221,7 @@ pub(super) fn chain(direction: Direction, family: Family) -> Vec<String> {
     let label = Label {
         key: VerdictKey {
             tier: None,
-            action: Action::Deny,
+            action: backend::Action::Deny,
             direction,
         },
         rule: 0,

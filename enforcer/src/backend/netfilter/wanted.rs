@@ -109,8 +109,14 @@ impl Netfilter {
             let Some(local) = self.pods.get_mut(pod) else {
                 continue;
             };
-            let mut named = local.rules.egress.sets().chain(local.rules.ingress.sets());
-            let is_whole = named.all(|id| sets.contains_key(&id));
+            for direction in Direction::ALL {
+                if let Some(reason) = render::why_unasked(&local.rules, direction, sets) {
+                    let direction = direction.word();
+                    tracing::warn!(%pod, direction, reason, "it is not told what policies in audit would deny");
+                }
+            }
+            let decide = local.rules.egress.sets().chain(local.rules.ingress.sets());
+            let is_whole = decide.chain(local.rules.audit.sets()).all(|id| sets.contains_key(&id));
             local.rendered = is_whole.then(|| Rendered {
                 marks: *marks,
                 interfaces: local.interfaces(),

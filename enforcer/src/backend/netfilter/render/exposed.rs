@@ -14,7 +14,7 @@
 use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
 
-use super::{Chains, PodDirection, Surroundings};
+use super::{Asks, Chains, PodDirection, Surroundings};
 use crate::backend::netfilter::names::PodChains;
 
 /// All chains of the node's rules.
@@ -25,6 +25,7 @@ pub fn exposed(rules: &NodeRules, around: Surroundings<'_>) -> Chains {
         direction: Direction::Egress,
         own: Vec::new(),
         around,
+        asks: Asks::WhatIs,
         out: Chains::new(),
     };
     node.render_exposed(&rules.exposed);
@@ -45,7 +46,7 @@ impl PodDirection<'_> {
                 Some(next) => self.chains.tier(self.direction, next.tier, place + 1),
                 None => self.chains.default(self.direction),
             };
-            lines.extend(self.tier(tier, &next));
+            lines.extend(self.tier(tier, &Target::Goto(next.clone())));
             self.put(&name, std::mem::take(&mut lines));
             name = next;
         }
