@@ -51,6 +51,7 @@ pub(crate) fn build() -> anyhow::Result<Option<PathBuf>> {
         );
         return Ok(None);
     }
+    fs::create_dir_all(binary.with_file_name(""))?;
     println!("building kube-network-policies; the first time takes minutes");
     let status = Command::new("go")
         .current_dir(benches.join("peers/kube-network-policies"))
