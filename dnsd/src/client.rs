@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use egret_kernel::links::Links;
+use egret_kernel::links::{Attachment, Links};
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
@@ -22,10 +22,20 @@ const MAX_REMEMBERED: usize = 16_384;
 /// The client of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// A pod (or something else behind an interface of its own), by its address.
-    Attributed(IpAddr),
+    /// A pod (or something else behind an interface of its own).
+    Attributed(Asker),
     /// Nobody to whom a record could be kept.
     Unattributed(Unattributed),
+}
+
+/// Whose a query is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// By its address …
+    pub address: IpAddr,
+    /// … and by what that is attached to: an address is used again, and who has it next is another. None where that
+    /// cannot be told.
+    pub attachment: Option<Attachment>,
 }
 
 /// Why a query belongs to nobody.
@@ -75,6 +85,12 @@ pub trait Routes: Send {
     /// # Errors
     /// When the kernel does not say.
     fn way_to(&mut self, address: IpAddr) -> io::Result<Way>;
+
+    /// What an address is attached to that is reached by the interface with this index.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    fn attachment(&mut self, interface: u32, address: IpAddr) -> io::Result<Option<Attachment>>;
 }
 
 impl Routes for Links {
@@ -86,6 +102,10 @@ impl Routes for Links {
             None => Way::None,
         })
     }
+
+    fn attachment(&mut self, interface: u32, address: IpAddr) -> io::Result<Option<Attachment>> {
+        Self::attachment(self, interface, address).map_err(io::Error::other)
+    }
 }
 
 /// Attributes queries; look-ups are remembered for a second.
@@ -93,7 +113,15 @@ pub struct Attribution(Mutex<Known>);
 
 struct Known {
     routes: Box<dyn Routes>,
-    ways: HashMap<IpAddr, (Way, Timestamp)>,
+    ways: HashMap<IpAddr, Seen>,
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy)]
+struct Seen {
+    way: Way,
+    attachment: Option<Attachment>,
+    at: Timestamp,
 }
 
 impl std::fmt::Debug for Attribution {
@@ -116,36 +144,72 @@ impl Attribution {
     pub fn client(&self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> Client {
         // One task serves; the lock is there for the type alone, and a panic inside leaves a map that is still true.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.way(source, interface, now) {
+        let seen = known.seen(source, interface, now);
+        let attributed = |seen: Seen| {
+            Client::Attributed(Asker {
+                address: source,
+                attachment: seen.attachment,
+            })
+        };
+        match seen.map(|seen| (seen.way, seen)) {
             Err(error) => {
                 tracing::debug!(%source, %error, "the route of a client cannot be looked up");
                 Client::Unattributed(Unattributed::Unknown)
             }
-            Ok(_) if switch::is_off(Switch::AttributeByInterface) => Client::Attributed(source),
-            Ok(Way::Local) => Client::Unattributed(Unattributed::Local),
-            Ok(Way::None) => Client::Unattributed(Unattributed::NoRoute),
-            Ok(Way::Leaves(way)) if Some(way) == interface => Client::Attributed(source),
-            Ok(Way::Leaves(_)) => Client::Unattributed(Unattributed::Interface),
+            Ok((_, seen)) if switch::is_off(Switch::AttributeByInterface) => attributed(seen),
+            Ok((Way::Local, _)) => Client::Unattributed(Unattributed::Local),
+            Ok((Way::None, _)) => Client::Unattributed(Unattributed::NoRoute),
+            Ok((Way::Leaves(way), seen)) if Some(way) == interface => attributed(seen),
+            Ok((Way::Leaves(_), _)) => Client::Unattributed(Unattributed::Interface),
         }
+    }
+
+    /// What an address is attached to at this moment; none where that cannot be told.
+    pub fn attachment(&self, address: IpAddr) -> Option<Attachment> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let way = known.routes.way_to(address);
+        known.attachment(address, *way.as_ref().unwrap_or(&Way::None))
     }
 }
 
 impl Known {
     /// The way to the source. One that does not fit is looked up again: a pod may have come just now.
-    fn way(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<Way> {
-        if let Some((way, looked_up)) = self.ways.get(&source) {
-            let fits = matches!(way, Way::Leaves(index) if Some(*index) == interface);
+    fn seen(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<Seen> {
+        if let Some(seen) = self.ways.get(&source) {
+            let fits = matches!(seen.way, Way::Leaves(index) if Some(index) == interface);
             let believed = if fits { BELIEVED } else { BELIEVED_UNFIT };
-            if now < looked_up.after(believed) {
-                return Ok(*way);
+            if now < seen.at.after(believed) {
+                return Ok(*seen);
             }
         }
         let way = self.routes.way_to(source)?;
+        let attachment = self.attachment(source, way);
+        let seen = Seen {
+            way,
+            attachment,
+            at: now,
+        };
         if self.ways.len() >= MAX_REMEMBERED {
             self.ways.clear();
         }
-        self.ways.insert(source, (way, now));
-        Ok(way)
+        self.ways.insert(source, seen);
+        Ok(seen)
+    }
+
+    fn attachment(&mut self, address: IpAddr, way: Way) -> Option<Attachment> {
+        let Way::Leaves(interface) = way else {
+            return None;
+        };
+        if switch::is_off(Switch::ForgetPredecessor) {
+            return Some(Attachment::to(&address));
+        }
+        match self.routes.attachment(interface, address) {
+            Ok(attachment) => attachment,
+            Err(error) => {
+                tracing::debug!(%address, %error, "what a client is attached to cannot be looked up");
+                None
+            }
+        }
     }
 }
 
@@ -164,6 +228,10 @@ mod tests {
         fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
             Ok(self.0.get(&address).copied().unwrap_or(Way::None))
         }
+
+        fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
+            Ok(Some(Attachment::to(&interface)))
+        }
     }
 
     fn attribution() -> Attribution {
@@ -174,17 +242,24 @@ mod tests {
         ]))))
     }
 
+    fn attributed(address: [u8; 4], interface: u32) -> Client {
+        Client::Attributed(Asker {
+            address: address.into(),
+            attachment: Some(Attachment::to(&interface)),
+        })
+    }
+
     #[test]
     fn a_query_is_a_pods_only_by_the_pods_own_interface() {
         let attribution = attribution();
         for (source, interface, client) in [
-            ([10, 0, 0, 1], Some(7), Client::Attributed([10, 0, 0, 1].into())),
+            ([10, 0, 0, 1], Some(7), attributed([10, 0, 0, 1], 7)),
             (
                 [10, 0, 0, 2],
                 Some(7),
                 Client::Unattributed(Unattributed::Interface),
             ),
-            ([10, 0, 0, 2], Some(8), Client::Attributed([10, 0, 0, 2].into())),
+            ([10, 0, 0, 2], Some(8), attributed([10, 0, 0, 2], 8)),
             ([10, 0, 0, 1], None, Client::Unattributed(Unattributed::Interface)),
             ([10, 0, 0, 9], Some(1), Client::Unattributed(Unattributed::Local)),
             (
@@ -211,10 +286,17 @@ mod tests {
         )]))));
         let attribution = Attribution::new(Box::new(Shared(Arc::clone(&table))));
         let pod = [10, 0, 0, 1].into();
-        assert_eq!(attribution.client(pod, Some(7), NOW), Client::Attributed(pod));
+        assert_eq!(
+            attribution.client(pod, Some(7), NOW),
+            attributed([10, 0, 0, 1], 7)
+        );
         table.lock().unwrap().0.insert(pod, Way::Leaves(9));
         let later = NOW.after(BELIEVED_UNFIT);
-        assert_eq!(attribution.client(pod, Some(9), later), Client::Attributed(pod));
+        assert_eq!(
+            attribution.client(pod, Some(9), later),
+            attributed([10, 0, 0, 1], 9)
+        );
+        assert_eq!(attribution.attachment(pod), Some(Attachment::to(&9_u32)));
         assert_eq!(
             attribution.client(pod, Some(7), later),
             Client::Unattributed(Unattributed::Interface)
@@ -226,6 +308,10 @@ mod tests {
     impl Routes for Shared {
         fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
             self.0.lock().unwrap().way_to(address)
+        }
+
+        fn attachment(&mut self, interface: u32, address: IpAddr) -> io::Result<Option<Attachment>> {
+            self.0.lock().unwrap().attachment(interface, address)
         }
     }
 }

@@ -46,10 +46,16 @@ impl Daemon {
         let metrics = Arc::new(Metrics::register());
         let listeners = Listeners::bind(&config.fixed.listen)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
-        let holder = Arc::new(Holder::new(config.hold, clock::now(), Arc::clone(&metrics)));
+        let attribution = Arc::new(Attribution::new(Box::new(links)));
+        let holder = Arc::new(Holder::new(
+            config.hold,
+            clock::now(),
+            Arc::clone(&attribution),
+            Arc::clone(&metrics),
+        ));
         let resolver = Arc::new(Resolver::new(
             config.clone(),
-            Attribution::new(Box::new(links)),
+            attribution,
             Arc::clone(&holder),
             Arc::clone(&metrics),
         ));

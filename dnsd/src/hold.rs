@@ -26,6 +26,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use egret_kernel::links::Attachment;
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use egret_shared::name::DnsName;
 use egret_shared::observation::{Observation, ObservedAddress};
@@ -33,6 +34,7 @@ use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
+use crate::client::Asker;
 use crate::ledger::{Ledger, LedgerLimits};
 use held::HeldAnswers;
 use interest::Interests;
@@ -97,9 +99,15 @@ impl Hold {
         }
     }
 
-    /// An answer is about to go to its client.
-    pub fn answer(&mut self, observation: Observation, origin: Origin, now: Timestamp) -> Verdict {
-        let (sequences, is_new) = self.tell(&observation, now);
+    /// An answer is about to go to its client, which is attached so.
+    pub fn answer(
+        &mut self,
+        observation: Observation,
+        attachment: Option<Attachment>,
+        origin: Origin,
+        now: Timestamp,
+    ) -> Verdict {
+        let (sequences, is_new) = self.tell(&observation, attachment, now);
         let waits = self.is_waited_for(&observation, now) && !self.are_realized(&sequences);
         if !waits || is_switched_off(origin, is_new) {
             return Verdict::Release;
@@ -108,15 +116,15 @@ impl Hold {
             return Verdict::OverLimit;
         }
         let deadline = now.after(self.limits.deadline);
-        Verdict::Hold(self.held.insert(observation, sequences, deadline))
+        Verdict::Hold(self.held.insert(observation, attachment, sequences, deadline))
     }
 
     /// Whether this client was told all of this before, and nothing of it is waited for: then an answer need not be
     /// noted. Answers from the cache are mostly such.
     #[must_use]
-    pub fn is_settled(&self, client: IpAddr, question: &DnsName, addresses: &[ObservedAddress]) -> bool {
-        let floor = self.floor(client);
-        let told = self.ledger.told(client, question, addresses, |sequence| {
+    pub fn is_settled(&self, asker: Asker, question: &DnsName, addresses: &[ObservedAddress]) -> bool {
+        let floor = self.floor(asker.address);
+        let told = self.ledger.told(asker, question, addresses, |sequence| {
             sequence <= floor || self.failed.contains(&sequence)
         });
         told.is_some_and(|highest| highest <= self.realized)
@@ -191,13 +199,18 @@ impl Hold {
         self.outgoing.has_next()
     }
 
-    /// The next message for the enforcer.
-    pub fn poll_transmit(&mut self, now: Timestamp) -> Option<ToEnforcer> {
+    /// The next message for the enforcer. `who_has` says what an address is attached to now: what was told to who had it
+    /// before is not told again.
+    pub fn poll_transmit(
+        &mut self,
+        now: Timestamp,
+        who_has: impl FnMut(IpAddr) -> Asker,
+    ) -> Option<ToEnforcer> {
         if self.outgoing.has_overflowed() {
             self.tell_all_again(now);
             self.outgoing.stop_waiting(&self.ledger);
         }
-        self.outgoing.next(&mut self.ledger, now)
+        self.outgoing.next(&mut self.ledger, now, who_has)
     }
 
     /// Forgets what is dead.
@@ -231,11 +244,17 @@ impl Hold {
     }
 
     /// Notes an observation; gives the numbers it waits for, and whether it tells something new.
-    fn tell(&mut self, observation: &Observation, now: Timestamp) -> (Vec<Sequence>, bool) {
+    fn tell(
+        &mut self,
+        observation: &Observation,
+        attachment: Option<Attachment>,
+        now: Timestamp,
+    ) -> (Vec<Sequence>, bool) {
         let floor = self.floor(observation.client);
         let failed = &self.failed;
         let noted = self.ledger.note(
             observation,
+            attachment,
             |sequence| sequence <= floor || failed.contains(&sequence),
             now,
         );
@@ -307,9 +326,9 @@ impl Hold {
 
     /// Tells anew what held answers tell, and lets those go that nobody waits for.
     fn reconsider(&mut self, now: Timestamp) {
-        for (ticket, observation) in self.held.observations() {
+        for (ticket, observation, attachment) in self.held.observations() {
             if self.is_waited_for(&observation, now) {
-                let (sequences, _) = self.tell(&observation, now);
+                let (sequences, _) = self.tell(&observation, attachment, now);
                 self.held.wait_for(ticket, sequences);
             } else {
                 self.end(ticket, Outcome::NotInteresting);

@@ -1,6 +1,9 @@
 //! What was told to whom and is still live: the source of every resync, and the memory that knows whether an
 //! answer tells its client anything new.
 //!
+//! An address is used again, and what was told to one pod was not told to the next one there: it is neither told again
+//! as if it were, nor does it count as told when the next one asks.
+//!
 //! Bounded for each client and in total. What has to go to make room is told again, and waited for again,
 //! when it is asked again; so a limit costs time, never safety.
 
@@ -9,10 +12,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egret_kernel::links::Attachment;
 use egret_shared::name::DnsName;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
+
+use crate::client::Asker;
 
 /// How much a ledger holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Told {
+    /// What the address was attached to when its client asked.
+    attachment: Option<Attachment>,
     names: HashMap<Arc<DnsName>, Name>,
     /// Names by their age: the number of their last telling.
     by_age: BTreeMap<Sequence, Arc<DnsName>>,
@@ -84,11 +92,16 @@ impl Ledger {
     pub fn note(
         &mut self,
         observation: &Observation,
+        attachment: Option<Attachment>,
         is_stale: impl Fn(Sequence) -> bool,
         now: Timestamp,
     ) -> Noted {
         let next = self.latest.next();
-        let told = self.clients.entry(observation.client).or_default();
+        self.forget_predecessor(observation.client, attachment);
+        let told = self.clients.entry(observation.client).or_insert_with(|| Told {
+            attachment,
+            ..Told::default()
+        });
         let before = told.addresses;
         let noted = told.note(observation, next, is_stale);
         self.addresses = self.addresses + told.addresses - before;
@@ -104,12 +117,13 @@ impl Ledger {
     #[must_use]
     pub fn told(
         &self,
-        client: IpAddr,
+        asker: Asker,
         question: &DnsName,
         addresses: &[ObservedAddress],
         is_stale: impl Fn(Sequence) -> bool,
     ) -> Option<Sequence> {
-        let name = self.clients.get(&client)?.names.get(question)?;
+        let told = self.clients.get(&asker.address)?;
+        let name = told.of(asker.attachment)?.names.get(question)?;
         addresses.iter().try_fold(Sequence::ZERO, |highest, told| {
             let known = name
                 .addresses
@@ -158,15 +172,18 @@ impl Ledger {
             .collect()
     }
 
-    /// What one client was told of one name and still lives, under a new number.
+    /// What one client was told of one name and still lives, under a new number; nothing where its address is attached
+    /// elsewhere now, or nobody can say where it is.
     pub fn retell(
         &mut self,
-        client: IpAddr,
+        asker: Asker,
         name: &Arc<DnsName>,
         now: Timestamp,
     ) -> Option<(Sequence, Observation)> {
         let next = self.latest.next();
+        let client = asker.address;
         let told = self.clients.get_mut(&client)?;
+        told.of(Some(asker.attachment?))?;
         let addresses = told.renumber(name, next, now, self.limits.grace)?;
         self.latest = next;
         let observation = Observation {
@@ -185,6 +202,16 @@ impl Ledger {
             self.addresses -= told.sweep(now, grace);
         }
         self.clients.retain(|_, told| !told.names.is_empty());
+    }
+
+    /// Forgets what was told to who had the address before.
+    fn forget_predecessor(&mut self, client: IpAddr, attachment: Option<Attachment>) {
+        let is_another = |told: &Told| told.of(attachment).is_none();
+        if self.clients.get(&client).is_some_and(is_another)
+            && let Some(gone) = self.clients.remove(&client)
+        {
+            self.addresses -= gone.addresses;
+        }
     }
 
     fn make_room(&mut self, observation: &Observation, now: Timestamp) {
@@ -228,6 +255,11 @@ impl Ledger {
 }
 
 impl Told {
+    /// What was told to who is attached so.
+    fn of(&self, attachment: Option<Attachment>) -> Option<&Self> {
+        (self.attachment == attachment).then_some(self)
+    }
+
     fn note(
         &mut self,
         observation: &Observation,

@@ -1,7 +1,6 @@
 //! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::client::{Asker, Attribution};
 use crate::hold::{Figures, Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
 use crate::metrics::Metrics;
 use crate::observe::Told;
@@ -25,6 +25,7 @@ pub struct Holder {
     state: Mutex<State>,
     timer: Notify,
     outgoing: Notify,
+    attribution: Arc<Attribution>,
     metrics: Arc<Metrics>,
 }
 
@@ -64,7 +65,12 @@ impl Held {
 impl Holder {
     /// Holds nothing yet.
     #[must_use]
-    pub fn new(limits: HoldLimits, now: Timestamp, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        limits: HoldLimits,
+        now: Timestamp,
+        attribution: Arc<Attribution>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             state: Mutex::new(State {
                 hold: Hold::new(limits, now),
@@ -72,23 +78,24 @@ impl Holder {
             }),
             timer: Notify::new(),
             outgoing: Notify::new(),
+            attribution,
             metrics,
         }
     }
 
     /// An answer is about to go to its client.
-    pub fn admit(&self, client: IpAddr, told: &Told, origin: Origin, now: Timestamp) -> Admission {
+    pub fn admit(&self, asker: Asker, told: &Told, origin: Origin, now: Timestamp) -> Admission {
         self.metrics.observations.increment(1);
         if self
             .lock()
             .hold
-            .is_settled(client, told.question(), told.addresses())
+            .is_settled(asker, told.question(), told.addresses())
         {
             return Admission::Now;
         }
-        let observation = told.to(client);
+        let observation = told.to(asker.address);
         self.change(|state| {
-            let verdict = state.hold.answer(observation, origin, now);
+            let verdict = state.hold.answer(observation, asker.attachment, origin, now);
             match verdict {
                 Verdict::Release => Admission::Now,
                 Verdict::OverLimit => Admission::OverLimit,
@@ -128,8 +135,17 @@ impl Holder {
     #[must_use]
     pub fn outgoing(&self, limit: usize) -> Vec<ToEnforcer> {
         let now = clock::now();
+        // Names come client by client, and each client is looked up once for all of them that go at once.
+        let mut last: Option<Asker> = None;
+        let mut who_has = |address| {
+            let known = last.filter(|last| last.address == address);
+            *last.insert(known.unwrap_or_else(|| Asker {
+                address,
+                attachment: self.attribution.attachment(address),
+            }))
+        };
         self.change(|state| {
-            std::iter::from_fn(|| state.hold.poll_transmit(now))
+            std::iter::from_fn(|| state.hold.poll_transmit(now, &mut who_has))
                 .take(limit)
                 .collect()
         })

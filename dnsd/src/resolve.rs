@@ -29,7 +29,7 @@ pub struct Resolver {
     forwarder: Forwarder,
     /// Queries that wait for upstreams.
     waiting: Arc<Tally>,
-    attribution: Attribution,
+    attribution: Arc<Attribution>,
     holder: Arc<Holder>,
     metrics: Arc<Metrics>,
 }
@@ -103,7 +103,12 @@ struct Unsent {
 impl Resolver {
     /// Answers as configured.
     #[must_use]
-    pub fn new(config: Config, attribution: Attribution, holder: Arc<Holder>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        config: Config,
+        attribution: Arc<Attribution>,
+        holder: Arc<Holder>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             cache: Mutex::new(Cache::new(config.fixed.cache_size)),
             config: Live::new(config),
@@ -213,10 +218,10 @@ impl Resolver {
         let config = self.config();
         let (reply, is_whole) = asked.reply(known.answer.get(), &config, now);
         // A client that is told to ask again over TCP was told no addresses yet.
-        let (Client::Attributed(client), Some(told), true) = (asked.client, &known.told, is_whole) else {
+        let (Client::Attributed(asker), Some(told), true) = (asked.client, &known.told, is_whole) else {
             return self.reply(reply);
         };
-        match self.holder.admit(client, told, origin, now) {
+        match self.holder.admit(asker, told, origin, now) {
             Admission::Now => self.reply(reply),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.

@@ -17,6 +17,7 @@ use egret_dnsd::listen::{Listeners, Service};
 use egret_dnsd::metrics::Metrics;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
+use egret_kernel::links::Attachment;
 use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
 use egret_shared::rt::{clock, task};
@@ -37,6 +38,10 @@ struct Loopback;
 impl Routes for Loopback {
     fn way_to(&mut self, _address: IpAddr) -> io::Result<Way> {
         Ok(Way::Leaves(1))
+    }
+
+    fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
+        Ok(Some(Attachment::to(&interface)))
     }
 }
 
@@ -138,8 +143,13 @@ impl Dnsd {
         let metrics = Arc::new(Metrics::register());
         let listeners = Listeners::bind(&config.fixed.listen).unwrap();
         let address = listeners.addresses().unwrap()[0];
-        let holder = Arc::new(Holder::new(config.hold, clock::now(), Arc::clone(&metrics)));
-        let attribution = Attribution::new(Box::new(Loopback));
+        let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
+        let holder = Arc::new(Holder::new(
+            config.hold,
+            clock::now(),
+            Arc::clone(&attribution),
+            Arc::clone(&metrics),
+        ));
         let resolver = Resolver::new(config, attribution, Arc::clone(&holder), Arc::clone(&metrics));
         let service = Service::new(Arc::new(resolver));
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));

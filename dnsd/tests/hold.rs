@@ -4,8 +4,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use egret_dnsd::client::Asker;
 use egret_dnsd::hold::{Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
 use egret_dnsd::ledger::LedgerLimits;
+use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
@@ -29,6 +31,8 @@ struct World {
     hold: Hold,
     now: Timestamp,
     sent: Vec<ToEnforcer>,
+    /// What all clients' addresses are attached to.
+    attachment: Option<Attachment>,
 }
 
 impl World {
@@ -38,6 +42,14 @@ impl World {
             hold: Hold::new(LIMITS, now),
             now,
             sent: Vec::new(),
+            attachment: Some(Attachment::to(&"a cable")),
+        }
+    }
+
+    fn asker(&self, address: IpAddr) -> Asker {
+        Asker {
+            address,
+            attachment: self.attachment,
         }
     }
 
@@ -63,8 +75,14 @@ impl World {
             .receive(ToDnsd::Interest(Interest { pod, patterns }), self.now);
     }
 
+    fn next(&mut self) -> Option<ToEnforcer> {
+        let attachment = self.attachment;
+        let who_has = |address| Asker { address, attachment };
+        self.hold.poll_transmit(self.now, who_has)
+    }
+
     fn transmit(&mut self) -> Vec<ToEnforcer> {
-        let sent: Vec<ToEnforcer> = std::iter::from_fn(|| self.hold.poll_transmit(self.now)).collect();
+        let sent: Vec<ToEnforcer> = std::iter::from_fn(|| self.next()).collect();
         self.sent.extend(sent.iter().cloned());
         sent
     }
@@ -105,11 +123,11 @@ impl World {
             chain: Vec::new(),
             addresses: vec![told],
         };
-        let is_settled = self
-            .hold
-            .is_settled(client, &observation.question, &observation.addresses);
+        let is_settled =
+            self.hold
+                .is_settled(self.asker(client), &observation.question, &observation.addresses);
         let before = self.hold.has_outgoing();
-        let verdict = self.hold.answer(observation, origin, self.now);
+        let verdict = self.hold.answer(observation, self.attachment, origin, self.now);
         if is_settled {
             assert_eq!(
                 (verdict, self.hold.has_outgoing()),
@@ -189,8 +207,16 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
             expires: world.now.after(Duration::from_secs(30)),
         },
     );
-    assert!(world.hold.is_settled(POD.into(), &question, &[address]));
-    assert!(!world.hold.is_settled(OTHER.into(), &question, &[address]));
+    assert!(
+        world
+            .hold
+            .is_settled(world.asker(POD.into()), &question, &[address])
+    );
+    assert!(
+        !world
+            .hold
+            .is_settled(world.asker(OTHER.into()), &question, &[address])
+    );
     assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
     assert_eq!(world.ask("api.example.test", 1, 10), Verdict::Release);
     assert!(world.transmit().is_empty());
@@ -307,7 +333,8 @@ fn numbers_are_sent_in_order_and_the_end_names_the_last() {
     world.interest(&["*.example.test"]);
     world.hold.receive(ToDnsd::InterestComplete, world.now);
     for address in 0..50 {
-        world.sent.extend(world.hold.poll_transmit(world.now));
+        let next = world.next();
+        world.sent.extend(next);
         world.ask(&format!("m{address}.other.test"), address, 60);
     }
     world.transmit();
@@ -465,4 +492,70 @@ fn a_flood_of_one_client_leaves_the_records_of_the_others() {
     let figures = world.hold.figures();
     assert_eq!(figures.told, 101);
     assert_eq!(figures.evictions, 4_900);
+}
+
+/// The names that the enforcer was told, in order.
+fn told(messages: &[ToEnforcer]) -> Vec<String> {
+    let names = messages.iter().filter_map(|message| match message {
+        ToEnforcer::Observed { observation, .. } => Some(observation.question.to_string()),
+        ToEnforcer::Hello(_)
+        | ToEnforcer::ResyncStarted
+        | ToEnforcer::ResyncEnded { .. }
+        | ToEnforcer::Holding { .. } => None,
+    });
+    names.collect()
+}
+
+#[test]
+fn what_was_told_is_told_again_of_the_same_pod_alone() {
+    let (cable, other) = (Some(Attachment::to(&1)), Some(Attachment::to(&2)));
+    for (then, now, is_told) in [
+        (cable, cable, true),
+        (cable, other, false),
+        (cable, None, false),
+        (None, cable, false),
+        (None, None, false),
+    ] {
+        let mut world = World::settled();
+        world.attachment = then;
+        world.ask("api.example.test", 1, 60);
+        world.realize_all();
+        world.hold.disconnected();
+        world.attachment = now;
+        world.hold.connected(world.now);
+        world.hold.receive(ToDnsd::InterestComplete, world.now);
+        let sent = world.transmit();
+        assert_eq!(!told(&sent).is_empty(), is_told, "{then:?} {now:?}");
+        assert!(
+            matches!(sent.last(), Some(ToEnforcer::ResyncEnded { .. })),
+            "{sent:?}"
+        );
+        world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
+        assert_eq!(
+            !told(&world.transmit()).is_empty(),
+            !is_told,
+            "{then:?} {now:?}: asked again"
+        );
+    }
+}
+
+#[test]
+fn the_next_pod_at_an_address_is_told_what_the_one_before_was_told() {
+    let mut world = World::settled();
+    world.ask("api.example.test", 1, 60);
+    world.ask("www.example.test", 2, 60);
+    world.realize_all();
+    assert_eq!(
+        world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache),
+        Verdict::Release
+    );
+    world.attachment = Some(Attachment::to(&"another cable"));
+    let verdict = world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
+    assert!(matches!(verdict, Verdict::Hold(_)), "{verdict:?}");
+    assert_eq!(told(&world.transmit()), ["api.example.test"]);
+    assert_eq!(
+        world.hold.figures().told,
+        1,
+        "what was told to the one before is forgotten"
+    );
 }

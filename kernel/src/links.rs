@@ -15,6 +15,10 @@ use nix::sys::socket::SockProtocol;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+mod attachment;
+
+pub use attachment::Attachment;
+
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use egret_kernel::links::Attachment;
 use egret_shared::observation::Observation;
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
@@ -14,6 +15,7 @@ pub struct Ticket(u64);
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) observation: Observation,
+    attachment: Option<Attachment>,
     /// The numbers it waits for; the last is the highest.
     pub(super) sequences: Vec<Sequence>,
     deadline: Timestamp,
@@ -39,6 +41,7 @@ impl HeldAnswers {
     pub(super) fn insert(
         &mut self,
         observation: Observation,
+        attachment: Option<Attachment>,
         sequences: Vec<Sequence>,
         deadline: Timestamp,
     ) -> Ticket {
@@ -46,6 +49,7 @@ impl HeldAnswers {
         self.next += 1;
         let held = Held {
             observation,
+            attachment,
             sequences,
             deadline,
         };
@@ -97,12 +101,12 @@ impl HeldAnswers {
         self.by_deadline.first().map(|(deadline, _)| *deadline)
     }
 
-    /// What each of them tells.
-    pub(super) fn observations(&self) -> Vec<(Ticket, Observation)> {
+    /// What each of them tells, and to what its client was attached when it asked.
+    pub(super) fn observations(&self) -> Vec<(Ticket, Observation, Option<Attachment>)> {
         let observations = self
             .held
             .iter()
-            .map(|(ticket, held)| (*ticket, held.observation.clone()));
+            .map(|(ticket, held)| (*ticket, held.observation.clone(), held.attachment));
         observations.collect()
     }
 

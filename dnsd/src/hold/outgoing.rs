@@ -12,6 +12,7 @@ use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
+use crate::client::Asker;
 use crate::ledger::Ledger;
 
 /// Observations that may wait for the enforcer to read.
@@ -90,7 +91,12 @@ impl Outgoing {
 
     /// The next message. The queue goes first: its numbers were given before those of the resync, and numbers
     /// must arrive in order.
-    pub(super) fn next(&mut self, ledger: &mut Ledger, now: Timestamp) -> Option<ToEnforcer> {
+    pub(super) fn next(
+        &mut self,
+        ledger: &mut Ledger,
+        now: Timestamp,
+        who_has: impl FnMut(IpAddr) -> Asker,
+    ) -> Option<ToEnforcer> {
         if let Some((sequence, observation)) = self.queue.pop_front() {
             return Some(ToEnforcer::Observed {
                 sequence,
@@ -102,7 +108,7 @@ impl Outgoing {
                 self.resync = Resync::Telling(keys);
                 Some(ToEnforcer::ResyncStarted)
             }
-            Resync::Telling(keys) => Some(self.tell_next(keys, ledger, now)),
+            Resync::Telling(keys) => Some(self.tell_next(keys, ledger, now, who_has)),
             idle @ (Resync::Done | Resync::Due(_)) => {
                 self.resync = idle;
                 None
@@ -115,9 +121,10 @@ impl Outgoing {
         mut keys: VecDeque<(IpAddr, Arc<DnsName>)>,
         ledger: &mut Ledger,
         now: Timestamp,
+        mut who_has: impl FnMut(IpAddr) -> Asker,
     ) -> ToEnforcer {
         while let Some((client, name)) = keys.pop_front() {
-            if let Some((sequence, observation)) = ledger.retell(client, &name, now) {
+            if let Some((sequence, observation)) = ledger.retell(who_has(client), &name, now) {
                 self.resync = Resync::Telling(keys);
                 return ToEnforcer::Observed {
                     sequence,
