@@ -6,6 +6,7 @@
 //!  EGRET-INPUT ─── neighbours ▸ return ─ revoked ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten ▸ EGRET-E-n
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use egret_kernel::Family;
@@ -24,6 +25,8 @@ use super::marks::Marks;
 use super::names::{self, PodChains};
 use super::render::{Chains, replies};
 use super::unknown::{self, Closed};
+
+mod tree;
 
 /// Where a pod is attached to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +119,6 @@ pub fn shared(
         .and_then(Exposed::sent_by_ipvs)
         .map(|line| texts(replies().into_iter().chain([line])));
     let (forward, input) = (judged.clone().chain(ask(names::to())), judged);
-    let by = |direction| texts(by_pod(pods, closed, direction, family));
     let mut chains = Chains::from([
         (
             names::forward().as_str().to_owned(),
@@ -126,13 +128,15 @@ pub fn shared(
             names::input().as_str().to_owned(),
             neighbours(family).chain(texts(input)).collect(),
         ),
-        (names::from().as_str().to_owned(), by(Direction::Egress)),
-        (names::to().as_str().to_owned(), by(Direction::Ingress)),
         (
             names::deny().as_str().to_owned(),
             texts(refusal(deny, family).into_iter()),
         ),
     ]);
+    for direction in Direction::ALL {
+        let asking = by_pod(pods, closed, direction, family).into_iter();
+        chains.extend(asking.map(|(chain, lines)| (chain.as_str().to_owned(), texts(lines.into_iter()))));
+    }
     if !closed.is_empty() {
         chains.extend(Direction::ALL.map(|direction| {
             let name = names::unknown(direction).as_str().to_owned();
@@ -185,23 +189,36 @@ fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {
 
 /// Each line ends the question which pod it is: by `goto`, so that what a pod's rules let pass returns behind the
 /// question, and not to the lines of other pods and of none.
-fn by_pod<'a>(
-    pods: &'a [Attached],
-    closed: &'a Closed,
+fn by_pod(
+    pods: &[Attached],
+    closed: &Closed,
     direction: Direction,
     family: Family,
-) -> impl Iterator<Item = Line> + 'a {
+) -> BTreeMap<ChainName, Vec<Line>> {
     let judged = pods
         .iter()
-        .flat_map(move |pod| lines(pod, pod.chains.entry(direction), direction, family));
+        .flat_map(|pod| lines(pod, pod.chains.entry(direction), direction, family));
     let refused = closed
         .pods
         .iter()
-        .flat_map(move |pod| lines(pod, names::unknown(direction), direction, family));
-    judged.chain(refused).chain(closed.lines(direction))
+        .flat_map(|pod| lines(pod, names::unknown(direction), direction, family));
+    let (mut own, mut shared) = (Vec::new(), Vec::new());
+    for (interface, line) in judged.chain(refused) {
+        match interface {
+            Some(interface) => own.push((interface, line)),
+            None => shared.push(line),
+        }
+    }
+    tree::chains(direction, shared, own, closed.lines(direction).collect())
 }
 
-fn lines(pod: &Attached, chain: ChainName, direction: Direction, family: Family) -> Vec<Line> {
+/// The lines that lead to a pod's chain, each with the interface that is all that it asks for, if it is.
+fn lines(
+    pod: &Attached,
+    chain: ChainName,
+    direction: Direction,
+    family: Family,
+) -> Vec<(Option<InterfaceName>, Line)> {
     let jump = || Line::to(Target::Goto(chain.clone()));
     let hosts: Vec<IpNet> = pod
         .addresses
@@ -214,17 +231,23 @@ fn lines(pod: &Attached, chain: ChainName, direction: Direction, family: Family)
         Direction::Ingress => line.destination(*host),
     };
     if is_off(Switch::DispatchByInterface) {
-        return hosts.iter().map(|host| addressed(jump(), host)).collect();
+        let by_address = hosts.iter().map(|host| (None, addressed(jump(), host)));
+        return by_address.collect();
     }
     let by_address = |name: &InterfaceName| {
         let line = || through(jump(), direction, name.clone());
-        hosts.iter().map(|host| addressed(line(), host)).collect()
+        let lines = hosts.iter().map(|host| (None, addressed(line(), host)));
+        lines.collect()
     };
     let each = |port: &Port| match (port, direction) {
-        (Port::Own(name), _) => vec![through(jump(), direction, name.clone())],
+        (Port::Own(name), _) => vec![(
+            Some(name.clone()),
+            through(jump(), direction, name.clone()),
+        )],
         (Port::Shared(name), _) => by_address(name),
         (Port::Of { bridge, port }, Direction::Egress) => {
-            vec![through(jump(), direction, bridge.clone()).when(Match::BridgePortIn(port.clone()))]
+            let line = through(jump(), direction, bridge.clone()).when(Match::BridgePortIn(port.clone()));
+            vec![(None, line)]
         }
         (Port::Of { bridge, .. }, Direction::Ingress) => by_address(bridge),
     };

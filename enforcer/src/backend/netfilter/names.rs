@@ -140,6 +140,36 @@ pub fn to() -> ChainName {
     ours("TO")
 }
 
+/// Asks which pod a packet comes from, or goes to.
+#[must_use]
+pub fn which(direction: Direction) -> ChainName {
+    match direction {
+        Direction::Egress => from(),
+        Direction::Ingress => to(),
+    }
+}
+
+/// The same, about interfaces whose names begin so.
+#[must_use]
+pub fn branch(direction: Direction, beginning: &str) -> ChainName {
+    ours(&format!(
+        "{}-{beginning}",
+        match direction {
+            Direction::Egress => "FROM",
+            Direction::Ingress => "TO",
+        }
+    ))
+}
+
+/// What is asked about interfaces that are no known pod's, where those are asked by their beginnings.
+#[must_use]
+pub fn rest(direction: Direction) -> ChainName {
+    ours(match direction {
+        Direction::Egress => "REST-E",
+        Direction::Ingress => "REST-I",
+    })
+}
+
 /// Where a packet of a pod that nobody knows ends.
 #[must_use]
 pub fn unknown(direction: Direction) -> ChainName {
@@ -222,14 +252,22 @@ pub fn family_of_set(name: &str) -> Option<Family> {
 /// Whether a chain is one that all pods share; such chains count nothing.
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
-    name.strip_prefix(CHAIN_PREFIX)
-        .is_some_and(|rest| ["FORWARD", "INPUT", "OUTPUT", "FROM", "TO", "DENY", "TOTALS", "BRIDGES"].contains(&rest))
+    const ALONE: [&str; 10] = [
+        "FORWARD", "INPUT", "OUTPUT", "FROM", "TO", "REST-E", "REST-I", "DENY", "TOTALS", "BRIDGES",
+    ];
+    name.strip_prefix(CHAIN_PREFIX).is_some_and(|rest| {
+        let is_branch = ["FROM-", "TO-"].iter().any(|branch| rest.starts_with(branch));
+        is_branch || ALONE.contains(&rest)
+    })
 }
 
 /// Whether a chain is there whatever pods and rules there are.
 #[must_use]
 pub fn is_of_no_rules(name: &str) -> bool {
-    is_shared(name) || Direction::ALL.iter().any(|direction| name == unknown(*direction).as_str())
+    is_shared(name)
+        || Direction::ALL
+            .iter()
+            .any(|direction| name == unknown(*direction).as_str())
 }
 
 /// Whether a chain of the filter table is the enforcer's.
