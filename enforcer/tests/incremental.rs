@@ -97,6 +97,27 @@ fn only_the_chain_that_changed_is_written_and_a_restart_finds_the_same() {
 }
 
 #[test]
+fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
+    in_both_flavours(|flavour| {
+        let mut backend = begun(flavour, &sets().rules(to("p", "10.0.0.1", "some")));
+        let (before, held) = (backend.written(), filter(flavour));
+        let mut again = Change::new();
+        again
+            .0
+            .reevaluate
+            .push((PodKey::new("default", "p"), Direction::Egress));
+        apply(&mut backend, &again);
+        // Where flows of this generation go on, and where they get it; of each family.
+        assert_eq!(backend.written().chains - before.chains, 4);
+        let is_rule = |line: &&str| line.contains("--match-set");
+        let rules = |text: &str| text.lines().filter(is_rule).map(str::to_owned).collect::<Vec<_>>();
+        let now = filter(flavour);
+        assert_eq!(rules(&now), rules(&held));
+        assert_ne!(now, held);
+    });
+}
+
+#[test]
 fn a_pod_that_closes_for_want_of_a_set_opens_when_the_set_is_there() {
     in_both_flavours(|flavour| {
         // Somebody's set of another type is in the way of one family, and a rule of theirs holds it there.

@@ -291,9 +291,10 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
                 .find(|name| name.starts_with(&format!("EGRET-E{part}-")))
                 .unwrap()
         };
-        assert!(of("").contains("! --match-set"), "{}", of(""));
-        assert!(of("").contains(protocol), "{}", of(""));
-        assert!(of("").ends_with(&format!("-g {}", next("0001"))), "{}", of(""));
+        assert!(of("").ends_with(&format!("-g {}", next("0"))), "{}", of(""));
+        assert!(of("0").contains("! --match-set"), "{}", of("0"));
+        assert!(of("0").contains(protocol), "{}", of("0"));
+        assert!(of("0").ends_with(&format!("-g {}", next("0001"))), "{}", of("0"));
         assert!(
             of("0001").ends_with(&format!("-g {}", next("0002"))),
             "{}",
@@ -338,8 +339,8 @@ fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes
         };
         let chains = render::pod(&rules, marks(5), around);
         let allowing = |direction: &str| {
-            let entry = |name: &&String| name.starts_with(&format!("EGRET-{direction}-"));
-            let name = chains.keys().find(entry).unwrap();
+            let first = |name: &&String| name.starts_with(&format!("EGRET-{direction}2-"));
+            let name = chains.keys().find(first).unwrap();
             let allows = |line: &&String| line.contains(&format!("-g EGRET-{direction}A-"));
             chains[name].iter().find(allows).unwrap().clone()
         };

@@ -3,9 +3,10 @@
 //! ```text
 //!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return
 //!                          ├ EGRET-FROM ─ -i veth ▸ goto EGRET-E-x ─ same generation ▸ return
-//!                          │            │                          ├ rule ▸ goto EGRET-EA-x (asks EGRET-e-x, marks the flow) ▸ return
-//!                          │            │                          ├ rule ▸ goto EGRET-DENY
-//!                          │            │                          └ goto the next tier … EGRET-ED-x
+//!                          │            │                          └ goto the first tier … EGRET-E2-x
+//!                          │            │                            ├ rule ▸ goto EGRET-EA-x (asks EGRET-e-x, marks the flow) ▸ return
+//!                          │            │                            ├ rule ▸ goto EGRET-DENY
+//!                          │            │                            └ goto the next tier … EGRET-ED-x
 //!                          │            └ a pod that nobody knows ▸ goto EGRET-UNKNOWN-E ▸ goto EGRET-DENY
 //!                          └ EGRET-TO ─── -o veth ▸ goto EGRET-I-x ─ the same for ingress
 //!  INPUT ─── EGRET-INPUT ─── EGRET-FROM                  (a pod to its own node)
@@ -129,11 +130,18 @@ impl PodDirection<'_> {
             &self.chains.allow(self.direction),
             vec![Line::to(Target::SetConnmark(mark))],
         );
-        let mut lines = head(mark);
-        let mut name = self.chains.entry(self.direction);
         let mut tiers: Vec<&TierRules> = rules.tiers.iter().collect();
         if is_off(Switch::TierOrder) {
             tiers.reverse();
+        }
+        let mut lines = head(mark);
+        let mut name = self.chains.entry(self.direction);
+        // With a chain of its own for the first tier, a new generation writes no rules again.
+        if let Some(first) = tiers.first() {
+            let first = self.chains.tier(self.direction, first.tier, 0);
+            lines.push(Line::to(Target::Goto(first.clone())));
+            self.put(&name, std::mem::take(&mut lines));
+            name = first;
         }
         for (place, tier) in tiers.iter().enumerate() {
             let next = match tiers.get(place + 1) {

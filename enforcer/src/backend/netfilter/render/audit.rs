@@ -23,9 +23,9 @@ use super::{Asks, PodDirection};
 
 /// The chains through which a packet may go.
 const MOST_CHAINS: usize = 15;
-/// Those of them around the tiers: of the hook and the dispatch, with one to spare; the default and what is allowed; what is
-/// told.
-const AROUND: usize = 3 + 2 + 1;
+/// Those of them around the tiers: of the hook and the dispatch, with one to spare; the pod's own; the default and what is
+/// allowed; what is told.
+const AROUND: usize = 3 + 1 + 2 + 1;
 
 /// Whether there is anything to ask about a direction, and it can be asked.
 pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &BTreeMap<SetId, SetKind>) -> bool {
