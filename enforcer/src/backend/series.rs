@@ -99,12 +99,13 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::rules::{Action, Direction, Tier};
+    use crate::backend::Action;
+    use egret_policies::rules::{Direction, Tier};
     use proptest::prelude::*;
 
     const KEY: VerdictKey = VerdictKey {
         tier: Some(Tier::Admin),
-        action: crate::backend::Action::Deny,
+        action: Action::Deny,
         direction: Direction::Egress,
     };
 

@@ -11,17 +11,17 @@ use serde_json::Value;
 use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
 
 /// Starts with events in a file of the world.
-fn telling(world: &mut World, setting: Setting) -> Result<(Stage<'_>, Events), Box<dyn std::error::Error>> {
+pub(super) fn telling(world: &mut World, setting: Setting) -> Result<(Stage<'_>, Events), Box<dyn std::error::Error>> {
     let events = Events(world.files().join("events.jsonl"));
     let path = events.0.display().to_string();
     Ok((setting.enforcer(&["--events", &path]).play(world)?, events))
 }
 
 /// The lines that were written.
-struct Events(std::path::PathBuf);
+pub(super) struct Events(std::path::PathBuf);
 
 impl Events {
-    fn all(&self) -> Vec<Value> {
+    pub(super) fn all(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
         let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -33,6 +33,7 @@ mod reuse;
 mod interfaces;
 mod bridges;
 mod events;
+mod audit;
 mod cgroups;
 
 use stage::Told;
@@ -150,6 +151,11 @@ macro_rules! with_every_scenario {
             events: a_flood_is_told_in_few_lines_and_in_sums_that_are_right without LimitTelling;
             events: a_refused_sender_hears_it_at_once_in_both_directions_and_families without TellSender;
             events: a_client_outside_is_reset_when_its_open_connection_is_forbidden without TellSender;
+            audit: a_policy_in_audit_denies_nothing_and_says_once_what_it_would_deny without TellAudit;
+            audit: a_policy_that_leaves_audit_ends_what_it_forbids without Revoke;
+            audit: a_namespace_in_audit_has_no_policy_in_force without TellAudit;
+            audit: a_node_in_audit_denies_nothing_and_says_what_policies_would_deny without TellAudit;
+            audit: what_a_policy_in_audit_allows_by_name_is_as_the_pod_was_told without PerPodRecords;
             bridges: pods_of_one_bridge_are_judged_where_that_is_enabled without JudgeBridges;
             bridges: pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well without JudgeBridges;
             bridges: a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not without Hairpin;
