@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -185,15 +186,17 @@ async fn of_an_object_in_two_files_the_first_counts_until_it_goes() {
     assert_eq!(watched.told().await.0, ["+a 2"]);
 }
 
+/// As the kubelet writes a ConfigMap anew.
+fn swap(root: &Path, version: u32) {
+    let data = root.join(format!("m/..{version}"));
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("a.yaml"), namespace("a", version)).unwrap();
+    std::os::unix::fs::symlink(format!("..{version}"), root.join("m/..new")).unwrap();
+    std::fs::rename(root.join("m/..new"), root.join("m/..data")).unwrap();
+}
+
 #[tokio::test]
 async fn a_folder_that_is_swapped_by_a_link_is_read_again_as_a_whole() {
-    let swap = |root: &Path, version: u32| {
-        let data = root.join(format!("m/..{version}"));
-        std::fs::create_dir(&data).unwrap();
-        std::fs::write(data.join("a.yaml"), namespace("a", version)).unwrap();
-        std::os::unix::fs::symlink(format!("..{version}"), root.join("m/..new")).unwrap();
-        std::fs::rename(root.join("m/..new"), root.join("m/..data")).unwrap();
-    };
     let mut watched = Watched::new("swap", |root| {
         make_folder(root);
         swap(root, 1);
@@ -225,4 +228,154 @@ async fn a_folder_that_cannot_be_read_says_nothing_is_gone() {
     std::fs::rename(watched.root.join("n"), watched.root.join("m")).unwrap();
     let (events, state) = watched.told().await;
     assert_eq!((events, state.unreadable), (Vec::new(), None));
+}
+
+fn rename(root: &Path, version: u32) {
+    std::fs::write(root.join("m/.a.new"), namespace("a", version)).unwrap();
+    std::fs::rename(root.join("m/.a.new"), root.join("m/a.yaml")).unwrap();
+}
+
+fn write_in_place(root: &Path, version: u32) {
+    std::fs::write(root.join("m/a.yaml"), namespace("a", version)).unwrap();
+}
+
+type Change = fn(&Path, u32);
+
+#[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+async fn what_is_whole_counts_at_once_however_it_came_to_be() {
+    const TIMES: u32 = 100;
+    let changes: [(&str, Change); 3] = [
+        ("renamed", rename),
+        ("written in place", write_in_place),
+        ("swapped", swap),
+    ];
+    for (number, (name, change)) in changes.into_iter().enumerate() {
+        let mut watched = Watched::new(&format!("at-once-{number}"), |root| {
+            make_folder(root);
+            if name == "swapped" {
+                swap(root, 0);
+                std::os::unix::fs::symlink("..data/a.yaml", root.join("m/a.yaml")).unwrap();
+            } else {
+                change(root, 0);
+            }
+        });
+        assert_eq!(watched.told().await.0, ["+a 0"], "{name}");
+        let mut took = Vec::new();
+        for version in 1..=TIMES {
+            let begun = std::time::Instant::now();
+            change(&watched.root, version);
+            assert_eq!(watched.told().await.0, [format!("+a {version}")], "{name}");
+            took.push(begun.elapsed());
+        }
+        took.sort_unstable();
+        let at = |part: usize| took[took.len() * part / 100];
+        println!("{name}: median {:?}, p90 {:?}, p99 {:?}", at(50), at(90), at(99));
+        // Without news it would be more than 40 ms at best, and 140 ms in the middle.
+        assert!(at(50) < Duration::from_millis(35), "{name}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_being_written_is_as_it_was_until_it_is_closed() {
+    let mut watched = Watched::new("half", |root| {
+        make_folder(root);
+        let both = namespace("a", 1) + "---\n" + &namespace("b", 1);
+        std::fs::write(root.join("m/a.yaml"), both).unwrap();
+    });
+    assert_eq!(watched.told().await.0, ["+a 1", "+b 1"]);
+    let mut file = std::fs::File::create(watched.root.join("m/a.yaml")).unwrap();
+    file.write_all(namespace("a", 2).as_bytes()).unwrap();
+    for name in ["c", "d", "e"] {
+        watched.write(&format!("{name}.yaml"), &namespace(name, 1));
+        assert_eq!(watched.told().await.0, [format!("+{name} 1")]);
+    }
+    file.write_all(format!("---\n{}", namespace("b", 2)).as_bytes())
+        .unwrap();
+    drop(file);
+    assert_eq!(watched.told().await.0, ["+a 2", "+b 2"]);
+}
+
+#[tokio::test]
+async fn a_file_that_nobody_closes_counts_when_it_was_still_for_long() {
+    let mut watched = Watched::new("unclosed", make_folder);
+    watched.told().await;
+    let mut file = std::fs::File::create(watched.root.join("m/a.yaml")).unwrap();
+    file.write_all(namespace("a", 1).as_bytes()).unwrap();
+    assert_eq!(watched.told().await.0, ["+a 1"]);
+    drop(file);
+}
+
+#[tokio::test]
+async fn many_files_at_once_are_one_change() {
+    let mut watched = Watched::new("many", make_folder);
+    watched.told().await;
+    for number in 0..50 {
+        watched.write(&format!("{number}.yaml"), &namespace(&format!("n{number}"), 1));
+    }
+    assert_eq!(watched.told().await.0.len(), 50);
+}
+
+#[tokio::test]
+async fn a_folder_that_comes_later_or_again_is_listened_to() {
+    let mut watched = Watched::new("again", make_folder);
+    watched.told().await;
+    for version in 1..=2 {
+        std::fs::create_dir(watched.root.join("m/below")).unwrap();
+        watched.write("below/a.yaml", &namespace("a", version));
+        assert_eq!(watched.told().await.0, [format!("+a {version}")]);
+        watched.write("below/a.yaml", &namespace("a", version + 10));
+        assert_eq!(watched.told().await.0, [format!("+a {}", version + 10)]);
+        std::fs::remove_dir_all(watched.root.join("m/below")).unwrap();
+        assert_eq!(watched.told().await.0, ["-a"]);
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+async fn news_that_were_lost_are_made_up_for() {
+    let most: usize = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let mut watched = Watched::new("lost", make_folder);
+    watched.told().await;
+    let mut file = std::fs::File::create(watched.root.join("m/a.yaml")).unwrap();
+    file.write_all(namespace("a", 1).as_bytes()).unwrap();
+    // Nobody takes news while this thread is busy; what they would be of the end is lost.
+    for number in 0..most {
+        watched.write(&format!("{}.yaml", number % 2), "");
+    }
+    drop(file);
+    watched.write("b.yaml", &namespace("b", 1));
+    let begun = std::time::Instant::now();
+    assert_eq!(watched.told().await.0, ["+a 1", "+b 1"]);
+    assert!(
+        begun.elapsed() < Duration::from_millis(800),
+        "{:?}",
+        begun.elapsed()
+    );
+    watched.write("b.yaml", &namespace("b", 2));
+    assert_eq!(watched.told().await.0, ["+b 2"]);
+}
+
+#[test]
+fn where_the_kernel_gives_no_news_the_folder_is_looked_at() {
+    // A user namespace has limits of its own, and who makes it may set them.
+    for limit in ["max_inotify_instances", "max_inotify_watches"] {
+        let script = format!("echo 0 > /proc/sys/user/{limit} && exec \"$0\" \"$@\"");
+        let done = std::process::Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", &script])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "--test-threads", "1"])
+            .args([
+                "files_come_change_and_go",
+                "a_folder_that_is_swapped_by_a_link_is_read_again_as_a_whole",
+            ])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(said.contains("2 passed"), "{limit}: {done:?}");
+    }
 }

@@ -1,7 +1,8 @@
 //! A folder of manifests, watched: for a laptop, a demo, a host without Kubernetes.
 //!
-//! The folder is looked at several times a second, by names, sizes and times: that also sees what mounts and symbolic
-//! links do (a ConfigMap is swapped by one), which notifications of single files do not tell.
+//! The kernel tells when something happens there; then the whole folder is looked at, by names, sizes and times. So it
+//! is from time to time when the kernel tells nothing: that also sees what mounts, links that lead elsewhere and other
+//! machines do. A file that nobody is known to have finished has to be still for a moment before it counts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,20 +19,23 @@ use tokio::sync::mpsc;
 use crate::engine::{Input, SourceState};
 use crate::state::{Known, ObjectKeeper, Texts, date_of};
 
+mod news;
 mod scan;
 mod file;
 mod merge;
 mod closed;
 
-use file::File;
+use file::{File, octets_of};
+use news::News;
 use scan::{Fingerprint, scan};
 
-/// How often the folder is looked at.
-const PERIOD: Duration = Duration::from_millis(200);
-/// How long it must have been still: an editor writes in several steps.
+/// How long it must have been still, unless all that changed is known to be whole: an editor writes in several steps.
 const STILL: Duration = Duration::from_millis(40);
 /// How long at start a folder that cannot be read is waited for, before what it said in an earlier life counts.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The files that there are, and how they look from outside.
+type Found = BTreeMap<PathBuf, Fingerprint>;
 
 /// A watched folder.
 #[derive(Debug)]
@@ -78,9 +82,13 @@ impl Directory {
 
     /// Tells the engine what is there and what changes, until the engine ends.
     pub async fn watch(mut self, engine: mpsc::Sender<Input>) {
-        let mut seen: Option<BTreeMap<PathBuf, Fingerprint>> = None;
+        let mut news = News::open();
         loop {
-            match scan(&self.root) {
+            let looked = match scan(&self.root, &mut news) {
+                Ok(found) => self.settled(found, &mut news).await,
+                Err(reason) => Err(reason),
+            };
+            match looked {
                 Err(reason) => {
                     let is_news = self.is_unreadable(reason);
                     let known = self.fall_back(clock::now());
@@ -89,31 +97,55 @@ impl Directory {
                         return;
                     }
                 }
-                Ok(found) if Some(&found) != seen.as_ref() || self.state.unreadable.is_some() => {
-                    let Ok(found) = self.settled(found).await else {
-                        continue;
-                    };
-                    let inputs = self.take(&found);
+                Ok(found) if self.is_due(&found, &news) => {
+                    let inputs = self.take(&found, &mut news);
                     if self.send(&engine, inputs).await.is_err() {
                         return;
                     }
-                    seen = Some(found);
                 }
                 Ok(_unchanged) => {}
             }
-            tokio::time::sleep(PERIOD).await;
+            news.wait(self.state.unreadable.is_none()).await;
         }
     }
 
-    /// Looks again until two looks see the same.
-    async fn settled(
-        &self,
-        mut found: BTreeMap<PathBuf, Fingerprint>,
-    ) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
+    fn is_due(&self, found: &Found, news: &News) -> bool {
+        let now = clock::now();
+        let is_other = |(path, fingerprint): (&PathBuf, &_)| {
+            self.is_other(path, fingerprint) && !news.is_half(path, now)
+        };
+        !self.state.is_complete
+            || self.state.unreadable.is_some()
+            || news.names_any()
+            || found.iter().any(is_other)
+            || self.files.keys().any(|path| !found.contains_key(path))
+    }
+
+    fn is_other(&self, path: &Path, fingerprint: &Fingerprint) -> bool {
+        self.files.get(path).and_then(File::fingerprint) != Some(*fingerprint)
+    }
+
+    /// Looks again until two looks see the same, if something changed of which it is not known that it is whole.
+    async fn settled(&self, mut found: Found, news: &mut News) -> Result<Found, String> {
+        let now = clock::now();
+        let is_swapped = |path: &PathBuf, fingerprint: &Fingerprint| {
+            let before = self.files.get(path).and_then(File::fingerprint);
+            self.state.is_complete && fingerprint.is_other_target(before)
+        };
+        let is_finished = |(path, fingerprint): (&PathBuf, &Fingerprint)| {
+            !self.is_other(path, fingerprint)
+                || news.is_whole(path)
+                || news.is_half(path, now)
+                || is_swapped(path, fingerprint)
+        };
+        if found.iter().all(is_finished) {
+            return Ok(found);
+        }
         // A folder that never rests is taken as it is: each file that is whole counts.
         for _ in 0..25 {
             tokio::time::sleep(STILL).await;
-            let again = scan(&self.root)?;
+            news.hear();
+            let again = scan(&self.root, news)?;
             if again == found {
                 break;
             }
@@ -179,19 +211,19 @@ impl Directory {
         }
     }
 
-    /// Reads what changed; returns the events that follow.
-    fn take(&mut self, found: &BTreeMap<PathBuf, Fingerprint>) -> Vec<Event> {
+    /// Reads what changed; returns the events that follow. What is being written is as it was before.
+    fn take(&mut self, found: &Found, news: &mut News) -> Vec<Event> {
         if let Some(known) = self.known.take() {
             // A file that cannot be taken now goes on saying what it said.
             self.recall(&known);
         }
         self.files.retain(|path, _| found.contains_key(path));
         for (path, fingerprint) in found {
-            let file = self.files.entry(path.clone()).or_default();
-            if file.is_other(*fingerprint) {
-                file.read(path, *fingerprint);
+            if self.is_other(path, fingerprint) || news.is_whole(path) {
+                self.read(path, *fingerprint, news);
             }
         }
+        news.was_taken();
         let merged = merge::merge(&self.files);
         let events = merge::events(&self.told, &merged.entities);
         self.told = merged.entities;
@@ -207,6 +239,16 @@ impl Directory {
         self.log(&merged.lines);
         self.keep();
         events
+    }
+
+    /// Reads the file, unless somebody is heard to write it until it was read: that is told when it is over.
+    fn read(&mut self, path: &Path, fingerprint: Fingerprint, news: &mut News) {
+        let octets = octets_of(path);
+        news.hear();
+        if !news.is_half(path, clock::now()) {
+            let file = self.files.entry(path.to_owned()).or_default();
+            file.take_octets(path, octets, fingerprint);
+        }
     }
 
     /// Says each thing once, as long as it stays the same.

@@ -260,8 +260,8 @@ pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &m
         distribution(&mut located)
     );
     println!("{report}");
-    // The folder is looked at five times a second, and has to be still for a moment.
-    assert!(told[TRIES / 2] < Duration::from_millis(700), "{report}");
+    // Were the folder looked at from time to time alone, it would have to be still for 40 ms as well.
+    assert!(told[TRIES / 2] < Duration::from_millis(250), "{report}");
     assert!(located[TRIES / 2] < Duration::from_millis(250), "{report}");
     Ok(())
 }

@@ -32,8 +32,9 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn is_other(&self, fingerprint: Fingerprint) -> bool {
-        self.fingerprint != Some(fingerprint)
+    /// How it looked when it was read.
+    pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
+        self.fingerprint
     }
 
     /// A file that was read in an earlier life. It is read again when it is there.
@@ -49,12 +50,12 @@ impl File {
         &self.texts
     }
 
-    /// Reads the file. Where it cannot be taken, what it said before stays; where it said nothing before, what can be read
+    /// Takes what was read. Where it cannot be taken, what it said before stays; where it said nothing before, what can be read
     /// of it counts, since to enforce nothing of it would be weaker. An object with an error is treated alike: an API
     /// server would have refused it and kept the one before.
-    pub(super) fn read(&mut self, path: &Path, fingerprint: Fingerprint) {
+    pub(super) fn take_octets(&mut self, path: &Path, octets: io::Result<Vec<u8>>, fingerprint: Fingerprint) {
         self.fingerprint = Some(fingerprint);
-        self.take_text(octets_of(path), &path.display().to_string());
+        self.take_text(octets, &path.display().to_string());
     }
 
     fn take_text(&mut self, octets: io::Result<Vec<u8>>, name: &str) {
@@ -117,7 +118,7 @@ impl File {
 }
 
 /// As much of a file as is looked at, and one octet by which it is seen that there is more.
-fn octets_of(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn octets_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut octets = Vec::new();
     let most = u64::try_from(manifest::MAX_BYTES + 1).map_err(io::Error::other)?;
     std::fs::File::open(path)?.take(most).read_to_end(&mut octets)?;

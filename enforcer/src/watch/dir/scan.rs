@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::is_manifest;
+use super::news::News;
 
 /// How deep folders are looked into: a link that leads to its own folder ends there.
 const DEEPEST: usize = 16;
@@ -17,22 +18,33 @@ pub(super) struct Fingerprint {
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
+    is_link: bool,
 }
 
 /// All manifest files below a folder. Names that begin with a dot are skipped: that is where a ConfigMap keeps
-/// the folders that its visible names link to.
-pub(super) fn scan(root: &Path) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
+/// the folders that its visible names link to. Each folder is listened to before it is listed.
+pub(super) fn scan(root: &Path, news: &mut News) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
     let mut found = BTreeMap::new();
-    look_into(root, DEEPEST, &mut found).map_err(|(path, error)| format!("{}: {error}", path.display()))?;
+    news.begin(root);
+    let looked = look_into(root, DEEPEST, news, &mut found);
+    news.end();
+    looked.map_err(|(path, error)| format!("{}: {error}", path.display()))?;
     Ok(found)
 }
 
 type Failure = (PathBuf, std::io::Error);
 
-fn look_into(folder: &Path, depth: usize, found: &mut BTreeMap<PathBuf, Fingerprint>) -> Result<(), Failure> {
+fn look_into(
+    folder: &Path,
+    depth: usize,
+    news: &mut News,
+    found: &mut BTreeMap<PathBuf, Fingerprint>,
+) -> Result<(), Failure> {
     let failed = |error| (folder.to_owned(), error);
+    news.watch(folder);
     for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
         let is_hidden = path
             .file_name()
             .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -43,9 +55,13 @@ fn look_into(folder: &Path, depth: usize, found: &mut BTreeMap<PathBuf, Fingerpr
             // Gone since it was listed, or a link to nothing: it says nothing.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err((path, error)),
-            Ok(there) if there.is_dir() && depth > 0 => look_into(&path, depth - 1, found)?,
+            Ok(there) if there.is_dir() && depth > 0 => {
+                let below = look_into(&path, depth - 1, news, found);
+                below.or_else(|failure| excuse_if_gone(failure, &path))?;
+            }
             Ok(there) if there.is_file() && is_manifest(&path) => {
-                found.insert(path, Fingerprint::of(&there));
+                let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+                found.insert(path, Fingerprint::of(&there, is_link));
             }
             Ok(_) => {}
         }
@@ -53,14 +69,28 @@ fn look_into(folder: &Path, depth: usize, found: &mut BTreeMap<PathBuf, Fingerpr
     Ok(())
 }
 
+/// A folder that went while it was looked into says nothing.
+fn excuse_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
+    let (path, error) = &failure;
+    let is_gone = error.kind() == std::io::ErrorKind::NotFound && path == folder;
+    if is_gone { Ok(()) } else { Err(failure) }
+}
+
 impl Fingerprint {
-    fn of(there: &std::fs::Metadata) -> Self {
+    /// Whether a link leads to another file than before: who swaps links has written what they lead to.
+    pub(super) fn is_other_target(self, before: Option<Self>) -> bool {
+        let is_same = |before: Self| (before.device, before.inode) == (self.device, self.inode);
+        self.is_link && !before.is_some_and(is_same)
+    }
+
+    fn of(there: &std::fs::Metadata, is_link: bool) -> Self {
         Self {
             device: there.dev(),
             inode: there.ino(),
             size: there.size(),
             modified: (there.mtime(), there.mtime_nsec()),
             changed: (there.ctime(), there.ctime_nsec()),
+            is_link,
         }
     }
 }
