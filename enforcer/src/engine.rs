@@ -89,6 +89,8 @@ pub struct Engine {
     /// Until the compiler knows the pods.
     remembered: Vec<Remembered>,
     keeping: Option<Keeping>,
+    /// What was asked since the last pass.
+    questions: Vec<Question>,
 }
 
 /// How far the start has come.
@@ -137,6 +139,7 @@ impl Engine {
             metrics: setup.metrics,
             remembered: setup.remembered,
             keeping: setup.keeper.map(Keeping::new),
+            questions: Vec::new(),
         }
     }
 
@@ -213,17 +216,23 @@ impl Engine {
             Input::LinksChanged => self.links_changed = true,
             Input::ChangedByOthers(by) => self.alert.raise(by, now),
             Input::SetResync(every) => self.set_resync(every, now),
-            Input::Ask(Question { what, answer }) => {
-                // Who asked may have stopped waiting.
-                drop(answer.send(self.answer(what)));
-            }
+            Input::Ask(question) => self.questions.push(question),
             Input::Meet(meetings) => self.meet(meetings),
             Input::Stop => {}
         }
     }
 
-    /// Follows up: applies, repairs, tells.
+    /// Follows up: applies, repairs, tells. Who asks is answered last, so that nobody hears that all is well while
+    /// something that came before the question is not in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
+        self.follow_up(now);
+        for Question { what, answer } in std::mem::take(&mut self.questions) {
+            // Who asked may have stopped waiting.
+            drop(answer.send(self.answer(what)));
+        }
+    }
+
+    fn follow_up(&mut self, now: Timestamp) {
         self.begin_when_ready(now);
         let Phase::Running(compiler) = &mut self.compiler else {
             return;

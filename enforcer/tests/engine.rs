@@ -8,7 +8,7 @@ use std::time::Duration;
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::none::NoVerdicts;
 use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictCounters};
-use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, SourceState, What};
+use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Report, Setup, SourceState, What};
 use egret_enforcer::metrics::Metrics;
 use egret_enforcer::state::{BootId, State, StateFile};
 use egret_policies::api::manifest;
@@ -562,6 +562,19 @@ fn what_the_kernel_refuses_is_told_as_failed_and_is_in_the_reasons() {
     assert_eq!(reasons(&mut engine), Vec::<String>::new());
 }
 
+#[test]
+fn nobody_hears_that_all_is_well_before_what_came_earlier_is_in_the_kernel() {
+    let kernel = InMemory::default();
+    let mut engine = engine(kernel.clone());
+    engine.take(cluster(POD), NOW);
+    engine.take(in_sync(), NOW);
+    let first = report(&mut engine);
+    assert_eq!((first.reasons, first.pods), (Vec::new(), 1));
+    let other = POD.replace("name: a", "name: b").replace("10.0.0.1", "10.0.0.2");
+    engine.take(cluster(&other), NOW);
+    assert_eq!(report(&mut engine).pods, 2);
+}
+
 /// A kernel that cannot be read at first.
 #[test]
 fn a_kernel_that_cannot_be_read_is_left_alone_until_it_can() {
@@ -625,6 +638,10 @@ impl Backend for UnreadableAtFirst {
 }
 
 fn reasons(engine: &mut Engine) -> Vec<String> {
+    report(engine).reasons
+}
+
+fn report(engine: &mut Engine) -> Report {
     let (answer, answered) = std::sync::mpsc::sync_channel(1);
     engine.take(
         Input::Ask(Question {
@@ -633,8 +650,9 @@ fn reasons(engine: &mut Engine) -> Vec<String> {
         }),
         NOW,
     );
-    match answered.recv().unwrap() {
-        Answer::Report(report) => report.reasons,
+    engine.pass(NOW);
+    match answered.try_recv().unwrap() {
+        Answer::Report(report) => *report,
         Answer::Page(page) => panic!("{page}"),
     }
 }
