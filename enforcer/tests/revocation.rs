@@ -10,7 +10,7 @@ use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::{Backend, Ended};
 use egret_enforcer::node::{Locate, Location};
-use egret_kernel::conntrack::{Conntrack, Filter};
+use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{Otherwise, PeerMatch, PortMatch, SetKind};
@@ -22,6 +22,7 @@ const POD: &str = "127.0.0.1";
 const STRANGER: &str = "127.0.0.2";
 const ONE: &str = "127.0.0.8";
 const OTHER: &str = "127.0.0.9";
+const LONG: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[test]
 fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_it_back() {
@@ -123,6 +124,45 @@ fn what_is_allowed_stays_and_what_is_allowed_again_is_judged_again() {
     });
 }
 
+#[test]
+fn in_one_pass_what_a_record_opened_goes_on_and_what_is_forbidden_ends() {
+    in_fresh_namespace(|| {
+        let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
+        let isolated = |rules| vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)];
+        let first = Change::new()
+            .set(
+                "names",
+                SetKind::Records,
+                &[(address(ONE), Some(NOW.after(LONG)))],
+            )
+            .set("peers", SetKind::Addresses, &[(address(OTHER), None)])
+            .set("clients", SetKind::Addresses, &[(address(STRANGER), None)])
+            .rules(pod(
+                "a",
+                &[POD],
+                isolated(vec![to("names"), to("peers")]),
+                isolated(vec![to("clients")]),
+            ));
+        let mut backend = begin(&first);
+        let _open = [datagram(POD, ONE), datagram(POD, OTHER), datagram(STRANGER, POD)];
+        let mut less = Change::new().members("peers", &[], &[address(OTHER)]).members(
+            "clients",
+            &[],
+            &[address(STRANGER)],
+        );
+        let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
+        less.0.reevaluate.extend(both);
+        assert_eq!(change(&mut backend, &less), 2);
+        assert_eq!(
+            [state(POD, ONE), state(POD, OTHER)],
+            [State::Allowed, State::Revoked]
+        );
+        let to_it = flow(STRANGER, POD).unwrap();
+        let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
+        assert!(marks.revoked(Direction::Ingress).is_in(to_it.mark));
+    });
+}
+
 fn begin(first: &Change) -> Netfilter {
     let mut backend = backend(Flavour::Nft, ThisHost);
     backend.adopt(NOW).unwrap();
@@ -166,19 +206,8 @@ enum State {
 
 /// The state of the only flow between these two, by its bits for egress.
 fn state(from: &str, to: &str) -> State {
-    let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
-    let flows = Conntrack::open()
-        .unwrap()
-        .dump(&Filter::from_source(from))
-        .unwrap();
-    let flows: Vec<_> = flows
-        .iter()
-        .filter(|flow| flow.original.destination == to && flow.original.protocol == 17)
-        .collect();
-    let flow = match flows.as_slice() {
-        [] => return State::Gone,
-        [flow] => flow,
-        [..] => panic!("{flows:?}"),
+    let Some(flow) = flow(from, to) else {
+        return State::Gone;
     };
     let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
     if marks.unmarked(Direction::Egress).is_in(flow.mark) {
@@ -190,6 +219,19 @@ fn state(from: &str, to: &str) -> State {
     } else {
         State::Allowed
     }
+}
+
+/// The only flow between these two.
+fn flow(from: &str, to: &str) -> Option<Flow> {
+    let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let flows = Conntrack::open()
+        .unwrap()
+        .dump(&Filter::from_source(from))
+        .unwrap();
+    let is_between = |flow: &Flow| flow.original.destination == to && flow.original.protocol == 17;
+    let mut flows: Vec<_> = flows.into_iter().filter(is_between).collect();
+    assert!(flows.len() < 2, "{flows:?}");
+    flows.pop()
 }
 
 /// What this host sends itself is the pod's.

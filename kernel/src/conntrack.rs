@@ -53,7 +53,7 @@ impl Status {
 /// Which flows to list; a field that says nothing does not restrict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
-    pub family: Family,
+    pub family: Option<Family>,
     /// Who began the flow.
     pub original_source: Option<IpAddr>,
     /// Who answers it, after translation: the pod behind a service address.
@@ -62,9 +62,17 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// All flows. The kernel walks its table once, which it does for each family too.
+    pub const ALL: Self = Self {
+        family: None,
+        original_source: None,
+        reply_source: None,
+        mark: None,
+    };
+
     pub fn family(family: Family) -> Self {
         Self {
-            family,
+            family: Some(family),
             original_source: None,
             reply_source: None,
             mark: None,
@@ -107,11 +115,23 @@ impl Conntrack {
     /// Lists flows. The kernel compares IPv4 addresses itself (since Linux 5.8), which is five times as fast as sending
     /// all; whatever it sends is compared here too.
     pub fn dump(&mut self, filter: &Filter) -> Result<Vec<Flow>, Error> {
-        let request = request("list of flows", COMMAND_GET, DUMP, filter.family);
+        let family = filter.family.map_or(UNSPECIFIED, Family::number);
+        let request = Request::netfilter("list of flows", SUBSYSTEM, COMMAND_GET, DUMP, family);
         let request = filtered(request, filter);
         self.socket.ask(&request, |answer| {
             Ok(Some(read_flow(answer)?).filter(|flow| filter.admits(flow)))
         })
+    }
+
+    /// How many flows there are; costs nothing.
+    pub fn count(&mut self) -> Result<u32, Error> {
+        let asked = "number of flows";
+        let request = Request::netfilter(asked, SUBSYSTEM, COMMAND_GET_STATS, 0, UNSPECIFIED);
+        let answers = self.socket.ask(&request, |answer| {
+            let (_, attributes) = answer.split::<4>()?;
+            Ok(attributes.be32(ENTRIES))
+        })?;
+        Ok(answers.into_iter().next().unwrap_or(u32::MAX))
     }
 
     /// Sets the bits under the mask and leaves the others; false if the flow is gone.
@@ -167,6 +187,7 @@ const SUBSYSTEM: u8 = 1;
 const COMMAND_NEW: u8 = 0;
 const COMMAND_GET: u8 = 1;
 const COMMAND_DELETE: u8 = 2;
+const COMMAND_GET_STATS: u8 = 5;
 const UNSPECIFIED: u8 = 0;
 
 const TUPLE_ORIGINAL: u16 = 1;
@@ -177,6 +198,8 @@ const CTA_MARK: u16 = 8;
 const ZONE: u16 = 18;
 const MARK_MASK: u16 = 21;
 const FILTER: u16 = 25;
+/// `CTA_STATS_GLOBAL_ENTRIES`, of the namespace of the socket.
+const ENTRIES: u16 = 1;
 
 fn request(asked: &'static str, command: u8, flags: u16, family: Family) -> Request {
     Request::netfilter(asked, SUBSYSTEM, command, flags, family.number())
@@ -194,7 +217,7 @@ fn with_mark(request: Request, mark: Mark) -> Request {
 /// that the kernel sends every flow *but* those asked for (seen on Linux 6.18).
 fn filtered(request: Request, filter: &Filter) -> Request {
     let by_kernel =
-        |source: Option<IpAddr>| source.filter(|source| filter.family == Family::V4 && source.is_ipv4());
+        |source: Option<IpAddr>| source.filter(|source| filter.family == Some(Family::V4) && source.is_ipv4());
     let original = by_kernel(filter.original_source);
     let reply = by_kernel(filter.reply_source);
     let request = with_source(with_source(request, TUPLE_ORIGINAL, original), TUPLE_REPLY, reply);

@@ -99,13 +99,14 @@ fn flows_are_listed_by_who_began_and_by_who_answers() {
         assert_eq!(dump(Filter::from_source(address("fd00::1"))), []);
         assert_eq!(
             dump(Filter {
-                family: Family::V6,
+                family: Some(Family::V6),
                 ..Filter::from_source(address(ALICE))
             }),
             []
         );
         assert_eq!(dump(Filter::family(Family::V4)), [1000, 1001]);
         assert_eq!(dump(Filter::family(Family::V6)), [1002]);
+        assert_eq!(dump(Filter::ALL), [1000, 1001, 1002]);
         let both = Filter {
             reply_source: Some(address(BOB)),
             ..Filter::from_source(address(ALICE))
@@ -118,6 +119,7 @@ fn flows_are_listed_by_who_began_and_by_who_answers() {
             }),
             []
         );
+        assert_eq!(conntrack.count().unwrap(), 3);
     });
 }
 

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_kernel::Family;
+use egret_kernel::conntrack::Conntrack;
 use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::{Family, netlink};
 use egret_policies::rules::{Batch, Direction, NodeRules, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -42,6 +43,7 @@ pub mod place;
 mod vigil;
 mod moving;
 mod lapsed;
+mod flows;
 mod revocation;
 mod aside;
 mod judge;
@@ -57,6 +59,7 @@ use generations::Generations;
 use bridges::{BridgeNetfilter, TurnedOn};
 use lookout::Lookout;
 use drift::Drift;
+use flows::Seen;
 use marks::{Generation, Marks};
 use names::PodChains;
 use place::JumpPlace;
@@ -274,11 +277,11 @@ impl Netfilter {
                     .insert("member_extra", u64::try_from(shrunk.len()).unwrap_or(u64::MAX));
             }
         }
-        self.program_and_carry(&before);
-        self.leave_the_other();
         let rules = self.pods.values().map(|local| &local.rules);
         self.revocations
             .start(rules, |rules| strangers.contains(&rules.pod));
+        self.program_and_carry(&before);
+        self.leave_the_other();
         self.sweep();
         self.look_out();
         self.standing(standing)
@@ -410,12 +413,29 @@ impl Netfilter {
     /// Programs the rules, and keeps open what only an expired record would end.
     fn program_and_carry(&mut self, before: &[(PodKey, PodMarks)]) {
         self.program();
-        for (pod, before) in before {
-            let Some(local) = self.pods.get(pod) else { continue };
-            let Some(after) = self.generations.marks(PodChains::of(pod)) else {
-                continue;
-            };
-            match lapsed::carry_over(&local.rules, &self.sets, before.egress, after.egress) {
+        if let Err(error) = self.carry_over(before) {
+            tracing::warn!(%error, "connections of expired records may end with the change of rules");
+        }
+    }
+
+    fn carry_over(&mut self, before: &[(PodKey, PodMarks)]) -> Result<(), netlink::Error> {
+        let carried = before.iter().filter_map(|(pod, before)| {
+            let rules = &self.pods.get(pod)?.rules;
+            let after = self.generations.marks(PodChains::of(pod))?;
+            lapsed::may_stand_between(rules, &self.sets).then_some((rules, before.egress, after.egress))
+        });
+        let carried: Vec<_> = carried.collect();
+        if carried.is_empty() {
+            return Ok(());
+        }
+        let mut conntrack = Conntrack::open()?;
+        let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
+        let mut ends = self.ends_in_question();
+        ends.extend(opened.map(|address| (Direction::Egress, *address)));
+        let mut seen = Seen::look(&mut conntrack, ends)?;
+        for (rules, old, new) in carried {
+            let pod = &rules.pod;
+            match lapsed::carry_over(&mut conntrack, &mut seen.flows, rules, &self.sets, old, new) {
                 Ok(0) => {}
                 Ok(flows) => {
                     tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
@@ -425,6 +445,8 @@ impl Netfilter {
                 }
             }
         }
+        self.revocations.seen = Some(seen);
+        Ok(())
     }
 
     /// After a restart: pods and directions whose rules or members are not those that the open connections were
@@ -664,9 +686,9 @@ impl Backend for Netfilter {
         });
         let stale = stale.collect();
         let before = self.renew(&stale);
+        self.revocations.ask(stale);
         self.program_and_carry(&before);
         self.leave_the_other();
-        self.revocations.ask(stale);
         self.revocations.look_again();
         self.sweep();
         self.look_out_anew();

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter};
 use egret_policies::rules::{Direction, PodRules};
 
@@ -104,14 +103,12 @@ impl Generations {
         let cleared = Conntrack::open().and_then(|mut conntrack| {
             for direction in Direction::ALL {
                 let mark = self.marks.mark(direction, generation);
-                for family in Family::BOTH {
-                    let bearing = Filter {
-                        mark: Some(mark),
-                        ..Filter::family(family)
-                    };
-                    for flow in conntrack.dump(&bearing)? {
-                        conntrack.set_mark(&flow, egret_kernel::Mark::new(0, mark.mask()))?;
-                    }
+                let bearing = Filter {
+                    mark: Some(mark),
+                    ..Filter::ALL
+                };
+                for flow in conntrack.dump(&bearing)? {
+                    conntrack.set_mark(&flow, egret_kernel::Mark::new(0, mark.mask()))?;
                 }
             }
             Ok(())

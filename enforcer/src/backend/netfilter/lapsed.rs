@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Detail, Filter, Flow};
+use egret_kernel::conntrack::{Conntrack, Detail, Flow};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{
     Action, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
@@ -14,40 +14,30 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::sets::Sets;
 
+/// Whether there are records that may have expired.
+pub(super) fn may_stand_between(rules: &PodRules, sets: &Sets) -> bool {
+    let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
+    !is_off(Switch::KeepLapsed) && rules.any(|rule| has_lapsed(rule, sets))
+}
+
 /// Carries a pod's flows over to its new mark where only an expired record stands between them and an Allow.
 /// Returns how many.
 pub(super) fn carry_over(
+    conntrack: &mut Conntrack,
+    flows: &mut [Flow],
     rules: &PodRules,
     sets: &Sets,
     old: Mark,
     new: Mark,
 ) -> Result<usize, netlink::Error> {
-    if is_off(Switch::KeepLapsed) {
-        return Ok(0);
-    }
-    if !rules
-        .egress
-        .tiers
-        .iter()
-        .flat_map(|tier| &tier.rules)
-        .any(|rule| has_lapsed(rule, sets))
-    {
-        return Ok(0);
-    }
-    let mut conntrack = Conntrack::open()?;
+    let is_own = |flow: &&mut Flow| old.is_in(flow.mark) && rules.addresses.contains(&flow.original.source);
     let mut carried = 0;
-    for address in &rules.addresses {
-        let opened_by = Filter {
-            mark: Some(old),
-            ..Filter::from_source(*address)
-        };
-        for flow in conntrack.dump(&opened_by)? {
-            let end = End::of(&flow);
-            if sets_with(&rules.egress).any(|id| sets.was_told(id, end.address))
-                && is_allowed(&rules.egress, &end, sets)
-            {
-                carried += usize::from(conntrack.set_mark(&flow, new)?);
-            }
+    for flow in flows.iter_mut().filter(is_own) {
+        let end = End::of(flow);
+        let was_told = sets_with(&rules.egress).any(|id| sets.was_told(id, end.address));
+        if was_told && is_allowed(&rules.egress, &end, sets) && conntrack.set_mark(flow, new)? {
+            flow.mark = flow.mark & !new.mask().get() | new.value();
+            carried += 1;
         }
     }
     Ok(carried)

@@ -15,6 +15,7 @@ use crate::metrics;
 impl Netfilter {
     /// Makes the tables hold what is wanted.
     pub(super) fn program(&mut self) {
+        self.revocations.forget_seen();
         self.want_chains(&BTreeSet::new());
         self.refused.clear();
         self.broken = None;

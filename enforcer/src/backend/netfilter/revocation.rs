@@ -15,11 +15,12 @@ use std::net::IpAddr;
 use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
-use egret_kernel::{Family, netlink};
+use egret_kernel::netlink;
 use egret_policies::rules::{Batch, Direction, PodRules, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
+use super::flows::{End, Seen};
 use super::judge::Judge;
 use super::marks::Marks;
 use super::names::PodChains;
@@ -42,6 +43,8 @@ pub(super) struct Revocations {
     revoked: Vec<Revoked>,
     /// The list is to be read from the kernel.
     recall: bool,
+    /// The flows as they were when the rules in force had been written. What was opened later was judged by these.
+    pub(super) seen: Option<Seen>,
     /// Sockets stay: what is known may not be whole yet.
     spare_sockets: bool,
     said: BTreeSet<String>,
@@ -126,6 +129,11 @@ impl Revocations {
         self.recall |= !self.revoked.is_empty();
     }
 
+    /// Rules are about to be written: flows of before may be opened until then.
+    pub(super) fn forget_seen(&mut self) {
+        self.seen = None;
+    }
+
     fn has_work(&self) -> bool {
         let has_moved = !self.moved.pods.is_empty() || !self.moved.sets.is_empty();
         has_moved || self.recall || !self.asked.is_empty() || !self.left.is_empty() || !self.taken.is_empty()
@@ -147,21 +155,22 @@ const MOST_SAID: usize = 16;
 impl Netfilter {
     /// Ends what the batches so far forbid. What cannot be done now is done the next time.
     pub(super) fn revoke(&mut self) -> Ended {
+        let seen = self.revocations.seen.take();
         if !self.revocations.has_work() || self.broken.is_some() || is_off(Switch::Revoke) {
             return Ended::default();
         }
-        self.try_to_revoke().unwrap_or_else(|error| {
+        self.try_to_revoke(seen).unwrap_or_else(|error| {
             tracing::warn!(%error, "connections that are forbidden by now may go on until it is tried again");
             Ended::default()
         })
     }
 
-    fn try_to_revoke(&mut self) -> Result<Ended, netlink::Error> {
+    fn try_to_revoke(&mut self, seen: Option<Seen>) -> Result<Ended, netlink::Error> {
         let mut conntrack = Conntrack::open()?;
         let own_node = Links::open()?.addresses()?;
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
         self.recall(&mut conntrack)?;
-        let forbidden = self.forbidden(&mut conntrack, &own_node)?;
+        let forbidden = self.forbidden(&mut conntrack, seen, &own_node)?;
         self.forgive(&mut conntrack, &own_node)?;
         let mut ended = Ended::default();
         for (fate, one) in &forbidden {
@@ -191,14 +200,12 @@ impl Netfilter {
         }
         let mut revoked = Vec::new();
         for direction in Direction::ALL {
-            for family in Family::BOTH {
-                let filter = Filter {
-                    mark: Some(self.settings.marks.revoked(direction)),
-                    ..Filter::family(family)
-                };
-                let flows = conntrack.dump(&filter)?.into_iter();
-                revoked.extend(flows.map(|flow| Revoked { direction, flow }));
-            }
+            let filter = Filter {
+                mark: Some(self.settings.marks.revoked(direction)),
+                ..Filter::ALL
+            };
+            let flows = conntrack.dump(&filter)?.into_iter();
+            revoked.extend(flows.map(|flow| Revoked { direction, flow }));
         }
         self.revocations.moved.pods.extend(self.pods.keys().cloned());
         self.revocations.revoked = revoked;
@@ -210,23 +217,20 @@ impl Netfilter {
     fn forbidden(
         &self,
         conntrack: &mut Conntrack,
+        seen: Option<Seen>,
         own_node: &BTreeSet<IpAddr>,
     ) -> Result<Vec<(Fate, Revoked)>, netlink::Error> {
-        let Revocations {
-            asked, left, taken, ..
-        } = &self.revocations;
-        let in_force = asked.iter().filter(|(pod, _)| !self.refused.contains_key(pod));
-        let addresses = in_force
-            .filter_map(|(pod, _)| self.pods.get(pod))
-            .flat_map(|local| &local.rules.addresses);
-        let addresses: BTreeSet<IpAddr> = addresses.chain(left).chain(taken).copied().collect();
+        let ends = self.ends_in_question();
+        // What has a new pod by now may be that pod's own by now.
+        let seen = seen.filter(|seen| seen.has(&ends) && self.revocations.taken.is_empty());
+        let seen = seen.map_or_else(|| Seen::look(conntrack, ends), Ok)?;
         let owners = self.owners();
         let judge = Judge {
             sets: &self.sets,
             own_node,
         };
         let mut forbidden = Vec::new();
-        for flow in flows_at(conntrack, &addresses)? {
+        for flow in seen.flows {
             let fates = Direction::ALL.map(|direction| {
                 let owner = owners.get(&pods_end(direction, &flow)).copied();
                 (self.fate(direction, &flow, owner, judge), direction)
@@ -243,6 +247,22 @@ impl Netfilter {
             }
         }
         Ok(forbidden)
+    }
+
+    /// Where flows are that may have to end.
+    pub(super) fn ends_in_question(&self) -> BTreeSet<End> {
+        let Revocations {
+            asked, left, taken, ..
+        } = &self.revocations;
+        let in_force = asked.iter().filter(|(pod, _)| !self.refused.contains_key(pod));
+        let asked = in_force.flat_map(|(pod, direction)| {
+            let local = self.pods.get(pod).into_iter();
+            let addresses = local.flat_map(|local| &local.rules.addresses);
+            addresses.map(|address| (*direction, *address))
+        });
+        let whoever = left.iter().chain(taken);
+        let whoever = whoever.flat_map(|address| Direction::ALL.map(|direction| (direction, *address)));
+        asked.chain(whoever).collect()
     }
 
     /// What becomes of a flow for the sake of the pod at one of its ends.
@@ -383,31 +403,4 @@ fn pods_end(direction: Direction, flow: &Flow) -> IpAddr {
         Direction::Egress => flow.original.source,
         Direction::Ingress => flow.reply.source,
     }
-}
-
-/// All flows that these addresses open or answer. The kernel looks through all its flows for each question, and sends
-/// them all where the question is about IPv6; so many are asked for at once.
-fn flows_at(conntrack: &mut Conntrack, addresses: &BTreeSet<IpAddr>) -> Result<Vec<Flow>, netlink::Error> {
-    const FEW: usize = 2;
-    let mut found: BTreeMap<(u16, Tuple), Flow> = BTreeMap::new();
-    for family in Family::BOTH {
-        let of_family: Vec<IpAddr> = addresses
-            .iter()
-            .copied()
-            .filter(|address| Family::of(*address) == family)
-            .collect();
-        let filters: Vec<Filter> = match (family, of_family.len()) {
-            (_, 0) => Vec::new(),
-            (Family::V4, 1..=FEW) => of_family
-                .iter()
-                .flat_map(|address| [Filter::from_source(*address), Filter::answered_by(*address)])
-                .collect(),
-            (Family::V4 | Family::V6, _) => vec![Filter::family(family)],
-        };
-        for filter in filters {
-            let flows = conntrack.dump(&filter)?.into_iter();
-            found.extend(flows.map(|flow| ((flow.zone, flow.original), flow)));
-        }
-    }
-    Ok(found.into_values().collect())
 }

@@ -1,0 +1,108 @@
+//! The flows that are open at pods' addresses. For each question the kernel walks its table of flows, which is that of the whole
+//! machine and has a quarter of a million places (`ctnetlink_dump_table`), however few flows there are. So it is asked
+//! as rarely as can be, and what was seen is used for all that follows from the same rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
+use egret_kernel::{Family, netlink};
+use egret_policies::rules::Direction;
+
+/// Flows that a pod with this address opened, or that were opened to it.
+pub(super) type End = (Direction, IpAddr);
+
+/// Flows as they were at one moment.
+#[derive(Debug)]
+pub(super) struct Seen {
+    ends: BTreeSet<End>,
+    pub(super) flows: Vec<Flow>,
+}
+
+impl Seen {
+    /// Asks the kernel for all flows with these ends; others may be among them.
+    pub(super) fn look(conntrack: &mut Conntrack, ends: BTreeSet<End>) -> Result<Self, netlink::Error> {
+        let mut filters = questions(&ends);
+        if filters.len() > 1 && (is_whole(&filters) || conntrack.count()? <= FEW_FLOWS) {
+            filters = vec![Filter::ALL];
+        }
+        let mut found: BTreeMap<(u16, Tuple), Flow> = BTreeMap::new();
+        for filter in filters {
+            let flows = conntrack.dump(&filter)?.into_iter();
+            found.extend(flows.map(|flow| ((flow.zone, flow.original), flow)));
+        }
+        let flows = found.into_values().collect();
+        Ok(Self { ends, flows })
+    }
+
+    /// Whether all flows with these ends are among them.
+    pub(super) fn has(&self, ends: &BTreeSet<End>) -> bool {
+        self.ends.is_superset(ends)
+    }
+}
+
+/// To be told of so many takes about as long as to walk an empty table once more.
+const FEW_FLOWS: u32 = 1 << 13;
+
+/// What is to be asked about these ends. Of IPv6 the kernel tells all in any case.
+fn questions(ends: &BTreeSet<End>) -> Vec<Filter> {
+    const FEW: usize = 2;
+    let of = |family| {
+        ends.iter()
+            .filter(move |(_, address)| Family::of(*address) == family)
+    };
+    let mut filters: Vec<Filter> = match of(Family::V4).count() {
+        0..=FEW => of(Family::V4).map(|end| question(*end)).collect(),
+        _ => vec![Filter::family(Family::V4)],
+    };
+    filters.extend(of(Family::V6).next().map(|_| Filter::family(Family::V6)));
+    filters
+}
+
+fn question((direction, address): End) -> Filter {
+    match direction {
+        Direction::Egress => Filter::from_source(address),
+        Direction::Ingress => Filter::answered_by(address),
+    }
+}
+
+/// Whether they ask about everything together.
+fn is_whole(filters: &[Filter]) -> bool {
+    Family::BOTH
+        .into_iter()
+        .all(|family| filters.contains(&Filter::family(family)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(number: u8, family: Family) -> BTreeSet<End> {
+        let address = |last: u8| match family {
+            Family::V4 => IpAddr::from([10, 0, 0, last]),
+            Family::V6 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)]),
+        };
+        (1..=number)
+            .flat_map(|last| Direction::ALL.map(|direction| (direction, address(last))))
+            .collect()
+    }
+
+    #[test]
+    fn the_kernel_is_asked_at_most_three_times_and_once_where_all_are_wanted() {
+        let (few, many) = (ends(1, Family::V4), ends(2, Family::V4));
+        let six = ends(1, Family::V6);
+        let both = |one: &BTreeSet<End>, other: &BTreeSet<End>| one.union(other).copied().collect();
+        let rows: [(BTreeSet<End>, usize, bool); 6] = [
+            (BTreeSet::new(), 0, false),
+            (few.clone(), 2, false),
+            (many.clone(), 1, false),
+            (six.clone(), 1, false),
+            (both(&few, &six), 3, false),
+            (both(&many, &six), 2, true),
+        ];
+        for (ends, number, whole) in rows {
+            let asked = questions(&ends);
+            assert_eq!((asked.len(), is_whole(&asked)), (number, whole), "{ends:?}");
+        }
+    }
+}
