@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Interface, Links, Route};
+use egret_kernel::links::{Attachment, Interface, Links, Route};
 use egret_kernel::netlink;
 
 use cables::Cables;
@@ -53,6 +53,8 @@ pub struct Location {
     pub is_bridge: bool,
     /// The port of the bridge that the pod is behind, where iptables is told by which port a packet came.
     pub port: Option<InterfaceName>,
+    /// The cable by which it is found: another one may be another pod's, whatever it is called. None where it is found by none.
+    pub cable: Option<Attachment>,
 }
 
 /// This node, by its routing tables.
@@ -97,11 +99,13 @@ impl Node {
             .map_err(|error| error.to_string())?;
         let interface = named.ok_or_else(|| format!("the interface of {address} has gone"))?;
         let is_bridge = interface.kind.as_deref() == Some("bridge");
+        let cable = Attachment::to_cable(&interface);
         let interface = InterfaceName::new(interface.name).map_err(|error| error.to_string())?;
         Ok(Location {
             interface,
             is_bridge,
             port: None,
+            cable,
         })
     }
 

@@ -147,7 +147,27 @@ impl World {
         self.place(seat, spec)
     }
 
-    fn place(&mut self, PodSeat(number): PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
+    /// Puts another pod in the place of one that goes, and says neither: the manifests are as they were until a pod is
+    /// announced, added or removed.
+    ///
+    /// # Panics
+    /// When no pod has this name.
+    #[track_caller]
+    pub fn succeed_unsaid(&mut self, name: &str, spec: PodSpec) -> Result<&Pod, WorldError> {
+        let number = self.find(name).number();
+        let cable = self.find(name).interface().to_owned();
+        self.pods.retain(|pod| pod.name() != name);
+        self.node.netns().ip(&format!("link delete {cable}\n"))?;
+        self.create(PodSeat(number), spec)
+    }
+
+    fn place(&mut self, seat: PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
+        self.create(seat, spec)?;
+        self.manifests.describe(self.pods.iter().map(Arc::as_ref))?;
+        Ok(self.pods.last().expect("one was just pushed"))
+    }
+
+    fn create(&mut self, PodSeat(number): PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
         self.made += 1;
         let pod = Pod::create(
             &self.name,
@@ -158,7 +178,6 @@ impl World {
             self.servers.clone(),
         )?;
         self.pods.push(Arc::new(pod));
-        self.manifests.describe(self.pods.iter().map(Arc::as_ref))?;
         Ok(self.pods.last().expect("one was just pushed"))
     }
 

@@ -110,6 +110,8 @@ switches! {
     PassErrors = "pass-errors",
     /// A pod that is not known yet is closed.
     CloseUnknown = "close-unknown",
+    /// What is behind another cable than a pod was is another pod, until the source had its time.
+    SuspectCables = "suspect-cables",
     /// Neighbour discovery passes, whatever is denied.
     PassNeighbours = "pass-neighbours",
     /// What others do to rules and sets is noticed at once.

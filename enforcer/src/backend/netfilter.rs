@@ -40,6 +40,7 @@ mod wanted;
 mod drift;
 pub mod neighbours;
 pub mod place;
+mod elsewhere;
 mod vigil;
 mod moving;
 mod lapsed;
@@ -59,6 +60,7 @@ use generations::Generations;
 use bridges::{BridgeNetfilter, TurnedOn};
 use lookout::Lookout;
 use drift::Drift;
+use elsewhere::Home;
 use flows::Seen;
 use marks::{Generation, Marks};
 use names::PodChains;
@@ -155,6 +157,7 @@ enum Phase {
 struct Local {
     rules: PodRules,
     place: Result<Vec<Location>, String>,
+    home: Home,
     /// From what its chains in the tables are; none where they are to be rendered in any case.
     rendered: Option<Rendered>,
 }
@@ -347,11 +350,19 @@ impl Netfilter {
         self.locate.look_again();
         for rules in replaced {
             let place = self.locate.locate(&rules.addresses);
+            let is_same = |before: &&Local| {
+                before.rules.addresses == rules.addresses
+                    && !revocation::is_another_run(&before.rules, rules)
+            };
+            let before = self.pods.get(&rules.pod).filter(is_same);
+            let mut home = before.map(|before| before.home.clone()).unwrap_or_default();
+            home.look(&place);
             self.pods.insert(
                 rules.pod.clone(),
                 Local {
                     rules: rules.clone(),
                     place,
+                    home,
                     rendered: None,
                 },
             );
@@ -364,7 +375,7 @@ impl Netfilter {
         let mut moved = false;
         for local in self.pods.values_mut() {
             let place = self.locate.locate(&local.rules.addresses);
-            moved |= local.place != place;
+            moved |= local.home.look(&place) || local.place != place;
             local.place = place;
         }
         moved
@@ -552,6 +563,9 @@ impl Netfilter {
         for (pod, local) in &self.pods {
             if let Err(reason) = &local.place {
                 pending.insert(pod.clone(), Pending::Unattached(reason.clone()));
+            } else if local.home.is_elsewhere() {
+                let reason = "its address leads to another cable than before, which may be another pod's: that is closed";
+                pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
             }
             let mut named = local.rules.egress.sets().chain(local.rules.ingress.sets());
             let failed = named.find_map(|id| failed.get(&id));
@@ -655,7 +669,10 @@ impl Backend for Netfilter {
 
     fn look(&mut self, now: Timestamp) -> Option<String> {
         match self.phase {
-            Phase::InForce => self.look_around(now),
+            Phase::InForce => {
+                self.settle_elsewhere(now);
+                self.look_around(now)
+            }
             Phase::Adopting { .. } => None,
         }
     }
@@ -702,7 +719,7 @@ impl Backend for Netfilter {
     fn pod_behind(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
         let is_behind = |local: &Local| {
             let mut places = local.place.iter().flatten();
-            places.any(|place| place.interface.as_str() == interface)
+            !local.home.is_elsewhere() && places.any(|place| place.interface.as_str() == interface)
         };
         let mut there: Vec<_> = self.pods.iter().filter(|(_, local)| is_behind(local)).collect();
         if there.len() > 1 {
@@ -774,6 +791,7 @@ impl Location {
             interface,
             is_bridge: false,
             port: None,
+            cable: None,
         }
     }
 }

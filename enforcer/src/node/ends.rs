@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use egret_kernel::bridges::Bridges;
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::Interface;
+use egret_kernel::links::{Attachment, Interface};
 use egret_shared::switch::{Switch, is_off};
 
 use super::cables::Cables;
@@ -45,15 +45,26 @@ fn ends(cables: &mut Cables, found: Vec<Location>, addresses: &[IpAddr]) -> Resu
             .into_iter()
             .flat_map(|number| cables.ends_of(number))
             .collect();
-        let port = ends.iter().find(|end| is_told && end.master == own);
-        let port = port.and_then(|port| name(port));
+        let plugged = ends.iter().find(|end| location.is_bridge && end.master == own);
+        let port = plugged.filter(|_| is_told).and_then(|port| name(port));
+        let cable = location
+            .cable
+            .or_else(|| plugged.and_then(|port| Attachment::to_cable(port)));
         let others = ends
             .iter()
             .filter(|end| Some(end.index) != own && end.master.is_none() && !is_off(Switch::FollowCables))
-            .filter_map(|end| name(end))
-            .map(Location::own);
+            .filter_map(|end| {
+                Some(Location {
+                    cable: Attachment::to_cable(end),
+                    ..Location::own(name(end)?)
+                })
+            });
         all.extend(others);
-        all.push(Location { port, ..location });
+        all.push(Location {
+            port,
+            cable,
+            ..location
+        });
     }
     all.sort();
     all.dedup();

@@ -140,6 +140,9 @@ macro_rules! with_every_scenario {
             apiserver: an_answer_from_another_address_is_the_own_nodes_or_nobodys without Isolate;
             reuse: a_pod_at_a_used_address_inherits_no_connection without Revoke;
             reuse: a_pod_at_a_used_address_was_told_nothing without PerPodRecords;
+            reuse: what_dnsd_told_is_told_again_to_the_same_pod_alone without ForgetPredecessor;
+            reuse: the_next_pod_at_an_address_is_told_for_itself without ForgetPredecessor;
+            reuse: another_cable_is_another_pods_before_the_source_says_so without SuspectCables;
             reuse: what_was_open_before_the_first_start_is_judged without Revoke;
             interfaces: a_second_cable_of_a_pod_is_judged_as_the_first without FollowCables;
             interfaces: a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node without GuardInside;

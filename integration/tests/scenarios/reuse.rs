@@ -11,7 +11,9 @@ use egret_integration::{
     Daemon, Family, Lookup, Pod, PodSpec, ProxyMode, RecordType, Records, Service, World,
 };
 
-use super::stage::{MOMENT, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
+use super::stage::{
+    MOMENT, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, patient_question, within,
+};
 
 /// Pods may open what they like. To some of them the neighbour may, and to the others nobody.
 const CLOSED: &str = "apiVersion: networking.k8s.io/v1
@@ -120,8 +122,7 @@ fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new
     Ok(())
 }
 
-/// OPEN-4: what one was told opens nothing to the next. (Not where the enforcer was away meanwhile: what
-/// dnsd tells again then is told by address.)
+/// OPEN-4: what one was told opens nothing to the next.
 pub(super) fn a_pod_at_a_used_address_was_told_nothing(world: &mut World) -> Told {
     let setting = Setting::of(only_names(&["api.example.test"]));
     let Stage {
@@ -147,13 +148,91 @@ pub(super) fn a_pod_at_a_used_address_was_told_nothing(world: &mut World) -> Tol
     let seat = world.remove("client")?;
     world.add_at(seat, PodSpec::new("next"))?;
     eventually("its rules are there", || is_known(world, world.pod("next")));
-    // Until the source says that the address is another pod's, it is the old one's, wherever it leads.
     eventually("it is told nothing", || {
         let held = world.node().holdings().unwrap();
         !held.holds(world.pod("next"), server.ip())
     });
     let outcome = world.pod("next").connect_tcp(server, QUICK);
     assert!(!outcome.is_connected(), "{outcome:?}");
+    Ok(())
+}
+
+/// OPEN-4: while the enforcer is away a pod takes the address of another. What dnsd tells again then is told of who is still
+/// there, and the next one is told for itself when it asks, though the answer is in the cache.
+pub(super) fn what_dnsd_told_is_told_again_to_the_same_pod_alone(world: &mut World) -> Told {
+    let setting = Setting::of(only_names(&[NAME]))
+        .and_pod("stays")
+        .dnsd(&["--stall-deadline", "20ms"]);
+    let Stage {
+        dnsd: _dnsd,
+        mut enforcer,
+        ..
+    } = setting.play(world)?;
+    world.upstream().set(NAME, Records::addresses([SERVER]));
+    ask(world, "client");
+    assert!(reaches(world, "client"));
+    enforcer.kill()?;
+    ask(world, "stays");
+    let seat = world.remove("client")?;
+    world.add_at(seat, PodSpec::new("next"))?;
+    enforcer.restart()?;
+    enforcer.wait_until_ready()?;
+    eventually("all is told again", || is_told(world, "stays"));
+    eventually("its rules are there", || is_known(world, world.pod("next")));
+    assert!(!reaches(world, "next"), "it did not ask");
+    assert!(reaches(world, "stays"));
+    ask(world, "next");
+    within(SOON, "it is told for itself", || is_told(world, "next"));
+    assert!(reaches(world, "next"));
+    Ok(())
+}
+
+/// OPEN-4: what dnsd told to one pod it did not tell to the next one at its address, also under the same name: that one is told
+/// when it asks, and its answer is held, though it comes from the cache.
+pub(super) fn the_next_pod_at_an_address_is_told_for_itself(world: &mut World) -> Told {
+    let Stage {
+        dnsd: _dnsd,
+        enforcer: _enforcer,
+        ..
+    } = Setting::of(only_names(&[NAME])).patient().play(world)?;
+    world.upstream().set(NAME, Records::addresses([SERVER]));
+    ask(world, "client");
+    assert!(reaches(world, "client"));
+    let mut last = "client";
+    for next in ["web-0", "web-0"] {
+        let seat = world.remove(last)?;
+        world.add_at(seat, PodSpec::new(next))?;
+        eventually("its rules are there", || is_known(world, world.pod(next)));
+        assert!(!reaches(world, next), "it did not ask");
+        ask(world, next);
+        assert!(reaches(world, next));
+        last = next;
+    }
+    Ok(())
+}
+
+/// OPEN-4: an address leads to another cable, and the source does not say yet that its pod is gone. What is behind the cable has
+/// nothing of the one before, and is closed.
+pub(super) fn another_cable_is_another_pods_before_the_source_says_so(world: &mut World) -> Told {
+    let Stage {
+        dnsd: _dnsd,
+        enforcer: _enforcer,
+        ..
+    } = Setting::of(only_names(&[NAME])).patient().play(world)?;
+    world.upstream().set(NAME, Records::addresses([SERVER]));
+    ask(world, "client");
+    assert!(reaches(world, "client"));
+    let old = world.pod("client").interface().to_owned();
+    world.succeed_unsaid("client", PodSpec::new("next").unannounced())?;
+    eventually("the new cable is seen", || {
+        is_in_rules(world, world.pod("next").interface()) && !is_in_rules(world, &old)
+    });
+    assert!(!reaches(world, "next"), "nobody knows it");
+    world.announce("next")?;
+    eventually("its rules are there", || is_known(world, world.pod("next")));
+    assert!(!reaches(world, "next"), "it did not ask");
+    ask(world, "next");
+    assert!(reaches(world, "next"));
     Ok(())
 }
 
@@ -188,6 +267,27 @@ spec:
     assert!(!dropped.hears(), "it is asked for in vain");
     drop(stage);
     Ok(())
+}
+
+/// What pods are told here, and the server that it opens.
+const NAME: &str = "api.example.test";
+const SERVER: &str = "203.0.113.7";
+
+#[track_caller]
+fn ask(world: &World, pod: &str) {
+    let reply = world.pod(pod).look_up(&patient_question(NAME));
+    assert!(reply.is_ok(), "{pod}: {reply:?}");
+}
+
+#[track_caller]
+fn reaches(world: &World, pod: &str) -> bool {
+    let server = SocketAddr::new(ip(SERVER), 7);
+    world.pod(pod).connect_tcp(server, QUICK).is_connected()
+}
+
+fn is_told(world: &World, pod: &str) -> bool {
+    let held = world.node().holdings().expect("the kernel can be asked");
+    held.holds(world.pod(pod), ip(SERVER))
 }
 
 /// A UDP socket of a pod, and a server that pushes to whoever asked once.
@@ -240,18 +340,29 @@ fn listen(pod: &Pod) -> io::Result<[Listener; 2]> {
     ])
 }
 
+/// Whether it is judged by rules of its own.
 fn is_known(world: &World, pod: &Pod) -> bool {
-    is_in_rules(world, pod.interface())
+    lines_about(world, pod.interface())
+        .iter()
+        .any(|line| !line.contains("EGRET-UNKNOWN"))
 }
 
 fn is_in_rules(world: &World, interface: &str) -> bool {
+    !lines_about(world, interface).is_empty()
+}
+
+fn lines_about(world: &World, interface: &str) -> Vec<String> {
     let word = format!(" {interface} ");
-    [Family::V4, Family::V6].into_iter().any(|family| {
+    let listed = |family| {
         // The listing fails while rules change: a set that it names may be gone before it asks for the name.
         let listings = std::iter::repeat_with(|| world.node().iptables_save(family));
         let listing = listings.take(10).find_map(Result::ok);
-        listing
-            .expect("rules are listed in one of ten times")
-            .contains(&word)
-    })
+        listing.expect("rules are listed in one of ten times")
+    };
+    let listings = [Family::V4, Family::V6].map(listed);
+    let lines = listings.iter().flat_map(|listing| listing.lines());
+    lines
+        .filter(|line| line.contains(&word))
+        .map(str::to_owned)
+        .collect()
 }

@@ -10,7 +10,7 @@ use crate::Family;
 use crate::netlink::{Answer, Error, Malformed, Request};
 
 /// What an address is attached to at one moment: to be compared within a process, and with nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attachment(u64);
 
 impl Attachment {

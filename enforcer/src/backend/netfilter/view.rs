@@ -72,7 +72,10 @@ impl Netfilter {
             .into_iter()
             .filter_map(|set| Some((set, self.sets.content(set)?)))
             .collect();
-        let watched = self.pods.iter().filter(|(_, local)| local.place.is_ok());
+        let watched = self
+            .pods
+            .iter()
+            .filter(|(_, local)| local.place.is_ok() && !local.home.is_elsewhere());
         let watched = watched.map(|(pod, local)| {
             let watched = Watched {
                 addresses: local.rules.addresses.clone(),

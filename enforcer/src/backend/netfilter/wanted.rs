@@ -26,8 +26,9 @@ impl Netfilter {
     pub(super) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
         let sets = self.sets.available();
         let stale = self.stale_chains();
+        let without = without | &self.elsewhere();
         let attached = self.attached(|pod| !without.contains(pod));
-        let closed = self.closed(without);
+        let closed = self.closed(&without);
         let exposed = self.node_rules.as_ref().map(|_| Exposed {
             unmarked: self.settings.marks.unmarked(Direction::Egress),
             by_ipvs: dispatch::has_ipvs(),
