@@ -58,6 +58,8 @@ pub struct Fixed {
     pub state: Option<PathBuf>,
     /// The file that keeps what the source said last; none to keep nothing.
     pub state_objects: Option<PathBuf>,
+    /// The folder for the report of the node's addresses; none to report nothing.
+    pub report_dir: Option<PathBuf>,
     /// For the compiler; the node's name is in it.
     pub compiler: Settings,
     /// Which iptables; none to find out.
@@ -155,6 +157,7 @@ impl Config {
             ("admin", mine.admin != theirs.admin),
             ("state", mine.state != theirs.state),
             ("stateObjects", mine.state_objects != theirs.state_objects),
+            ("reportDir", mine.report_dir != theirs.report_dir),
             ("node", mine.compiler.node != theirs.compiler.node),
             (
                 "enforcement",
@@ -208,6 +211,7 @@ impl Written {
                 range: "at most 4096",
             });
         }
+        let report_dir = self.report_dir(&compiler.node)?;
         let (egress, ingress) = (
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
@@ -228,6 +232,7 @@ impl Written {
                     .filter(|path| !path.as_os_str().is_empty()),
                 state_objects: Some(self.state_objects.unwrap_or_else(|| DEFAULT_OBJECTS.into()))
                     .filter(|path| !path.as_os_str().is_empty()),
+                report_dir,
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
                 marks: Marks::new(egress, ingress)?,
@@ -265,6 +270,20 @@ impl Written {
                 Enforce::Audit => Enforcement::Audited,
             },
         })
+    }
+
+    /// The name of the node becomes that of a file.
+    fn report_dir(&self, node: &NodeScope) -> Result<Option<PathBuf>, Invalid> {
+        let written = self.report_dir.clone();
+        let wanted = written.filter(|path| !path.as_os_str().is_empty());
+        match node {
+            NodeScope::One(name) if wanted.is_some() && !is_name_of_node(name) => Err(Invalid::Range {
+                field: "node",
+                value: name.to_string(),
+                range: "with reportDir, a name as Nodes have it (a-z, 0-9, - and ., at most 240 characters)",
+            }),
+            NodeScope::One(_) | NodeScope::All => Ok(wanted),
+        }
     }
 
     fn unknown(&self) -> UnknownPods {
@@ -360,6 +379,18 @@ impl Written {
     }
 }
 
+/// RFC 1123, as the API server asks of Nodes; the file's name must fit, too.
+fn is_name_of_node(name: &str) -> bool {
+    let is_end = |octet: &u8| octet.is_ascii_lowercase() || octet.is_ascii_digit();
+    let octets = name.as_bytes();
+    octets.len() <= 240
+        && octets
+            .iter()
+            .all(|octet| is_end(octet) || matches!(octet, b'-' | b'.'))
+        && octets.first().is_some_and(is_end)
+        && octets.last().is_some_and(is_end)
+}
+
 fn at_least(
     field: &'static str,
     written: Option<usize>,
@@ -436,6 +467,22 @@ mod tests {
             super::tests::config(&arguments).unwrap().fixed.state_objects,
             None
         );
+    }
+
+    #[test]
+    fn the_nodes_addresses_are_reported_where_that_is_written_and_the_name_is_a_nodes() {
+        let report = |node: &str, folder: &str| {
+            let arguments = ["--source", "dir:/m", "--node", node, "--report-dir", folder];
+            config(&arguments).map(|config| config.fixed.report_dir)
+        };
+        assert_eq!(report("n-1.example", "/r").unwrap(), Some(PathBuf::from("/r")));
+        assert_eq!(report("../n", "").unwrap(), None);
+        for wrong in ["../n", "a/b", "N", ".n", "n\n"] {
+            assert!(
+                matches!(report(wrong, "/r"), Err(Invalid::Range { field: "node", .. })),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

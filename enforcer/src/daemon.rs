@@ -30,6 +30,7 @@ use egret_enforcer::metrics::{BUCKETS, Metrics};
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
 use egret_enforcer::node::others::OthersNews;
+use egret_enforcer::report::Reporter;
 use egret_enforcer::state::{ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
 
@@ -105,6 +106,7 @@ impl Daemon {
         if config.fixed.backend == BackendKind::Netfilter {
             hear_others(inputs.clone())?;
         }
+        report_addresses(&config.fixed)?;
         let events = tell_events(&config.fixed, denials, inputs.clone())?;
         tracing::info!(backend = name, link = %config.fixed.link.display(), admin = %config.fixed.admin, %instance, "listening");
         Ok(Self {
@@ -310,6 +312,16 @@ fn hear(mut news: LinkNews, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
         .name("links".to_owned())
         .spawn(listen)?;
     Ok(())
+}
+
+/// Tells other nodes the addresses of this one, where that is wanted.
+fn report_addresses(fixed: &Fixed) -> anyhow::Result<()> {
+    match &fixed.report_dir {
+        Some(folder) if !is_off(Switch::ReportAddresses) => Reporter::open(folder.clone(), fixed.node_name())
+            .and_then(Reporter::start)
+            .context("the node's addresses cannot be reported"),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Tells the engine when others change what is ours in the nft flavour, until it ends.

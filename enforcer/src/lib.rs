@@ -6,6 +6,7 @@
 //!                        │    └── node (links, routes)
 //!                        ├▶ state (what pods were told, for the next start)
 //!                        └▶ events (who was denied what, read from the kernel)
+//!  report (the node's addresses, for other nodes)
 //! ```
 
 #![warn(missing_docs)]
@@ -19,5 +20,6 @@ pub mod metrics;
 pub mod link;
 pub mod watch;
 pub mod events;
+pub mod report;
 pub mod admin;
 pub mod config;

@@ -142,6 +142,8 @@ switches! {
     TellAudit = "tell-audit",
     /// A refused sender is told, where that is wanted.
     TellSender = "tell-sender",
+    /// The enforcer reports the addresses of its node to other nodes.
+    ReportAddresses = "report-addresses",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
 }

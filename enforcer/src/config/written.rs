@@ -47,7 +47,8 @@ pub(super) const DEFAULT_OBJECTS: &str = "/var/lib/egret/objects";
 /// What else there is to do.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
-    /// Removes every trace of the enforcer from the kernel, and its state file, and nothing else.
+    /// Removes every trace of the enforcer from the kernel, and its state file, and nothing else. The report of the
+    /// node's addresses stays: other nodes go by it.
     Cleanup {
         /// Only tells what would be removed.
         #[arg(long)]
@@ -89,6 +90,10 @@ pub struct Written {
     /// The file that keeps what the source said last for a start without it; empty for none [default: /var/lib/egret/objects]
     #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
     pub state_objects: Option<PathBuf>,
+    /// The folder where this node's addresses are reported to the others, which read it; other nodes may write theirs there,
+    /// and it may be the one of --source; empty for none [default: none]
+    #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
+    pub report_dir: Option<PathBuf>,
     /// Which iptables the backend netfilter uses [default: auto]
     #[arg(long, value_name = "FLAVOUR")]
     pub iptables: Option<FlavourChoice>,
@@ -210,6 +215,7 @@ impl Written {
             admin: self.admin.or(below.admin),
             state: self.state.or(below.state),
             state_objects: self.state_objects.or(below.state_objects),
+            report_dir: self.report_dir.or(below.report_dir),
             iptables: self.iptables.or(below.iptables),
             deny_action: self.deny_action.or(below.deny_action),
             events: self.events.or(below.events),

@@ -33,9 +33,22 @@ impl LinkNews {
     /// # Errors
     /// When the socket broke.
     pub fn wait(&mut self) -> io::Result<()> {
+        self.wait_until(PollTimeout::NONE)
+    }
+
+    /// The same, but no longer than this.
+    ///
+    /// # Errors
+    /// When the socket broke.
+    pub fn wait_at_most(&mut self, span: Duration) -> io::Result<()> {
+        self.wait_until(PollTimeout::try_from(span).unwrap_or(PollTimeout::MAX))
+    }
+
+    fn wait_until(&mut self, timeout: PollTimeout) -> io::Result<()> {
         loop {
             let mut waits = [PollFd::new(self.monitor.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut waits, PollTimeout::NONE) {
+            match poll(&mut waits, timeout) {
+                Ok(0) => return Ok(()),
                 Ok(_) => {}
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),

@@ -1,0 +1,102 @@
+//! What the node tells the others of its addresses: its NodeAddressReport, in a folder that they read.
+//!
+//! A node has more addresses than its status lists, and a firewall against nodes must know them all. The file is
+//! written when the addresses change and never else, so a folder that is also read from is not read again and again.
+//! What others wrote stays as it is. The file outlives the enforcer, and its removal: the node keeps its addresses, and
+//! what other nodes refuse must not open because nobody is there to report.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use egret_kernel::links::Links;
+
+use crate::node::monitor::LinkNews;
+
+mod addresses;
+mod file;
+
+use file::ReportFile;
+
+/// How often is looked though there are no news: whether the file is still there.
+const PERIOD: Duration = Duration::from_secs(60);
+/// How long after something failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Writes the report of a node.
+#[derive(Debug)]
+pub struct Reporter {
+    links: Links,
+    news: LinkNews,
+    file: ReportFile,
+    /// What was said last of what prevents it.
+    said: Option<String>,
+}
+
+impl Reporter {
+    /// The report of this node, in this folder.
+    ///
+    /// # Errors
+    /// When the kernel gives no socket.
+    pub fn open(folder: PathBuf, node: &str) -> io::Result<Self> {
+        Ok(Self {
+            links: Links::open().map_err(io::Error::other)?,
+            news: LinkNews::listen()?,
+            file: ReportFile::new(folder, node),
+            said: None,
+        })
+    }
+
+    /// Keeps the report right, for ever, from a thread of its own.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(mut self) -> io::Result<()> {
+        let keep = move || {
+            loop {
+                self.report();
+                if let Err(error) = self.news.wait_at_most(PERIOD) {
+                    tracing::warn!(%error, "changes of addresses are not heard for a second");
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("report".to_owned())
+            .spawn(keep)?;
+        Ok(())
+    }
+
+    /// Writes the report, if it is not what is there.
+    fn report(&mut self) {
+        let path = self.file.path().display().to_string();
+        match self.try_to() {
+            Ok(Some(addresses)) => tracing::info!(path, addresses, "reported the addresses of this node"),
+            Ok(None) => {}
+            Err(reason) if self.said.as_ref() == Some(&reason) => return,
+            Err(reason) => {
+                tracing::warn!(path, reason, "the addresses of this node are not reported");
+                self.said = Some(reason);
+                return;
+            }
+        }
+        self.said = None;
+    }
+
+    fn try_to(&mut self) -> Result<Option<usize>, String> {
+        let asked = self
+            .links
+            .interfaces()
+            .and_then(|interfaces| Ok((interfaces, self.links.addresses()?)));
+        let (interfaces, held) = asked.map_err(|error| error.to_string())?;
+        let addresses = addresses::reported(&held, &interfaces);
+        if addresses.is_empty() {
+            return Err("the node has no address that others could reach".to_owned());
+        }
+        let is_new = self
+            .file
+            .write(&addresses)
+            .map_err(|problem| problem.to_string())?;
+        Ok(is_new.then_some(addresses.len()))
+    }
+}
