@@ -42,8 +42,9 @@ properties: ## Random clusters of all kinds, decided in three ways, for an hour 
 	@EGRET_PROPERTY_SECONDS="$${EGRET_PROPERTY_SECONDS:-3600}" $(CARGO) test --release -p egret-policies --test properties -- --nocapture
 
 .PHONY: soak
-soak: packages-test build ## Both daemons killed and stopped 200 times under load.
+soak: packages-test build ## Both daemons killed and stopped 200 times under load; every step of every change in either flavour.
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" EGRET_RESTARTS=200 $(CARGO) test -p egret-integration --test restarts -- --nocapture
+	@$(AS_ROOT) env EGRET_EVERY_STEP=1 $(CARGO) test -p egret-enforcer --test faults
 
 .PHONY: bench
 bench: packages-demo ## The promises of SPECIFICATION.md, measured.

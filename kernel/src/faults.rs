@@ -80,6 +80,7 @@ mod planned {
             let course = Course {
                 plan,
                 taken: Vec::new(),
+                refused: false,
             };
             courses().insert(namespace, course);
             Self { namespace }
@@ -90,6 +91,13 @@ mod planned {
             courses()
                 .get(&self.namespace)
                 .map_or_else(Vec::new, |course| course.taken.clone())
+        }
+
+        /// Whether a step was refused.
+        pub fn has_ended(&self) -> bool {
+            courses()
+                .get(&self.namespace)
+                .is_some_and(|course| course.refused)
         }
     }
 
@@ -102,6 +110,7 @@ mod planned {
     struct Course {
         plan: Plan,
         taken: Vec<Taken>,
+        refused: bool,
     }
 
     impl Course {
@@ -134,7 +143,10 @@ mod planned {
         };
         let next = Taken { step, what: what() };
         match course.refusal(&next) {
-            Some(errno) => Err(errno),
+            Some(errno) => {
+                course.refused = true;
+                Err(errno)
+            }
             None => {
                 course.taken.push(next);
                 Ok(())

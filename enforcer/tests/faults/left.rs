@@ -105,9 +105,7 @@ const EDITS: &[Edit] = &[
     Edit {
         name: "a set and the rules that name it are gone",
         make: |found| {
-            found.iptables(&["-F", &found.pods_chain()]);
-            found.iptables(&["-F", &found.pods_chain().replace("-E-", "-I-")]);
-            run("ipset", &["destroy", &found.set()]);
+            found.destroy_set();
         },
         repaired: &["chain_changed"],
         written: &[Written::Set, Written::Pods, Written::Other],
@@ -206,11 +204,20 @@ impl Found<'_> {
 
     /// The set as somebody else would make it, with nothing that names it.
     fn remake(&self, arguments: &[&str]) {
-        for direction in ["-E-", "-I-"] {
-            self.iptables(&["-F", &self.pods_chain().replace("-E-", direction)]);
+        self.destroy_set();
+        run("ipset", &[&["create", &self.set()], arguments].concat());
+    }
+
+    /// And empties every chain that names it.
+    fn destroy_set(&self) {
+        let program = format!("iptables-{}-save", self.node.flavour.name());
+        let listing = run(&program, &["-t", "filter"]);
+        let naming = listing.lines().filter(|line| line.contains(&self.set()));
+        let chains: BTreeSet<&str> = naming.filter_map(|line| line.split(' ').nth(1)).collect();
+        for chain in chains {
+            self.iptables(&["-F", chain]);
         }
         run("ipset", &["destroy", &self.set()]);
-        run("ipset", &[&["create", &self.set()], arguments].concat());
     }
 }
 
