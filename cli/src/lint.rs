@@ -65,7 +65,7 @@ impl Arguments {
     /// Why nothing can be said.
     pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
         let texts = Texts::read(&self.from.manifests)?;
-        let loaded = Loaded::of_texts(&texts, &self.from)?;
+        let loaded = Loaded::of_texts(&texts, &self.from)?.as_enforced();
         let objects = Objects::of(&texts);
         write_remarks(&loaded, &objects, remarks)?;
         let servers: Vec<IpAddr> = self
@@ -95,6 +95,7 @@ pub fn find(loaded: &Loaded, objects: &Objects, dns: &[IpAddr]) -> Vec<Finding> 
     findings.extend(names::without_dns(&scope, dns));
     findings.extend(names::of_services(&scope));
     findings.extend(names::in_baseline(&scope));
+    findings.extend(subjects::in_audit(&scope));
     findings.sort();
     findings.dedup();
     findings

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::memory::{Connection, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Pod};
-use egret_policies::model::{Direction, Policy, PolicyId};
+use egret_policies::model::{Direction, Enforcement, Policy, PolicyId};
 use egret_policies::oracle::World;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
@@ -82,11 +82,38 @@ pub struct Differences {
     pub count: usize,
 }
 
-/// Compares two lists of all policies, in the cluster of the manifests, where dnsd stands in for a Service.
+/// Compares two lists of all policies, in the cluster of the manifests, where dnsd stands in for a Service. What is in audit
+/// is in both, and means the same once it is in force.
 ///
 /// # Errors
 /// They do not mean the same.
 pub fn prove(
+    manifests: &Manifests,
+    dns: &DnsStandIn,
+    before: &[Policy],
+    after: &[Policy],
+) -> Result<Proved, Differences> {
+    let proved = compare_all(manifests, dns, before, after)?;
+    if !before
+        .iter()
+        .chain(after)
+        .any(|policy| policy.enforcement.is_audit())
+    {
+        return Ok(proved);
+    }
+    let [before, after] = [before, after].map(enforced);
+    compare_all(manifests, dns, &before, &after)
+}
+
+fn enforced(policies: &[Policy]) -> Vec<Policy> {
+    let enforced = policies.iter().map(|policy| Policy {
+        enforcement: Enforcement::Enforced,
+        ..policy.clone()
+    });
+    enforced.collect()
+}
+
+fn compare_all(
     manifests: &Manifests,
     dns: &DnsStandIn,
     before: &[Policy],

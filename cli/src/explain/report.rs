@@ -71,6 +71,9 @@ pub struct Side {
     pub because: String,
     /// The tiers in order; none where policies are not asked.
     pub tiers: Vec<TierStep>,
+    /// The policies in audit that speak of the direction: they are as if they were not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub audit: Vec<String>,
 }
 
 /// What to change for the other verdict.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use egret_policies::memory::Decision;
-use egret_policies::model::{Direction, Policy, Tier};
+use egret_policies::model::{Direction, Effect, Policy, Tier};
 use egret_shared::time::Timestamp;
 
 use crate::verdict::ask::Asked;
@@ -37,8 +37,15 @@ pub(super) fn side<'a>(
         }
         Some(_) | None => Vec::new(),
     };
-    let end = End::from(decision);
+    let would = asked.judge.would_deny(&asked.cluster, connection, direction, now);
+    let end = End::from(decision).with_audit(would.as_ref());
+    let tried = view.as_ref().map(|view| selection.audited_of(&view.subject.pod));
+    let tried = tried
+        .into_iter()
+        .flatten()
+        .filter(|policy| *policy.effect(direction) != Effect::None);
     let side = Side {
+        audit: tried.map(|policy| policy.id.to_string()).collect(),
         of: name_of(asked, address),
         because: match &view {
             Some(view) => because(view, &end, &tiers),

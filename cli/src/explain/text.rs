@@ -95,7 +95,23 @@ fn render_side(title: &str, side: &Side) -> String {
     if !side.tiers.is_empty() {
         text.push_str(&format!("{}\n", tiers(side).trim_fmt()));
     }
+    text.push_str(&tried(side));
     text
+}
+
+/// What policies in audit would do.
+fn tried(side: &Side) -> String {
+    if side.audit.is_empty() {
+        return String::new();
+    }
+    let would = match &side.end.would_deny {
+        Some(would) => would.words(),
+        None => "they would not deny it".to_owned(),
+    };
+    let mut table = paragraphs();
+    table.add_row([format!("in audit, and not asked: {}", side.audit.join(", "))]);
+    table.add_row([format!("if they were in force: {would}")]);
+    format!("{}\n", table.trim_fmt())
 }
 
 fn tiers(side: &Side) -> Table {

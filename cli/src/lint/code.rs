@@ -96,9 +96,15 @@ pub const SAME_NAME: Mistake = warning(
     "A pod and a workload, or two workloads, of one name",
     "Give them different names, or leave one out of the manifests.",
 );
+/// A policy that is tried, and perhaps forgotten.
+pub const IN_AUDIT: Mistake = info(
+    "EG1011",
+    "A policy, or a Namespace, in audit",
+    "Remove the annotation policy.egret.dev/enforcement when nothing is denied any more that should be allowed.",
+);
 
 /// All of them, by number.
-pub const MISTAKES: [Mistake; 10] = [
+pub const MISTAKES: [Mistake; 11] = [
     SELECTS_NOTHING,
     NEVER_REACHED,
     ONE_FAMILY,
@@ -109,6 +115,7 @@ pub const MISTAKES: [Mistake; 10] = [
     SERVICE_NAME,
     BASELINE_NAMES,
     SAME_NAME,
+    IN_AUDIT,
 ];
 
 /// What to do about a diagnostic of reading and lowering.

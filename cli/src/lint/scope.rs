@@ -34,7 +34,7 @@ impl<'a> Scope<'a> {
         let mut selection = Selection::new(manifests.policies.clone(), manifests.namespaces.clone());
         let mut selected: BTreeMap<PolicyId, Vec<&Pod>> = BTreeMap::new();
         for pod in pods(loaded) {
-            for policy in selection.policies_of(pod) {
+            for policy in selection.selecting(pod) {
                 selected.entry(policy.id.clone()).or_default().push(pod);
             }
         }

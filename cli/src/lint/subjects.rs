@@ -5,7 +5,7 @@ use egret_policies::model::cluster::Pod;
 use egret_policies::model::{Action, Direction, Peer, Peers, Policy};
 use egret_shared::net::Family;
 
-use super::code::{ONE_FAMILY, SELECTS_NOTHING};
+use super::code::{IN_AUDIT, ONE_FAMILY, SELECTS_NOTHING};
 use super::cover::has_all_of;
 use super::finding::Finding;
 use super::scope::{Place, Scope, pods, rules};
@@ -31,6 +31,16 @@ pub(super) fn selecting_nothing(scope: &Scope<'_>) -> Vec<Finding> {
         Finding::new(SELECTS_NOTHING, scope.objects, &object, field, found)
     })
     .collect()
+}
+
+/// What is tried.
+pub(super) fn in_audit(scope: &Scope<'_>) -> Vec<Finding> {
+    let audited = scope.loaded.audited.iter();
+    let found = audited.map(|object| {
+        let found = "what it denies is told, and nothing is denied because of it".to_owned();
+        Finding::new(IN_AUDIT, scope.objects, object, "metadata.annotations", found)
+    });
+    found.collect()
 }
 
 /// Rules about all of IPv4 or all of IPv6, for pods that have both.

@@ -22,6 +22,11 @@ pub struct From {
     /// taken for a mistake and fails closed.
     #[arg(long)]
     pub as_stored: bool,
+    /// Take policies in audit for policies in force
+    ///
+    /// What the annotation policy.egret.dev/enforcement says, on policies and on Namespaces, does not count then.
+    #[arg(long)]
+    pub as_enforced: bool,
     #[command(flatten)]
     pub dns: Dns,
 }

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use egret_policies::api::Reading;
 use egret_policies::compiler::{Compiler, DnsStandIn, Event, NodeScope, Settings};
+use egret_policies::diagnostic::ObjectRef;
 use egret_policies::memory::Memory;
-use egret_policies::model::Policy;
 use egret_policies::model::cluster::Entity;
+use egret_policies::model::{Enforcement, Policy};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -31,6 +33,8 @@ pub struct Loaded {
     pub cluster: Cluster,
     /// The rules of all pods.
     pub memory: Memory,
+    /// The policies and Namespaces that say of themselves to be in audit.
+    pub audited: Vec<ObjectRef>,
 }
 
 impl Loaded {
@@ -50,7 +54,11 @@ impl Loaded {
         let manifests = Manifests::of(texts, reading(from.as_stored))?;
         let dns = from.dns.stand_in();
         let made_up = make_up(&without_address(&manifests), &used(&manifests, &dns));
-        Ok(Self::of(manifests, &made_up, dns))
+        let loaded = Self::of(manifests, &made_up, dns);
+        Ok(match from.as_enforced {
+            true => loaded.as_enforced(),
+            false => loaded,
+        })
     }
 
     /// Reads and compiles two sets of manifests. A pod without an address is made up the same one in both.
@@ -61,14 +69,18 @@ impl Loaded {
         let (reading, dns) = (reading(after.as_stored), after.dns.stand_in());
         read_stdin_once(before.iter().chain(&after.manifests).map(PathBuf::as_path))?;
         let before = Manifests::read(before, reading)?;
-        let after = Manifests::read(&after.manifests, reading)?;
-        let (mut in_use, used_after) = (used(&before, &dns), used(&after, &dns));
+        let loaded = Manifests::read(&after.manifests, reading)?;
+        let (mut in_use, used_after) = (used(&before, &dns), used(&loaded, &dns));
         in_use.addresses.extend(used_after.addresses);
         in_use.networks.extend(used_after.networks);
         let mut without = without_address(&before);
-        without.extend(without_address(&after));
+        without.extend(without_address(&loaded));
         let made_up = make_up(&without, &in_use);
-        Ok([before, after].map(|manifests| Self::of(manifests, &made_up, dns.clone())))
+        let [before, loaded] = [before, loaded].map(|manifests| Self::of(manifests, &made_up, dns.clone()));
+        Ok(match after.as_enforced {
+            true => [before, loaded.as_enforced()],
+            false => [before, loaded],
+        })
     }
 
     fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>, dns: DnsStandIn) -> Self {
@@ -83,10 +95,27 @@ impl Loaded {
         .with_dns(dns);
         let memory = compile(&manifests, cluster.dns());
         Self {
+            audited: audited(&manifests),
             manifests,
             cluster,
             memory,
         }
+    }
+
+    /// The same with nothing in audit.
+    #[must_use]
+    pub fn as_enforced(mut self) -> Self {
+        if self.audited.is_empty() {
+            return self;
+        }
+        for policy in &mut self.manifests.policies {
+            policy.enforcement = Enforcement::Enforced;
+        }
+        for namespace in &mut self.manifests.namespaces {
+            namespace.enforcement = Enforcement::Enforced;
+        }
+        self.memory = compile(&self.manifests, self.cluster.dns());
+        self
     }
 
     /// What should be known besides the answer.
@@ -101,6 +130,12 @@ impl Loaded {
             writeln!(out, "{remark}")?;
         }
         self.manifests.write_skipped(out)?;
+        for object in audited(&self.manifests) {
+            writeln!(
+                out,
+                "{object} is in audit, and not in force: --as-enforced shows what would be"
+            )?;
+        }
         let notes = self.manifests.object_notes.values();
         for note in notes.flatten().chain(self.manifests.pod_notes.values().flatten()) {
             writeln!(out, "{note}")?;
@@ -129,6 +164,23 @@ impl Loaded {
             "warning made-up-address: {who} made up, and compared with the networks of rules"
         )
     }
+}
+
+fn audited(manifests: &Manifests) -> Vec<ObjectRef> {
+    let namespaces = manifests.namespaces.iter();
+    let namespaces = namespaces.filter(|namespace| namespace.enforcement.is_audit());
+    let namespaces = namespaces.map(|namespace| ObjectRef {
+        kind: "Namespace".into(),
+        namespace: None,
+        name: Arc::clone(&namespace.name),
+    });
+    let policies = manifests
+        .policies
+        .iter()
+        .filter(|policy| policy.enforcement.is_audit());
+    namespaces
+        .chain(policies.map(|policy| ObjectRef::from(&policy.id)))
+        .collect()
 }
 
 const fn reading(as_stored: bool) -> Reading {

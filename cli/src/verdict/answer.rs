@@ -15,7 +15,7 @@ use super::input::{Destination, Probe, Protocol, Source};
 use super::judge::{Judge, is_entering, protocol_of};
 use super::note::Note;
 use super::route::{Connection, Reached, Route, Router, Unjudgeable};
-use super::row::{Part, Row, Word, ends};
+use super::row::{End, Part, Row, Word};
 use super::selection::Selection;
 
 /// Answers probes, and remembers which notes a row has carried.
@@ -79,7 +79,7 @@ impl<'a> Answerer<'a> {
     fn answer_one(&mut self, probe: &Probe, connection: &Connection) -> Row {
         let mut notes = self.notes_of_ends(probe);
         let decision = self.decide(connection, probe.moment(), &mut notes);
-        let (egress, ingress) = ends(&decision);
+        let (egress, ingress) = self.ends(&decision, connection, probe.moment());
         let verdict = decision.verdict().into();
         Row {
             verdict,
@@ -138,7 +138,7 @@ impl<'a> Answerer<'a> {
 
     fn part(&mut self, connection: &Connection, now: Timestamp, notes: &mut Notes) -> Part {
         let decision = self.decide(connection, now, notes);
-        let (egress, ingress) = ends(&decision);
+        let (egress, ingress) = self.ends(&decision, connection, now);
         Part {
             address: connection.destination,
             port: connection.port.map(|(_, port)| port.get()),
@@ -151,6 +151,23 @@ impl<'a> Answerer<'a> {
             egress,
             ingress,
         }
+    }
+
+    /// Both sides, with what policies in audit would deny.
+    fn ends(
+        &self,
+        decision: &ConnectionDecision,
+        connection: &Connection,
+        now: Timestamp,
+    ) -> (Option<End>, Option<End>) {
+        let end = |direction, decision: &Decision| {
+            let would = self.judge.would_deny(self.cluster, connection, direction, now);
+            Some(End::from(decision).with_audit(would.as_ref()))
+        };
+        (
+            end(Direction::Egress, &decision.egress),
+            end(Direction::Ingress, &decision.ingress),
+        )
     }
 
     fn decide(&mut self, connection: &Connection, now: Timestamp, notes: &mut Notes) -> ConnectionDecision {
@@ -223,7 +240,7 @@ impl<'a> Answerer<'a> {
         if !member.is_policed() {
             return found;
         }
-        for policy in self.selection.policies_of(&member.pod) {
+        for policy in self.selection.selecting(&member.pod) {
             let object = ObjectRef::from(&policy.id);
             if let Some(notes) = self.object_notes.get(&object) {
                 found.extend(notes.iter().cloned());

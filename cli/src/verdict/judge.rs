@@ -171,6 +171,34 @@ impl Judge {
         decision
     }
 
+    /// What would deny a connection at one end, which allows it, if the policies in audit were in force.
+    #[must_use]
+    pub fn would_deny(
+        &self,
+        cluster: &Cluster,
+        connection: &Connection,
+        direction: Direction,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let source = cluster.pod_at(connection.source);
+        let destination = cluster.pod_at(connection.destination);
+        let (pod, other, peer) = match direction {
+            Direction::Egress => (source?, destination, connection.destination),
+            Direction::Ingress => (destination?, source, connection.source),
+        };
+        if meets_itself(source, destination).is_some() && !connection.is_forwarded {
+            return None;
+        }
+        let question = Question {
+            pod: pod.pod.key.clone(),
+            direction,
+            peer,
+            peer_is_own_node: other.is_none() && cluster.is_own_node(&pod.pod, peer),
+            protocol: protocol_of(connection),
+        };
+        self.memory.would_deny(&question, now)
+    }
+
     /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
     /// nobody reports is not known here.
     fn decide_entering(&self, connection: &Connection, protocol: Protocol, now: Timestamp) -> Decision {

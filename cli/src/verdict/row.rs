@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::{ConnectionDecision, Decision, Verdict};
+use egret_policies::memory::{Decision, Verdict};
 use egret_shared::pod::PodKey;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -118,6 +118,57 @@ pub struct End {
     /// The rule's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<String>,
+    /// What would deny it if the policies in audit were in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_deny: Option<WouldDeny>,
+}
+
+impl WouldDeny {
+    /// As people read it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let name = self.rule_name.as_ref().map(|name| format!(" ({name})"));
+        let name = name.unwrap_or_default();
+        match (&self.policy, self.rule) {
+            (Some(policy), Some(rule)) => {
+                format!(
+                    "rule {rule}{name} of {policy} would deny it in tier {}",
+                    self.tier
+                )
+            }
+            (Some(policy), None) => format!("{policy} would deny it in tier {}", self.tier),
+            (None, _) => "it would be isolated, and no rule matches".to_owned(),
+        }
+    }
+}
+
+/// What would deny a connection that is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WouldDeny {
+    /// `cef`, `admin`, `np`, `baseline`.
+    pub tier: &'static str,
+    /// `Kind/namespace/name` or `Kind/name`; null where the pod would be isolated and no rule matches.
+    pub policy: Option<String>,
+    /// The rule's index in its list, from 0.
+    pub rule: Option<usize>,
+    /// The rule's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<String>,
+}
+
+impl End {
+    /// With what policies in audit would do.
+    #[must_use]
+    pub fn with_audit(self, would: Option<&Decision>) -> Self {
+        let would_deny = would.map(|decision| WouldDeny {
+            tier: decision.tier,
+            policy: decision.policy().map(ToString::to_string),
+            rule: decision.rule(),
+            rule_name: decision.name().map(ToString::to_string),
+        });
+        Self { would_deny, ..self }
+    }
 }
 
 /// The name that stands for a policy where the pod's own node is exempt.
@@ -133,16 +184,9 @@ impl From<&Decision> for End {
             policy,
             rule: decision.rule().filter(|_| is_rule),
             rule_name: decision.name().map(ToString::to_string),
+            would_deny: None,
         }
     }
-}
-
-/// Both sides of a decision.
-pub(super) fn ends(decision: &ConnectionDecision) -> (Option<End>, Option<End>) {
-    (
-        Some(End::from(&decision.egress)),
-        Some(End::from(&decision.ingress)),
-    )
 }
 
 #[cfg(test)]

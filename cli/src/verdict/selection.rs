@@ -8,7 +8,8 @@ use std::sync::Arc;
 use egret_policies::memory::{Decision, Protocol};
 use egret_policies::model::cluster::{Namespace, Pod};
 use egret_policies::model::{
-    Direction, Effect, Exposure, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Rule, Tier,
+    Direction, Effect, Enforcement, Exposure, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
+    Rule, Tier,
 };
 use egret_shared::net::{Family, IpNet};
 use egret_shared::pod::PodKey;
@@ -20,7 +21,7 @@ pub(crate) const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
 #[derive(Debug)]
 pub struct Selection {
     policies: Vec<Policy>,
-    namespaces: BTreeMap<Arc<str>, Labels>,
+    namespaces: BTreeMap<Arc<str>, (Labels, Enforcement)>,
     selecting: HashMap<PodKey, Arc<[usize]>>,
 }
 
@@ -29,7 +30,7 @@ impl Selection {
     #[must_use]
     pub fn new(mut policies: Vec<Policy>, namespaces: Vec<Namespace>) -> Self {
         policies.sort_by(|one, other| (one.rank, &one.id).cmp(&(other.rank, &other.id)));
-        let labels = |namespace: Namespace| (namespace.name, namespace.labels);
+        let labels = |namespace: Namespace| (namespace.name, (namespace.labels, namespace.enforcement));
         Self {
             policies,
             namespaces: namespaces.into_iter().map(labels).collect(),
@@ -37,8 +38,26 @@ impl Selection {
         }
     }
 
-    /// The policies that select a pod, in order.
+    /// The policies in force that select a pod, in order.
     pub fn policies_of(&mut self, pod: &Pod) -> impl Iterator<Item = &Policy> {
+        self.by_enforcement(pod, Enforcement::Enforced)
+    }
+
+    /// The policies in audit that select a pod, in order.
+    pub fn audited_of(&mut self, pod: &Pod) -> impl Iterator<Item = &Policy> {
+        self.by_enforcement(pod, Enforcement::Audited)
+    }
+
+    fn by_enforcement(&mut self, pod: &Pod, wanted: Enforcement) -> impl Iterator<Item = &Policy> {
+        let namespace = self.namespaces.get(pod.key.namespace());
+        let is_audit = namespace.is_some_and(|(_, enforcement)| enforcement.is_audit());
+        let is_wanted =
+            move |policy: &&Policy| (is_audit || policy.enforcement.is_audit()) == wanted.is_audit();
+        self.selecting(pod).filter(is_wanted)
+    }
+
+    /// The policies that select a pod, in force or not, in order.
+    pub fn selecting(&mut self, pod: &Pod) -> impl Iterator<Item = &Policy> {
         if !self.selecting.contains_key(&pod.key) {
             let selecting = self.select(pod);
             self.selecting.insert(pod.key.clone(), selecting);
@@ -54,12 +73,13 @@ impl Selection {
     pub fn rejecting(&self) -> impl Iterator<Item = &Policy> {
         self.policies
             .iter()
-            .filter(|policy| policy.exposure == Exposure::Reject)
+            .filter(|policy| policy.exposure == Exposure::Reject && !policy.enforcement.is_audit())
     }
 
     fn select(&self, pod: &Pod) -> Arc<[usize]> {
         let default = Labels::from_iter([(DEFAULT_LABEL, pod.key.namespace())]);
-        let namespace = self.namespaces.get(pod.key.namespace()).unwrap_or(&default);
+        let namespace = self.namespaces.get(pod.key.namespace());
+        let namespace = namespace.map_or(&default, |(labels, _)| labels);
         let selects = |policy: &Policy| {
             let in_namespace = match &policy.subject.namespaces {
                 NamespaceSelector::Named(name) => name.as_ref() == pod.key.namespace(),

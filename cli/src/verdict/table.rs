@@ -130,7 +130,7 @@ fn because(reason: Option<&str>, egress: Option<&End>, ingress: Option<&End>) ->
     lines.extend(
         sides
             .into_iter()
-            .filter_map(|(side, end)| Some(format!("{side}: {}", say(end?)))),
+            .filter_map(|(side, end)| Some(format!("{side}: {}{}", say(end?), tried(end?)))),
     );
     if lines.is_empty() {
         return "neither end is a pod that policies are about".to_owned();
@@ -155,6 +155,14 @@ fn say(end: &End) -> String {
         (None, "default") => format!("{verdict} by default: no policy decides"),
         (None, tier) => format!("{verdict} in tier {tier}"),
     }
+}
+
+/// What policies in audit would do about it.
+fn tried(end: &End) -> String {
+    let Some(would) = &end.would_deny else {
+        return String::new();
+    };
+    format!("\n  in audit: {}", would.words())
 }
 
 /// Each note once, with the probes that it is about.

@@ -66,8 +66,16 @@ fn end(end: &Value) -> String {
     }
 }
 
-/// Who decided: `np: db 0` is the first rule of the policy db.
+/// Who decided, and which policy in audit would deny it.
 fn side(side: &Value) -> String {
+    match &side["wouldDeny"] {
+        Value::Null => decided(side),
+        would => format!("{}; in audit: ✗ {}", decided(side), decided(would)),
+    }
+}
+
+/// Who decided: `np: db 0` is the first rule of the policy db.
+fn decided(side: &Value) -> String {
     let tier = side["tier"].as_str().unwrap();
     let denies = if side["verdict"] == "deny" { "✗ " } else { "" };
     let decided = match (tier, side["policy"].as_str(), side["rule"].as_u64()) {

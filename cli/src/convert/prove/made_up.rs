@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use egret_policies::model::cluster::{NamedPort, Namespace, Pod, PodLife};
-use egret_policies::model::{Enforcement, Labels, NamespaceSelector, Policy, Port, Ports, Requirement, Selector, Tier};
+use egret_policies::model::{
+    Enforcement, Labels, NamespaceSelector, Policy, Port, Ports, Requirement, Selector, Tier,
+};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 

@@ -94,7 +94,12 @@ fn namespaces(manifests: &Manifests, pods: &[Pod]) -> BTreeMap<Arc<str>, Namespa
         labels: Labels::from_iter([(DEFAULT_LABEL, pod.key.namespace())]),
         enforcement: Enforcement::Enforced,
     });
-    let all = of_pods.chain(manifests.namespaces.iter().cloned());
+    // No conversion changes a Namespace, so what its annotation says is left out.
+    let written = manifests.namespaces.iter().map(|namespace| Namespace {
+        enforcement: Enforcement::Enforced,
+        ..namespace.clone()
+    });
+    let all = of_pods.chain(written);
     all.map(|namespace| (Arc::clone(&namespace.name), namespace))
         .collect()
 }
