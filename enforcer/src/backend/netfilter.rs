@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_kernel::conntrack::Conntrack;
+use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, InterfaceName};
-use egret_kernel::{Family, netlink};
 use egret_policies::rules::{Batch, Direction, NodeRules, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -32,6 +31,7 @@ pub mod unknown;
 mod generations;
 mod sets;
 mod members;
+mod told;
 mod table;
 mod program;
 mod totals;
@@ -61,7 +61,6 @@ use bridges::{BridgeNetfilter, TurnedOn};
 use lookout::Lookout;
 use drift::Drift;
 use elsewhere::Home;
-use flows::Seen;
 use marks::{Generation, Marks};
 use names::PodChains;
 use place::JumpPlace;
@@ -429,37 +428,6 @@ impl Netfilter {
         }
     }
 
-    fn carry_over(&mut self, before: &[(PodKey, PodMarks)]) -> Result<(), netlink::Error> {
-        let carried = before.iter().filter_map(|(pod, before)| {
-            let rules = &self.pods.get(pod)?.rules;
-            let after = self.generations.marks(PodChains::of(pod))?;
-            lapsed::may_stand_between(rules, &self.sets).then_some((rules, before.egress, after.egress))
-        });
-        let carried: Vec<_> = carried.collect();
-        if carried.is_empty() {
-            return Ok(());
-        }
-        let mut conntrack = Conntrack::open()?;
-        let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
-        let mut ends = self.ends_in_question();
-        ends.extend(opened.map(|address| (Direction::Egress, *address)));
-        let mut seen = Seen::look(&mut conntrack, ends)?;
-        for (rules, old, new) in carried {
-            let pod = &rules.pod;
-            match lapsed::carry_over(&mut conntrack, &mut seen.flows, rules, &self.sets, old, new) {
-                Ok(0) => {}
-                Ok(flows) => {
-                    tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
-                }
-                Err(error) => {
-                    tracing::warn!(%pod, %error, "connections of expired records may end with the change of rules")
-                }
-            }
-        }
-        self.revocations.seen = Some(seen);
-        Ok(())
-    }
-
     /// After a restart: pods and directions whose rules or members are not those that the open connections were
     /// allowed under.
     fn stale_directions(&self, shrunk: &BTreeSet<SetId>) -> BTreeSet<(PodKey, Direction)> {
@@ -568,7 +536,8 @@ impl Netfilter {
                 pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
             }
             let mut named = local.rules.egress.sets().chain(local.rules.ingress.sets());
-            let failed = named.find_map(|id| failed.get(&id));
+            let failed = (!failed.is_empty()).then(|| named.find_map(|id| failed.get(&id)));
+            let failed = failed.flatten();
             if let Some(reason) = failed {
                 pending.insert(pod.clone(), Pending::Refused(reason.clone()));
             }

@@ -19,7 +19,7 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::dispatch;
 use super::marks::Marks;
-use super::names::{self, PodChains};
+use super::names;
 use super::render::Chains;
 use super::table::Table;
 use super::tally::Label;
@@ -225,19 +225,8 @@ pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     }
 }
 
-/// The chains to which these go to tell.
-pub(super) fn chains(wanted: &Chains, telling: Telling) -> Chains {
-    let names = wanted.values().flatten().filter_map(|rule| told_by(rule));
-    let mut chains = Chains::new();
-    for name in names {
-        if !chains.contains_key(name) {
-            chains.insert(name.to_owned(), lines(name, telling));
-        }
-    }
-    chains
-}
-
-fn lines(chain: &str, telling: Telling) -> Vec<String> {
+/// What stands in a chain that tells.
+pub(super) fn lines(chain: &str, telling: Telling) -> Vec<String> {
     let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
     let tell = Target::Nflog {
         prefix: prefix_of(chain),
@@ -261,7 +250,7 @@ fn prefix_of(chain: &str) -> String {
 }
 
 /// The chain that a rule goes to, where that is one which tells. All rules of all pods are asked: hence by its end.
-fn told_by(rule: &str) -> Option<&str> {
+pub(super) fn told_by(rule: &str) -> Option<&str> {
     const LENGTH: usize = "EGRET-D-".len() + 16;
     let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
     (condition.ends_with("-g ") && names::is_told(chain)).then_some(chain)
@@ -281,28 +270,28 @@ struct Known {
 }
 
 impl Denials {
-    /// What these tables are to deny, and nothing else.
-    pub(super) fn want(&self, tables: &[Table]) {
-        let mut denials: BTreeMap<String, Denial> = Denial::of_nobody()
-            .map(|denial| (denial.prefix(), denial))
-            .collect();
-        let node = PodChains::of_node();
-        let mut seen = BTreeSet::new();
-        let chains = tables.iter().flat_map(|table| table.chains.desired());
-        for (chain, rule) in chains.flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule))) {
-            let Some(told) = told_by(rule).filter(|told| seen.insert(*told)) else {
-                continue;
-            };
-            let label = Label::of_rule(rule);
-            if let Some(denial) = label.and_then(|label| Denial::of_label(&label, node.contain(chain))) {
-                denials.insert(prefix_of(told), denial);
-            }
-        }
+    /// What these tables are to deny, and nothing else: only of these chains it may not be known yet.
+    pub(super) fn want(&self, tables: &[Table], touched: BTreeSet<String>) {
         let mut known = self.lock();
         known.tables = tables.iter().map(Table::programs).collect();
-        if known.wanted != denials {
-            known.before = std::mem::replace(&mut known.wanted, denials);
+        let nobodys: BTreeMap<String, Denial> = Denial::of_nobody()
+            .map(|denial| (denial.prefix(), denial))
+            .collect();
+        let (mut has_come, mut gone) = (false, BTreeMap::new());
+        for chain in touched {
+            let prefix = prefix_of(&chain);
+            if nobodys.contains_key(&prefix) {
+                continue;
+            }
+            match tables.iter().find_map(|table| table.told.why(&chain)) {
+                Some(denial) => has_come |= known.wanted.insert(prefix, denial.clone()).is_none(),
+                None => gone.extend(known.wanted.remove_entry(&prefix)),
+            }
         }
+        if has_come || !gone.is_empty() {
+            known.before = gone;
+        }
+        known.wanted.extend(nobodys);
     }
 
     /// Why a packet was denied of which the kernel says this; none where nobody knows.
@@ -329,7 +318,7 @@ impl Denials {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // Maps are replaced whole.
+        // Each map is whole between any two steps.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -372,9 +361,6 @@ mod tests {
             cause: Cause::Isolation,
             direction: Direction::Egress,
         };
-        let line = Line::to(target(Some(denial.clone()), true)).to_string();
-        let wanted = Chains::from([("EGRET-E-x".to_owned(), vec![line.clone(), line])]);
-        let chains = chains(&wanted, TELLING);
         let name = denial.chain();
         let told = denial.prefix();
         let expected = [
@@ -383,10 +369,8 @@ mod tests {
             ),
             "-g EGRET-DENY".to_owned(),
         ];
-        assert_eq!(
-            chains,
-            Chains::from([(name.as_str().to_owned(), expected.into())])
-        );
+        assert_eq!(lines(name.as_str(), TELLING), expected);
+        assert_eq!(target(Some(denial.clone()), true), Target::Goto(name), "told");
         assert_eq!(
             target(Some(denial), false),
             Target::Goto(names::deny()),

@@ -7,22 +7,61 @@ use std::net::IpAddr;
 use egret_kernel::conntrack::{Conntrack, Detail, Flow};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{
-    Action, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, Direction, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
 };
 use egret_shared::net::Transport;
+use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
+use super::Netfilter;
+use super::flows::Seen;
+use super::names::PodChains;
+use super::render::PodMarks;
 use super::sets::Sets;
 
+impl Netfilter {
+    /// Carries over what pods that are asked again had opened, where those were the marks before.
+    pub(super) fn carry_over(&mut self, before: &[(PodKey, PodMarks)]) -> Result<(), netlink::Error> {
+        let carried = before.iter().filter_map(|(pod, before)| {
+            let rules = &self.pods.get(pod)?.rules;
+            let after = self.generations.marks(PodChains::of(pod))?;
+            may_stand_between(rules, &self.sets).then_some((rules, before.egress, after.egress))
+        });
+        let carried: Vec<_> = carried.collect();
+        if carried.is_empty() {
+            return Ok(());
+        }
+        let mut conntrack = Conntrack::open()?;
+        let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
+        let mut ends = self.ends_in_question();
+        ends.extend(opened.map(|address| (Direction::Egress, *address)));
+        let mut seen = Seen::look(&mut conntrack, ends)?;
+        for (rules, old, new) in carried {
+            let pod = &rules.pod;
+            match carry_over(&mut conntrack, &mut seen.flows, rules, &self.sets, old, new) {
+                Ok(0) => {}
+                Ok(flows) => {
+                    tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
+                }
+                Err(error) => {
+                    tracing::warn!(%pod, %error, "connections of expired records may end with the change of rules")
+                }
+            }
+        }
+        self.revocations.seen = Some(seen);
+        Ok(())
+    }
+}
+
 /// Whether there are records that may have expired.
-pub(super) fn may_stand_between(rules: &PodRules, sets: &Sets) -> bool {
+fn may_stand_between(rules: &PodRules, sets: &Sets) -> bool {
     let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
     !is_off(Switch::KeepLapsed) && rules.any(|rule| has_lapsed(rule, sets))
 }
 
 /// Carries a pod's flows over to its new mark where only an expired record stands between them and an Allow.
 /// Returns how many.
-pub(super) fn carry_over(
+fn carry_over(
     conntrack: &mut Conntrack,
     flows: &mut [Flow],
     rules: &PodRules,

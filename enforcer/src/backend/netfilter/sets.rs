@@ -48,6 +48,8 @@ pub(super) struct Sets {
     wanted: BTreeMap<SetId, Wanted>,
     /// By name in the kernel.
     known: BTreeMap<String, Known>,
+    /// Those of them that nobody wants.
+    unwanted: BTreeSet<String>,
     /// Those that rules may refer to: they are there in both families.
     available: BTreeMap<SetId, SetKind>,
     /// Changes when a set may have gone that was there.
@@ -65,6 +67,7 @@ impl Sets {
             ipsets: IpSets::open()?,
             wanted: BTreeMap::new(),
             known: BTreeMap::new(),
+            unwanted: BTreeSet::new(),
             available: BTreeMap::new(),
             listings: 0,
             failed: BTreeMap::new(),
@@ -82,6 +85,7 @@ impl Sets {
             .collect();
         let drift = drift(&self.known, &listed, now);
         self.known = listed;
+        self.find_unwanted();
         self.listings += 1;
         for id in self.wanted.keys().copied().collect::<Vec<_>>() {
             self.look_for(id);
@@ -118,6 +122,13 @@ impl Sets {
     /// A number that changes when a set may have gone that was there, though it is wanted.
     pub(super) const fn listings(&self) -> u64 {
         self.listings
+    }
+
+    fn find_unwanted(&mut self) {
+        self.unwanted = self.known.keys().cloned().collect();
+        for name in self.wanted.keys().flat_map(|id| both(*id)) {
+            self.unwanted.remove(&name);
+        }
     }
 
     /// Notes whether a set is there in both families.
@@ -211,6 +222,9 @@ impl Sets {
                 members: BTreeMap::new(),
                 room: MOST_LAPSED,
             });
+            for name in both(spec.id) {
+                self.unwanted.remove(&name);
+            }
             self.look_for(spec.id);
         }
     }
@@ -268,7 +282,9 @@ impl Sets {
     /// names one pays for that, and each record (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c).
     pub(super) fn make_in_order(&mut self, order: impl IntoIterator<Item = SetId>) {
         for id in order {
-            let Some(wanted) = self.wanted.get(&id) else { continue };
+            let Some(wanted) = self.wanted.get(&id) else {
+                continue;
+            };
             let (kind, members) = (wanted.kind, wanted.members.len());
             for family in Family::BOTH {
                 // Who settles the set tries again, and says why it cannot be made.
@@ -408,28 +424,22 @@ impl Sets {
             self.wanted.remove(id);
             self.failed.remove(id);
             self.available.remove(id);
+            let there = both(*id).into_iter().filter(|name| self.known.contains_key(name));
+            self.unwanted.extend(there);
         }
     }
 
     /// Destroys what is ours and not wanted; what is still in use is left for the next time.
     pub(super) fn sweep(&mut self) -> Vec<String> {
-        let wanted: BTreeSet<String> = self
-            .wanted
-            .keys()
-            .flat_map(|id| Family::BOTH.map(|family| names::set(*id, family).as_str().to_owned()))
-            .collect();
-        let unwanted: Vec<String> = self
-            .known
-            .keys()
-            .filter(|name| !wanted.contains(*name))
-            .cloned()
-            .collect();
         let mut kept = Vec::new();
-        for name in unwanted {
+        for name in std::mem::take(&mut self.unwanted) {
             match self.ipsets.destroy(&name) {
                 Ok(()) => drop(self.known.remove(&name)),
                 Err(error) if error.reason() == Some(Reason::NoSuchSet) => drop(self.known.remove(&name)),
-                Err(error) => kept.push(error.to_string()),
+                Err(error) => {
+                    kept.push(error.to_string());
+                    self.unwanted.insert(name);
+                }
             }
         }
         kept
@@ -440,6 +450,7 @@ impl Sets {
         self.wanted.clear();
         self.failed.clear();
         self.available.clear();
+        self.find_unwanted();
     }
 
     pub(super) fn dump(&self) -> String {
@@ -463,6 +474,11 @@ impl Sets {
         }
         lines.join("\n")
     }
+}
+
+/// The names of a set in the kernel.
+fn both(id: SetId) -> [String; 2] {
+    Family::BOTH.map(|family| names::set(id, family).as_str().to_owned())
 }
 
 /// How far the kernel's seconds and ours may lie apart.

@@ -6,6 +6,7 @@ use std::path::Path;
 use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
+use super::denials::{self, Telling};
 use super::dispatch::{Jump, jumps};
 use super::drift::Drift;
 use super::names;
@@ -13,6 +14,7 @@ use super::neighbours;
 use super::place::{Contest, JumpPlace, Put};
 use super::render::Chains;
 use super::restore::Change;
+use super::told::Told;
 use crate::apply::delta::Tracker;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -25,8 +27,6 @@ pub(super) enum Part {
     Shared,
     /// A pod's.
     Pod(PodKey),
-    /// Those which tell why packets are denied.
-    Telling,
 }
 
 /// The table of a family.
@@ -36,6 +36,8 @@ pub(super) struct Table {
     pub(super) chains: Tracker<String, Vec<String>>,
     /// Which of the desired chains are whose; none where all of them were wanted at once.
     parts: Option<BTreeMap<Part, BTreeSet<String>>>,
+    /// Why the desired ones deny.
+    pub(super) told: Told,
     /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
     places: BTreeMap<Hook, Vec<usize>>,
     /// Where they should.
@@ -55,6 +57,7 @@ impl Table {
             tables: IpTables::new(flavour, family),
             chains: Tracker::default(),
             parts: None,
+            told: Told::default(),
             places: BTreeMap::new(),
             place: JumpPlace::Insert,
             contest: Contest::default(),
@@ -100,11 +103,40 @@ impl Table {
         let names = wanted.keys().cloned().collect();
         let before = parts.insert(part, names).unwrap_or_default();
         for name in before.iter().filter(|name| !wanted.contains_key(*name)) {
-            self.chains.unwant(name);
+            self.unwant_chain(name);
         }
         for (name, rules) in wanted {
-            self.chains.want(name, rules);
+            self.want_chain(name, rules);
         }
+    }
+
+    fn want_chain(&mut self, name: String, rules: Vec<String>) {
+        let before = self.chains.desired().get(&name);
+        if before == Some(&rules) {
+            return;
+        }
+        self.told.came(&name, &rules);
+        self.told.went(before.map_or(&[], Vec::as_slice));
+        self.chains.want(name, rules);
+    }
+
+    fn unwant_chain(&mut self, name: &String) {
+        let before = self.chains.desired().get(name);
+        self.told.went(before.map_or(&[], Vec::as_slice));
+        self.chains.unwant(name);
+    }
+
+    /// Wants the chains that tell why packets are denied, for the rules that are wanted. Returns those that came or went.
+    pub(super) fn want_telling(&mut self, telling: Telling) -> BTreeSet<String> {
+        let touched = self.told.take_touched();
+        for name in &touched {
+            if self.told.is_used(name) {
+                self.chains.want(name.clone(), denials::lines(name, telling));
+            } else {
+                self.chains.unwant(name);
+            }
+        }
+        touched
     }
 
     /// Wants nothing for parts other than these.
@@ -113,8 +145,9 @@ impl Table {
             .parts
             .iter_mut()
             .flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
-        for name in parts.flat_map(|(_, names)| names) {
-            self.chains.unwant(&name);
+        let gone: Vec<String> = parts.flat_map(|(_, names)| names).collect();
+        for name in &gone {
+            self.unwant_chain(name);
         }
     }
 
@@ -129,10 +162,10 @@ impl Table {
             .cloned()
             .collect();
         for name in &gone {
-            self.chains.unwant(name);
+            self.unwant_chain(name);
         }
         for (name, rules) in wanted {
-            self.chains.want(name, rules);
+            self.want_chain(name, rules);
         }
     }
 

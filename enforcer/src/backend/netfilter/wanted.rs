@@ -33,6 +33,7 @@ impl Netfilter {
             unmarked: self.settings.marks.unmarked(Direction::Egress),
             by_ipvs: dispatch::has_ipvs(),
         });
+        let mut touched = BTreeSet::new();
         for table in &mut self.tables {
             let mut wanted = dispatch::shared(
                 &attached,
@@ -67,17 +68,16 @@ impl Netfilter {
                 table.want_part(Part::Pod(pod.clone()), render::pod(&local.rules, *marks, around));
             }
             table.retain_parts(|part| match part {
-                Part::Shared | Part::Telling => true,
+                Part::Shared => true,
                 Part::Pod(pod) => self.pods.contains_key(pod),
             });
             if let Some(telling) = self.settings.telling {
-                let told = denials::chains(table.chains.desired(), telling);
-                table.want_part(Part::Telling, told);
+                touched.extend(table.want_telling(telling));
             }
         }
         self.note_rendered(&stale);
         if self.settings.telling.is_some() {
-            self.denials.want(&self.tables);
+            self.denials.want(&self.tables, touched);
         }
     }
 
