@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Exposed, Port};
+use egret_enforcer::backend::netfilter::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::names::PodChains;
 use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
@@ -165,6 +166,19 @@ fn a_pod_without_policies_is_allowed_and_counted() {
     let rules = pod("plain", &["10.0.0.2"], Vec::new(), Vec::new());
     assert_golden(
         "plain-4.rules",
+        &text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own)),
+    );
+}
+
+/// Everything is in audit: tiers share a chain unless something passes on to the next, and nothing ends a packet.
+#[test]
+fn what_is_in_audit_is_asked_before_the_flow_is_marked() {
+    let audited = everything();
+    let mut rules = pod("web", &["10.0.0.1", "fd00::1"], Vec::new(), Vec::new());
+    rules.audit.egress = audited.egress;
+    rules.audit.ingress = audited.ingress;
+    assert_golden(
+        "audit-4.rules",
         &text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own)),
     );
 }
@@ -458,4 +472,62 @@ fn a_jump_that_is_not_wanted_goes_before_its_chain() {
         text,
         format!("*filter\n:EGRET-OUTPUT - [0:0]\n{jump}{jump}-X EGRET-OUTPUT\nCOMMIT\n")
     );
+}
+
+/// A pod with something in every tier, one that only a NetworkPolicy isolates, one about which nothing says anything, and
+/// one on a bridge.
+#[test]
+fn what_ipvs_leads_on_is_judged_behind_it_as_well() {
+    let isolated = || tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny);
+    let alone = pod(
+        "alone",
+        &["10.0.0.2", "10.0.0.3"],
+        vec![isolated()],
+        vec![isolated()],
+    );
+    let free = pod("free", &["10.0.0.4", "fd00::4"], Vec::new(), Vec::new());
+    let bridged = pod("bridged", &["10.0.0.5", "fd00::5"], vec![isolated()], Vec::new());
+    let at = |rules: &PodRules, interface: Port| Attached {
+        chains: PodChains::of(&rules.pod),
+        interfaces: vec![interface],
+        addresses: rules.addresses.clone(),
+    };
+    let name = |name: &str| InterfaceName::new(name).unwrap();
+    let everything = everything();
+    let pods = [
+        (&everything, at(&everything, Port::Own(name("veth1")))),
+        (&alone, at(&alone, Port::Own(name("veth2")))),
+        (&free, at(&free, Port::Own(name("veth4")))),
+        (&bridged, at(&bridged, Port::Shared(name("cni0")))),
+    ];
+    let known = sets();
+    for (family, name) in [(Family::V4, "ipvs-4.rules"), (Family::V6, "ipvs-6.rules")] {
+        let attached: Vec<Attached> = pods.iter().map(|(_, attached)| attached.clone()).collect();
+        let led: Vec<Led> = pods.iter().map(|(rules, at)| Led::of(at, rules)).collect();
+        let exposed = Exposed {
+            unmarked: masks().unmarked(Direction::Egress),
+            by_ipvs: true,
+        };
+        let closed = Closed::default();
+        let mut rewrite = dispatch::shared(
+            &attached,
+            &closed,
+            Some(exposed),
+            masks(),
+            DenyAction::Drop,
+            family,
+        );
+        ipvs::add(&mut rewrite, &led, family);
+        rewrite.extend(render::exposed(&for_clients_outside(), around(family, &known)));
+        for (rules, _) in &pods {
+            rewrite.extend(render::pod(rules, marks(5), around(family, &known)));
+        }
+        let jumps = [Hook::Forward, Hook::Input, Hook::Output].map(|hook| (hook, put(0)));
+        let restore = Restore {
+            rewrite,
+            jumps: jumps.into(),
+            ..Restore::default()
+        };
+        assert_golden(name, &restore.render());
+    }
 }
