@@ -200,8 +200,9 @@ pub(super) fn the_next_pod_at_an_address_is_told_for_itself(world: &mut World) -
     assert!(reaches(world, "client"));
     let mut last = "client";
     for next in ["web-0", "web-0"] {
-        let seat = world.remove(last)?;
-        world.add_at(seat, PodSpec::new(next))?;
+        // Said at once, so that the address never was without a pod that waits for the name.
+        world.succeed_unsaid(last, PodSpec::new(next).unannounced())?;
+        world.announce(next)?;
         eventually("its rules are there", || is_known(world, world.pod(next)));
         assert!(!reaches(world, next), "it did not ask");
         ask(world, next);
