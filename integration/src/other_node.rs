@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Client, ProxyMode, Service, ServicePort, World, WorldError, internet::Servers, netns::Netns,
-    services::ProxyHost, sockets::SocketMaker,
+    Client, Daemon, DaemonSpec, ProxyMode, Service, ServicePort, World, WorldError, internet::Servers,
+    netns::Netns, services::ProxyHost, sockets::SocketMaker, world::ENFORCER_ADMIN,
 };
 
 /// What the manifests call it.
@@ -120,6 +120,35 @@ impl OtherNode {
             SocketAddr::new(ADDRESS.into(), port),
             SocketAddr::new(ADDRESS_V6.into(), port),
         ]
+    }
+
+    /// Starts a daemon there, without waiting for it.
+    pub fn launch(&self, spec: DaemonSpec) -> Result<Daemon, WorldError> {
+        Daemon::start(spec, Arc::clone(&self.netns), &self.folder)
+    }
+
+    /// An enforcer of this node, on the world's manifests, that enforces nothing.
+    pub fn enforcer(&self, world: &World) -> DaemonSpec {
+        let file = |name: &str| self.folder.join(name).display().to_string();
+        DaemonSpec::enforcer(ENFORCER_ADMIN)
+            .with(["--node", NAME, "--backend", "none"])
+            .with([
+                "--source".into(),
+                format!("dir:{}", world.manifests().folder().display()),
+            ])
+            .with(["--link".into(), file("link.sock")])
+            .with([
+                "--state".into(),
+                file("state"),
+                "--state-objects".into(),
+                file("objects"),
+            ])
+    }
+
+    /// Gives its card one more address, or takes it away: `add`, `del`.
+    pub fn address(&self, verb: &str, address: Ipv4Addr) -> Result<(), WorldError> {
+        self.netns
+            .ip(&format!("address {verb} {address}/24 dev uplink\n"))
     }
 
     /// Where it keeps files.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use egret_integration::{OtherNode, PodSpec, ProxyMode, Service, ServicePort, World, node, other_node};
 
-use super::stage::{QUICK, Setting, Told, eventually};
+use super::stage::{QUICK, Setting, Stage, Told, eventually};
 
 /// Where the API server listens, on this node and on the other one.
 const API: u16 = 6443;
@@ -91,6 +91,79 @@ pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mu
     assert_eq!(nodes.map(is_open), [false; 5], "{nodes:?}");
     assert!(is_open(OTHER) && is_open(SAME_PORT), "what is no node");
     Ok(())
+}
+
+/// R-27, E-5: both nodes have addresses that no Node object names. Each reports its own, in the folder that both read.
+pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) -> Told {
+    /// On this node; on the other one, from some time on.
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 9);
+    const LATER: Ipv4Addr = Ipv4Addr::new(10, 76, 2, 4);
+    let elsewhere = world.lay_other_node()?;
+    elsewhere.serve(ELSE, Service::TcpEcho)?;
+    world.serve_on_node(ELSE, Service::TcpEcho)?;
+    let own = format!("{OWN}/32");
+    world
+        .node()
+        .run_well(&["ip", "address", "add", &own, "dev", "uplink"])?;
+    let folder = world.manifests().folder().to_owned();
+    let report = |node: &str| folder.join(format!("node-address-report-{node}.yaml"));
+    let reports = |node: &str, address: Ipv4Addr| {
+        let text = std::fs::read_to_string(report(node)).unwrap_or_default();
+        text.contains(&format!("\"{address}\""))
+    };
+    let report_dir = ["--report-dir", &folder.display().to_string()];
+    let mut there = elsewhere.launch(elsewhere.enforcer(world).with(report_dir))?;
+    let setting = Setting::of(firewall("nodes: {}", "")).enforcer(&report_dir);
+    let stage = setting.play(world)?;
+    there.wait_until_ready()?;
+    let is_open = |to: Ipv4Addr| {
+        stage
+            .pod("client")
+            .connect_tcp(SocketAddr::new(to.into(), ELSE), QUICK)
+            .is_connected()
+    };
+    let on_node = stage.world.client_on_node();
+    let is_there = |to: Ipv4Addr| {
+        on_node
+            .connect_tcp(SocketAddr::new(to.into(), ELSE), QUICK)
+            .is_connected()
+    };
+    eventually("the other node's is refused", || !is_open(other_node::UNREPORTED));
+    assert!(is_there(other_node::UNREPORTED) && is_there(OWN));
+    assert!(!is_open(OWN));
+    eventually("this node's is reported", || reports(node::NAME, OWN));
+    assert!(!reports(node::NAME, node::DNS));
+    assert!(is_open_elsewhere(&stage), "what is no node");
+
+    // What comes is reported as it comes, and taken back when it goes.
+    elsewhere.address("add", LATER)?;
+    eventually("it is there, and refused", || is_there(LATER) && !is_open(LATER));
+    elsewhere.address("del", LATER)?;
+    eventually("it is not reported any more", || {
+        !reports(other_node::NAME, LATER)
+    });
+    // Reading what it wrote itself is no reason to write.
+    let written = there.log().matches("reported the addresses of this node").count();
+    assert_eq!(written, 3, "{}", there.log());
+
+    // A report that somebody else wrote is the one that counts.
+    let theirs = format!(
+        "apiVersion: policy.egret.dev/v1alpha1\nkind: NodeAddressReport\nmetadata: {{name: {}}}\naddresses: [{{ip: {}}}]\n",
+        other_node::NAME,
+        other_node::ADDRESS
+    );
+    std::fs::write(report(other_node::NAME), &theirs)?;
+    eventually("theirs counts", || is_open(other_node::UNREPORTED));
+    elsewhere.address("add", LATER)?;
+    eventually("it says that it does not write", || {
+        there.log().contains("was not written by an enforcer")
+    });
+    assert_eq!(std::fs::read_to_string(report(other_node::NAME))?, theirs);
+    Ok(())
+}
+
+fn is_open_elsewhere(stage: &Stage<'_>) -> bool {
+    stage.pod("client").connect_tcp(OTHER, QUICK).is_connected()
 }
 
 /// Both nodes run an API server and something else.

@@ -138,6 +138,7 @@ macro_rules! with_every_scenario {
             apiserver: the_api_server_is_refused_by_every_way_that_leads_there without MatchPeers;
             apiserver: the_own_node_is_where_packets_start_and_not_what_they_bear without Isolate;
             apiserver: an_answer_from_another_address_is_the_own_nodes_or_nobodys without Isolate;
+            apiserver: a_node_is_refused_at_what_it_reports_of_itself without ReportAddresses;
             reuse: a_pod_at_a_used_address_inherits_no_connection without Revoke;
             reuse: a_pod_at_a_used_address_was_told_nothing without PerPodRecords;
             reuse: what_dnsd_told_is_told_again_to_the_same_pod_alone without ForgetPredecessor;
@@ -155,7 +156,7 @@ macro_rules! with_every_scenario {
             events: a_refused_sender_hears_it_at_once_in_both_directions_and_families without TellSender;
             events: a_client_outside_is_reset_when_its_open_connection_is_forbidden without TellSender;
             audit: a_policy_in_audit_denies_nothing_and_says_once_what_it_would_deny without TellAudit;
-            audit: a_policy_that_leaves_audit_ends_what_it_forbids without Revoke;
+            audit: a_policy_that_leaves_audit_ends_what_it_forbids without Generation;
             audit: a_namespace_in_audit_has_no_policy_in_force without TellAudit;
             audit: a_node_in_audit_denies_nothing_and_says_what_policies_would_deny without TellAudit;
             audit: what_a_policy_in_audit_allows_by_name_is_as_the_pod_was_told without PerPodRecords;
