@@ -21,6 +21,7 @@ use crate::node::{Locate, Location};
 
 pub mod render;
 pub mod dispatch;
+pub mod ipvs;
 pub mod restore;
 pub mod tally;
 pub mod names;
@@ -629,6 +630,7 @@ impl Backend for Netfilter {
         }
         let mut moved = self.unknown.look_around(self.locate.as_mut());
         moved |= self.relocate();
+        moved |= self.has_ipvs_changed();
         if moved {
             self.program();
         }

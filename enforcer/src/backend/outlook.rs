@@ -38,19 +38,22 @@ pub enum GapKind {
     Bridge,
     /// An interface of a pod that leads past the node.
     Interface,
+    /// IPVS, which may lead to a process of the node.
+    Ipvs,
     /// The node's network cannot be looked at.
     Unseen,
 }
 
 impl GapKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Flowtable,
         Self::Tc,
         Self::Tcx,
         Self::Xdp,
         Self::Bridge,
         Self::Interface,
+        Self::Ipvs,
         Self::Unseen,
     ];
 
@@ -64,6 +67,7 @@ impl GapKind {
             Self::Xdp => "xdp",
             Self::Bridge => "bridge",
             Self::Interface => "interface",
+            Self::Ipvs => "ipvs",
             Self::Unseen => "unseen",
         }
     }
@@ -73,7 +77,7 @@ impl GapKind {
     pub const fn is_fast_path(self) -> bool {
         match self {
             Self::Flowtable | Self::Tc | Self::Tcx | Self::Xdp => true,
-            Self::Bridge | Self::Interface | Self::Unseen => false,
+            Self::Bridge | Self::Interface | Self::Ipvs | Self::Unseen => false,
         }
     }
 }

@@ -21,6 +21,7 @@ use egret_shared::switch::{Switch, is_off};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::ipvs;
 use super::marks::Marks;
 use super::names::{self, PodChains};
 use super::render::{Chains, replies};
@@ -89,8 +90,7 @@ impl Exposed {
     /// net/netfilter/ipvs/ip_vs_xmit.c). What the pod's rules allowed was the address of the Service, so pods
     /// are asked as well.
     fn sent_by_ipvs(self) -> Option<Line> {
-        let line = self.jump().unless(Match::FromThisHost).unless(Match::OfSocket);
-        self.by_ipvs.then_some(line)
+        self.by_ipvs.then(|| ipvs::passing(self.jump()))
     }
 
     fn jump(self) -> Line {

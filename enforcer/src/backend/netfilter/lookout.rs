@@ -18,6 +18,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
 use super::inside::{self, Contents, Firewall, Writing};
+use super::ipvs;
 use crate::backend::outlook::{Gap, GapKind, Outlook};
 use crate::node::cables::Cables;
 
@@ -142,6 +143,7 @@ impl Sight {
             outlook.gaps.extend(view.bridges.iter().cloned());
             outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
         }
+        outlook.gaps.extend(ipvs::gaps());
         outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
         let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
         self.guard(&mut links, view, &elsewhere, &mut outlook);

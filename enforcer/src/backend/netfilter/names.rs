@@ -134,6 +134,24 @@ pub fn from() -> ChainName {
     ours("FROM")
 }
 
+/// Asks whether what comes from a pod has its address, where IPVS is.
+#[must_use]
+pub fn source() -> ChainName {
+    ours("SOURCE")
+}
+
+/// Asks the egress of the pod that IPVS leads on.
+#[must_use]
+pub fn behind() -> ChainName {
+    ours("BEHIND")
+}
+
+/// Asks the ingress of the pod to which it leads.
+#[must_use]
+pub fn led() -> ChainName {
+    ours("LED")
+}
+
 /// Asks which pod a packet goes to.
 #[must_use]
 pub fn to() -> ChainName {
@@ -252,8 +270,9 @@ pub fn family_of_set(name: &str) -> Option<Family> {
 /// Whether a chain is one that all pods share; such chains count nothing.
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
-    const ALONE: [&str; 10] = [
-        "FORWARD", "INPUT", "OUTPUT", "FROM", "TO", "REST-E", "REST-I", "DENY", "TOTALS", "BRIDGES",
+    const ALONE: [&str; 13] = [
+        "FORWARD", "INPUT", "OUTPUT", "SOURCE", "BEHIND", "LED", "FROM", "TO", "REST-E", "REST-I", "DENY",
+        "TOTALS", "BRIDGES",
     ];
     name.strip_prefix(CHAIN_PREFIX).is_some_and(|rest| {
         let is_branch = ["FROM-", "TO-"].iter().any(|branch| rest.starts_with(branch));
@@ -323,6 +342,9 @@ mod tests {
             pod.default(Direction::Egress),
             forward(),
             from(),
+            source(),
+            behind(),
+            led(),
             unknown(Direction::Ingress),
             totals(),
             told(Digest::of("why")),

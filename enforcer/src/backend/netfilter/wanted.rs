@@ -6,10 +6,11 @@ use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::{Batch, Direction, SetId, SetKind, SetSpec};
 use egret_shared::pod::PodKey;
 
-use super::dispatch::{self, Exposed};
-use super::names::PodChains;
+use super::dispatch::{self, Attached, Exposed};
+use super::ipvs::{self, Led};
+use super::names::{self, PodChains};
 use super::render::{self, PodMarks, Surroundings};
-use super::table::Part;
+use super::table::{Part, Table};
 use super::{Local, Netfilter, denials};
 
 /// What a pod's chains depend on besides its rules.
@@ -33,6 +34,7 @@ impl Netfilter {
             unmarked: self.settings.marks.unmarked(Direction::Egress),
             by_ipvs: dispatch::has_ipvs(),
         });
+        let led = dispatch::has_ipvs().then(|| self.led(&attached));
         let mut touched = BTreeSet::new();
         for table in &mut self.tables {
             let mut wanted = dispatch::shared(
@@ -43,6 +45,9 @@ impl Netfilter {
                 self.settings.deny,
                 table.family(),
             );
+            if let Some(led) = &led {
+                ipvs::add(&mut wanted, led, table.family());
+            }
             wanted.extend(self.turned_on.chain(table.family()));
             if self.settings.telling.is_some() {
                 denials::tell_of_shared(&mut wanted, self.settings.marks);
@@ -79,6 +84,26 @@ impl Netfilter {
         if self.settings.telling.is_some() {
             self.denials.want(&self.tables, touched);
         }
+    }
+
+    /// Whether IPVS came or went since the chains were wanted.
+    pub(super) fn has_ipvs_changed(&self) -> bool {
+        let output = names::output();
+        let is_asked = |table: &Table| table.chains.desired().contains_key(output.as_str());
+        self.tables
+            .iter()
+            .any(|table| is_asked(table) != dispatch::has_ipvs())
+    }
+
+    fn led(&self, attached: &[Attached]) -> Vec<Led> {
+        let with_chains = |(pod, local): (&PodKey, &Local)| {
+            let chains = PodChains::of(pod);
+            let attached = attached.iter().find(|attached| attached.chains == chains)?;
+            let led = Led::of(attached, &local.rules);
+            let is_refused = self.refused.contains_key(pod);
+            Some(if is_refused { led.refused() } else { led })
+        };
+        self.pods.iter().filter_map(with_chains).collect()
     }
 
     /// Pods whose chains are not what would be rendered now, and the marks of their flows.
