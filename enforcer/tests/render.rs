@@ -461,7 +461,7 @@ fn what_ipvs_sends_is_asked_where_it_leaves() {
 
 #[test]
 fn a_jump_that_is_not_wanted_goes_before_its_chain() {
-    let text = Restore {
+    let text = Restore::<Vec<String>> {
         remove: ["EGRET-OUTPUT".to_owned()].into(),
         jumps_removed: [(Hook::Output, 2)].into(),
         ..Restore::default()

@@ -70,7 +70,7 @@ impl Netfilter {
             .tables
             .iter()
             .flat_map(|table| table.chains.programmed().values());
-        let words = chains.flatten().flat_map(|rule| {
+        let words = chains.flat_map(|rules| rules.iter()).flat_map(|rule| {
             let words = rule.split(' ');
             words.clone().zip(words.skip(1))
         });

@@ -9,7 +9,8 @@ use egret_policies::rules::{Direction, PodRules};
 
 use super::marks::{Generation, Marks};
 use super::names::{CHAIN_PREFIX, PodChains};
-use super::render::{Chains, PodMarks};
+use super::render::PodMarks;
+use super::restore::Held;
 
 /// The generations in force, by the chain in which they stand.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Generations {
     }
 
     /// Takes over what stands in the rules of an earlier life, as far as it was written with the same masks.
-    pub(super) fn adopt(&mut self, chains: &Chains) {
+    pub(super) fn adopt(&mut self, chains: &Held) {
         for (name, rules) in chains {
             let found = direction_of(name).and_then(|direction| {
                 let (value, mask) = rules.iter().find_map(|rule| mark_of(rule))?;
@@ -139,6 +140,8 @@ fn mark_of(rule: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS};
     use egret_shared::pod::PodKey;
@@ -169,13 +172,13 @@ mod tests {
         }
         let marks = one.marks(pod).unwrap();
         let line = |mark: egret_kernel::Mark| {
-            vec![format!(
+            Arc::from([format!(
                 "-m connmark --mark {:#x}/{:#x} -j RETURN",
                 mark.value(),
                 mark.mask()
-            )]
+            )])
         };
-        let chains = Chains::from([
+        let chains = Held::from([
             (
                 pod.entry(Direction::Egress).as_str().to_owned(),
                 line(marks.egress),

@@ -2,19 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use egret_kernel::iptables::Hook;
 
 use super::dispatch::{Jump, jumps};
 use super::names;
 use super::place::{JumpPlace, Put};
-use super::render::Chains;
+
+/// Chains that the kernel holds, or is to: what is wanted and what is there share their rules.
+pub type Held = BTreeMap<String, Arc<[String]>>;
 
 /// What is to change in a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct Change<Rules = Arc<[String]>> {
     /// Chains that are made, or made anew.
-    pub rewrite: Chains,
+    pub rewrite: BTreeMap<String, Rules>,
     /// Chains that go.
     pub remove: BTreeSet<String>,
     /// Hooks into which our jump is put.
@@ -25,7 +28,7 @@ pub struct Change {
     pub totals: Option<Vec<(u64, String)>>,
 }
 
-impl Change {
+impl<Rules: AsRef<[String]>> Change<Rules> {
     /// Whether nothing is to change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -36,11 +39,25 @@ impl Change {
             && self.totals.is_none()
     }
 
+    /// About how long the text is: a text of megabytes that grows is copied, and is left half empty.
+    fn length(&self) -> usize {
+        const AROUND: usize = "-A  \n".len();
+        let chain = |name: &String| name.len() + ":- [0:0]\n-X \n".len();
+        let rules = self
+            .rewrite
+            .iter()
+            .flat_map(|(name, rules)| rules.as_ref().iter().map(|rule| name.len() + rule.len() + AROUND));
+        let chains = self.rewrite.keys().chain(&self.remove).map(chain);
+        let totals = self.totals.iter().flatten().map(|(_, rule)| rule.len() + 64);
+        1024 + rules.sum::<usize>() + chains.sum::<usize>() + totals.sum::<usize>()
+    }
+
     /// The text: first all chains are empty, then filled, then the ones that go have nothing left that names them.
     #[must_use]
     pub fn render(&self) -> String {
         let totals = names::totals();
-        let mut text = String::from("*filter\n");
+        let mut text = String::with_capacity(self.length());
+        text.push_str("*filter\n");
         let mut line =
             |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a String takes any text");
         for chain in self
@@ -53,7 +70,7 @@ impl Change {
             line(format_args!(":{chain} - [0:0]"));
         }
         for (chain, rules) in &self.rewrite {
-            for rule in rules {
+            for rule in rules.as_ref() {
                 line(format_args!("-A {chain} {rule}"));
             }
         }

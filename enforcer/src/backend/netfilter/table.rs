@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
@@ -13,7 +14,7 @@ use super::names;
 use super::neighbours;
 use super::place::{Contest, JumpPlace, Put};
 use super::render::Chains;
-use super::restore::Change;
+use super::restore::{Change, Held};
 use super::told::Told;
 use crate::apply::delta::Tracker;
 use egret_shared::pod::PodKey;
@@ -33,7 +34,7 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) struct Table {
     tables: IpTables,
-    pub(super) chains: Tracker<String, Vec<String>>,
+    pub(super) chains: Tracker<String, Arc<[String]>>,
     /// Which of the desired chains are whose; none where all of them were wanted at once.
     parts: Option<BTreeMap<Part, BTreeSet<String>>>,
     /// Why the desired ones deny.
@@ -77,9 +78,9 @@ impl Table {
 
     /// Believes a listing; returns what had changed behind our back.
     pub(super) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
-        let listed: Chains = ours(listing)
+        let listed: Held = ours(listing)
             .filter(|chain| chain.name != names::totals().as_str())
-            .map(|chain| (chain.name.clone(), chain.texts().map(str::to_owned).collect()))
+            .map(|chain| (chain.name.clone(), self.held(chain)))
             .collect();
         let before = std::mem::replace(&mut self.places, places(listing));
         self.contest_places(now);
@@ -87,6 +88,13 @@ impl Table {
         let drift = self.drift(&listed, &before);
         self.chains.resync(listed);
         drift
+    }
+
+    /// The rules of a listed chain; those which are wanted, where they are the same.
+    fn held(&self, chain: &iptables::Chain) -> Arc<[String]> {
+        let wanted = self.chains.desired().get(&chain.name);
+        let wanted = wanted.filter(|rules| chain.texts().eq(rules.iter().map(String::as_str)));
+        wanted.map_or_else(|| chain.texts().map(str::to_owned).collect(), Arc::clone)
     }
 
     /// Whether chains are wanted for it.
@@ -112,17 +120,19 @@ impl Table {
 
     fn want_chain(&mut self, name: String, rules: Vec<String>) {
         let before = self.chains.desired().get(&name);
-        if before == Some(&rules) {
+        if before.is_some_and(|before| **before == *rules) {
             return;
         }
         self.told.came(&name, &rules);
-        self.told.went(before.map_or(&[], Vec::as_slice));
-        self.chains.want(name, rules);
+        self.told.went(before.map_or(&[], |before| &**before));
+        let there = self.chains.programmed().get(&name);
+        let there = there.filter(|there| ***there == *rules).cloned();
+        self.chains.want(name, there.unwrap_or_else(|| rules.into()));
     }
 
     fn unwant_chain(&mut self, name: &String) {
         let before = self.chains.desired().get(name);
-        self.told.went(before.map_or(&[], Vec::as_slice));
+        self.told.went(before.map_or(&[], |before| &**before));
         self.chains.unwant(name);
     }
 
@@ -131,7 +141,8 @@ impl Table {
         let touched = self.told.take_touched();
         for name in &touched {
             if self.told.is_used(name) {
-                self.chains.want(name.clone(), denials::lines(name, telling));
+                let lines = denials::lines(name, telling);
+                self.chains.want(name.clone(), lines.into());
             } else {
                 self.chains.unwant(name);
             }
@@ -172,9 +183,12 @@ impl Table {
     /// Whether the kernel holds these chains as they are.
     pub(super) fn holds(&self, chains: &Chains) -> bool {
         !is_spoken(self.family())
-            || chains
-                .iter()
-                .all(|(name, rules)| self.chains.programmed().get(name) == Some(rules))
+            || chains.iter().all(|(name, rules)| {
+                self.chains
+                    .programmed()
+                    .get(name)
+                    .is_some_and(|held| **held == **rules)
+            })
     }
 
     /// What is still to be done.
@@ -186,7 +200,7 @@ impl Table {
             rewrite: self
                 .chains
                 .to_program()
-                .map(|(name, rules)| (name.clone(), rules.clone()))
+                .map(|(name, rules)| (name.clone(), Arc::clone(rules)))
                 .collect(),
             remove: self.chains.to_remove().cloned().collect(),
             jumps: self.astray(),
@@ -287,7 +301,7 @@ impl Table {
         }
     }
 
-    fn drift(&self, listed: &Chains, before: &BTreeMap<Hook, Vec<usize>>) -> Drift {
+    fn drift(&self, listed: &Held, before: &BTreeMap<Hook, Vec<usize>>) -> Drift {
         let mut drift = drift(self.family(), self.chains.programmed(), listed);
         let (astray, surplus) = (self.astray(), self.surplus());
         let moved = astray.keys().filter(|hook| before.contains_key(hook));
@@ -385,7 +399,7 @@ fn places(listing: &TableListing) -> BTreeMap<Hook, Vec<usize>> {
         .collect()
 }
 
-fn drift(family: Family, believed: &Chains, listed: &Chains) -> Drift {
+fn drift(family: Family, believed: &Held, listed: &Held) -> Drift {
     let names: BTreeSet<&String> = believed.keys().chain(listed.keys()).collect();
     let mut drift = Drift::default();
     for name in names {

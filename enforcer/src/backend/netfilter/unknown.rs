@@ -18,6 +18,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
 use super::dispatch::{self, Attached, neighbours, through};
+use super::render::Chains;
 use super::table::Table;
 use super::tally::Label;
 use super::{Netfilter, Settings, names};
@@ -165,7 +166,8 @@ impl Netfilter {
             return Ok(false);
         }
         for table in &mut self.tables {
-            let mut wanted = table.chains.programmed().clone();
+            let held = table.chains.programmed().iter();
+            let mut wanted: Chains = held.map(|(name, rules)| (name.clone(), rules.to_vec())).collect();
             if !wanted.contains_key(names::forward().as_str()) {
                 let Settings { marks, deny, .. } = self.settings;
                 wanted.extend(dispatch::shared(&[], &closed, None, marks, deny, table.family()));
