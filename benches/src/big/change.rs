@@ -165,6 +165,23 @@ pub fn new_answer() -> Change {
     }
 }
 
+/// For 1,100 members.
+#[must_use]
+pub fn long_answer() -> Change {
+    let mut next = u32::from(Ipv4Addr::new(100, 112, 0, 0));
+    Change {
+        what: "an answer with 100 new addresses, for a name that 11 policies of the pod have",
+        rounds: 500,
+        event: Box::new(move |round, now| {
+            next += 100;
+            let first = answer(round, "cdn", next, now);
+            let more = (1..25).flat_map(|part| answer(round, "cdn", next + part * 4, now).addresses);
+            let addresses = first.addresses.iter().copied().chain(more).collect();
+            Event::Observed(Observation { addresses, ..first })
+        }),
+    }
+}
+
 /// For 4 members.
 #[must_use]
 pub fn answer_for_one_policy() -> Change {
