@@ -142,7 +142,18 @@ impl Draw {
                 _ => self.firewall(),
             });
         }
+        for policy in &mut policies {
+            self.try_out(policy, 6);
+        }
         policies
+    }
+
+    /// Puts an object in audit, or says something else of that.
+    fn try_out(&mut self, object: &mut Value, percent: usize) {
+        if self.chance(percent) {
+            let said = self.pick(&["audit", "audit", "audit", "enforce", "Audit"]);
+            object["metadata"]["annotations"]["policy.egret.dev/enforcement"] = said.into();
+        }
     }
 }
 

@@ -269,8 +269,12 @@ impl<'s> Play<'s> {
         let is_hairpin = flow.from.who == flow.to.who;
         let mut decisions = Vec::new();
         let open = Reading::of_open(cluster).decide(flow);
-        let each = [(read.egress, open.egress), (read.ingress, open.ingress)];
-        for (connection, (read, read_open)) in ends(flow).into_iter().zip(each) {
+        let all = Reading::of_all(cluster).decide(flow);
+        let each = [
+            (read.egress, open.egress, all.egress),
+            (read.ingress, open.ingress, all.ingress),
+        ];
+        for (connection, (read, read_open, read_all)) in ends(flow).into_iter().zip(each) {
             let Some(connection) = connection else {
                 decisions.push(None);
                 continue;
@@ -303,6 +307,16 @@ impl<'s> Play<'s> {
             if by_objects != open_by_objects {
                 self.judged.hits.add(Id::X11);
                 self.judged.hits.add(Id::F16);
+            }
+            let would_by_objects = self.world.would_deny(&connection, self.now);
+            let would_by_rules = self.memory.would_deny(&connection, self.now);
+            let would_be_read = read == Verdict::Allow && read_all == Verdict::Deny;
+            if (has_rules && would_by_rules.is_some() != would_by_objects)
+                || would_by_objects != would_be_read
+            {
+                return differ(format!(
+                    "{connection:?}, were all in force: the memory says {would_by_rules:?} would deny it, the oracle {would_by_objects:?}, the second reading {would_be_read:?}"
+                ));
             }
             decisions.push(Some(by_rules));
         }

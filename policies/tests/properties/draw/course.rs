@@ -132,6 +132,9 @@ impl Draw {
         };
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         match object["kind"].as_str().unwrap() {
+            kind if (kind.contains("Policy") || kind.contains("Firewall")) && self.chance(10) => {
+                self.try_out(&mut object, 100)
+            }
             "Pod" => {
                 let key = format!("{}/{name}", object["metadata"]["namespace"].as_str().unwrap());
                 if self.chance(60) {

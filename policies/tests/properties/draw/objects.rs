@@ -72,6 +72,7 @@ impl Draw {
             };
             object["metadata"]["annotations"] = json!({"net.beta.kubernetes.io/network-policy": text});
         }
+        self.try_out(&mut object, 3);
         if self.chance(4) {
             let form = match self.below(3) {
                 0 => json!({"ingress": {}}),

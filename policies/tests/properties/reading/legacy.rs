@@ -12,7 +12,8 @@ const USUAL: &str = r#"{"ingress":{"isolation":"DefaultDeny"}}"#;
 impl Reading<'_> {
     /// Whether the annotation closes the subject for this direction.
     pub(super) fn is_closed_by_annotation(&self, ask: &Ask<'_>) -> bool {
-        self.is_annotated(&ask.subject.namespace) && (!ask.is_egress() || self.errs(Id::P4))
+        let namespace = &ask.subject.namespace;
+        !self.is_tried(namespace) && self.is_annotated(namespace) && (!ask.is_egress() || self.errs(Id::P4))
     }
 
     /// Whether a namespace is closed by its annotation, or by the form in its spec.

@@ -17,6 +17,7 @@ mod cluster;
 mod networks;
 mod kinds;
 mod legacy;
+mod audit;
 mod rules;
 mod peers;
 mod places;
@@ -85,6 +86,8 @@ pub(crate) struct Reading<'c> {
     consulted: Cell<Ids>,
     /// Whether the connection was allowed when it began, and is only asked about again.
     pub(crate) is_open: bool,
+    /// Whether what is in audit counts as if it were in force.
+    pub(crate) with_audited: bool,
 }
 
 impl<'c> Reading<'c> {
@@ -94,6 +97,7 @@ impl<'c> Reading<'c> {
             mistake,
             consulted: Cell::default(),
             is_open: false,
+            with_audited: false,
         }
     }
 
@@ -101,6 +105,14 @@ impl<'c> Reading<'c> {
     pub(crate) fn of_open(cluster: &'c Cluster) -> Self {
         Self {
             is_open: true,
+            ..Self::new(cluster, None)
+        }
+    }
+
+    /// What is said if everything that is in audit is in force.
+    pub(crate) fn of_all(cluster: &'c Cluster) -> Self {
+        Self {
+            with_audited: true,
             ..Self::new(cluster, None)
         }
     }
@@ -274,7 +286,7 @@ impl<'c> Reading<'c> {
         let is_dns = matches!(ask.protocol, Protocol::Port(Transport::Tcp | Transport::Udp, 53));
         is_dns
             && ask.is_egress()
-            && self.policies().any(|(dialect, policy)| {
+            && self.policies_for(ask.subject).any(|(dialect, policy)| {
                 dialect.is_cluster_wide()
                     && self.cluster_subject(policy, dialect, ask.subject).0
                     && policy["spec"]["egress"].to_string().contains("domainNames")
@@ -293,7 +305,7 @@ impl<'c> Reading<'c> {
 
     /// Of all, or of those only that are about clients outside.
     fn firewalls_of(&self, ask: &Ask<'_>, is_entering: bool) -> Says {
-        let of_egress = self.policies().filter(|(dialect, policy)| {
+        let of_egress = self.policies_for(ask.subject).filter(|(dialect, policy)| {
             let is_asked = !is_entering || self.is_about_clients_outside(policy, *dialect);
             dialect.is_firewall() && is_asked
         });
@@ -337,7 +349,7 @@ impl<'c> Reading<'c> {
             rank.filter(|rank| rank.tier == tier)
                 .map(|rank| (rank, dialect, policy))
         };
-        let mut all: Vec<_> = self.policies().filter_map(in_tier).collect();
+        let mut all: Vec<_> = self.policies_for(ask.subject).filter_map(in_tier).collect();
         let place = |(rank, dialect, policy): &(Rank, Dialect, &Value)| {
             let name = policy["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             (rank.priority, dialect.place(), name)
@@ -366,7 +378,7 @@ impl<'c> Reading<'c> {
     /// A pod is isolated when a policy says so; then what no rule allows is denied.
     fn network_policies(&self, ask: &Ask<'_>) -> Says {
         let own = || {
-            self.policies()
+            self.policies_for(ask.subject)
                 .filter(|(dialect, policy)| self.is_network_policy_of(*dialect, policy, ask))
         };
         let is_closed = self.is_closed_by_annotation(ask);
@@ -418,7 +430,7 @@ impl<'c> Reading<'c> {
         } else {
             Direction::Egress
         };
-        self.policies().any(|(dialect, policy)| {
+        self.policies_for(ask.subject).any(|(dialect, policy)| {
             dialect == Dialect::V1
                 && self.is_network_policy_of(dialect, policy, &other)
                 && types(policy).contains(&other.direction)
