@@ -559,3 +559,19 @@ fn the_next_pod_at_an_address_is_told_what_the_one_before_was_told() {
         "what was told to the one before is forgotten"
     );
 }
+
+/// So the enforcer says that an address is another pod's: what was asked before it knew that may be nobody's.
+#[test]
+fn an_interest_that_ends_and_begins_makes_all_be_told_when_it_is_asked_again() {
+    for (ends, is_told) in [(false, false), (true, true)] {
+        let mut world = World::settled();
+        world.ask("api.example.test", 1, 60);
+        world.realize_all();
+        if ends {
+            world.interest(&[]);
+        }
+        world.interest(&["*.example.test"]);
+        world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
+        assert_eq!(!told(&world.transmit()).is_empty(), is_told, "{ends}");
+    }
+}

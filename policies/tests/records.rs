@@ -579,6 +579,46 @@ fn interests_are_the_names_in_force_by_address_and_are_told_when_they_change() {
 }
 
 #[test]
+fn an_address_that_is_another_pods_at_once_waits_for_nothing_in_between() {
+    let run = |name: &str, uid: &str| Pod {
+        uid: Some(uid.into()),
+        ..pod(name, "app=client", &["10.0.0.7"])
+    };
+    let apply = |name, uid| Event::Apply(Entity::Pod(run(name, uid)));
+    let delete = || Event::Delete(EntityKey::Pod(key("default/web")));
+    for (what, events, told) in [
+        ("the same run", vec![apply("default/web", "one")], vec![]),
+        ("another run", vec![apply("default/web", "two")], vec![0, 1]),
+        (
+            "another pod",
+            vec![delete(), apply("default/next", "two")],
+            vec![0, 1],
+        ),
+        (
+            "another pod, told before",
+            vec![apply("default/next", "two"), delete()],
+            vec![0, 1],
+        ),
+        ("none", vec![delete()], vec![0]),
+    ] {
+        let mut situation = situation(&["api.example.test"]);
+        situation.apply(Entity::Pod(run("default/web", "one")));
+        situation.compiler.poll_interests();
+        for event in events {
+            situation.compiler.handle(event, START);
+        }
+        while situation.compiler.poll_batch(START).is_some() {}
+        let interests = situation.compiler.poll_interests();
+        let numbers: Vec<usize> = interests
+            .iter()
+            .map(|interest| interest.patterns.len())
+            .collect();
+        assert_eq!(numbers, told, "{what}");
+        assert!(interests.iter().all(|interest| interest.pod == ip("10.0.0.7")));
+    }
+}
+
+#[test]
 fn what_was_told_before_all_is_known_counts_too() {
     let mut compiler = Compiler::new(settings());
     let told = answer("10.0.0.1", "api.example.test", &[ip(API)], START, 60);

@@ -468,7 +468,7 @@ impl Engine {
                 &self.records,
             );
         }
-        if is_new || moved.from.is_some() || outcome.patterns {
+        if is_new || moved.is_another_run || moved.from.is_some() || outcome.patterns {
             let from = moved.from.unwrap_or_default();
             self.interests.replace(key, &from, &compiled.rules.addresses);
         }

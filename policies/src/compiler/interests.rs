@@ -1,11 +1,15 @@
-//! Which names are worth waiting for, by pod address; told when they change.
+//! Which names are worth waiting for, by pod address; told when they change. Where the address is another pod's, it is told
+//! that the one before waits for nothing any more: what was told at the address then counts no longer, so who asked before it
+//! was known is told for itself when it asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_shared::link::Interest;
 use egret_shared::name::NamePattern;
 use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
 
 use super::engine::Engine;
 
@@ -14,8 +18,16 @@ use super::engine::Engine;
 #[derive(Debug, Default)]
 pub(super) struct Interests {
     pods: BTreeMap<IpAddr, PodKey>,
-    told: BTreeMap<IpAddr, BTreeSet<NamePattern>>,
+    told: BTreeMap<IpAddr, Told>,
     touched: BTreeSet<IpAddr>,
+}
+
+/// What was told of an address, and of which run of which pod.
+#[derive(Debug)]
+struct Told {
+    pod: PodKey,
+    uid: Option<Arc<str>>,
+    patterns: BTreeSet<NamePattern>,
 }
 
 impl Interests {
@@ -36,24 +48,40 @@ impl Interests {
 impl Engine {
     pub(super) fn poll_interests(&mut self) -> Vec<Interest> {
         let touched = std::mem::take(&mut self.interests.touched);
-        let none = BTreeSet::new();
         let mut changed = Vec::new();
         for address in touched {
             let pod = self.interests.pods.get(&address);
             let compiled = pod.and_then(|pod| self.compiled.get(pod));
-            let now = compiled.map_or(&none, |compiled| &compiled.patterns);
-            if self.interests.told.get(&address).unwrap_or(&none) == now {
+            let now = compiled.filter(|compiled| !compiled.patterns.is_empty());
+            let of_same = |told: &Told| {
+                now.is_some_and(|now| {
+                    let is_same = told.pod == now.rules.pod && told.uid == now.rules.uid;
+                    is_same || is_off(Switch::ForgetPredecessor)
+                })
+            };
+            let before = self.interests.told.get(&address);
+            if before.is_some_and(|before| !of_same(before)) {
+                self.interests.told.remove(&address);
+                changed.push(Interest {
+                    pod: address,
+                    patterns: Vec::new(),
+                });
+            }
+            let Some(now) = now else { continue };
+            let told = self.interests.told.get(&address);
+            if told.is_some_and(|told| told.patterns == now.patterns) {
                 continue;
             }
             changed.push(Interest {
                 pod: address,
-                patterns: now.iter().cloned().collect(),
+                patterns: now.patterns.iter().cloned().collect(),
             });
-            if now.is_empty() {
-                self.interests.told.remove(&address);
-            } else {
-                self.interests.told.insert(address, now.clone());
-            }
+            let told = Told {
+                pod: now.rules.pod.clone(),
+                uid: now.rules.uid.clone(),
+                patterns: now.patterns.clone(),
+            };
+            self.interests.told.insert(address, told);
         }
         changed
     }
