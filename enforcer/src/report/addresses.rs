@@ -60,7 +60,10 @@ mod tests {
         ];
         let mut names: Vec<&str> = table.iter().map(|(name, ..)| *name).collect();
         names.dedup();
-        let index = |name: &str| 1 + names.iter().position(|one| *one == name).unwrap() as u32;
+        let index = |name: &str| {
+            let place = names.iter().position(|one| *one == name).unwrap();
+            u32::try_from(place).unwrap() + 1
+        };
         let interfaces: Vec<_> = names.iter().map(|name| interface(name, index(name))).collect();
         let held: Vec<_> = table
             .iter()

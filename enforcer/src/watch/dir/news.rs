@@ -305,7 +305,7 @@ impl News {
 /// The kernel tells what is done on this machine.
 fn is_on_another_machine(root: &Path) -> bool {
     /// `linux/magic.h`: NFS, CIFS, SMB 2, FUSE, 9p, Ceph, AFS.
-    const SHARED: [i64; 7] = [
+    const SHARED: [u32; 7] = [
         0x6969,
         0xff53_4d42,
         0xfe53_4d42,
@@ -314,7 +314,8 @@ fn is_on_another_machine(root: &Path) -> bool {
         0x00c3_6400,
         0x5346_414f,
     ];
-    statfs(root).is_ok_and(|there| SHARED.contains(&i64::from(there.filesystem_type().0)))
+    let kind = statfs(root).map(|there| u32::try_from(there.filesystem_type().0));
+    kind.is_ok_and(|kind| kind.is_ok_and(|kind| SHARED.contains(&kind)))
 }
 
 fn open() -> io::Result<AsyncFd<Descriptor>> {
