@@ -306,15 +306,12 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
                 .unwrap()
         };
         assert!(of("").ends_with(&format!("-g {}", next("0"))), "{}", of(""));
-        assert!(of("0").contains("! --match-set"), "{}", of("0"));
-        assert!(of("0").contains(protocol), "{}", of("0"));
-        assert!(of("0").ends_with(&format!("-g {}", next("0001"))), "{}", of("0"));
-        assert!(
-            of("0001").ends_with(&format!("-g {}", next("0002"))),
-            "{}",
-            of("0001")
-        );
-        assert!(of("0002").contains("--dst-type LOCAL"), "{}", of("0002"));
+        let in_a_row = ["0001", "0002", "0003"].map(|part| format!("-j {}", next(part)));
+        assert_eq!(of("0"), format!("{}\n-g {}", in_a_row.join("\n"), next("D")));
+        assert!(of("0001").contains("! --match-set"), "{}", of("0001"));
+        assert!(of("0001").contains("-j RETURN"), "{}", of("0001"));
+        assert!(of("0001").contains(protocol), "{}", of("0001"));
+        assert!(of("0003").contains("--dst-type LOCAL"), "{}", of("0003"));
         assert!(chains.keys().all(|name| name.len() <= 28));
     }
     let without: BTreeMap<_, _> = known.into_iter().filter(|(id, _)| *id != set("web")).collect();

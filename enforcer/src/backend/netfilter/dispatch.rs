@@ -29,6 +29,8 @@ use super::unknown::{self, Closed};
 
 mod tree;
 
+pub(super) use tree::MOST_BRANCHES;
+
 /// Where a pod is attached to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
@@ -122,7 +124,9 @@ pub fn shared(
     let mut chains = Chains::from([
         (
             names::forward().as_str().to_owned(),
-            neighbours_over_bridges(pods, family).chain(texts(forward)).collect(),
+            neighbours_over_bridges(pods, family)
+                .chain(texts(forward))
+                .collect(),
         ),
         (
             names::input().as_str().to_owned(),
@@ -240,10 +244,7 @@ fn lines(
         lines.collect()
     };
     let each = |port: &Port| match (port, direction) {
-        (Port::Own(name), _) => vec![(
-            Some(name.clone()),
-            through(jump(), direction, name.clone()),
-        )],
+        (Port::Own(name), _) => vec![(Some(name.clone()), through(jump(), direction, name.clone()))],
         (Port::Shared(name), _) => by_address(name),
         (Port::Of { bridge, port }, Direction::Egress) => {
             let line = through(jump(), direction, bridge.clone()).when(Match::BridgePortIn(port.clone()));

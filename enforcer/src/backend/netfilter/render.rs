@@ -40,9 +40,12 @@ use crate::backend::{self, VerdictKey};
 
 mod audit;
 mod exposed;
+mod lists;
 
 pub(super) use audit::why_unasked;
 pub use exposed::exposed;
+
+use lists::Part;
 
 /// Chains by name, each a list of rules as `iptables-save` prints them.
 pub type Chains = BTreeMap<String, Vec<String>>;
@@ -134,6 +137,7 @@ impl PodDirection<'_> {
         if is_off(Switch::TierOrder) {
             tiers.reverse();
         }
+        let parts = Part::of(&tiers);
         let mut lines = head(mark);
         let mut name = self.chains.entry(self.direction);
         // With a chain of its own for the first tier, a new generation writes no rules again.
@@ -143,15 +147,15 @@ impl PodDirection<'_> {
             self.put(&name, std::mem::take(&mut lines));
             name = first;
         }
-        for (place, tier) in tiers.iter().enumerate() {
-            let next = match tiers.get(place + 1) {
+        for (place, part) in parts.iter().enumerate() {
+            let next = match parts.get(place + 1).map(Part::first) {
                 Some(next) => {
-                    let before = tiers[..=place].iter().filter(|one| one.tier == next.tier).count();
-                    self.chains.tier(self.direction, next.tier, before)
+                    let before = parts[..=place].iter().filter(|one| one.first().tier == next.tier);
+                    self.chains.tier(self.direction, next.tier, before.count())
                 }
                 None => self.chains.default(self.direction),
             };
-            lines.extend(self.tier(tier, &Target::Goto(next.clone())));
+            lines.extend(self.part(part, &Target::Goto(next.clone())));
             self.put(&name, std::mem::take(&mut lines));
             name = next;
         }
@@ -170,6 +174,19 @@ impl PodDirection<'_> {
             },
         ));
         self.put(&name, lines);
+    }
+
+    fn part(&mut self, part: &Part<'_>, next: &Target) -> Vec<Line> {
+        match part {
+            Part::List(list) => self.tier(list, next),
+            Part::Row(lists) => {
+                let (chains, direction) = (self.chains, self.direction);
+                let name = |place| chains.tier(direction, part.first().tier, place);
+                let mut lines = self.row(lists, name);
+                lines.push(Line::to(next.clone()));
+                lines
+            }
+        }
     }
 
     fn tier(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
@@ -282,10 +299,9 @@ impl PodDirection<'_> {
             (Asks::WhatIs, _) | (Asks::WhatWouldBe, backend::Action::WouldDeny) => {
                 line.comment(&label.to_string())
             }
-            (
-                Asks::WhatWouldBe,
-                backend::Action::Allow | backend::Action::Deny | backend::Action::Pass,
-            ) => line,
+            (Asks::WhatWouldBe, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => {
+                line
+            }
         }
     }
 

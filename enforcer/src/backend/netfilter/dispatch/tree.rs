@@ -21,6 +21,8 @@ use crate::backend::netfilter::names;
 
 /// So many interfaces are asked one after the other.
 const FEW: usize = 8;
+/// So often it is asked by a beginning: each time is a chain more, of which `nft` follows a packet through 15 in all.
+pub(in crate::backend::netfilter) const MOST_BRANCHES: usize = 2;
 /// With fewer than so many a tree gains nothing.
 const MANY: usize = 16;
 
@@ -45,7 +47,7 @@ pub(super) fn chains(
         direction,
         chains: BTreeMap::new(),
     };
-    let lines = tree.ask(&own);
+    let lines = tree.ask(&own, 1);
     let lines = shared.into_iter().chain(lines).collect();
     tree.chains.insert(root, lines);
     tree.chains.insert(names::rest(direction), rest);
@@ -59,7 +61,7 @@ struct Tree {
 
 impl Tree {
     /// The lines that ask for these, in the order of their names, and the chains behind them.
-    fn ask(&mut self, own: &[Own]) -> Vec<Line> {
+    fn ask(&mut self, own: &[Own], depth: usize) -> Vec<Line> {
         let common = common_length(own);
         let mut lines = Vec::new();
         for group in own.chunk_by(|(one, _), (other, _)| next(one, common) == next(other, common)) {
@@ -72,12 +74,12 @@ impl Tree {
                 continue;
             };
             lines.push(self.lead(beginning));
-            let behind = if group.len() <= FEW {
+            let behind = if group.len() <= FEW || depth == MOST_BRANCHES {
                 let mut lines: Vec<Line> = group.iter().map(|(_, line)| line.clone()).collect();
                 lines.push(self.leave());
                 lines
             } else {
-                self.ask(group)
+                self.ask(group, depth + 1)
             };
             self.chains
                 .insert(names::branch(self.direction, beginning), behind);

@@ -19,13 +19,15 @@ use egret_policies::rules::{
 };
 use egret_shared::switch::{Switch, is_off};
 
+use super::lists::Part;
 use super::{Asks, PodDirection};
+use crate::backend::netfilter::dispatch::MOST_BRANCHES;
 
 /// The chains through which a packet may go.
 const MOST_CHAINS: usize = 15;
-/// Those of them around the tiers: of the hook and the dispatch, with one to spare; the pod's own; the default and what is
+/// Those of them around the tiers: of the hook and the dispatch, with its branches; the pod's own; the default and what is
 /// allowed; what is told.
-const AROUND: usize = 3 + 1 + 2 + 1;
+const AROUND: usize = 3 + MOST_BRANCHES + 1 + 2 + 1;
 
 /// Whether there is anything to ask about a direction, and it can be asked.
 pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &BTreeMap<SetId, SetKind>) -> bool {
@@ -42,7 +44,8 @@ pub(in crate::backend::netfilter) fn why_unasked(
     sets: &BTreeMap<SetId, SetKind>,
 ) -> Option<&'static str> {
     let (decides, audit) = (rules.direction(direction), rules.audit.direction(direction));
-    let chains = AROUND + decides.tiers.len() + chains(&audit.tiers);
+    let decides: Vec<&TierRules> = decides.tiers.iter().collect();
+    let chains = AROUND + Part::of(&decides).len() + chains(&audit.tiers);
     if audit.sets().any(|id| !sets.contains_key(&id)) {
         Some("one of their sets is not there")
     } else if !audit.tiers.is_empty() && chains > MOST_CHAINS {

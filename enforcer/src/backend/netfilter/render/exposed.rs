@@ -14,6 +14,7 @@
 use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
 
+use super::lists::Part;
 use super::{Asks, Chains, PodDirection, Surroundings};
 use crate::backend::netfilter::names::PodChains;
 
@@ -41,12 +42,14 @@ impl PodDirection<'_> {
         // What the node sends to an address of its own comes in there, rewritten or not.
         let mut lines: Vec<Line> = vec![Line::to(Target::Return).input(loopback())];
         let mut name = self.chains.entry(self.direction);
-        for (place, tier) in rules.tiers.iter().enumerate() {
-            let next = match rules.tiers.get(place + 1) {
+        let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
+        let parts = Part::of(&tiers);
+        for (place, part) in parts.iter().enumerate() {
+            let next = match parts.get(place + 1).map(Part::first) {
                 Some(next) => self.chains.tier(self.direction, next.tier, place + 1),
                 None => self.chains.default(self.direction),
             };
-            lines.extend(self.tier(tier, &Target::Goto(next.clone())));
+            lines.extend(self.part(part, &Target::Goto(next.clone())));
             self.put(&name, std::mem::take(&mut lines));
             name = next;
         }

@@ -1,0 +1,65 @@
+//! Tiers that are several lists, one behind the other. Where nothing is allowed by them, but only denied or left to whoever
+//! is asked next, they are asked in a row, each by a jump that comes back:
+//!
+//! ```text
+//!  EGRET-E0-x ─ jump EGRET-E0001-x ─ rule that passes ▸ return
+//!             │                     └ rule that denies ▸ goto EGRET-DENY
+//!             ├ jump EGRET-E0002-x ─ …
+//!             └ goto the next tier
+//! ```
+//!
+//! With a goto from list to list there would be an end to how many the flavour `nft` can hold: it follows a packet through
+//! 15 chains, gotos counted, and refuses the whole table where there may be more (NFT_JUMP_STACK_SIZE of
+//! include/net/netfilter/nf_tables.h).
+
+use egret_kernel::iptables::{ChainName, Rule as Line, Target};
+use egret_policies::rules::{Action, Otherwise, TierRules};
+
+use super::PodDirection;
+
+/// What is asked at one place.
+pub(super) enum Part<'a> {
+    /// A tier, or one of its lists.
+    List(&'a TierRules),
+    /// All lists of a tier.
+    Row(Vec<&'a TierRules>),
+}
+
+impl<'a> Part<'a> {
+    /// The parts of tiers, in order.
+    pub(super) fn of(tiers: &[&'a TierRules]) -> Vec<Self> {
+        let groups = tiers.chunk_by(|one, other| one.tier == other.tier);
+        let parts = groups.flat_map(|group| match group {
+            [_, _, ..] if group.iter().all(|list| leaves_open(list)) => vec![Self::Row(group.to_vec())],
+            _ => group.iter().map(|list| Self::List(list)).collect(),
+        });
+        parts.collect()
+    }
+
+    /// Its first list.
+    pub(super) fn first(&self) -> &'a TierRules {
+        match self {
+            Self::List(list) => list,
+            Self::Row(lists) => lists[0],
+        }
+    }
+}
+
+/// Whether what a list does not deny is left to whoever is asked next: what returns from an Allow would be as well.
+fn leaves_open(list: &TierRules) -> bool {
+    list.otherwise == Otherwise::NextTier && list.rules.iter().all(|rule| rule.action != Action::Allow)
+}
+
+impl PodDirection<'_> {
+    /// The lines that ask all lists of a row, whose chains are called as `name` says of their places, from 1.
+    pub(super) fn row(&mut self, lists: &[&TierRules], name: impl Fn(usize) -> ChainName) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (place, list) in lists.iter().enumerate() {
+            let chain = name(place + 1);
+            let rules = self.rules(list, &Target::Return);
+            self.put(&chain, rules);
+            lines.push(Line::to(Target::Jump(chain)));
+        }
+        lines
+    }
+}
