@@ -187,6 +187,15 @@ impl Daemon {
         Ok(())
     }
 
+    /// The same for one life with this variable in its environment.
+    pub fn restart_with_variable(&mut self, name: &str, value: &str) -> Result<(), WorldError> {
+        let usual = self.spec.clone();
+        self.spec = usual.clone().with_variable(name, value);
+        let restarted = self.restart();
+        self.spec = usual;
+        restarted
+    }
+
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

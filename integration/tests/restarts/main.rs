@@ -10,6 +10,7 @@
 
 mod daemons;
 mod moments;
+mod steps;
 mod verdicts;
 mod report;
 
