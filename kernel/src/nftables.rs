@@ -88,9 +88,8 @@ impl Monitor {
         let overrun = socket.hear(usize::MAX, |notice| match read(notice) {
             Some(Told::Change(change)) => *is_concerned |= concerns(&change),
             Some(Told::End { port, author }) => {
-                if std::mem::take(is_concerned) && !iptables::is_child(port) {
-                    authors.push(author);
-                }
+                let is_news = std::mem::take(is_concerned) && !iptables::is_child(port);
+                authors.extend(is_news.then_some(author));
             }
             None => {}
         })?;
