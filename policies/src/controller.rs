@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use crate::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use crate::model::cluster::{ApiServerAddresses, EndpointSlice, Node, NodeAddressReport, Pod, Service};
-use crate::model::{Action, Direction, Effect, Peer, Peers, Policy, Port, Ports, Rule, Selector};
+use crate::model::{
+    Action, Direction, Effect, Enforcement, Peer, Peers, Policy, Port, Ports, Rule, Selector,
+};
 
 mod places;
 
@@ -141,7 +143,10 @@ pub fn resolve(
         .iter()
         .flat_map(|rule| resolve_rule(rule, cluster))
         .collect();
-    let rejected_services = rejected_services(&resolved, cluster);
+    let rejected_services = match policy.enforcement {
+        Enforcement::Enforced => rejected_services(&resolved, cluster),
+        Enforcement::Audited => Vec::new(),
+    };
     let mut room = MOST_CIDRS;
     for rule in &mut resolved {
         rule.truncated = rule.cidrs.len() > room;
@@ -154,7 +159,10 @@ pub fn resolve(
         conditions: vec![
             accepted(diagnostics),
             is_resolved(rules, cluster),
-            is_programmed(programmed),
+            match policy.enforcement {
+                Enforcement::Enforced => is_programmed(programmed),
+                Enforcement::Audited => in_audit(),
+            },
         ],
         resolved_rules: resolved,
         rejected_services,
@@ -255,6 +263,11 @@ fn is_programmed(programmed: Programmed) -> Condition {
     let is_everywhere = nodes >= of;
     let reason = if is_everywhere { "Programmed" } else { "Pending" };
     condition("Programmed", is_everywhere, reason, format!("{nodes}/{of} nodes"))
+}
+
+fn in_audit() -> Condition {
+    let message = "it is in audit: what it would deny is told, and nothing is denied".to_owned();
+    condition("Programmed", false, "Audit", message)
 }
 
 const fn condition(r#type: &'static str, holds: bool, reason: &'static str, message: String) -> Condition {

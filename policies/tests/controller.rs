@@ -328,6 +328,17 @@ ports: [{port: 80}, {port: 443}]
         })
         .collect();
     assert_eq!(rejected, ["shop/meta 169.254.169.254:80 by 1"]);
+    let tried = firewall(rules).replace(
+        "{name: p}",
+        "{name: p, annotations: {policy.egret.dev/enforcement: audit}}",
+    );
+    let status = World::new(&format!("{tried}{NODES}{services}")).status.unwrap();
+    let programmed = status
+        .conditions
+        .last()
+        .map(|condition| (condition.status, condition.reason));
+    assert_eq!(programmed, Some(("False", "Audit")));
+    assert!(status.rejected_services.is_empty());
     let many: String = (0..3)
         .map(|slice| {
             let endpoints: Vec<_> = (0..60).map(|host| format!("{{addresses: [169.254.{slice}.{host}]}}")).collect();
