@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 
-use common::{in_fresh_namespace, run, say};
+use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
 use egret_kernel::bridges::{Bridges, Calls};
 use egret_kernel::fast_paths::{FastPaths, Kind};

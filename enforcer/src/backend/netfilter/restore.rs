@@ -79,7 +79,7 @@ impl<Rules: AsRef<[String]>> Change<Rules> {
         }
         for Jump { hook, text: jump, .. } in jumps() {
             let (put, removed) = (self.jumps.get(&hook), self.jumps_removed.get(&hook));
-            let copies = put.map(|put| put.copies).or(removed.copied());
+            let copies = put.map(|put| put.copies).or_else(|| removed.copied());
             for _ in 0..copies.unwrap_or_default() {
                 line(format_args!("-D {} {jump}", hook.name()));
             }

@@ -119,7 +119,7 @@ impl MarkWatch {
         {
             self.note(found.err());
         }
-        let next = *self.next.get_or_insert(now.after(LOOK_FOR_MARKS_EVERY));
+        let next = *self.next.get_or_insert_with(|| now.after(LOOK_FOR_MARKS_EVERY));
         if next <= now && self.looking.is_none() {
             self.next = Some(now.after(LOOK_FOR_MARKS_EVERY));
             self.looking = Some(std::thread::spawn(move || look_for_marks(marks)));
