@@ -166,6 +166,12 @@ impl Sets {
         Some((wanted.kind, wanted.members.keys().flat_map(whole).collect()))
     }
 
+    /// Whether `content` says what a set is to hold.
+    pub(super) fn has_content(&self, id: SetId) -> bool {
+        let wanted = self.wanted.get(&id);
+        wanted.is_some_and(|wanted| wanted.kind != SetKind::Records)
+    }
+
     /// Whether a set of records holds an address, or did.
     pub(super) fn was_told(&self, id: SetId, address: IpAddr) -> bool {
         let records = self

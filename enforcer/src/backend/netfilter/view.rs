@@ -34,12 +34,14 @@ impl Netfilter {
 
     /// The same, if sets changed that the pods' own namespaces may hold.
     pub(super) fn look_out_for_members(&mut self, batch: &Batch) {
-        let named: BTreeSet<SetId> = self
-            .firewalls()
-            .flat_map(|firewall| firewall.sets().collect::<Vec<_>>())
-            .collect();
-        let mut changed = batch.members_changed.iter().map(|change| change.set);
-        if changed.any(|set| named.contains(&set) && self.sets.content(set).is_some()) {
+        let changed = batch.members_changed.iter().map(|change| change.set);
+        let changed: BTreeSet<SetId> = changed.filter(|set| self.sets.has_content(*set)).collect();
+        // Most often only records changed, and somebody waits for them.
+        if changed.is_empty() {
+            return;
+        }
+        let names_any = |firewall: Firewall| firewall.sets().any(|set| changed.contains(&set));
+        if self.firewalls().any(names_any) {
             self.look_out();
         }
     }
