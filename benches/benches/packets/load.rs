@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, Socket, Type};
 
 use crate::cluster::PORT;
-use crate::peer;
+use crate::cpu;
 
 /// Connections that are open at once, before they are taken in and ended.
 const BATCH: usize = 100;
@@ -108,7 +108,7 @@ impl Path {
     pub(crate) fn measure(&self, client: usize, kind: Kind, helper: Option<u32>) -> anyhow::Result<Seen> {
         setns(&self.clients[client], CloneFlags::CLONE_NEWNET)?;
         let count = kind.count(helper.is_some());
-        let helped = || helper.map_or(Ok(Duration::ZERO), peer::cpu_when_idle);
+        let helped = || helper.map_or(Ok(Duration::ZERO), cpu::when_idle);
         let before = helped()?;
         let mut seen = self.times(kind, count)?;
         seen.cpu += micros(helped()? - before) / f64::from(u32::try_from(count)?);
@@ -123,6 +123,16 @@ impl Path {
             Kind::Unanswered => self.unanswered(count),
             Kind::Bulk => self.bulk(count),
         }
+    }
+
+    pub(crate) fn server(&self) -> IpAddr {
+        self.server
+    }
+
+    /// The server's side of connections that were made.
+    pub(crate) fn take_in(&self, connections: usize) -> anyhow::Result<Vec<TcpStream>> {
+        let taken = (0..connections).map(|_| self.listener.accept().map(|(stream, _)| stream));
+        Ok(taken.collect::<std::io::Result<_>>()?)
     }
 
     /// Whether a connection of the first client to a port gets no answer.
@@ -272,7 +282,11 @@ pub(crate) fn micros(time: Duration) -> f64 {
 }
 
 fn namespace_of(pod: &Pod) -> anyhow::Result<File> {
-    let path = format!("/run/netns/{}", pod.netns_name());
+    namespace(pod.netns_name())
+}
+
+pub(crate) fn namespace(name: &str) -> anyhow::Result<File> {
+    let path = format!("/run/netns/{name}");
     File::open(&path).context(path)
 }
 

@@ -12,10 +12,13 @@
 mod cluster;
 mod place;
 mod load;
+mod cpu;
 mod turns;
 mod sizes;
 mod plot;
 mod report;
+mod revoked;
+mod told;
 mod peer;
 
 use anyhow::{Context as _, ensure};
@@ -30,10 +33,12 @@ const FLAVOURS: [Flavour; 2] = [Flavour::Legacy, Flavour::Nft];
 
 type Part = (&'static str, fn(usize) -> anyhow::Result<()>);
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 6] = [
     ("promise", promise),
     ("flat", sizes::flatness),
     ("own", sizes::own_policies),
+    ("revoked", revoked::revocation),
+    ("told", told::addresses),
     ("peer", compared),
 ];
 

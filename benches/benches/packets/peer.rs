@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use egret_integration::{Daemon, DaemonSpec, World, node};
 use serde_json::{Value, json};
 
@@ -186,34 +186,4 @@ fn answer(mut stream: &TcpStream, answers: &BTreeMap<&str, String>) -> std::io::
         )?;
     }
     Ok(())
-}
-
-/// CPU time of a process, once it has done what it was asked for.
-pub(crate) fn cpu_when_idle(process: u32) -> anyhow::Result<Duration> {
-    const STILL: Duration = Duration::from_millis(20);
-    let mut before = cpu_of(process)?;
-    for _ in 0..100 {
-        std::thread::sleep(STILL);
-        let now = cpu_of(process)?;
-        if now - before < STILL / 10 {
-            return Ok(now);
-        }
-        before = now;
-    }
-    anyhow::bail!("process {process} does not come to rest")
-}
-
-/// CPU time of a process so far, over its threads: the first field of `schedstat`.
-fn cpu_of(process: u32) -> anyhow::Result<Duration> {
-    let folder = format!("/proc/{process}/task");
-    let mut sum = Duration::ZERO;
-    for task in fs::read_dir(&folder).context(folder)? {
-        // A thread may end while it is looked at.
-        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else {
-            continue;
-        };
-        let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
-        sum += Duration::from_nanos(nanoseconds.context("schedstat is three numbers")?);
-    }
-    Ok(sum)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use egret_integration::{Daemon, PodSpec, World};
 use egret_kernel::iptables::Flavour;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{self, FIRST, FORBIDDEN, LAST, PORT, SERVER, STAND_INS, Size};
 use crate::load::Path;
@@ -83,11 +83,17 @@ impl Place {
         let start = Instant::now();
         loop {
             match daemon.wait_until_ready() {
-                Ok(_) => return Ok(daemon),
+                Ok(_) => break,
                 Err(_) if start.elapsed() < PATIENCE && daemon.is_running() => {}
                 Err(error) => return Err(error).with_context(|| daemon.log()),
             }
         }
+        ensure!(
+            self.path.is_closed(FORBIDDEN)?,
+            "it is ready, and what no policy allows is open:\n{}",
+            daemon.log()
+        );
+        Ok(daemon)
     }
 
     /// A port that no policy allows is closed, and the server's is open.
@@ -95,8 +101,8 @@ impl Place {
         Ok(self.path.is_closed(FORBIDDEN)? && !self.path.is_closed(PORT)?)
     }
 
-    /// It is ready when it knows what to do.
-    fn wait_until_enforced(&self) -> anyhow::Result<()> {
+    /// What is allowed opens with the first answer of the neighbour.
+    pub(crate) fn wait_until_enforced(&self) -> anyhow::Result<()> {
         let start = Instant::now();
         while !self.is_enforced()? {
             ensure!(
@@ -110,9 +116,10 @@ impl Place {
 
     /// JSON is YAML. The world's own file is replaced: it says less of the same pods.
     fn write_manifests(&self) -> anyhow::Result<()> {
-        for (number, objects) in self.objects.chunks(IN_A_FILE).enumerate() {
-            let texts = objects.iter().map(Value::to_string);
-            let text = texts.collect::<Vec<_>>().join("\n---\n");
+        self.allow_first(true)?;
+        let others: Vec<&Value> = self.objects.iter().filter(|object| !is_first(object)).collect();
+        for (number, objects) in others.chunks(IN_A_FILE).enumerate() {
+            let text = documents(objects.iter().copied());
             let name = if number == 0 {
                 "world.yaml".to_owned()
             } else {
@@ -123,6 +130,23 @@ impl Place {
         Ok(())
     }
 
+    /// Writes the policies of the first pod: as they are, or with a port that nobody uses instead of theirs.
+    pub(crate) fn allow_first(&self, is_allowed: bool) -> anyhow::Result<()> {
+        let mut own: Vec<Value> = self
+            .objects
+            .iter()
+            .filter(|object| is_first(object))
+            .cloned()
+            .collect();
+        for policy in own.iter_mut().filter(|_| !is_allowed) {
+            policy["spec"]["egress"][0]["ports"] = json!([{"protocol": "TCP", "port": 1}]);
+        }
+        Ok(self
+            .world
+            .manifests()
+            .write("first.yaml", &documents(own.iter()))?)
+    }
+
     /// Forgets all connections, so that a round does not pay for those of the round before.
     pub(crate) fn forget_flows(&self) -> anyhow::Result<()> {
         // It says on stderr how many there were, and fails where none are tracked.
@@ -131,22 +155,43 @@ impl Place {
     }
 }
 
-/// Both ends of a cable are interfaces of the node: all that rules know of a pod.
+/// Whether it is a policy of the pod that stands first.
+fn is_first(object: &Value) -> bool {
+    object["kind"] == "NetworkPolicy" && object["metadata"]["namespace"] == FIRST.0
+}
+
+fn documents<'a>(objects: impl Iterator<Item = &'a Value>) -> String {
+    objects.map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+}
+
+/// Both ends of a cable are interfaces of the node: all that rules know of a pod. Named as the plugins `bridge` and `ptp` name them,
+/// for rules ask by how names begin; so does the last pod's then, which would be among the first else.
 fn add_stand_ins(world: &World) -> anyhow::Result<()> {
     let mut lines = String::new();
     for number in (0..STAND_INS).step_by(2) {
-        let other = number + 1;
-        writeln!(lines, "link add s{number} type veth peer name s{other}")?;
+        let (name, other) = (interface(number), interface(number + 1));
+        writeln!(lines, "link add {name} type veth peer name {other}")?;
     }
     for number in 0..STAND_INS {
-        let address = cluster::stand_in_address(number);
-        writeln!(lines, "link set s{number} up")?;
-        writeln!(lines, "route add {address}/32 dev s{number} scope link")?;
+        let (name, address) = (interface(number), cluster::stand_in_address(number));
+        writeln!(lines, "link set {name} up")?;
+        writeln!(lines, "route add {address}/32 dev {name} scope link")?;
     }
+    writeln!(
+        lines,
+        "link set {} name vethffffffff",
+        world.pod(LAST.1).interface()
+    )?;
     let file = world.files().join("stand-ins");
     fs::write(&file, lines)?;
     let file = file.display().to_string();
     Ok(world.node().run_well(&["ip", "-batch", &file])?)
+}
+
+/// Eight digits that look like chance (Knuth's multiplicative hash).
+fn interface(number: usize) -> String {
+    let digits = u32::try_from(number).map_or(0, |number| number.wrapping_mul(2_654_435_761));
+    format!("veth{digits:08x}")
 }
 
 /// Where the daemons of this build are: a bench runs in `<profile>/deps`.

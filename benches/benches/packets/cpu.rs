@@ -1,0 +1,47 @@
+//! CPU time of a process from outside.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// So far, over its threads: the first field of `schedstat`.
+pub(crate) fn of_process(process: u32) -> anyhow::Result<Duration> {
+    let folder = format!("/proc/{process}/task");
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(&folder).context(folder)? {
+        // A thread may end while it is looked at.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else {
+            continue;
+        };
+        let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
+        sum += Duration::from_nanos(nanoseconds.context("schedstat is three numbers")?);
+    }
+    Ok(sum)
+}
+
+/// Of the programs that it ran and that have ended: `cutime` and `cstime` of proc_pid_stat(5).
+pub(crate) fn of_children(process: u32) -> anyhow::Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let (_, behind_name) = text.rsplit_once(')').context("stat has a name in brackets")?;
+    let fields = behind_name.split_whitespace().skip(13).take(2);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    let second = sysconf(SysconfVar::CLK_TCK)?.context("a second has ticks")?;
+    Ok(Duration::from_millis(ticks * 1000 / u64::try_from(second)?))
+}
+
+/// Once it has done what it was asked for.
+pub(crate) fn when_idle(process: u32) -> anyhow::Result<Duration> {
+    const STILL: Duration = Duration::from_millis(20);
+    let mut before = of_process(process)?;
+    for _ in 0..500 {
+        std::thread::sleep(STILL);
+        let now = of_process(process)?;
+        if now - before < STILL / 10 {
+            return Ok(now);
+        }
+        before = now;
+    }
+    bail!("process {process} does not come to rest")
+}
