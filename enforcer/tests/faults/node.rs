@@ -303,16 +303,16 @@ impl Held {
                     let list = if names::is_own_chain(chain) { ours } else { theirs };
                     list.push(format!("{family:?} chain {chain}"));
                 }
+                // Counters, of rules that were.
+                [_counters, "-A", chain, ..] if *chain == names::totals().as_str() => {}
                 [_counters, "-A", chain, rule @ ..] if names::is_own_chain(chain) => {
-                    if *chain != names::totals().as_str() {
-                        let is_shared = names::is_shared(chain);
-                        let rule = if is_shared {
-                            rule.join(" ")
-                        } else {
-                            without_marks(rule)
-                        };
-                        self.ours.push(format!("{family:?} {chain} {rule}"));
-                    }
+                    let is_shared = names::is_shared(chain);
+                    let rule = if is_shared {
+                        rule.join(" ")
+                    } else {
+                        without_marks(rule)
+                    };
+                    self.ours.push(format!("{family:?} {chain} {rule}"));
                 }
                 [_counters, "-A", hook, rule @ ..] => {
                     let place = places.entry(hook).or_default();
