@@ -207,7 +207,9 @@ impl VerdictKey {
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
         tiers.flat_map(|tier| {
             let actions: &[Action] = match tier {
-                Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => &[Allow, Deny, Pass, WouldDeny],
+                Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => {
+                    &[Allow, Deny, Pass, WouldDeny]
+                }
                 Some(Tier::NetworkPolicy) => &[Allow, Deny, WouldDeny],
                 None => &[Allow, Deny],
             };

@@ -12,8 +12,8 @@ use egret_policies::model::Enforcement;
 use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
-use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
+use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
 use crate::backend::netfilter::place::JumpPlace;
@@ -23,7 +23,8 @@ mod value;
 mod written;
 
 pub use value::{
-    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
+    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode,
+    PodInterfaces, Source, Span,
 };
 pub use written::{Args, Command, Written};
 
@@ -508,8 +509,9 @@ mod tests {
             config(&arguments).unwrap().fixed.unknown
         };
         // What is closed where it is not known whether there are policies, where there are none, and some.
-        let closes =
-            |arguments: &[&str]| [None, Some(false), Some(true)].map(|any| unknown(arguments).are_closed(any));
+        let closes = |arguments: &[&str]| {
+            [None, Some(false), Some(true)].map(|any| unknown(arguments).are_closed(any))
+        };
         assert_eq!(closes(&[]), [true, false, true]);
         assert_eq!(closes(&["--on-unknown-pod", "deny"]), [true, true, true]);
         assert_eq!(closes(&["--on-unknown-pod", "allow"]), [false, false, false]);

@@ -16,11 +16,11 @@ use egret_enforcer::admin::Operators;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::denials::Denials;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
 use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
-use egret_enforcer::backend::netfilter::denials::Denials;
 use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};
 use egret_enforcer::engine::{Engine, Input, Setup};
 use egret_enforcer::events;
@@ -219,7 +219,10 @@ fn open_backend(fixed: &Fixed, denials: &Denials) -> anyhow::Result<Box<dyn Back
             let unknown = fixed.unknown.clone();
             let beside = live_beside(fixed)?;
             let netfilter = Netfilter::open(settings, Box::new(node))?;
-            let netfilter = netfilter.with_unknown_pods(unknown).beside(beside).with_bridges(fixed.bridges);
+            let netfilter = netfilter
+                .with_unknown_pods(unknown)
+                .beside(beside)
+                .with_bridges(fixed.bridges);
             Box::new(netfilter.telling(denials.clone()))
         }
         BackendKind::Ebpf => {

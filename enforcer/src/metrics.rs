@@ -133,7 +133,11 @@ impl Metrics {
             counter!("egret_enforcer_kernel_repairs_total", "kind" => *kind).increment(*number);
             // What is known by name is said by who knows whose doing it was.
             if standing.differences.is_empty() {
-                tracing::warn!(kind, number, "the kernel differed from what it should hold, and was repaired");
+                tracing::warn!(
+                    kind,
+                    number,
+                    "the kernel differed from what it should hold, and was repaired"
+                );
             }
         }
         gauge!("egret_enforcer_rules_in_front").set(as_gauge(standing.bypassed_by.len()));

@@ -139,7 +139,11 @@ fn bridges_of_cables(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
         let mut ports = interfaces.iter().filter(|port| port.master == Some(bridge.index));
         kind(bridge, "bridge") && ports.all(|port| kind(port, "veth"))
     };
-    interfaces.iter().filter(is_of_cables).filter_map(name_of).collect()
+    interfaces
+        .iter()
+        .filter(is_of_cables)
+        .filter_map(name_of)
+        .collect()
 }
 
 impl Locate for Node {

@@ -110,7 +110,12 @@ fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
         // Where flows of this generation go on, and where they get it; of each family.
         assert_eq!(backend.written().chains - before.chains, 4);
         let is_rule = |line: &&str| line.contains("--match-set");
-        let rules = |text: &str| text.lines().filter(is_rule).map(str::to_owned).collect::<Vec<_>>();
+        let rules = |text: &str| {
+            text.lines()
+                .filter(is_rule)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let now = filter(flavour);
         assert_eq!(rules(&now), rules(&held));
         assert_ne!(now, held);

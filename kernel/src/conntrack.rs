@@ -216,8 +216,9 @@ fn with_mark(request: Request, mark: Mark) -> Request {
 /// Not for IPv6: `ctnetlink_filter_match_tuple` takes `!ipv6_addr_cmp()` for "differs" where it means "equals", so
 /// that the kernel sends every flow *but* those asked for (seen on Linux 6.18).
 fn filtered(request: Request, filter: &Filter) -> Request {
-    let by_kernel =
-        |source: Option<IpAddr>| source.filter(|source| filter.family == Some(Family::V4) && source.is_ipv4());
+    let by_kernel = |source: Option<IpAddr>| {
+        source.filter(|source| filter.family == Some(Family::V4) && source.is_ipv4())
+    };
     let original = by_kernel(filter.original_source);
     let reply = by_kernel(filter.reply_source);
     let request = with_source(with_source(request, TUPLE_ORIGINAL, original), TUPLE_REPLY, reply);

@@ -19,8 +19,8 @@ mod listing;
 mod counters;
 
 pub use batch::Batch;
-pub use counters::ChainCounters;
 pub(crate) use children::is_child;
+pub use counters::ChainCounters;
 pub use flavour::{Detection, Evidence, Flavour};
 pub use listing::{Chain, CountedRule, TableListing, parse};
 pub use name::{ChainName, Hook, InterfaceName, InterfacePattern, NameError, Place, SetName, Table};

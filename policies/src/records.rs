@@ -226,7 +226,10 @@ impl Records {
     /// The names of an address that a pod was told; what ends or ended last comes first.
     pub(crate) fn names_told(&self, pod: &PodKey, address: IpAddr) -> Vec<Arc<DnsName>> {
         let address = address.to_canonical();
-        self.pods.get(pod).map(|records| records.names_of(address)).unwrap_or_default()
+        self.pods
+            .get(pod)
+            .map(|records| records.names_of(address))
+            .unwrap_or_default()
     }
 
     /// Ends what has lived its time; returns it.

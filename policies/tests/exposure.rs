@@ -445,10 +445,7 @@ fn the_rules_of_the_node_follow_what_they_are_about() {
 fn that_there_is_any_policy_is_said_with_the_first_and_taken_back_with_the_last() {
     let mut situation = of(&[]);
     let rules = "services: {exposure: Ignore}\nrules: [{action: Deny, to: [{external: {}}]}]";
-    assert_eq!(
-        situation.apply(firewall("one", rules)).has_policies,
-        Some(true)
-    );
+    assert_eq!(situation.apply(firewall("one", rules)).has_policies, Some(true));
     assert_eq!(situation.apply(firewall("two", rules)).has_policies, None);
     assert_eq!(situation.delete(firewall("one", rules).key()).has_policies, None);
     let last = situation.delete(firewall("two", rules).key());

@@ -609,10 +609,7 @@ fn an_address_that_is_another_pods_at_once_waits_for_nothing_in_between() {
         }
         while situation.compiler.poll_batch(START).is_some() {}
         let interests = situation.compiler.poll_interests();
-        let numbers: Vec<usize> = interests
-            .iter()
-            .map(|interest| interest.patterns.len())
-            .collect();
+        let numbers: Vec<usize> = interests.iter().map(|interest| interest.patterns.len()).collect();
         assert_eq!(numbers, told, "{what}");
         assert!(interests.iter().all(|interest| interest.pod == ip("10.0.0.7")));
     }

@@ -55,13 +55,13 @@ mod lookout;
 mod view;
 pub mod bridges;
 
+use bridges::{BridgeNetfilter, TurnedOn};
 use denials::{Denials, Telling};
 use dispatch::{Attached, DenyAction, Port};
-use generations::Generations;
-use bridges::{BridgeNetfilter, TurnedOn};
-use lookout::Lookout;
 use drift::Drift;
 use elsewhere::Home;
+use generations::Generations;
+use lookout::Lookout;
 use marks::{Generation, Marks};
 use names::PodChains;
 use place::JumpPlace;
@@ -219,7 +219,11 @@ impl Netfilter {
     /// Lives with others as this says. Without it the jumps are at the head, and the flavour stays.
     #[must_use]
     pub fn beside(mut self, beside: Beside) -> Self {
-        let jump = if is_off(Switch::JumpInFront) { JumpPlace::Append } else { beside.jump };
+        let jump = if is_off(Switch::JumpInFront) {
+            JumpPlace::Append
+        } else {
+            beside.jump
+        };
         let beside = Beside { jump, ..beside };
         for table in &mut self.tables {
             table.place = jump;
@@ -351,8 +355,7 @@ impl Netfilter {
         for rules in replaced {
             let place = self.locate.locate(&rules.addresses);
             let is_same = |before: &&Local| {
-                before.rules.addresses == rules.addresses
-                    && !revocation::is_another_run(&before.rules, rules)
+                before.rules.addresses == rules.addresses && !revocation::is_another_run(&before.rules, rules)
             };
             let before = self.pods.get(&rules.pod).filter(is_same);
             let mut home = before.map(|before| before.home.clone()).unwrap_or_default();

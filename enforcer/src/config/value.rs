@@ -15,13 +15,17 @@ pub enum InvalidValue {
     #[error("{0:?} is not a source; write dir: and the path of a folder, as in \"dir:/etc/egret/manifests\"")]
     Source(String),
     /// Not a place for events.
-    #[error("{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\"")]
+    #[error(
+        "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
+    )]
     EventsTo(String),
     /// Not a name of interfaces.
     #[error(transparent)]
     Interfaces(#[from] NameError),
     /// No pod is there.
-    #[error("{0:?} is also the loopback interface, where no pod is; write names that only pods have, as in \"veth+\"")]
+    #[error(
+        "{0:?} is also the loopback interface, where no pod is; write names that only pods have, as in \"veth+\""
+    )]
     Loopback(String),
 }
 

@@ -9,7 +9,9 @@ use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
-use super::value::{BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span};
+use super::value::{
+    BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
+};
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::dispatch::DenyAction;
 use crate::backend::netfilter::marks::MarkMask;
@@ -198,9 +200,18 @@ pub(super) fn usually_protected() -> Vec<IpNet> {
 /// else calls anything: ptp (and kindnet), Calico, GKE, the AWS VPC CNI, Azure; bridge (and flannel), kubenet,
 /// kube-router.
 pub(super) fn usual_pod_interfaces() -> Vec<InterfacePattern> {
-    ["veth+", "cali+", "gke+", "eni+", "azv+", "cni0", "cbr0", "kube-bridge"]
-        .map(|pattern| InterfacePattern::new(pattern).expect("these are patterns"))
-        .to_vec()
+    [
+        "veth+",
+        "cali+",
+        "gke+",
+        "eni+",
+        "azv+",
+        "cni0",
+        "cbr0",
+        "kube-bridge",
+    ]
+    .map(|pattern| InterfacePattern::new(pattern).expect("these are patterns"))
+    .to_vec()
 }
 
 impl Written {

@@ -56,7 +56,8 @@ impl Alert {
             Some((at, pause)) if at.after(QUIET) > now => at.after(pause),
             Some(_) | None => now,
         };
-        self.compare_at.get_or_insert_with(|| earliest.max(now.after(BURST)));
+        self.compare_at
+            .get_or_insert_with(|| earliest.max(now.after(BURST)));
     }
 
     pub(super) fn is_due(&self, now: Timestamp) -> bool {

@@ -157,8 +157,7 @@ impl Engine {
                 .iter()
                 .map(|why| format!("the backend {} fails: {why}", self.backend.name())),
         );
-        let pending =
-            |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
+        let pending = |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
         reasons.extend(self.standing.pending.iter().map(pending));
         reasons
     }

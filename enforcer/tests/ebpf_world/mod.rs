@@ -15,8 +15,8 @@ use egret_enforcer::backend::ebpf::{Ebpf, Options};
 use egret_enforcer::backend::{Backend, Standing};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Audit, Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule,
-    SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch,
+    Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -149,7 +149,9 @@ impl World {
     pub(crate) fn count(&self, backend: &Ebpf, tier: Option<Tier>, action: Action) -> u64 {
         let counts = backend.counters().read().unwrap();
         let of_key = counts.iter().filter(|count| {
-            count.key.tier == tier && count.key.action == action.into() && count.key.direction == Direction::Egress
+            count.key.tier == tier
+                && count.key.action == action.into()
+                && count.key.direction == Direction::Egress
         });
         of_key.map(|count| count.packets).sum()
     }

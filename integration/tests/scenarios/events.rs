@@ -11,7 +11,10 @@ use serde_json::Value;
 use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
 
 /// Starts with events in a file of the world.
-pub(super) fn telling(world: &mut World, setting: Setting) -> Result<(Stage<'_>, Events), Box<dyn std::error::Error>> {
+pub(super) fn telling(
+    world: &mut World,
+    setting: Setting,
+) -> Result<(Stage<'_>, Events), Box<dyn std::error::Error>> {
     let events = Events(world.files().join("events.jsonl"));
     let path = events.0.display().to_string();
     Ok((setting.enforcer(&["--events", &path]).play(world)?, events))

@@ -8,8 +8,8 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::dispatch::{Jump, jumps};
 use super::names;
-use super::{bridges, inside};
 use super::table;
+use super::{bridges, inside};
 use crate::backend::BackendError;
 
 /// Removes what is in one flavour, and the sets; returns what there was, in words.
@@ -85,7 +85,11 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
             .map_err(|reason| BackendError::new("cannot turn off what was turned on", reason))?;
     }
     let (mut found, text) = removal(&listing);
-    found.extend(bridges.iter().map(|bridge| format!("br_netfilter for the bridge {}", bridge.as_str())));
+    found.extend(
+        bridges
+            .iter()
+            .map(|bridge| format!("br_netfilter for the bridge {}", bridge.as_str())),
+    );
     if mode == Mode::Remove && !found.is_empty() {
         tables.restore(&text).map_err(failed)?;
     }

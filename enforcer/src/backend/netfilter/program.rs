@@ -89,7 +89,8 @@ impl Netfilter {
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
             let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
             // What the kernel holds of the refused ones may go there.
-            rest.remove.retain(|name| refused.is_empty() || !names::is_told(name));
+            rest.remove
+                .retain(|name| refused.is_empty() || !names::is_told(name));
             Change {
                 jumps,
                 jumps_removed,

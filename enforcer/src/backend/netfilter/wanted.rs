@@ -142,7 +142,9 @@ impl Netfilter {
                 }
             }
             let decide = local.rules.egress.sets().chain(local.rules.ingress.sets());
-            let is_whole = decide.chain(local.rules.audit.sets()).all(|id| sets.contains_key(&id));
+            let is_whole = decide
+                .chain(local.rules.audit.sets())
+                .all(|id| sets.contains_key(&id));
             local.rendered = is_whole.then(|| Rendered {
                 marks: *marks,
                 interfaces: local.interfaces(),
