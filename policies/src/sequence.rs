@@ -227,13 +227,14 @@ impl Sets {
     }
 
     /// Writes what changed into a batch, in the order that its fields have, and into a later one what
-    /// may only be opened when the rules of the first are in place; `is_old` tells the pods whose rules a
-    /// backend had before. Returns the sets that no order makes safe: they change while no rule names them.
+    /// may only be opened when the rules of the first are in place; `passing` are the addresses that no pod had before, or
+    /// none has any more; `is_old` tells the pods whose rules a backend had before. Returns the sets that no order makes safe: they change while no rule names them.
     pub(crate) fn sequence(
         &mut self,
         batches: &mut Batches,
         records: &Records,
         now: Timestamp,
+        passing: &BTreeSet<IpAddr>,
         is_old: impl Fn(&PodKey) -> bool,
     ) -> Vec<Aside> {
         let pods = batches.first.rules_replaced.iter().map(|rules| &rules.pod);
@@ -275,7 +276,7 @@ impl Sets {
                 members: changed.members,
             });
         }
-        let aside = order::into_batches(changes, &mut replaced, batches);
+        let aside = order::into_batches(changes, &mut replaced, passing, batches);
         suspects.extend(batches.first.reevaluate.drain(..));
         batches.first.reevaluate = suspects.into_iter().filter(|(pod, _)| is_old(pod)).collect();
         let live = aside.iter().filter_map(|id| self.live.get(id));

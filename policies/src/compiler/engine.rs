@@ -59,6 +59,8 @@ pub(super) struct Dirty {
     policies: BTreeSet<Place>,
     /// Whether the node's own rules may be others.
     node_rules: bool,
+    /// Addresses of pods that came, went or changed, each with whether a pod had it before.
+    owned: BTreeMap<IpAddr, bool>,
 }
 
 impl Engine {
@@ -86,6 +88,7 @@ impl Engine {
             Entity::Pod(pod) if self.index.pod(&pod.key) == Some(&pod) => {}
             Entity::Pod(pod) => {
                 let key = pod.key.clone();
+                self.note_owners(&key, &pod.addresses);
                 let touched = self.index.set_pod(&key, Some(pod));
                 self.touch_pods(touched, now);
             }
@@ -128,6 +131,7 @@ impl Engine {
         match key {
             EntityKey::Pod(key) if self.index.pod(key).is_none() => {}
             EntityKey::Pod(key) => {
+                self.note_owners(key, &[]);
                 let touched = self.index.set_pod(key, None);
                 self.touch_pods(touched, now);
             }
@@ -224,6 +228,14 @@ impl Engine {
         if dirty.node_rules {
             self.recompile_node(&mut batches.first);
         }
+        let has_passed =
+            |(address, was_owned): &(&IpAddr, &bool)| self.index.owner(**address).is_some() != **was_owned;
+        let passing = dirty
+            .owned
+            .iter()
+            .filter(has_passed)
+            .map(|(address, _)| *address)
+            .collect();
         let has_policies = !self.settings.enforcement.is_audit() && self.policies.has_enforced();
         if self.has_policies != has_policies {
             self.has_policies = has_policies;
@@ -231,7 +243,9 @@ impl Engine {
         }
         let aside = self
             .sets
-            .sequence(&mut batches, &self.records, now, |pod| !new.contains(pod));
+            .sequence(&mut batches, &self.records, now, &passing, |pod| {
+                !new.contains(pod)
+            });
         let pods = self.compiled.iter().map(|(key, compiled)| (key, &compiled.rules));
         let node = self.compiled_node.as_ref().map(|node| &node.rules);
         Aside::name_in(aside, &mut batches, pods, node);
@@ -269,6 +283,15 @@ impl Engine {
         match &self.settings.node {
             NodeScope::One(name) => pod.pod.node.as_ref() == Some(name),
             NodeScope::All => true,
+        }
+    }
+
+    /// Notes, before a pod changes, which of its addresses are some pod's.
+    fn note_owners(&mut self, key: &PodKey, after: &[IpAddr]) {
+        let before = self.index.pod(key).map_or(&[][..], |pod| &pod.addresses);
+        for address in before.iter().chain(after).map(IpAddr::to_canonical) {
+            let is_owned = self.index.owner(address).is_some();
+            self.dirty.owned.entry(address).or_insert(is_owned);
         }
     }
 

@@ -3,6 +3,10 @@
 //! are replaced too, what opens comes after them. A set for which that is no order (it stands in a Pass, or in an Allow and in a
 //! Deny) changes aside: rules name one with the new members in its place, all at once, and are given back to it when it holds
 //! the same.
+//!
+//! An address that comes to the pods or leaves them needs no such care, or every pod of the cluster that comes would have all
+//! these rules written anew: what was sent to it until now was judged as if it were nobody's, and a moment more of
+//! that, or of half of it, opens nothing of a pod that was there.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -65,10 +69,10 @@ impl Change {
     }
 
     /// Whether somebody's packets of one address meet two changed sets.
-    fn meets(&self, other: &Self) -> bool {
+    fn meets(&self, other: &Self, passing: &BTreeSet<IpAddr>) -> bool {
         self.members.set != other.members.set
             && !self.users.is_disjoint(&other.users)
-            && concerns_one_address(&self.members, &other.members)
+            && concerns_one_address(&self.members, &other.members, passing)
     }
 }
 
@@ -81,9 +85,10 @@ impl Change {
 pub(super) fn into_batches(
     changes: Vec<Change>,
     replaced: &mut BTreeSet<User>,
+    passing: &BTreeSet<IpAddr>,
     batches: &mut Batches,
 ) -> BTreeSet<SetId> {
-    let aside = without_order(&changes, replaced);
+    let aside = without_order(&changes, replaced, passing);
     let (mut taking, mut either, mut giving, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for change in changes {
         let meets_rules = change.meets_rules(replaced);
@@ -133,13 +138,17 @@ type Added = Vec<(Member, Option<Timestamp>)>;
 
 /// Sets for whose change there is no right order, as there are rules or other sets that change with it. That their own
 /// rules are replaced may concern further ones.
-fn without_order(changes: &[Change], replaced: &mut BTreeSet<User>) -> BTreeSet<SetId> {
+fn without_order(
+    changes: &[Change],
+    replaced: &mut BTreeSet<User>,
+    passing: &BTreeSet<IpAddr>,
+) -> BTreeSet<SetId> {
     let mut aside = BTreeSet::new();
     loop {
         let more = changes.iter().find(|change| {
             change.effect == Effect::Either
                 && !aside.contains(&change.members.set)
-                && (change.meets_rules(replaced) || changes.iter().any(|other| change.meets(other)))
+                && (change.meets_rules(replaced) || changes.iter().any(|other| change.meets(other, passing)))
         });
         let Some(more) = more else { return aside };
         aside.insert(more.members.set);
@@ -148,9 +157,9 @@ fn without_order(changes: &[Change], replaced: &mut BTreeSet<User>) -> BTreeSet<
 }
 
 /// Whether some address may be concerned by both changes.
-fn concerns_one_address(one: &MembersChanged, other: &MembersChanged) -> bool {
-    let (hosts, networks) = concerned(one);
-    let (other_hosts, other_networks) = concerned(other);
+fn concerns_one_address(one: &MembersChanged, other: &MembersChanged, passing: &BTreeSet<IpAddr>) -> bool {
+    let (hosts, networks) = concerned(one, passing);
+    let (other_hosts, other_networks) = concerned(other, passing);
     let is_within = |hosts: &BTreeSet<IpAddr>, networks: &[IpNet]| {
         networks
             .iter()
@@ -166,7 +175,7 @@ fn concerns_one_address(one: &MembersChanged, other: &MembersChanged) -> bool {
         || networks.iter().any(overlaps)
 }
 
-fn concerned(changed: &MembersChanged) -> (BTreeSet<IpAddr>, Vec<IpNet>) {
+fn concerned(changed: &MembersChanged, passing: &BTreeSet<IpAddr>) -> (BTreeSet<IpAddr>, Vec<IpNet>) {
     let (mut hosts, mut networks) = (BTreeSet::new(), Vec::new());
     for member in changed
         .added
@@ -175,6 +184,8 @@ fn concerned(changed: &MembersChanged) -> (BTreeSet<IpAddr>, Vec<IpNet>) {
         .chain(&changed.removed)
     {
         match member {
+            Member::Address(address) | Member::AddressPort(address, ..) if passing.contains(address) => {}
+            Member::Network(network) if is_host(network) && passing.contains(&network.addr()) => {}
             Member::Address(address) | Member::AddressPort(address, ..) => {
                 hosts.insert(*address);
             }
@@ -182,4 +193,8 @@ fn concerned(changed: &MembersChanged) -> (BTreeSet<IpAddr>, Vec<IpNet>) {
         }
     }
     (hosts, networks)
+}
+
+fn is_host(network: &IpNet) -> bool {
+    network.prefix_len() == network.max_prefix_len()
 }
