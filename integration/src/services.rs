@@ -217,7 +217,7 @@ impl ProxyHost<'_> {
             &self.nftables(is_used, by_nftables),
         )?;
         for (save, restore, is_v4) in FAMILIES {
-            let present = self.ask(&[save])?;
+            let present = self.listed(save)?;
             if mode == ProxyMode::Nftables && !present.contains("KUBE-FORWARD") {
                 continue;
             }
@@ -251,6 +251,16 @@ impl ProxyHost<'_> {
         Around {
             is_v4,
             local: &self.local,
+        }
+    }
+
+    /// A listing fails while rules change: what names a set is listed before it is asked what the set is called.
+    fn listed(&self, save: &str) -> Result<String, WorldError> {
+        const TRIES: usize = 5;
+        let mut listings = std::iter::repeat_with(|| self.ask(&[save])).take(TRIES - 1);
+        match listings.find(Result::is_ok) {
+            Some(listing) => listing,
+            None => self.ask(&[save]),
         }
     }
 

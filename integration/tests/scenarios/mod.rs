@@ -140,7 +140,6 @@ macro_rules! with_every_scenario {
             apiserver: an_answer_from_another_address_is_the_own_nodes_or_nobodys without Isolate;
             apiserver: a_node_is_refused_at_what_it_reports_of_itself without ReportAddresses;
             reuse: a_pod_at_a_used_address_inherits_no_connection without Revoke;
-            reuse: a_pod_at_a_used_address_was_told_nothing without PerPodRecords;
             reuse: what_dnsd_told_is_told_again_to_the_same_pod_alone without ForgetPredecessor;
             reuse: the_next_pod_at_an_address_is_told_for_itself without ForgetPredecessor;
             reuse: another_cable_is_another_pods_before_the_source_says_so without SuspectCables;

@@ -7,12 +7,10 @@ use std::{
     time::Duration,
 };
 
-use egret_integration::{
-    Daemon, Family, Lookup, Pod, PodSpec, ProxyMode, RecordType, Records, Service, World,
-};
+use egret_integration::{Daemon, Family, Pod, PodSpec, ProxyMode, Records, Service, World};
 
 use super::stage::{
-    MOMENT, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, patient_question, within,
+    MOMENT, QUICK, Setting, Stage, Told, eventually, ip, only_names, patient_question, within,
 };
 
 /// Pods may open what they like. To some of them the neighbour may, and to the others nobody.
@@ -122,41 +120,6 @@ fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new
             listener.ask().is_ok() && listener.hears()
         });
     }
-    Ok(())
-}
-
-/// OPEN-4: what one was told opens nothing to the next.
-pub(super) fn a_pod_at_a_used_address_was_told_nothing(world: &mut World) -> Told {
-    let setting = Setting::of(only_names(&["api.example.test"]));
-    let Stage {
-        dnsd,
-        enforcer: _enforcer,
-        ..
-    } = setting.play(world)?;
-    world
-        .upstream()
-        .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    let server = SocketAddr::new(ip("203.0.113.7"), 7);
-    let learn = |world: &World, pod: &str| {
-        eventually("dnsd is joined to the enforcer", || {
-            metrics(&dnsd).sum("egret_dnsd_link_connected", &[]) == 1.0
-        });
-        let reply = world
-            .pod(pod)
-            .look_up(&Lookup::of("api.example.test", RecordType::A));
-        assert!(reply.is_ok(), "{pod}: {reply:?}");
-        world.pod(pod).connect_tcp(server, QUICK).connection()
-    };
-    learn(world, "client");
-    let seat = world.remove("client")?;
-    world.add_at(seat, PodSpec::new("next"))?;
-    eventually("its rules are there", || is_known(world, world.pod("next")));
-    eventually("it is told nothing", || {
-        let held = world.node().holdings().unwrap();
-        !held.holds(world.pod("next"), server.ip())
-    });
-    let outcome = world.pod("next").connect_tcp(server, QUICK);
-    assert!(!outcome.is_connected(), "{outcome:?}");
     Ok(())
 }
 
