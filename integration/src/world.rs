@@ -156,8 +156,9 @@ impl World {
     pub fn succeed_unsaid(&mut self, name: &str, spec: PodSpec) -> Result<&Pod, WorldError> {
         let number = self.find(name).number();
         let cable = self.find(name).interface().to_owned();
-        self.pods.retain(|pod| pod.name() != name);
+        // In this order: with the pod its namespace goes, and the cable some time after.
         self.node.netns().ip(&format!("link delete {cable}\n"))?;
+        self.pods.retain(|pod| pod.name() != name);
         self.create(PodSeat(number), spec)
     }
 
