@@ -147,18 +147,7 @@ impl PodDirection<'_> {
             self.put(&name, std::mem::take(&mut lines));
             name = first;
         }
-        for (place, part) in parts.iter().enumerate() {
-            let next = match parts.get(place + 1).map(Part::first) {
-                Some(next) => {
-                    let before = parts[..=place].iter().filter(|one| one.first().tier == next.tier);
-                    self.chains.tier(self.direction, next.tier, before.count())
-                }
-                None => self.chains.default(self.direction),
-            };
-            lines.extend(self.part(part, &Target::Goto(next.clone())));
-            self.put(&name, std::mem::take(&mut lines));
-            name = next;
-        }
+        let (name, mut lines) = self.parts(&parts, name, lines);
         let allow = Target::Goto(self.chains.allow(self.direction));
         let default = VerdictKey {
             tier: None,
@@ -174,19 +163,6 @@ impl PodDirection<'_> {
             },
         ));
         self.put(&name, lines);
-    }
-
-    fn part(&mut self, part: &Part<'_>, next: &Target) -> Vec<Line> {
-        match part {
-            Part::List(list) => self.tier(list, next),
-            Part::Row(lists) => {
-                let (chains, direction) = (self.chains, self.direction);
-                let name = |place| chains.tier(direction, part.first().tier, place);
-                let mut lines = self.row(lists, name);
-                lines.push(Line::to(next.clone()));
-                lines
-            }
-        }
     }
 
     fn tier(&self, tier: &TierRules, next: &Target) -> Vec<Line> {

@@ -40,19 +40,10 @@ impl PodDirection<'_> {
             self.put(&self.chains.allow(self.direction), back());
         }
         // What the node sends to an address of its own comes in there, rewritten or not.
-        let mut lines: Vec<Line> = vec![Line::to(Target::Return).input(loopback())];
-        let mut name = self.chains.entry(self.direction);
+        let lines: Vec<Line> = vec![Line::to(Target::Return).input(loopback())];
+        let name = self.chains.entry(self.direction);
         let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
-        let parts = Part::of(&tiers);
-        for (place, part) in parts.iter().enumerate() {
-            let next = match parts.get(place + 1).map(Part::first) {
-                Some(next) => self.chains.tier(self.direction, next.tier, place + 1),
-                None => self.chains.default(self.direction),
-            };
-            lines.extend(self.part(part, &Target::Goto(next.clone())));
-            self.put(&name, std::mem::take(&mut lines));
-            name = next;
-        }
+        let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
         lines.extend(back());
         self.put(&name, lines);
     }

@@ -51,11 +51,45 @@ fn leaves_open(list: &TierRules) -> bool {
 }
 
 impl PodDirection<'_> {
-    /// The lines that ask all lists of a row, whose chains are called as `name` says of their places, from 1.
-    pub(super) fn row(&mut self, lists: &[&TierRules], name: impl Fn(usize) -> ChainName) -> Vec<Line> {
+    /// Writes the chains of parts, of which the first is `name` and begins with `lines`; returns the chain behind the last
+    /// one, with the lines that it begins with.
+    pub(super) fn parts(
+        &mut self,
+        parts: &[Part<'_>],
+        mut name: ChainName,
+        mut lines: Vec<Line>,
+    ) -> (ChainName, Vec<Line>) {
+        for (place, part) in parts.iter().enumerate() {
+            let next = match parts.get(place + 1).map(Part::first) {
+                Some(next) => {
+                    let before = parts[..=place].iter().filter(|one| one.first().tier == next.tier);
+                    self.chains.tier(self.direction, next.tier, before.count())
+                }
+                None => self.chains.default(self.direction),
+            };
+            lines.extend(self.part(part, &Target::Goto(next.clone())));
+            self.put(&name, std::mem::take(&mut lines));
+            name = next;
+        }
+        (name, lines)
+    }
+
+    fn part(&mut self, part: &Part<'_>, next: &Target) -> Vec<Line> {
+        match part {
+            Part::List(list) => self.tier(list, next),
+            Part::Row(lists) => {
+                let mut lines = self.row(lists);
+                lines.push(Line::to(next.clone()));
+                lines
+            }
+        }
+    }
+
+    /// The lines that ask all lists of a row, whose chains are called by their places, from 1.
+    fn row(&mut self, lists: &[&TierRules]) -> Vec<Line> {
         let mut lines = Vec::new();
         for (place, list) in lists.iter().enumerate() {
-            let chain = name(place + 1);
+            let chain = self.chains.tier(self.direction, list.tier, place + 1);
             let rules = self.rules(list, &Target::Return);
             self.put(&chain, rules);
             lines.push(Line::to(Target::Jump(chain)));
