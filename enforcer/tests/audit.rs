@@ -5,25 +5,24 @@
 
 mod node_world;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use egret_enforcer::backend::netfilter::denials::{Cause, Denial, Denials, Outcome, Telling};
+use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Outcome, Telling};
 use egret_enforcer::backend::netfilter::dispatch::DenyAction;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{self, Backend, Standing};
-use egret_enforcer::node::{Locate, Location};
-use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
     Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, SetKind, TierRules,
 };
 use egret_shared::pod::PodKey;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use node_world::{Change, NOW, address, filter, in_fresh_namespace, pod, rule, run, seconds, set, tier};
+use node_world::{
+    Change, NOW, ThisHost, address, filter, in_fresh_namespace, pod, rule, run, seconds, set, tier, told,
+};
 
 const TELLING: Telling = Telling {
     group: 9254,
@@ -34,15 +33,6 @@ const POLICY: &str = "ClusterNetworkPolicy/tried";
 const DENIED: &str = "127.0.0.2:9";
 const PASSED: &str = "127.0.0.3:9";
 const ALLOWED: &str = "127.0.0.4:9";
-
-#[derive(Debug)]
-struct ThisHost;
-
-impl Locate for ThisHost {
-    fn locate(&mut self, _addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
-        Ok(vec![Location::own(InterfaceName::new("lo").unwrap())])
-    }
-}
 
 fn life(flavour: Flavour, deny: DenyAction, telling: Option<Telling>) -> (Netfilter, Denials) {
     let denials = Denials::default();
@@ -121,16 +111,6 @@ fn arrives(to: &str, packets: usize) {
         client.send_to(b"x", to).unwrap();
         server.recv(&mut [0; 8]).unwrap();
     }
-}
-
-fn told(listener: &mut Listener, denials: &Denials) -> Vec<Denial> {
-    let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    poll(&mut waits, PollTimeout::from(3000_u16)).unwrap();
-    let packets = listener.read().unwrap().packets;
-    packets
-        .iter()
-        .map(|packet| denials.find(&packet.prefix).unwrap())
-        .collect()
 }
 
 /// What is counted as what would be denied: by a rule, and by no rule.

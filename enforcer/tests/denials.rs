@@ -5,22 +5,21 @@
 mod node_world;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
-use egret_enforcer::backend::netfilter::denials::{Cause, Denial, Denials, Telling};
+use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
 use egret_enforcer::backend::netfilter::dispatch::DenyAction;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Standing};
-use egret_enforcer::node::{Locate, Location};
-use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{Direction, Otherwise, PeerMatch, PortMatch, SetKind, TierRules};
 use egret_shared::pod::PodKey;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use node_world::{Change, NOW, address, filter, in_fresh_namespace, pod, rule, seconds, set, tier};
-use std::os::fd::AsFd;
+use node_world::{
+    Change, NOW, ThisHost, address, filter, in_fresh_namespace, pod, rule, seconds, set, tier, told,
+};
 
 const TELLING: Telling = Telling {
     group: 9254,
@@ -28,15 +27,6 @@ const TELLING: Telling = Telling {
 };
 const DENIED: &str = "127.0.0.2:9";
 const ISOLATED: &str = "127.0.0.3:9";
-
-#[derive(Debug)]
-struct ThisHost;
-
-impl Locate for ThisHost {
-    fn locate(&mut self, _addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
-        Ok(vec![Location::own(InterfaceName::new("lo").unwrap())])
-    }
-}
 
 fn life(flavour: Flavour) -> (Netfilter, Denials) {
     let denials = Denials::default();
@@ -78,16 +68,6 @@ fn assert_settled(standing: &Standing) {
 fn probe(to: &str) {
     let to: SocketAddr = to.parse().unwrap();
     UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", to).unwrap();
-}
-
-fn told(listener: &mut Listener, denials: &Denials) -> Vec<Denial> {
-    let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    poll(&mut waits, PollTimeout::from(3000_u16)).unwrap();
-    let packets = listener.read().unwrap().packets;
-    packets
-        .iter()
-        .map(|packet| denials.find(&packet.prefix).unwrap())
-        .collect()
 }
 
 fn in_both_flavours(test: fn(Flavour)) {

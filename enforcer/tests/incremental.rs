@@ -6,15 +6,16 @@ mod node_world;
 
 use std::collections::BTreeMap;
 
+use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::Netfilter;
-use egret_enforcer::backend::{Backend, VerdictKey};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 
 use node_world::{
-    ByLastOctet, Change, NOW, address, backend, filter, in_fresh_namespace, pod, rule, run, set, tier,
+    ByLastOctet, Change, NOW, address, backend, filter, in_fresh_namespace, packets_denied, pod, rule, run,
+    set, tier,
 };
 
 fn in_both_flavours(test: fn(Flavour)) {
@@ -196,24 +197,10 @@ fn what_a_chain_counted_is_kept_when_it_is_made_anew_and_that_of_others_goes_on(
                 ],
             );
         }
-        assert_eq!(denials(&backend), 10);
+        assert_eq!(packets_denied(&backend), 10);
         apply(&mut backend, &Change::new().rules(to("p1", "10.0.0.1", "others")));
-        assert_eq!(denials(&backend), 10);
+        assert_eq!(packets_denied(&backend), 10);
         apply(&mut backend, &removed("p2"));
-        assert_eq!(denials(&backend), 10);
+        assert_eq!(packets_denied(&backend), 10);
     });
-}
-
-fn denials(backend: &Netfilter) -> u64 {
-    let denied = VerdictKey {
-        tier: Some(Tier::NetworkPolicy),
-        action: Action::Deny.into(),
-        direction: Direction::Egress,
-    };
-    let counts = backend.counters().read().unwrap();
-    counts
-        .iter()
-        .filter(|count| count.key == denied)
-        .map(|count| count.packets)
-        .sum()
 }

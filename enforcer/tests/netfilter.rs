@@ -7,7 +7,7 @@ mod node_world;
 use std::collections::BTreeMap;
 
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
-use egret_enforcer::backend::{Backend, Pending, Standing, VerdictKey};
+use egret_enforcer::backend::{Backend, Pending, Standing};
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
@@ -16,8 +16,8 @@ use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
 use node_world::{
-    ByLastOctet, Change, NOW, Nowhere, address, backend, filter, in_fresh_namespace, network, pod, range,
-    rule, run, seconds, set, tier,
+    ByLastOctet, Change, NOW, Nowhere, address, backend, filter, in_fresh_namespace, network, packets_denied,
+    pod, range, rule, run, seconds, set, tier,
 };
 
 fn in_both_flavours(test: fn(Flavour)) {
@@ -338,20 +338,20 @@ fn counts_survive_rewritten_chains_and_a_restart() {
             probe("127.0.0.1:9");
             probe("[::1]:9");
         }
-        assert_eq!(denied(&backend), 6);
+        assert_eq!(packets_denied(&backend), 6);
         let mut again = Change::new().rules(rules);
         again
             .0
             .reevaluate
             .push((PodKey::new("default", "a"), Direction::Egress));
         assert_settled(&backend.apply(&again.0, NOW));
-        assert_eq!(denied(&backend), 6);
+        assert_eq!(packets_denied(&backend), 6);
         drop(backend);
         let mut next = node_world::backend(flavour, ThisHost);
         next.adopt(NOW).unwrap();
         assert_settled(&next.apply(&begin.0, NOW));
         probe("127.0.0.1:9");
-        assert_eq!(denied(&next), 7);
+        assert_eq!(packets_denied(&next), 7);
     });
 }
 
@@ -372,7 +372,7 @@ fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_ru
         let open = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let denied_after_a_packet = |backend: &dyn Backend| {
             open.send_to(b"x", "127.0.0.1:9").unwrap();
-            denied(backend)
+            packets_denied(backend)
         };
         assert_eq!(denied_after_a_packet(&backend), 0);
         while lifetime("127.0.0.1").is_some() {
@@ -386,7 +386,7 @@ fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_ru
         assert_settled(&backend.apply(&again.0, seconds(2)));
         assert_eq!(denied_after_a_packet(&backend), 0);
         probe("127.0.0.1:9");
-        assert_eq!(denied(&backend), 1);
+        assert_eq!(packets_denied(&backend), 1);
         let without = vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)];
         let mut gone = Change::new().rules(pod("a", &["127.0.0.1"], without, Vec::new()));
         gone.0
@@ -396,21 +396,6 @@ fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_ru
         assert_settled(&backend.apply(&gone.0, seconds(2)));
         assert_eq!(denied_after_a_packet(&backend), 2);
     });
-}
-
-/// Packets that the NetworkPolicy tier refused.
-fn denied(backend: &dyn Backend) -> u64 {
-    let key = VerdictKey {
-        tier: Some(Tier::NetworkPolicy),
-        action: Action::Deny.into(),
-        direction: Direction::Egress,
-    };
-    let counts = backend.counters().read().unwrap();
-    counts
-        .iter()
-        .filter(|count| count.key == key)
-        .map(|count| count.packets)
-        .sum()
 }
 
 /// The pod is behind `lo`, so that what this host sends itself is the pod's.

@@ -9,14 +9,13 @@ use std::net::{IpAddr, UdpSocket};
 use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::{Backend, Ended};
-use egret_enforcer::node::{Locate, Location};
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
-use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{Otherwise, PeerMatch, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 
-use node_world::{Change, NOW, address, backend, in_fresh_namespace, pod, rule, set, tier};
+use node_world::{Change, NOW, ThisHost, address, backend, in_fresh_namespace, pod, rule, set, tier};
 
 const POD: &str = "127.0.0.1";
 const STRANGER: &str = "127.0.0.2";
@@ -232,14 +231,4 @@ fn flow(from: &str, to: &str) -> Option<Flow> {
     let mut flows: Vec<_> = flows.into_iter().filter(is_between).collect();
     assert!(flows.len() < 2, "{flows:?}");
     flows.pop()
-}
-
-/// What this host sends itself is the pod's.
-#[derive(Debug)]
-struct ThisHost;
-
-impl Locate for ThisHost {
-    fn locate(&mut self, _addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
-        Ok(vec![Location::own(InterfaceName::new("lo").unwrap())])
-    }
 }

@@ -81,13 +81,7 @@ fn without_memory_for_rules_nothing_is_believed_to_be_in_force_until_there_is_so
 #[test]
 fn a_set_that_a_foreign_rule_holds_closes_its_pod_until_it_is_let_go() {
     in_both_flavours(|node, batch| {
-        let mut specs = batch
-            .sets_created
-            .iter()
-            .filter(|spec| spec.kind == SetKind::Addresses);
-        let name = names::set(specs.next().unwrap().id, Family::V4)
-            .as_str()
-            .to_owned();
+        let name = set_of_addresses(batch);
         run("ipset", &["create", &name, "hash:net"]);
         let rules = IpTables::new(node.flavour, Family::V4);
         let foreign = |how: &str| {
@@ -110,13 +104,7 @@ fn a_set_that_a_foreign_rule_holds_closes_its_pod_until_it_is_let_go() {
 #[test]
 fn a_set_that_is_full_is_said_and_made_anew_with_room() {
     in_both_flavours(|node, batch| {
-        let mut specs = batch
-            .sets_created
-            .iter()
-            .filter(|spec| spec.kind == SetKind::Addresses);
-        let name = names::set(specs.next().unwrap().id, Family::V4)
-            .as_str()
-            .to_owned();
+        let name = set_of_addresses(batch);
         let mut backend = node.backend();
         backend.adopt(NOW).unwrap();
         // Somebody is faster, and mean.
@@ -157,4 +145,14 @@ fn in_both_flavours(test: fn(&Node, &Batch)) {
             test(&Node::new(flavour), &batches[0]);
         });
     }
+}
+
+/// What the first set of addresses is called in IPv4.
+fn set_of_addresses(batch: &Batch) -> String {
+    let mut specs = batch
+        .sets_created
+        .iter()
+        .filter(|spec| spec.kind == SetKind::Addresses);
+    let name = names::set(specs.next().unwrap().id, Family::V4);
+    name.as_str().to_owned()
 }

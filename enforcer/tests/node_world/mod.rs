@@ -5,24 +5,29 @@
 
 use std::io::Write as _;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::process::Command;
 
+use egret_enforcer::backend::netfilter::denials::{Denial, Denials};
 use egret_enforcer::backend::netfilter::dispatch::DenyAction;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
+use egret_enforcer::backend::{Backend, VerdictKey};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Audit, Batch, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch, PodRules,
-    PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Direction, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch,
+    PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 
 /// Runs a test on a thread of its own in a fresh network namespace, with a `/run` of its own for the lock of legacy
@@ -129,6 +134,42 @@ impl Locate for Nowhere {
     fn locate(&mut self, _addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
         Err("there is no route".to_owned())
     }
+}
+
+/// The pod is behind `lo`, so that what this host sends itself is the pod's.
+#[derive(Debug)]
+pub(crate) struct ThisHost;
+
+impl Locate for ThisHost {
+    fn locate(&mut self, _addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
+        Ok(vec![Location::own(InterfaceName::new("lo").unwrap())])
+    }
+}
+
+/// What the kernel tells next of packets that were denied, or would be.
+pub(crate) fn told(listener: &mut Listener, denials: &Denials) -> Vec<Denial> {
+    let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    poll(&mut waits, PollTimeout::from(3000_u16)).unwrap();
+    let packets = listener.read().unwrap().packets;
+    packets
+        .iter()
+        .map(|packet| denials.find(&packet.prefix).unwrap())
+        .collect()
+}
+
+/// Packets that the NetworkPolicy tier refused.
+pub(crate) fn packets_denied(backend: &dyn Backend) -> u64 {
+    let key = VerdictKey {
+        tier: Some(Tier::NetworkPolicy),
+        action: Action::Deny.into(),
+        direction: Direction::Egress,
+    };
+    let counts = backend.counters().read().unwrap();
+    counts
+        .iter()
+        .filter(|count| count.key == key)
+        .map(|count| count.packets)
+        .sum()
 }
 
 pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_000_000);
