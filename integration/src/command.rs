@@ -14,6 +14,9 @@ use nix::{
 
 use crate::{WorldError, netns::Netns};
 
+/// How long a program may take of which nothing else is said.
+pub(crate) const PROGRAM_TIME: Duration = Duration::from_secs(10);
+
 /// What a program said and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
@@ -44,6 +47,41 @@ pub(crate) fn run_within(
         source,
     })?;
     finish(child, deadline).map_err(|source| WorldError::Spawn { argv, source })
+}
+
+/// Runs a program of the host inside `netns`.
+pub(crate) fn run(netns: &Netns, argv: &[&str]) -> Result<Output, WorldError> {
+    let (program, arguments) = argv.split_first().expect("a command has a program");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    run_within(netns, command, PROGRAM_TIME)
+}
+
+/// Runs a program of the host inside `netns`; anything but success is an error.
+pub(crate) fn ask(netns: &Netns, argv: &[&str]) -> Result<String, WorldError> {
+    let output = run(netns, argv)?;
+    if output.success() {
+        return Ok(output.stdout);
+    }
+    let status = output
+        .status
+        .map_or_else(|| "a signal".into(), |code| code.to_string());
+    Err(WorldError::Failed {
+        argv: argv.join(" "),
+        status,
+        stderr: output.stderr,
+    })
+}
+
+/// The same for what lists rules or sets. That fails while they change: what names a set is listed before it is asked which
+/// set that is, and by then the set may be gone ("Set with index 0 in kernel doesn't exist").
+pub(crate) fn list(netns: &Netns, argv: &[&str]) -> Result<String, WorldError> {
+    const TRIES: usize = 10;
+    let mut listings = std::iter::repeat_with(|| ask(netns, argv)).take(TRIES - 1);
+    match listings.find(Result::is_ok) {
+        Some(listing) => listing,
+        None => ask(netns, argv),
+    }
 }
 
 /// Runs a program of the host with `input` on stdin; anything but success is an error.

@@ -20,24 +20,9 @@ pub struct Holdings {
     rules: [Vec<String>; 2],
 }
 
-/// How often a listing is tried.
-const TRIES: usize = 5;
-
 impl Node {
-    /// Asks `ipset save` and both `iptables-save`. These fail while rules change: what names a set is listed before it is
-    /// asked which set that is, and by then the set may be gone ("Set with index 0 in kernel doesn't exist").
+    /// Asks `ipset save` and both `iptables-save`.
     pub fn holdings(&self) -> Result<Holdings, WorldError> {
-        let mut listed = self.list();
-        for _ in 1..TRIES {
-            if listed.is_ok() {
-                break;
-            }
-            listed = self.list();
-        }
-        listed
-    }
-
-    fn list(&self) -> Result<Holdings, WorldError> {
         let rules = |family| {
             let text = self.iptables_save(family)?;
             Ok::<_, WorldError>(text.lines().map(str::to_owned).collect())

@@ -2,9 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    process::Command,
     sync::Arc,
-    time::Duration,
 };
 
 use crate::{Output, WorldError, command, netns::Netns};
@@ -30,8 +28,6 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv6/conf/default/accept_ra", "0"),
 ];
-
-const PROGRAM_TIME: Duration = Duration::from_secs(10);
 
 /// Which half of iptables is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +66,7 @@ impl Node {
 
     /// Runs a program of the host inside the node.
     pub fn run(&self, argv: &[&str]) -> Result<Output, WorldError> {
-        let mut command = Command::new(argv.first().expect("a command has a program"));
-        command.args(&argv[1..]);
-        command::run_within(&self.netns, command, PROGRAM_TIME)
+        command::run(&self.netns, argv)
     }
 
     /// What `ipset list` says.
@@ -82,15 +76,16 @@ impl Node {
 
     /// What `ipset save` says.
     pub fn ipset_save(&self) -> Result<String, WorldError> {
-        self.ask(&["ipset", "save"])
+        command::list(&self.netns, &["ipset", "save"])
     }
 
     /// The rules of one family, without counters.
     pub fn iptables_save(&self, family: Family) -> Result<String, WorldError> {
-        self.ask(&[match family {
+        let save = match family {
             Family::V4 => "iptables-save",
             Family::V6 => "ip6tables-save",
-        }])
+        };
+        command::list(&self.netns, &[save])
     }
 
     /// The connections that the node tracks.
@@ -113,17 +108,6 @@ impl Node {
     }
 
     fn ask(&self, argv: &[&str]) -> Result<String, WorldError> {
-        let output = self.run(argv)?;
-        if output.success() {
-            return Ok(output.stdout);
-        }
-        let status = output
-            .status
-            .map_or_else(|| "a signal".into(), |code| code.to_string());
-        Err(WorldError::Failed {
-            argv: argv.join(" "),
-            status,
-            stderr: output.stderr,
-        })
+        command::ask(&self.netns, argv)
     }
 }

@@ -40,7 +40,6 @@ const SYSCTLS: &[(&str, &str)] = &[
     // As containerd and CRI-O set it: whoever is in the pod may send echo requests.
     ("ipv4/ping_group_range", "0 2147483647"),
 ];
-const PROGRAM_TIME: Duration = Duration::from_secs(10);
 
 /// What a pod shall be; the rest is numbered by the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -262,7 +261,7 @@ impl Pod {
 
     /// Runs a stock program in the pod: its network, its resolv.conf, its cgroup; ten seconds at most.
     pub fn run(&self, argv: &[&str]) -> Result<Output, WorldError> {
-        self.run_for(argv, PROGRAM_TIME)
+        self.run_for(argv, command::PROGRAM_TIME)
     }
 
     pub fn run_for(&self, argv: &[&str], deadline: Duration) -> Result<Output, WorldError> {

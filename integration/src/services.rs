@@ -9,9 +9,7 @@ use std::{
     fs,
     net::{IpAddr, SocketAddr},
     path::Path,
-    process::Command,
     sync::Arc,
-    time::Duration,
 };
 
 use crate::{World, WorldError, command, netns::Netns};
@@ -201,8 +199,6 @@ impl Around<'_> {
     }
 }
 
-const PROGRAM_TIME: Duration = Duration::from_secs(10);
-
 impl ProxyHost<'_> {
     pub(crate) fn write(&self, mode: ProxyMode, services: &[ServicePort]) -> Result<(), WorldError> {
         // As kube-proxy does when it starts in another mode, each takes away what the other wrote.
@@ -217,7 +213,7 @@ impl ProxyHost<'_> {
             &self.nftables(is_used, by_nftables),
         )?;
         for (save, restore, is_v4) in FAMILIES {
-            let present = self.listed(save)?;
+            let present = command::list(self.netns, &[save])?;
             if mode == ProxyMode::Nftables && !present.contains("KUBE-FORWARD") {
                 continue;
             }
@@ -254,37 +250,11 @@ impl ProxyHost<'_> {
         }
     }
 
-    /// A listing fails while rules change: what names a set is listed before it is asked what the set is called.
-    fn listed(&self, save: &str) -> Result<String, WorldError> {
-        const TRIES: usize = 5;
-        let mut listings = std::iter::repeat_with(|| self.ask(&[save])).take(TRIES - 1);
-        match listings.find(Result::is_ok) {
-            Some(listing) => listing,
-            None => self.ask(&[save]),
-        }
-    }
-
     fn run(&self, argv: &[&str], file: &str, text: &str) -> Result<(), WorldError> {
         let path = self.folder.join(file);
         fs::write(&path, text).map_err(WorldError::file(&path))?;
         let path = path.display().to_string();
-        self.ask(&[argv, &[&path]].concat()).map(drop)
-    }
-
-    fn ask(&self, argv: &[&str]) -> Result<String, WorldError> {
-        let mut command = Command::new(argv[0]);
-        command.args(&argv[1..]);
-        let output = command::run_within(self.netns, command, PROGRAM_TIME)?;
-        if output.success() {
-            return Ok(output.stdout);
-        }
-        Err(WorldError::Failed {
-            argv: argv.join(" "),
-            status: output
-                .status
-                .map_or_else(|| "a signal".into(), |code| code.to_string()),
-            stderr: output.stderr,
-        })
+        command::ask(self.netns, &[argv, &[&path]].concat()).map(drop)
     }
 }
 

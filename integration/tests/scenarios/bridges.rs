@@ -6,7 +6,7 @@ use egret_integration::{
     Attachment, Lookup, PodSpec, ProxyMode, RecordType, Service, ServicePort, World, node, upstream,
 };
 
-use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, metrics};
+use super::stage::{CLIENT_ALONE, PATIENCE, QUICK, Setting, Stage, Told, eventually, metrics};
 
 const PORT: u16 = 8081;
 
@@ -153,24 +153,6 @@ pub(super) fn a_bridge_that_is_not_judged_is_told(world: &mut World) -> Told {
     assert_eq!(bridges, 1.0);
     Ok(())
 }
-
-const CLIENT_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata:
-  name: client-alone
-spec:
-  tier: Admin
-  priority: 10
-  subject:
-    pods:
-      namespaceSelector: {}
-      podSelector: {matchLabels: {app: client}}
-  egress:
-  - name: nothing
-    action: Deny
-    to:
-    - networks: [0.0.0.0/0, "::/0"]
-"#;
 
 /// The client may reach nobody, the server whom it likes; the upstream's log shows whose packets got there.
 pub(super) fn a_neighbours_address_gains_nothing_behind_another_port(world: &mut World) -> Told {

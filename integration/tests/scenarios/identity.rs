@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use egret_integration::{Lookup, RecordType, Records, World, node, upstream};
 
-use super::stage::{PATIENCE, QUICK, Setting, Told, eventually, only_names};
+use super::stage::{CLIENT_ALONE, PATIENCE, QUICK, Setting, Told, eventually, only_names};
 
 pub(super) fn a_question_in_anothers_name_teaches_nothing(world: &mut World) -> Told {
     let setting = Setting::of(only_names(&["*.example.test"])).and_pod("victim");
@@ -68,27 +68,9 @@ pub(super) fn a_question_that_belongs_to_no_pod_is_answered_and_not_recorded(wor
     Ok(())
 }
 
-const VICTIM_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata:
-  name: victim-alone
-spec:
-  tier: Admin
-  priority: 10
-  subject:
-    pods:
-      namespaceSelector: {}
-      podSelector: {matchLabels: {app: client}}
-  egress:
-  - name: nothing
-    action: Deny
-    to:
-    - networks: [0.0.0.0/0, "::/0"]
-"#;
-
 /// The victim may reach the upstream, the client may not. The upstream's log shows whose packets got there.
 pub(super) fn a_packet_in_anothers_name_gains_nothing(world: &mut World) -> Told {
-    let stage = Setting::of(VICTIM_ALONE).and_pod("victim").play(world)?;
+    let stage = Setting::of(CLIENT_ALONE).and_pod("victim").play(world)?;
     let (client, victim) = (stage.pod("client"), stage.pod("victim"));
     let servers = [upstream::ADDRESS.into(), upstream::ADDRESS_V6.into()];
     for (source, server) in victim.addresses().into_iter().zip(servers) {

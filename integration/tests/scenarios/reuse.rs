@@ -320,13 +320,7 @@ fn is_in_rules(world: &World, interface: &str) -> bool {
 
 fn lines_about(world: &World, interface: &str) -> Vec<String> {
     let word = format!(" {interface} ");
-    let listed = |family| {
-        // The listing fails while rules change: a set that it names may be gone before it asks for the name.
-        let listings = std::iter::repeat_with(|| world.node().iptables_save(family));
-        let listing = listings.take(10).find_map(Result::ok);
-        listing.expect("rules are listed in one of ten times")
-    };
-    let listings = [Family::V4, Family::V6].map(listed);
+    let listings = [Family::V4, Family::V6].map(|family| world.node().iptables_save(family).unwrap());
     let lines = listings.iter().flat_map(|listing| listing.lines());
     lines
         .filter(|line| line.contains(&word))

@@ -23,6 +23,25 @@ pub(super) const MOMENT: Duration = Duration::from_millis(150);
 /// The port of the echo servers.
 const ECHO: u16 = 7;
 
+/// The client may reach nobody; whoever else there is, whom it likes.
+pub(super) const CLIENT_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata:
+  name: client-alone
+spec:
+  tier: Admin
+  priority: 10
+  subject:
+    pods:
+      namespaceSelector: {}
+      podSelector: {matchLabels: {app: client}}
+  egress:
+  - name: nothing
+    action: Deny
+    to:
+    - networks: [0.0.0.0/0, "::/0"]
+"#;
+
 /// All pods may ask the node's DNS and reach these names, and nothing else.
 pub(super) fn only_names(names: &[&str]) -> String {
     let names = names
