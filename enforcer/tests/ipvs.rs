@@ -8,15 +8,17 @@ mod node_world;
 
 use std::collections::BTreeMap;
 
+use egret_enforcer::backend::netfilter::attached::{Attached, Port};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
-use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Port};
+use egret_enforcer::backend::netfilter::closed::Closed;
+use egret_enforcer::backend::netfilter::dispatch;
 use egret_enforcer::backend::netfilter::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
 use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
+use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
 use egret_enforcer::backend::netfilter::restore::Change as Restore;
-use egret_enforcer::backend::netfilter::unknown::Closed;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, InterfaceName, IpTables};
 use egret_policies::model::{Action, Direction, Tier};

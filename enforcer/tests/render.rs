@@ -7,14 +7,16 @@ mod node_world;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use egret_enforcer::backend::netfilter::dispatch::{self, Attached, DenyAction, Exposed, Port};
+use egret_enforcer::backend::netfilter::attached::{Attached, Port};
+use egret_enforcer::backend::netfilter::closed::Closed;
+use egret_enforcer::backend::netfilter::dispatch::{self, Exposed};
 use egret_enforcer::backend::netfilter::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::names::PodChains;
 use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
+use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
 use egret_enforcer::backend::netfilter::restore::Change as Restore;
-use egret_enforcer::backend::netfilter::unknown::Closed;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Hook, InterfaceName, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};

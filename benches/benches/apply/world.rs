@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use egret_benches::big::Elsewhere;
 use egret_benches::{START, compiler};
 use egret_enforcer::backend::netfilter::denials::Telling;
-use egret_enforcer::backend::netfilter::dispatch::DenyAction;
+use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Standing};

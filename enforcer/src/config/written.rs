@@ -13,7 +13,7 @@ use super::value::{
     BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
 };
 use crate::backend::netfilter::bridges::BridgeNetfilter;
-use crate::backend::netfilter::dispatch::DenyAction;
+use crate::backend::netfilter::refusal::DenyAction;
 use crate::backend::netfilter::marks::MarkMask;
 use crate::backend::netfilter::place::JumpPlace;
 

@@ -10,7 +10,7 @@ use egret_shared::switch::{Switch, is_off};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::backend::netfilter::dispatch::jumps;
+use crate::backend::netfilter::hooks::jumps;
 use crate::backend::netfilter::names;
 
 /// Waits for changes that others make in the nft flavour. The legacy one tells of none.

@@ -10,8 +10,8 @@ use std::panic::resume_unwind;
 use std::process::Command;
 
 use egret_enforcer::backend::netfilter::denials::{Denial, Denials};
-use egret_enforcer::backend::netfilter::dispatch::DenyAction;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
+use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, VerdictKey};
 use egret_enforcer::node::{Locate, Location};

@@ -14,7 +14,7 @@ use egret_kernel::links::Links;
 use egret_shared::switch::{Switch, is_off};
 use serde::{Deserialize, Serialize};
 
-use super::render::Chains;
+use super::chains::Chains;
 use super::{Netfilter, names};
 use crate::backend::outlook::{Gap, GapKind};
 

@@ -6,7 +6,7 @@ use egret_kernel::ipset::{IpSets, Reason};
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
-use super::dispatch::{Jump, jumps};
+use super::hooks::{Jump, jumps};
 use super::names;
 use super::table;
 use super::{bridges, inside};

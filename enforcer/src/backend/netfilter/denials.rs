@@ -17,11 +17,10 @@ use egret_kernel::iptables::{ChainName, IpTables, Limit, Rule as Line, Target};
 use egret_policies::rules::{Digest, Direction, Tier};
 use egret_shared::switch::{Switch, is_off};
 
-use super::dispatch;
+use super::chains::Chains;
+use super::front;
 use super::marks::Marks;
 use super::names;
-use super::render::Chains;
-use super::table::Table;
 use super::tally::Label;
 use crate::backend::{Action, UNKNOWN_POD};
 
@@ -203,7 +202,7 @@ pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
         .into_iter()
         .map(|direction| {
             let cause = Cause::Revoked;
-            let line = dispatch::revoked(marks, direction).to_string();
+            let line = front::revoked(marks, direction).to_string();
             let outcome = Outcome::Denied;
             (
                 line,
@@ -270,10 +269,16 @@ struct Known {
 }
 
 impl Denials {
-    /// What these tables are to deny, and nothing else: only of these chains it may not be known yet.
-    pub(super) fn want(&self, tables: &[Table], touched: BTreeSet<String>) {
+    /// What these tables are to deny, and nothing else: only of these chains it may not be known yet; `why` says why a
+    /// table has one of them.
+    pub(super) fn want<'a>(
+        &self,
+        tables: Vec<IpTables>,
+        touched: BTreeSet<String>,
+        why: impl Fn(&str) -> Option<&'a Denial>,
+    ) {
         let mut known = self.lock();
-        known.tables = tables.iter().map(Table::programs).collect();
+        known.tables = tables;
         let nobodys: BTreeMap<String, Denial> = Denial::of_nobody()
             .map(|denial| (denial.prefix(), denial))
             .collect();
@@ -283,7 +288,7 @@ impl Denials {
             if nobodys.contains_key(&prefix) {
                 continue;
             }
-            match tables.iter().find_map(|table| table.told.why(&chain)) {
+            match why(&chain) {
                 Some(denial) => has_come |= known.wanted.insert(prefix, denial.clone()).is_none(),
                 None => gone.extend(known.wanted.remove_entry(&prefix)),
             }

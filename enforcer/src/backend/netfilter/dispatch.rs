@@ -7,67 +7,26 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use egret_kernel::Family;
 use egret_kernel::Mark;
-use egret_kernel::Transport;
-use egret_kernel::iptables::Protocol;
-use egret_kernel::iptables::{
-    ChainName, ConnState, Hook, InterfaceName, InterfacePattern, Match, RejectWith, Rule as Line, Target,
-};
+use egret_kernel::iptables::{ChainName, ConnState, InterfaceName, Match, Rule as Line, Target};
 use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
+use super::attached::{Attached, Port, through};
+use super::chains::Chains;
+use super::closed::{self, Closed};
+use super::front::{neighbours, replies, revoked};
 use super::ipvs;
 use super::marks::Marks;
 use super::names::{self, PodChains};
-use super::render::{Chains, replies};
-use super::unknown::{self, Closed};
+use super::refusal::{DenyAction, refusal};
 
 mod tree;
 
 pub(super) use tree::MOST_BRANCHES;
-
-/// Where a pod is attached to the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attached {
-    /// Its chains.
-    pub chains: PodChains,
-    /// Its interfaces on the node's side.
-    pub interfaces: Vec<Port>,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
-}
-
-/// An interface of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Port {
-    /// Everything that passes it is this pod's.
-    Own(InterfaceName),
-    /// It is shared with other pods.
-    Shared(InterfaceName),
-    /// A bridge, and the port of it behind which the pod is alone. By which port a packet will leave is not known when it
-    /// is routed to the bridge, so what goes to the pod is known by its address.
-    Of {
-        /// The bridge.
-        bridge: InterfaceName,
-        /// Its port.
-        port: InterfaceName,
-    },
-}
-
-/// What a sender is told when its packet is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum DenyAction {
-    /// Nothing.
-    Drop,
-    /// A reset for TCP, "administratively prohibited" for the rest.
-    Reject,
-}
 
 /// Where the node's own rules are asked, if it has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,47 +103,11 @@ pub fn shared(
     if !closed.is_empty() {
         chains.extend(Direction::ALL.map(|direction| {
             let name = names::unknown(direction).as_str().to_owned();
-            (name, unknown::chain(direction, family))
+            (name, closed::chain(direction, family))
         }));
     }
     chains.extend(output.map(|lines| (names::output().as_str().to_owned(), lines)));
     chains
-}
-
-/// A jump from a hook. It is to be there as long as its chain is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jump {
-    /// Where from.
-    pub hook: Hook,
-    /// Where to.
-    pub chain: ChainName,
-    /// What it reads.
-    pub text: String,
-}
-
-/// All jumps that there may be.
-#[must_use]
-pub fn jumps() -> [Jump; 3] {
-    let chains = [
-        (Hook::Forward, names::forward()),
-        (Hook::Input, names::input()),
-        (Hook::Output, names::output()),
-    ];
-    chains.map(|(hook, chain)| Jump {
-        hook,
-        text: Line::to(Target::Jump(chain.clone())).comment("egret").to_string(),
-        chain,
-    })
-}
-
-/// Whether IPVS is there: its list of Services is, once the module is.
-pub(super) fn has_ipvs() -> bool {
-    std::path::Path::new("/proc/thread-self/net/ip_vs").exists()
-}
-
-/// In front of replies: what was revoked, or is of a pod that is gone, ends in both directions.
-pub(super) fn revoked(marks: Marks, direction: Direction) -> Line {
-    Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.ended(direction)))
 }
 
 fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {
@@ -255,14 +178,6 @@ fn lines(
     pod.interfaces.iter().flat_map(each).collect()
 }
 
-/// A line about what comes from an interface, or goes to it.
-pub(super) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
-    match direction {
-        Direction::Egress => line.input(interface),
-        Direction::Ingress => line.output(interface),
-    }
-}
-
 /// Where iptables sees what goes from port to port, it sees pods of one bridge look for each other.
 fn neighbours_over_bridges(pods: &[Attached], family: Family) -> impl Iterator<Item = String> {
     let mut ports = pods.iter().flat_map(|pod| &pod.interfaces);
@@ -271,33 +186,4 @@ fn neighbours_over_bridges(pods: &[Attached], family: Family) -> impl Iterator<I
         Port::Own(_) | Port::Shared(_) => false,
     });
     neighbours(family).filter(move |_| is_seen)
-}
-
-/// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6
-/// finds its neighbours at all. Only towards the node: they are never forwarded.
-pub(super) fn neighbours(family: Family) -> impl Iterator<Item = String> {
-    const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
-    let types: &[u8] = match family {
-        Family::V4 => &[],
-        Family::V6 if is_off(Switch::PassNeighbours) => &[],
-        Family::V6 => &TYPES,
-    };
-    types
-        .iter()
-        .map(|number| format!("-p ipv6-icmp -m icmp6 --icmpv6-type {number} -j RETURN"))
-}
-
-pub(super) fn refusal(deny: DenyAction, family: Family) -> Vec<Line> {
-    let prohibited = match family {
-        Family::V4 => RejectWith::IcmpProhibited,
-        Family::V6 => RejectWith::IcmpV6Prohibited,
-    };
-    match deny {
-        DenyAction::Reject if is_off(Switch::TellSender) => vec![Line::to(Target::Drop)],
-        DenyAction::Drop => vec![Line::to(Target::Drop)],
-        DenyAction::Reject => vec![
-            Line::to(Target::Reject(RejectWith::TcpReset)).protocol(Protocol::any_port(Transport::Tcp)),
-            Line::to(Target::Reject(prohibited)),
-        ],
-    }
 }

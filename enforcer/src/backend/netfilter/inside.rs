@@ -26,8 +26,10 @@ use egret_kernel::namespaces;
 use egret_policies::rules::{Action, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules};
 use nix::errno::Errno;
 
-use super::dispatch::{DenyAction, neighbours, refusal};
-use super::render::{Chains, kernel_transport, replies};
+use super::chains::Chains;
+use super::front::{neighbours, replies};
+use super::refusal::{DenyAction, refusal};
+use super::render::kernel_transport;
 use crate::backend::BackendError;
 
 /// What is to be enforced inside.

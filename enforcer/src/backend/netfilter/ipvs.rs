@@ -17,9 +17,10 @@ use egret_kernel::iptables::{ChainName, InterfaceName, Match, Rule as Line, Targ
 use egret_policies::rules::{Direction, PodRules, Tier};
 use ipnet::{IpNet, Ipv6Net};
 
-use super::dispatch::{self, Attached, Port, neighbours, through};
+use super::attached::{Attached, Port, through};
+use super::chains::Chains;
+use super::front::{neighbours, replies};
 use super::names;
-use super::render::{Chains, replies};
 use crate::backend::outlook::{Gap, GapKind};
 
 /// A pod whose packets IPVS may lead on, or lead others to.
@@ -144,7 +145,12 @@ pub(super) fn gaps() -> impl Iterator<Item = Gap> {
             "what IPVS leads to a process of this node is judged by the address and port of the Service alone"
                 .to_owned(),
     };
-    dispatch::has_ipvs().then(gap).into_iter()
+    has_ipvs().then(gap).into_iter()
+}
+
+/// Whether IPVS is there: its list of Services is, once the module is.
+pub(super) fn has_ipvs() -> bool {
+    std::path::Path::new("/proc/thread-self/net/ip_vs").exists()
 }
 
 /// What was sent by nobody here: a connection of the node's own that is being closed has no socket either.

@@ -20,8 +20,7 @@ use std::collections::BTreeMap;
 
 use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{
-    ChainName, ConnState, Direction as FlowDirection, InterfaceName, Match, Protocol, Rule as Line, Side,
-    Sides, Target,
+    ChainName, ConnState, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target,
 };
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
@@ -33,6 +32,7 @@ use egret_shared::switch::{Switch, is_off};
 
 use ipnet::IpNet;
 
+use super::chains::Chains;
 use super::denials::{self, Denial};
 use super::names::{self, PodChains};
 use super::tally::Label;
@@ -46,9 +46,6 @@ pub(super) use audit::why_unasked;
 pub use exposed::exposed;
 
 use lists::Part;
-
-/// Chains by name, each a list of rules as `iptables-save` prints them.
-pub type Chains = BTreeMap<String, Vec<String>>;
 
 /// What rendering a pod needs besides its rules.
 #[derive(Clone, Copy, Debug)]
@@ -396,16 +393,4 @@ pub const fn kernel_transport(transport: Transport) -> KernelTransport {
         Transport::Udp => KernelTransport::Udp,
         Transport::Sctp => KernelTransport::Sctp,
     }
-}
-
-/// In front of every dispatch: replies, and what is related to a flow (errors of ICMP, path MTU among them), were
-/// judged with the flow's first packet.
-pub(super) fn replies() -> Vec<Line> {
-    let established = [ConnState::Established];
-    let reply = Line::to(Target::Return).tracked(&established, FlowDirection::Reply);
-    if is_off(Switch::PassErrors) {
-        return vec![reply];
-    }
-    let related = Line::to(Target::Return).when(Match::ConnState(vec![ConnState::Related]));
-    vec![reply, related]
 }

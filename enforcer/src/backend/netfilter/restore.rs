@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use egret_kernel::iptables::Hook;
 
-use super::dispatch::{Jump, jumps};
+use super::hooks::{Jump, jumps};
 use super::names;
 use super::place::{JumpPlace, Put};
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
+use super::chains::Chains;
 use super::denials::{self, Telling};
-use super::dispatch::{Jump, jumps};
 use super::drift::Drift;
+use super::hooks::{Jump, jumps};
 use super::names;
 use super::neighbours;
 use super::place::{Contest, JumpPlace, Put};
-use super::render::Chains;
 use super::restore::{Change, Held};
 use super::told::Told;
 use crate::apply::delta::Tracker;

@@ -6,7 +6,8 @@ use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::{Batch, Direction, SetId, SetKind, SetSpec};
 use egret_shared::pod::PodKey;
 
-use super::dispatch::{self, Attached, Exposed};
+use super::attached::Attached;
+use super::dispatch::{self, Exposed};
 use super::ipvs::{self, Led};
 use super::names::{self, PodChains};
 use super::render::{self, PodMarks, Surroundings};
@@ -32,9 +33,9 @@ impl Netfilter {
         let closed = self.closed(&without);
         let exposed = self.node_rules.as_ref().map(|_| Exposed {
             unmarked: self.settings.marks.unmarked(Direction::Egress),
-            by_ipvs: dispatch::has_ipvs(),
+            by_ipvs: ipvs::has_ipvs(),
         });
-        let led = dispatch::has_ipvs().then(|| self.led(&attached));
+        let led = ipvs::has_ipvs().then(|| self.led(&attached));
         let mut touched = BTreeSet::new();
         for table in &mut self.tables {
             let mut wanted = dispatch::shared(
@@ -82,7 +83,9 @@ impl Netfilter {
         }
         self.note_rendered(&stale);
         if self.settings.telling.is_some() {
-            self.denials.want(&self.tables, touched);
+            let programs = self.tables.iter().map(Table::programs).collect();
+            let why = |chain: &str| self.tables.iter().find_map(|table| table.told.why(chain));
+            self.denials.want(programs, touched, why);
         }
     }
 
@@ -92,7 +95,7 @@ impl Netfilter {
         let is_asked = |table: &Table| table.chains.desired().contains_key(output.as_str());
         self.tables
             .iter()
-            .any(|table| is_asked(table) != dispatch::has_ipvs())
+            .any(|table| is_asked(table) != ipvs::has_ipvs())
     }
 
     fn led(&self, attached: &[Attached]) -> Vec<Led> {

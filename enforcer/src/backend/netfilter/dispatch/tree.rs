@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use egret_kernel::iptables::{ChainName, InterfaceName, InterfacePattern, Rule as Line, Target};
 use egret_policies::rules::Direction;
 
-use super::through;
+use crate::backend::netfilter::attached::through;
 use crate::backend::netfilter::names;
 
 /// So many interfaces are asked one after the other.

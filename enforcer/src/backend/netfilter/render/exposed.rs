@@ -15,7 +15,8 @@ use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
 
 use super::lists::Part;
-use super::{Asks, Chains, PodDirection, Surroundings};
+use super::{Asks, PodDirection, Surroundings};
+use crate::backend::netfilter::chains::Chains;
 use crate::backend::netfilter::names::PodChains;
 
 /// All chains of the node's rules.
