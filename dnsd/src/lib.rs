@@ -10,6 +10,7 @@
 //! `ledger` and `hold` do no IO and read no clock.
 
 pub mod config;
+pub mod plan;
 pub mod message;
 pub mod listen;
 pub mod client;

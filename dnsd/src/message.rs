@@ -13,7 +13,7 @@ mod compose;
 pub use compose::{
     QueryParts, bad_version_reply, error_reply, header_reply, mix_case, query, truncated_reply,
 };
-pub use name::WireName;
+pub use name::{InvalidText, WireName};
 pub use query::{Edns, Query, Refusal};
 pub use read::{Malformed, Message, Question, Record, Section};
 

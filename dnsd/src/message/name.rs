@@ -1,5 +1,7 @@
 //! Names on the wire.
 
+use std::fmt::Write;
+
 use egret_shared::name::{DnsName, InvalidName};
 use egret_shared::switch::{Switch, is_off};
 
@@ -48,6 +50,54 @@ impl WireName {
         }
     }
 
+    /// Reads a name as people write it, absolute with or without the last dot; `\\.` and `\\DDD` stand for octets
+    /// (RFC 1035 §5.1).
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, InvalidText> {
+        let mut name = Self {
+            octets: [0; MAX],
+            length: 0,
+        };
+        let text = text
+            .strip_suffix('.')
+            .filter(|rest| !rest.ends_with('\\'))
+            .unwrap_or(text);
+        let mut label = vec![0];
+        let mut rest = text.as_bytes().iter().copied();
+        while let Some(octet) = rest.next() {
+            match octet {
+                b'.' => name.end_label(&mut label)?,
+                b'\\' => label.push(escaped(&mut rest)?),
+                other => label.push(other),
+            }
+        }
+        if !text.is_empty() {
+            name.end_label(&mut label)?;
+        }
+        name.push(&[0]).map_err(|_malformed| InvalidText::TooLong)?;
+        Ok(name)
+    }
+
+    /// Whether this is the other name or below it.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        let (mine, theirs) = (self.as_octets(), other.as_octets());
+        let Some(mut ahead) = mine.len().checked_sub(theirs.len()) else {
+            return false;
+        };
+        let mut at = 0;
+        while ahead > 0 {
+            let step = 1 + usize::from(mine[at]);
+            let Some(left) = ahead.checked_sub(step) else {
+                return false;
+            };
+            (at, ahead) = (at + step, left);
+        }
+        mine[at..] == *theirs
+    }
+
     /// The octets, in lower case, uncompressed.
     #[must_use]
     pub fn as_octets(&self) -> &[u8] {
@@ -74,6 +124,17 @@ impl WireName {
     /// None for a name that was read here; the check is repeated by the type.
     pub fn to_name(&self) -> Result<DnsName, InvalidName> {
         DnsName::from_labels(self.labels())
+    }
+
+    fn end_label(&mut self, label: &mut Vec<u8>) -> Result<(), InvalidText> {
+        let length = label.len() - 1;
+        label[0] = u8::try_from(length)
+            .ok()
+            .filter(|length| (1..=63).contains(length))
+            .ok_or(InvalidText::Label(length))?;
+        self.push(label).map_err(|_malformed| InvalidText::TooLong)?;
+        *label = vec![0];
+        Ok(())
     }
 
     fn push(&mut self, octets: &[u8]) -> Result<(), Malformed> {
@@ -106,6 +167,56 @@ impl std::fmt::Debug for WireName {
             Err(error) => write!(f, "{error}"),
         }
     }
+}
+
+/// As people write it, with the last dot.
+impl std::fmt::Display for WireName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.length <= 1 {
+            return f.write_char('.');
+        }
+        for label in self.labels() {
+            for octet in label {
+                match octet {
+                    b'.' | b'\\' => write!(f, "\\{}", char::from(*octet))?,
+                    b'!'..=b'~' => f.write_char(char::from(*octet))?,
+                    other => write!(f, "\\{other:03}")?,
+                }
+            }
+            f.write_char('.')?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a text is no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidText {
+    /// RFC 1035 §3.1.
+    #[error("a label has {0} octets; 1 to 63 are accepted")]
+    Label(usize),
+    /// RFC 1035 §3.1.
+    #[error("it is longer than 255 octets")]
+    TooLong,
+    /// RFC 1035 §5.1.
+    #[error("a backslash stands before a character or three digits up to 255")]
+    Escape,
+}
+
+/// What stands behind a backslash.
+fn escaped(rest: &mut impl Iterator<Item = u8>) -> Result<u8, InvalidText> {
+    let first = rest.next().ok_or(InvalidText::Escape)?;
+    if !first.is_ascii_digit() {
+        return Ok(first);
+    }
+    let digits = [Some(first), rest.next(), rest.next()];
+    let value = digits.into_iter().try_fold(0_u16, |value, digit| {
+        let digit = digit.filter(u8::is_ascii_digit)?;
+        Some(value * 10 + u16::from(digit - b'0'))
+    });
+    value
+        .and_then(|value| u8::try_from(value).ok())
+        .ok_or(InvalidText::Escape)
 }
 
 /// Where the name at `at` ends, without following its pointer.
@@ -182,5 +293,64 @@ mod tests {
         message.push(0);
         assert_eq!(WireName::read(&message, 0).unwrap_err(), Malformed::NameTooLong);
         assert!(WireName::read(&message, 64).is_ok());
+    }
+
+    #[test]
+    fn a_name_is_read_as_people_write_it_and_written_so_again() {
+        for (text, written) in [
+            (".", "."),
+            ("", "."),
+            ("Example.ORG", "example.org."),
+            ("example.org.", "example.org."),
+            (r"a\.b.test", r"a\.b.test."),
+            (r"a\\.test.", r"a\\.test."),
+            (r"\255\032.test", r"\255\032.test."),
+            ("_dns.resolver.arpa", "_dns.resolver.arpa."),
+        ] {
+            assert_eq!(
+                WireName::parse(text).map(|name| name.to_string()),
+                Ok(written.to_owned()),
+                "{text}"
+            );
+        }
+        for text in [
+            "a..b",
+            ".a",
+            "..",
+            r"\256",
+            r"a\",
+            r"\1x",
+            &"a".repeat(64),
+            &"a.".repeat(128),
+        ] {
+            assert!(WireName::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_within_itself_and_what_is_above_it_by_whole_labels() {
+        let is_within = |name, zone| {
+            WireName::parse(name)
+                .unwrap()
+                .is_within(&WireName::parse(zone).unwrap())
+        };
+        for (name, zone) in [
+            ("a.test", "."),
+            (".", "."),
+            ("a.test", "test"),
+            ("A.test", "a.TEST"),
+            ("b.a.test", "test"),
+        ] {
+            assert!(is_within(name, zone), "{name} {zone}");
+        }
+        for (name, zone) in [
+            ("test", "a.test"),
+            ("xtest", "test"),
+            ("a.xtest", "test"),
+            (".", "test"),
+            ("b", "a"),
+        ] {
+            assert!(!is_within(name, zone), "{name} {zone}");
+        }
     }
 }

@@ -1,0 +1,99 @@
+//! What dnsd is to do, whatever it was written in: server blocks with their zones, and in each what answers.
+//!
+//! A Corefile and the YAML file are lowered to this, and all that serves is built from it. Nothing here can be
+//! wrong any more: names are absolute and lower case, numbers are in their ranges, expressions compile.
+//!
+//! ```text
+//!  Corefile ──▶ corefile ──┐
+//!                          ├──▶ Plan ──▶ the block of a listener and a name ──▶ its chain
+//!  YAML ──────▶ config ────┘
+//!
+//!  the chain, in CoreDNS' order (plugin.cfg of node-local-dns):
+//!  bufsize ▸ errors ▸ log ▸ dns64 ▸ loadbalance ▸ cache ▸ rewrite ▸ template ▸ hosts ▸ loop ▸ forward ▸ whoami
+//! ```
+
+mod cache;
+mod forward;
+mod local;
+mod outside;
+mod text;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
+pub use forward::{Forward, HealthCheck, Policy, Protocol, Tls, Upstream, UpstreamHost};
+pub use local::{
+    AnswerRewrite, Dns64, EdnsAction, EdnsField, Fallthrough, Hosts, LoadBalance, NameMatch, NameRewrite,
+    Rewrite, RewriteRule, Template, TemplateText, TtlRange, WeightFile,
+};
+pub use outside::{Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload};
+pub use text::{Expression, Zone};
+
+/// All server blocks, in the order in which they were written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The blocks; at least one.
+    pub blocks: Vec<Block>,
+    /// How often the file is looked at; `None` where no block says `reload`.
+    pub reload: Option<Reload>,
+    /// Where `/health` is answered; every block may ask for one.
+    pub health: Vec<Health>,
+    /// Where metrics are answered, as the blocks say (`prometheus ADDRESS`), each once.
+    pub prometheus: Vec<std::net::SocketAddr>,
+}
+
+/// A server block: zones on addresses, and what answers for them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    /// Where it was written, for logs and errors: `Corefile:12`.
+    pub origin: String,
+    /// The zones that it answers for; at least one. The longest zone that holds a name wins, among all blocks
+    /// on the same address and port.
+    pub zones: Vec<Zone>,
+    /// The port.
+    pub port: u16,
+    /// The addresses; empty means every address of the host, IPv4 and IPv6 (CoreDNS: no `bind`).
+    pub bind: Vec<IpAddr>,
+    /// How the clients' connections are kept.
+    pub timeouts: Timeouts,
+    /// The largest UDP size that is said to upstreams and honoured for clients, if it is bounded here.
+    pub bufsize: Option<u16>,
+    /// Whether queries are counted in `coredns_dns_*` for this block.
+    pub prometheus: bool,
+    /// Whether a crash is not caught and logs say more (`debug`).
+    pub debug: bool,
+    /// What of the errors is logged; `None` logs none.
+    pub errors: Option<ErrorLog>,
+    /// Which queries are logged.
+    pub log: Vec<QueryLog>,
+    /// IPv6 addresses for IPv4-only names.
+    pub dns64: Option<Dns64>,
+    /// The order of addresses in an answer.
+    pub loadbalance: Option<LoadBalance>,
+    /// What is kept, and for how long.
+    pub cache: Option<CacheRules>,
+    /// Changes of questions and answers, in order.
+    pub rewrite: Vec<Rewrite>,
+    /// Answers by pattern, in order.
+    pub template: Vec<Template>,
+    /// Answers from a file like /etc/hosts.
+    pub hosts: Option<Hosts>,
+    /// Whether dnsd finds out at start that its own upstream is itself.
+    pub detects_loop: bool,
+    /// Whom it asks, in order: the first whose zone holds the name.
+    pub forward: Vec<Forward>,
+    /// Whether it answers who asked.
+    pub whoami: bool,
+}
+
+/// How connections of clients are kept (`timeouts`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// How long a message may take to come in.
+    pub read: Duration,
+    /// How long a message may take to go out.
+    pub write: Duration,
+    /// How long a connection may be idle.
+    pub idle: Duration,
+}

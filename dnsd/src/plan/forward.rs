@@ -1,0 +1,118 @@
+//! Whom a block asks (`forward`).
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::message::WireName;
+
+use super::Zone;
+
+/// `forward FROM TO… { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forward {
+    /// Where it was written, for logs: `Corefile:12`.
+    pub origin: String,
+    /// Names that it is asked for.
+    pub from: Zone,
+    /// Names below `from` that it is not asked for.
+    pub except: Vec<Zone>,
+    /// Who is asked; 1 to 15 (CoreDNS' limit).
+    pub to: Vec<Upstream>,
+    /// Over TCP alone, whatever the client came by.
+    pub force_tcp: bool,
+    /// Over UDP first, also for a client that came over TCP.
+    pub prefer_udp: bool,
+    /// How long a connection that nobody uses is kept.
+    pub expire: Duration,
+    /// Connections that are kept at most for each upstream; 0 means any number.
+    pub max_idle_connections: usize,
+    /// How long one attempt is waited for.
+    pub read_timeout: Duration,
+    /// Failed checks in a row after which an upstream counts as dead; 0 never.
+    pub max_fails: u32,
+    /// Upstreams that are tried for one query at most; 0 means until the time is up.
+    pub max_connect_attempts: u32,
+    /// What protects connections to `tls://` upstreams.
+    pub tls: Tls,
+    /// In which order.
+    pub policy: Policy,
+    /// How it is found out that a dead upstream lives.
+    pub health_check: HealthCheck,
+    /// Queries under way at most; beyond, REFUSED. 0 means any number.
+    pub max_concurrent: usize,
+    /// Codes upon which the next `forward` that holds the name is asked.
+    pub next: Vec<u8>,
+    /// Codes upon which the next upstream of this one is asked.
+    pub failover: Vec<u8>,
+    /// SERVFAIL at once when every upstream counts as dead; otherwise one is tried at random.
+    pub fails_fast: bool,
+    /// The address that it asks from.
+    pub source: Option<IpAddr>,
+}
+
+/// Someone to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Where.
+    pub host: UpstreamHost,
+    /// How.
+    pub protocol: Protocol,
+    /// The name that its certificate must have, where it was written behind the address (`tls://9.9.9.9%dns.quad9.net`).
+    pub server_name: Option<String>,
+}
+
+/// Where an upstream is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpstreamHost {
+    /// At this address and port.
+    Address(SocketAddr),
+    /// At every `nameserver` of a file like /etc/resolv.conf; read when the plan is put in force.
+    ResolvConf(PathBuf),
+}
+
+/// How an upstream is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// UDP, or TCP where it must be.
+    Dns,
+    /// TCP alone (`tcp://` of the YAML file; a Corefile says `force_tcp`).
+    Tcp,
+    /// TLS (RFC 7858).
+    Tls,
+}
+
+/// `tls CERT KEY CA`, `tls_servername NAME`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Whom to trust; none means the host's own authorities.
+    pub authorities: Option<PathBuf>,
+    /// What to show: certificate and key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name that the certificate must have.
+    pub server_name: Option<String>,
+}
+
+/// Who is asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Any (CoreDNS' default).
+    Random,
+    /// Each in its turn.
+    RoundRobin,
+    /// The first that lives.
+    Sequential,
+    /// The one that answered soonest of late (only in the YAML file).
+    LowestLatency,
+}
+
+/// `health_check DURATION [no_rec] [domain FQDN]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// How often a dead upstream is asked.
+    pub interval: Duration,
+    /// Whether recursion is desired.
+    pub recursion: bool,
+    /// What it is asked for.
+    pub domain: WireName,
+}

@@ -1,0 +1,234 @@
+//! What a block answers itself, and what it changes: `hosts`, `template`, `rewrite`, `dns64`, `loadbalance`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use egret_shared::net::IpNet;
+
+use crate::message::WireName;
+
+use super::{Expression, Zone};
+
+/// Whether a name that is not found goes on to what comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fallthrough {
+    /// It ends here.
+    No,
+    /// It goes on.
+    All,
+    /// It goes on in these zones.
+    In(Vec<Zone>),
+}
+
+/// `hosts [FILE [ZONES…]] { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hosts {
+    /// The file.
+    pub file: PathBuf,
+    /// The zones; empty means those of the block.
+    pub zones: Vec<Zone>,
+    /// Lines of the block itself: an address and its names.
+    pub inline: Vec<(IpAddr, Vec<WireName>)>,
+    /// The TTL of what is answered.
+    pub ttl: Duration,
+    /// Whether addresses are answered with their names.
+    pub reverse: bool,
+    /// How often the file is looked at; zero never.
+    pub reload: Duration,
+    /// What becomes of names that are not in it.
+    pub fallthrough: Fallthrough,
+}
+
+/// `template CLASS TYPE [ZONES…] { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    /// Where it was written, for logs.
+    pub origin: String,
+    /// The class, 255 for any.
+    pub class: u16,
+    /// The type, 255 for any.
+    pub kind: u16,
+    /// The zones; empty means those of the block.
+    pub zones: Vec<Zone>,
+    /// Expressions over the question's name, the first that matches counts; empty means any name.
+    pub matches: Vec<Expression>,
+    /// Records of the answer.
+    pub answer: Vec<TemplateText>,
+    /// Records beside it.
+    pub additional: Vec<TemplateText>,
+    /// Records of the authority.
+    pub authority: Vec<TemplateText>,
+    /// The code.
+    pub rcode: u8,
+    /// An extended error (RFC 8914) and its text.
+    pub extended_error: Option<(u16, String)>,
+    /// What becomes of a name in the zones that no expression matches.
+    pub fallthrough: Fallthrough,
+}
+
+/// A record with places to fill in, as it was written (`{{ .Name }} 60 IN A 192.0.2.1`). What is accepted of
+/// Go's text/template is checked when it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateText(pub String);
+
+/// `rewrite [continue|stop] …`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rewrite {
+    /// Whether later rules are asked after this one took.
+    pub goes_on: bool,
+    /// What it changes.
+    pub rule: RewriteRule,
+}
+
+/// What a rule changes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RewriteRule {
+    /// The name of the question, and in the answer what was changed in the question.
+    Name(NameRewrite),
+    /// The type of the question.
+    Type {
+        /// What was asked.
+        from: u16,
+        /// What is asked instead.
+        to: u16,
+    },
+    /// The class of the question.
+    Class {
+        /// What was asked.
+        from: u16,
+        /// What is asked instead.
+        to: u16,
+    },
+    /// An option of EDNS.
+    Edns {
+        /// Which.
+        field: EdnsField,
+        /// What is done with it.
+        action: EdnsAction,
+        /// Whether the upstream's option is taken out of the answer (`revert`).
+        revert: bool,
+    },
+    /// TTLs of the answer.
+    Ttl {
+        /// For which names.
+        of: NameMatch,
+        /// To what.
+        to: TtlRange,
+    },
+    /// The target of an alias in the answer, which is then looked up.
+    Cname {
+        /// Which targets.
+        of: NameMatch,
+        /// The other name, which may use groups of a regular expression (`{1}`).
+        to: String,
+    },
+    /// The code of the answer.
+    Rcode {
+        /// For which names.
+        of: NameMatch,
+        /// What the upstream said.
+        from: u8,
+        /// What is said instead.
+        to: u8,
+    },
+}
+
+/// `rewrite name …`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NameRewrite {
+    /// Which names.
+    pub of: NameMatch,
+    /// The other name or part of one; may use groups of a regular expression (`{1}`).
+    pub to: String,
+    /// What of the answer is changed besides the question.
+    pub answers: Vec<AnswerRewrite>,
+}
+
+/// How names are matched.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NameMatch {
+    /// This one.
+    Exact(String),
+    /// Those that begin so.
+    Prefix(String),
+    /// Those that end so.
+    Suffix(String),
+    /// Those with this in them.
+    Substring(String),
+    /// Those that the expression matches.
+    Regex(Expression),
+}
+
+/// `answer …` of a rewritten name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnswerRewrite {
+    /// Owners and values, the reverse of what was done to the question.
+    Auto,
+    /// Owners that the expression matches.
+    Name(Expression, String),
+    /// Names in values that the expression matches.
+    Value(Expression, String),
+}
+
+/// Which option of EDNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EdnsField {
+    /// A local option: its code and its value, which may have variables (`{client_ip}`).
+    Local(u16, String),
+    /// The server's name (RFC 5001).
+    Nsid,
+    /// The client's network (RFC 7871): prefix lengths of IPv4 and IPv6.
+    Subnet(u8, u8),
+}
+
+/// What is done with an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdnsAction {
+    /// It is there, whatever was.
+    Set,
+    /// It is there if it was not.
+    Append,
+    /// It is there if another was.
+    Replace,
+    /// It is not there.
+    Unset,
+}
+
+/// Between what TTLs are brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TtlRange {
+    /// At least.
+    pub at_least: u32,
+    /// At most.
+    pub at_most: u32,
+}
+
+/// `dns64 [PREFIX] { … }` (RFC 6147).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns64 {
+    /// The prefix; 64:ff9b::/96 where none is said. /32, /40, /48, /56, /64 or /96.
+    pub prefix: IpNet,
+    /// Also for names that have IPv6 addresses.
+    pub translate_all: bool,
+    /// Also for clients that asked over IPv4.
+    pub allow_ipv4: bool,
+}
+
+/// `loadbalance …`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadBalance {
+    /// Each answer begins at another address, where no weights are given.
+    pub weights: Option<WeightFile>,
+    /// Addresses of these networks go first, in this order.
+    pub prefer: Vec<IpNet>,
+}
+
+/// `loadbalance weighted FILE { reload DURATION }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightFile {
+    /// The file.
+    pub file: PathBuf,
+    /// How often it is looked at; zero never.
+    pub reload: Duration,
+}
