@@ -18,7 +18,6 @@ mod local;
 mod outside;
 mod text;
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
@@ -27,7 +26,7 @@ pub use local::{
     AnswerRewrite, Dns64, EdnsAction, EdnsField, Fallthrough, Hosts, LoadBalance, NameMatch, NameRewrite,
     Rewrite, RewriteRule, Template, TemplateText, TtlRange, WeightFile,
 };
-pub use outside::{Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload};
+pub use outside::{Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload};
 pub use text::{Expression, Zone};
 
 /// All server blocks, in the order in which they were written.
@@ -54,7 +53,7 @@ pub struct Block {
     /// The port.
     pub port: u16,
     /// The addresses; empty means every address of the host, IPv4 and IPv6 (CoreDNS: no `bind`).
-    pub bind: Vec<IpAddr>,
+    pub bind: Vec<Bind>,
     /// How the clients' connections are kept.
     pub timeouts: Timeouts,
     /// The largest UDP size that is said to upstreams and honoured for clients, if it is bounded here.

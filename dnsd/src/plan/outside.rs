@@ -1,9 +1,28 @@
-//! What operators see of a block: `errors`, `log`, `health`, `reload`.
+//! What operators see of a block: `bind`, `errors`, `log`, `health`, `reload`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Expression, Zone};
+
+/// `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: the addresses of interfaces are those that they have
+/// when the plan is put in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// What is listened on; at least one.
+    pub to: Vec<BindTo>,
+    /// What of that is left out.
+    pub except: Vec<BindTo>,
+}
+
+/// One or more addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindTo {
+    /// This one.
+    Address(IpAddr),
+    /// Those of the interface with this name.
+    Interface(String),
+}
 
 /// `errors { … }`.
 #[derive(Clone, Debug, PartialEq)]
