@@ -95,4 +95,6 @@ pub struct Timeouts {
     pub write: Duration,
     /// How long a connection may be idle.
     pub idle: Duration,
+    /// Queries after which a TCP connection is closed (`maxtcpqueries`); `None` is any number.
+    pub queries_per_connection: Option<u32>,
 }

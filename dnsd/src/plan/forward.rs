@@ -25,14 +25,16 @@ pub struct Forward {
     pub prefer_udp: bool,
     /// How long a connection that nobody uses is kept.
     pub expire: Duration,
+    /// How long a connection is used, however busy it is; zero means any time (`max_age`).
+    pub max_age: Duration,
     /// Connections that are kept at most for each upstream; 0 means any number.
     pub max_idle_connections: usize,
     /// How long one attempt is waited for.
     pub read_timeout: Duration,
     /// Failed checks in a row after which an upstream counts as dead; 0 never.
     pub max_fails: u32,
-    /// Upstreams that are tried for one query at most; 0 means until the time is up.
-    pub max_connect_attempts: u32,
+    /// Attempts for one query at most; `None` means twice the number of upstreams, 0 until the time is up.
+    pub max_connect_attempts: Option<u32>,
     /// What protects connections to `tls://` upstreams.
     pub tls: Tls,
     /// In which order.
@@ -43,12 +45,16 @@ pub struct Forward {
     pub max_concurrent: usize,
     /// Codes upon which the next `forward` that holds the name is asked.
     pub next: Vec<u8>,
+    /// Whether it is also asked upon NOERROR without an answer (`next_on_nodata`).
+    pub next_on_nodata: bool,
     /// Codes upon which the next upstream of this one is asked.
     pub failover: Vec<u8>,
     /// SERVFAIL at once when every upstream counts as dead; otherwise one is tried at random.
     pub fails_fast: bool,
     /// The address that it asks from.
     pub source: Option<IpAddr>,
+    /// Who is asked for the addresses of upstreams that are written as names; empty means /etc/resolv.conf's.
+    pub resolver: Vec<SocketAddr>,
 }
 
 /// Someone to ask.
@@ -69,6 +75,8 @@ pub enum UpstreamHost {
     Address(SocketAddr),
     /// At every `nameserver` of a file like /etc/resolv.conf; read when the plan is put in force.
     ResolvConf(PathBuf),
+    /// At every address of this name, and at this port; looked up when the plan is put in force.
+    Name(WireName, u16),
 }
 
 /// How an upstream is spoken to.

@@ -38,6 +38,8 @@ pub struct Hosts {
     pub reload: Duration,
     /// What becomes of names that are not in it.
     pub fallthrough: Fallthrough,
+    /// Whether names that are in it go on, too, when they are asked for a type that a hosts file cannot say.
+    pub fallthrough_unsupported: bool,
 }
 
 /// `template CLASS TYPE [ZONES…] { … }`.
@@ -145,7 +147,8 @@ pub struct NameRewrite {
     pub answers: Vec<AnswerRewrite>,
 }
 
-/// How names are matched.
+/// How names are matched: in lower case, against a name that ends with a dot. What a Corefile writes without its
+/// last dot got one, prefixes and substrings too, as in CoreDNS.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NameMatch {
     /// This one.
