@@ -16,8 +16,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 mod attachment;
+mod local;
 
 pub use attachment::Attachment;
+pub use local::Made;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::links::{Address, Changes, Links, Monitor};
+use egret_kernel::links::{Address, Changes, Links, Made, Monitor};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -171,5 +171,46 @@ fn more_news_than_the_socket_holds_is_an_overrun_not_a_silence() {
         let changes = monitor.drain().unwrap();
         assert!(changes.overrun && changes.any(), "{changes:?}");
         assert!(!monitor.drain().unwrap().overrun);
+    });
+}
+
+#[test]
+fn an_interface_holds_addresses_of_this_host_until_it_is_removed() {
+    in_fresh_namespace(|| {
+        let mut links = Links::open().unwrap();
+        let addresses: Vec<IpAddr> = ["169.254.20.10", "10.96.0.10", "fd00::20:10"]
+            .map(|text| text.parse().unwrap())
+            .to_vec();
+        let is_local = |links: &mut Links| -> Vec<bool> {
+            let route = |address| {
+                links
+                    .route_to(address)
+                    .unwrap()
+                    .is_some_and(|route| route.is_local)
+            };
+            addresses.iter().copied().map(route).collect()
+        };
+        let (made, by) = links.ensure_local("nodelocaldns").unwrap();
+        assert_eq!((by, made.is_up), (Made::Now, false));
+        assert_eq!(is_local(&mut links), [false; 3]);
+        links.bring_up(made.index).unwrap();
+        for address in &addresses {
+            assert!(links.ensure_address(made.index, *address).unwrap(), "{address}");
+            assert!(
+                !links.ensure_address(made.index, *address).unwrap(),
+                "{address} again"
+            );
+        }
+        // The kernel makes an IPv6 address local by a task of its own.
+        let by = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while is_local(&mut links) != [true; 3] {
+            assert!(std::time::Instant::now() < by, "{:?}", is_local(&mut links));
+            std::thread::yield_now();
+        }
+        let (found, by) = links.ensure_local("nodelocaldns").unwrap();
+        assert_eq!((by, found.index, found.is_up), (Made::Before, made.index, true));
+        assert!(links.remove("nodelocaldns").unwrap());
+        assert!(!links.remove("nodelocaldns").unwrap());
+        assert_eq!(is_local(&mut links), [false; 3]);
     });
 }

@@ -44,6 +44,11 @@ impl Batch {
         self.command("-I", place.into().as_str(), &rule.to_string())
     }
 
+    /// Puts a rule where the rule of this number stands, counted from 1; that one and what follows come behind it.
+    pub fn insert_at(&mut self, place: impl Into<Place>, number: usize, rule: &Rule) -> &mut Self {
+        self.command("-I", place.into().as_str(), &format!("{number} {rule}"))
+    }
+
     /// Deletes the first rule that reads so; the batch fails if there is none.
     pub fn delete(&mut self, place: impl Into<Place>, text: &str) -> &mut Self {
         self.command("-D", place.into().as_str(), text)

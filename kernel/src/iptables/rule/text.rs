@@ -191,7 +191,7 @@ impl Display for Target {
             Self::SetConnmark(mark) => write!(f, "-j CONNMARK --set-xmark {}", set(*mark)),
             Self::SetMark(mark) => write!(f, "-j MARK --set-xmark {}", set(*mark)),
             Self::Nflog { prefix, group } => write_nflog(f, &printable(prefix, 63), *group),
-            Self::NoTrack => f.write_str("-j CT --notrack"),
+            Self::NoTrack => f.write_str("-j NOTRACK"),
             Self::Tproxy { to, mark } => {
                 write!(
                     f,
