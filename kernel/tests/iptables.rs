@@ -235,7 +235,13 @@ fn the_rules_of_the_other_tables_are_saved_as_they_were_rendered() {
             assert_round_trip(
                 tables,
                 Table::Nat,
-                &[dns(Target::Dnat(to)), dns(Target::Redirect(5353))],
+                &[
+                    dns(Target::Dnat(to)),
+                    dns(Target::Redirect(5353)),
+                    dns(Target::Dnat(to)).one_of(2.try_into().unwrap()),
+                    dns(Target::Dnat(to)).one_of(3.try_into().unwrap()),
+                    dns(Target::Dnat(to)).one_of(7.try_into().unwrap()),
+                ],
             );
         }
     });

@@ -202,9 +202,10 @@ fn an_interface_holds_addresses_of_this_host_until_it_is_removed() {
             );
         }
         // The kernel makes an IPv6 address local by a task of its own.
-        let by = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut looks = 0;
         while is_local(&mut links) != [true; 3] {
-            assert!(std::time::Instant::now() < by, "{:?}", is_local(&mut links));
+            looks += 1;
+            assert!(looks < 100_000, "{:?}", is_local(&mut links));
             std::thread::yield_now();
         }
         let (found, by) = links.ensure_local("nodelocaldns").unwrap();

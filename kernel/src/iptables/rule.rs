@@ -6,6 +6,7 @@ use super::{ChainName, InterfaceName, InterfacePattern, SetName};
 use crate::{Mark, Transport};
 use ipnet::IpNet;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 /// What a packet must be like, and what then happens to it. Every part that is said must hold.
@@ -131,6 +132,12 @@ impl Rule {
     #[must_use]
     pub fn limit(self, limit: Limit) -> Self {
         self.with(Clause::Limit(limit))
+    }
+
+    /// One packet of so many, drawn at random.
+    #[must_use]
+    pub fn one_of(self, count: NonZeroU32) -> Self {
+        self.with(Clause::OneOf(count))
     }
 
     /// A remark for who reads the listing. Control characters become blanks, and what is longer than the 255 bytes
@@ -317,5 +324,7 @@ enum Clause {
     Tracked(Vec<ConnState>, Direction),
     TransparentSocket,
     Limit(Limit),
+    /// `-m statistic --mode random`: one packet of so many, on average.
+    OneOf(NonZeroU32),
     Comment(String),
 }

@@ -102,9 +102,16 @@ impl Display for Clause {
                     write!(f, " --limit-burst {burst}")
                 }
             }
+            Self::OneOf(count) => write!(f, "-m statistic --mode random --probability {}", share(*count)),
             Self::Comment(remark) => write!(f, "-m comment --comment {}", quoted(&printable(remark, 255))),
         }
     }
+}
+
+/// The kernel counts in parts of 2^31 (`struct xt_statistic_info`), and iptables prints what it counts.
+fn share(of: std::num::NonZeroU32) -> String {
+    const WHOLE: f64 = 2_147_483_648.0;
+    format!("{:.11}", (WHOLE / f64::from(of.get())).round() / WHOLE)
 }
 
 fn write_condition(f: &mut Formatter<'_>, not: &str, condition: &Match) -> fmt::Result {
