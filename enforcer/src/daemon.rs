@@ -47,8 +47,6 @@ pub(crate) struct Daemon {
     /// Asks for the file of events to be opened anew.
     events: Option<Renewal>,
     engine: std::thread::JoinHandle<Box<dyn Backend>>,
-    /// Ends after the engine, when what pods were told is in the state file.
-    writer: Option<std::thread::JoinHandle<()>>,
     /// Told to end when nothing more comes from the source.
     objects: Option<(ObjectKeeper, std::thread::JoinHandle<()>)>,
 }
@@ -79,7 +77,7 @@ impl Daemon {
         )?;
         let name = backend.name();
         let compiler = config.fixed.compiler.clone();
-        let state = open_state(&config.fixed)?;
+        let state = open_state(&config.fixed);
         let objects = open_objects(&config.fixed)?;
         let setup = Setup {
             compiler,
@@ -116,7 +114,6 @@ impl Daemon {
             operators,
             events,
             engine,
-            writer: state.writer,
             objects: objects.keeper.zip(objects.writer),
         })
     }
@@ -137,18 +134,17 @@ impl Daemon {
         }
         // An engine that is gone needs no stopping.
         drop(self.inputs.send(Input::Stop).await);
-        let (engine, writer) = tokio::task::spawn_blocking(move || {
+        let (engine, objects) = tokio::task::spawn_blocking(move || {
             let engine = self.engine.join();
             let objects = self.objects.map_or(Ok(()), |(keeper, writer)| {
                 keeper.end();
                 writer.join()
             });
-            let records = self.writer.map_or(Ok(()), std::thread::JoinHandle::join);
-            (engine, records.and(objects))
+            (engine, objects)
         })
         .await?;
         let mut backend = engine.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
-        writer.map_err(|_panic| anyhow::anyhow!("what writes the state file died"))?;
+        objects.map_err(|_panic| anyhow::anyhow!("what writes the file of objects died"))?;
         if is_off(Switch::KeepOnExit) {
             backend.remove_everything()?;
         } else {
@@ -189,12 +185,10 @@ impl Daemon {
     }
 }
 
-fn open_state(fixed: &Fixed) -> anyhow::Result<State> {
+fn open_state(fixed: &Fixed) -> State {
     let records = fixed.compiler.records.limits.remembered();
-    match &fixed.state {
-        Some(path) => State::open(path, records).context("the state file cannot be kept"),
-        None => Ok(State::default()),
-    }
+    let path = fixed.state.as_ref();
+    path.map(|path| State::open(path, records)).unwrap_or_default()
 }
 
 fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {

@@ -38,7 +38,6 @@ pub use meeting::{End, Judged, Known, Meeting, Meetings};
 pub use report::{Answer, Report, SourceState, What};
 
 use alert::Alert;
-use keeping::Keeping;
 use peers::Peers;
 
 /// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
@@ -88,7 +87,7 @@ pub struct Engine {
     metrics: Metrics,
     /// Until the compiler knows the pods.
     remembered: Vec<Remembered>,
-    keeping: Option<Keeping>,
+    keeper: Option<Keeper>,
     /// What was asked since the last pass.
     questions: Vec<Question>,
 }
@@ -138,7 +137,7 @@ impl Engine {
             links_changed: false,
             metrics: setup.metrics,
             remembered: setup.remembered,
-            keeping: setup.keeper.map(Keeping::new),
+            keeper: setup.keeper,
             questions: Vec::new(),
         }
     }
@@ -162,7 +161,7 @@ impl Engine {
                 None => Flow::Stop,
             };
             if flow == Flow::Stop {
-                self.keep_the_last();
+                self.keep_records(clock::now());
                 return self.backend;
             }
             self.pass(clock::now());
@@ -249,10 +248,11 @@ impl Engine {
             self.metrics.programmed(started, touches_rules);
             self.retry = self.metrics.repaired(&self.standing, self.retry, now);
         }
+        // Before anybody hears that it is so.
+        self.keep_records(now);
         self.look_after(now);
         self.tell();
         self.metrics.ended(self.backend.end_forbidden());
-        self.keep_records(now);
     }
 
     fn look_after(&mut self, now: Timestamp) {
@@ -308,6 +308,7 @@ impl Engine {
         self.restore(now);
         if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Moving) {
             self.compiler = Phase::Running(compiler.in_sync());
+            self.begin_keeping(now);
             self.set_resync(self.resync, now);
             tracing::info!("the source is in sync; the kernel is made to agree");
         }
@@ -316,9 +317,6 @@ impl Engine {
     /// All pods are known now, and no set is made yet: each is made with what was told before.
     fn restore(&mut self, now: Timestamp) {
         let remembered = std::mem::take(&mut self.remembered);
-        if let Some(keeping) = &mut self.keeping {
-            keeping.begin(now);
-        }
         if remembered.is_empty() {
             return;
         }
@@ -389,7 +387,7 @@ impl Engine {
             Phase::Running(_) => self.alert.deadline(),
             Phase::Starting { .. } | Phase::Moving => None,
         };
-        let keeping = self.keeping.as_ref().and_then(Keeping::deadline);
+        let keeping = self.keeper.as_ref().and_then(Keeper::deadline);
         [compiler, self.retry.deadline(), self.next_resync, alert, keeping]
             .into_iter()
             .flatten()

@@ -2,28 +2,28 @@
 //! names they stand for, nobody would know any more if dnsd began anew as well.
 //!
 //! ```text
-//!  engine ──▶ keeper (mailbox) ──▶ thread "state" ──▶ file ──▶ the next engine, before its first batch
+//!  engine ──▶ keeper ──▶ file, appended to ──▶ the next engine, before its first batch
 //! ```
 //!
 //! Without the file everything works, and pods are told anew in time; so no fault of it stops anything. Each is told
 //! and counted.
 
-use std::io;
 use std::path::Path;
-use std::thread::JoinHandle;
 
 use egret_policies::records::Remembered;
 
 mod boot;
 mod format;
+mod log;
 mod file;
 mod keeper;
 mod objects;
 
 pub use boot::{BootId, InvalidBootId};
 pub use file::{StateFile, remove, traces};
-pub use format::{Problem, decode, encode};
+pub use format::Problem;
 pub use keeper::Keeper;
+pub use log::Kept;
 pub use objects::{Known, MOST_OCTETS, ObjectFile, ObjectKeeper, Objects, Texts, date_of};
 
 use crate::metrics;
@@ -35,37 +35,33 @@ pub struct State {
     pub remembered: Vec<Remembered>,
     /// Takes what is to be kept; none where nothing is.
     pub keeper: Option<Keeper>,
-    /// Ends when the keeper was dropped and everything is written.
-    pub writer: Option<JoinHandle<()>>,
 }
 
 impl State {
-    /// Reads the file and starts to keep it; `records` is how many there may be.
-    ///
-    /// # Errors
-    /// When there can be no thread.
-    pub fn open(path: &Path, records: usize) -> io::Result<Self> {
+    /// Reads the file, to keep it from then on; `records` is how many there may be.
+    #[must_use]
+    pub fn open(path: &Path, records: usize) -> Self {
         let boot = match BootId::read() {
             Ok(boot) => boot,
             Err(error) => {
                 tell(path, &Problem::NoBoot(error.to_string()));
-                return Ok(Self::default());
+                return Self::default();
             }
         };
         let file = StateFile::new(path, boot, records);
-        let remembered = match file.read() {
-            Ok(remembered) => remembered,
-            Err(problem) => {
-                tell(path, &problem);
-                Vec::new()
-            }
-        };
-        let (keeper, writer) = keeper::start(file)?;
-        Ok(Self {
-            remembered,
-            keeper: Some(keeper),
-            writer: Some(writer),
-        })
+        let kept = file.read().unwrap_or_else(|problem| {
+            tell(path, &problem);
+            Kept::default()
+        });
+        if kept.torn > 0 {
+            let problem = Problem::Torn(kept.torn);
+            metrics::state_problem(problem.reason());
+            tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the state file is used as far as it goes");
+        }
+        Self {
+            remembered: kept.remembered,
+            keeper: Some(Keeper::new(file)),
+        }
     }
 }
 

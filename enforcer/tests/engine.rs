@@ -396,12 +396,13 @@ impl Kept {
     }
 
     fn open(&self) -> State {
-        State::open(&self.0.join("state"), 100).unwrap()
+        State::open(&self.0.join("state"), 100)
     }
 
     fn records(&self) -> usize {
         let file = StateFile::new(&self.0.join("state"), BootId::read().unwrap(), 100);
-        file.read().unwrap().iter().map(|pod| pod.records.len()).sum()
+        let kept = file.read().unwrap();
+        kept.remembered.iter().map(|pod| pod.records.len()).sum()
     }
 }
 
@@ -411,43 +412,38 @@ impl Drop for Kept {
     }
 }
 
-/// An engine with the pod and a policy over names, whose first batch is applied; and what writes its state file.
-fn living(kept: &Kept, kernel: &InMemory, pattern: &str) -> (Engine, std::thread::JoinHandle<()>) {
-    let mut state = kept.open();
-    let writer = state.writer.take().unwrap();
-    let mut engine = engine_of(kernel.clone(), state);
+/// An engine with the pod and a policy over names, whose first batch is applied.
+fn living(kept: &Kept, kernel: &InMemory, pattern: &str) -> Engine {
+    let mut engine = engine_of(kernel.clone(), kept.open());
     engine.take(cluster(&(POD.to_owned() + "---" + &names(pattern))), NOW);
     engine.take(in_sync(), NOW);
     engine.pass(NOW);
-    (engine, writer)
+    engine
 }
 
 #[test]
 fn names_that_changed_while_nobody_was_there_open_what_was_told_before_without_any_dnsd() {
     let kept = Kept::make("names");
-    let (mut first, writer) = living(&kept, &InMemory::default(), "api.example.test");
+    let mut first = living(&kept, &InMemory::default(), "api.example.test");
     let dnsd = Dnsd::join(&mut first, 1, 16);
     first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     first.pass(NOW);
-    first.pass(NOW.after(Duration::from_millis(100)));
     // Killed: nobody asks it for its last.
     drop(first);
-    writer.join().unwrap();
 
     let kernel = InMemory::default();
-    let (second, writer) = living(&kept, &kernel, "*.example.test");
+    let second = living(&kept, &kernel, "*.example.test");
     assert_eq!(
         records(&kernel),
         [Member::Address("203.0.113.7".parse().unwrap())]
     );
     drop(second);
-    writer.join().unwrap();
 }
 
 #[test]
 fn an_engine_that_is_asked_to_stop_keeps_what_it_heard_last() {
     let kept = Kept::make("stop");
-    let (mut first, writer) = living(&kept, &InMemory::default(), "api.example.test");
+    let mut first = living(&kept, &InMemory::default(), "api.example.test");
     let dnsd = Dnsd::join(&mut first, 1, 16);
     first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     let (inputs, taken) = mpsc::channel(1);
@@ -457,29 +453,23 @@ fn an_engine_that_is_asked_to_stop_keeps_what_it_heard_last() {
         .build()
         .unwrap();
     drop(runtime.block_on(first.run(taken)));
-    writer.join().unwrap();
     assert_eq!(kept.records(), 1);
 }
 
 #[test]
 fn what_a_pod_was_told_that_is_gone_does_not_stay_in_the_file() {
     let kept = Kept::make("gone");
-    let (mut first, writer) = living(&kept, &InMemory::default(), "api.example.test");
+    let mut first = living(&kept, &InMemory::default(), "api.example.test");
     let dnsd = Dnsd::join(&mut first, 1, 16);
     first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     first.pass(NOW);
-    first.pass(NOW.after(Duration::from_millis(100)));
     drop(first);
-    writer.join().unwrap();
     assert_eq!(kept.records(), 1);
 
-    let mut state = kept.open();
-    let writer = state.writer.take().unwrap();
-    let mut second = engine_of(InMemory::default(), state);
+    let mut second = engine_of(InMemory::default(), kept.open());
     second.take(in_sync(), NOW);
     second.pass(NOW);
     drop(second);
-    writer.join().unwrap();
     assert_eq!(kept.records(), 0);
 }
 
@@ -488,14 +478,13 @@ fn a_state_file_that_is_damaged_changes_nothing() {
     let kept = Kept::make("damaged");
     std::fs::write(kept.0.join("state"), "not what an enforcer writes").unwrap();
     let kernel = InMemory::default();
-    let (mut engine, writer) = living(&kept, &kernel, "api.example.test");
+    let mut engine = living(&kept, &kernel, "api.example.test");
     assert_eq!(
         (kernel.kernel().pods().count(), records(&kernel)),
         (1, Vec::new())
     );
     assert_eq!(reasons(&mut engine), Vec::<String>::new());
     drop(engine);
-    writer.join().unwrap();
     assert_eq!(kept.records(), 0, "it was replaced");
 }
 

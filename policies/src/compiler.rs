@@ -13,7 +13,7 @@ use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
 use crate::model::cluster::{Entity, EntityKey};
-use crate::records::{Record, RecordStats, Remembered};
+use crate::records::{Record, RecordStats, Remembered, RememberedChange, Walk};
 use crate::rules::Batch;
 
 mod settings;
@@ -112,15 +112,21 @@ impl<State> Compiler<State> {
         self.engine.records.iter()
     }
 
-    /// Whether `take_changed_records` would give any.
-    #[must_use]
-    pub fn has_changed_records(&self) -> bool {
-        self.engine.records.have_changed()
+    /// From now on, what changes in the records is noted for `take_record_changes`, which is to be called after each batch.
+    pub const fn note_record_changes(&mut self) {
+        self.engine.records.note_news();
     }
 
-    /// All records of the pods whose records changed since the last call, to be kept for `Event::Restored`.
-    pub fn take_changed_records(&mut self) -> Vec<Remembered> {
-        self.engine.take_changed_records()
+    /// What changed in the records since the last call, to be kept for `Event::Restored`: put together with what
+    /// `walk_records` gave before, in the order in which they were given, it is all that is to be remembered.
+    pub fn take_record_changes(&mut self) -> Vec<RememberedChange> {
+        self.engine.take_record_changes()
+    }
+
+    /// The next of all records, also those that are over: of one pod, and at most so many. None when there are no more.
+    #[must_use]
+    pub fn walk_records(&self, walk: &mut Walk, most: usize) -> Option<Remembered> {
+        self.engine.walk_records(walk, most)
     }
 
     /// What was done so far.

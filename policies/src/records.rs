@@ -18,15 +18,19 @@ mod lapsed;
 mod guard;
 mod waiting;
 mod remembered;
+mod news;
 
-pub use remembered::{Remembered, RememberedRecord};
+pub use news::Walk;
+pub use remembered::{Ledger, Remembered, RememberedChange, RememberedRecord};
 pub use settings::{NamesMayOpen, RecordLimits, RecordSettings};
 
 pub(crate) use guard::Owned;
+pub(crate) use news::PodNews;
 
 pub(crate) use waiting::Waiting;
 
 use guard::Guard;
+use news::News;
 use pod::PodRecords;
 
 /// A name and an address that a pod was told or does not have any more.
@@ -95,8 +99,7 @@ pub(crate) struct Records {
     answers: u64,
     /// What is restored is older than any answer: it has numbers of its own, below those of answers.
     restored: u64,
-    /// Pods whose records are others than were last asked for.
-    changed: BTreeSet<PodKey>,
+    news: News,
     /// Records that are over and remembered.
     lapsed: usize,
     guard: Guard,
@@ -115,7 +118,7 @@ impl Records {
         Self {
             answers: settings.limits.total as u64,
             restored: 0,
-            changed: BTreeSet::new(),
+            news: News::default(),
             guard: Guard::new(settings.names_may_open),
             settings,
             pods: BTreeMap::new(),
@@ -208,21 +211,6 @@ impl Records {
         changed
     }
 
-    /// The pods whose records are others than when this was called before.
-    pub(crate) fn take_changed(&mut self) -> BTreeSet<PodKey> {
-        std::mem::take(&mut self.changed)
-    }
-
-    /// Whether `take_changed` would give any.
-    pub(crate) fn have_changed(&self) -> bool {
-        !self.changed.is_empty()
-    }
-
-    /// What a pod was told.
-    pub(crate) fn remembered(&self, pod: &PodKey) -> Vec<RememberedRecord> {
-        self.pods.get(pod).map(PodRecords::remembered).unwrap_or_default()
-    }
-
     /// The names of an address that a pod was told; what ends or ended last comes first.
     pub(crate) fn names_told(&self, pod: &PodKey, address: IpAddr) -> Vec<Arc<DnsName>> {
         let address = address.to_canonical();
@@ -237,7 +225,7 @@ impl Records {
         let mut expired = Vec::new();
         let is_over = |(until, _): &&(Timestamp, Told)| *until <= now;
         while let Some((until, told)) = self.by_expiry.first().filter(is_over).cloned() {
-            self.remove(&told);
+            self.take_out(&told);
             self.keep_lapsed(&told.pod, &told.name, told.address, until);
             expired.push(told);
         }
@@ -258,11 +246,11 @@ impl Records {
             .map(|records| records.told(pod).collect())
             .unwrap_or_default();
         for record in &told {
-            self.remove(record);
+            self.take_out(record);
         }
         if let Some(gone) = self.pods.remove(pod) {
             self.lapsed -= gone.lapsed.len();
-            self.changed.insert(pod.clone());
+            self.news.note_anew(pod);
         }
         told
     }
@@ -376,18 +364,23 @@ impl Records {
         }
         if before.is_none_or(|before| before < until) {
             self.by_expiry.insert((until, told.clone()));
-            self.changed.insert(told.pod.clone());
+            self.news.note(&told.pod, &told.name, told.address);
         }
     }
 
+    /// Forgets a record before its time.
     fn remove(&mut self, told: &Told) {
+        self.take_out(told);
+        self.news.note(&told.pod, &told.name, told.address);
+    }
+
+    fn take_out(&mut self, told: &Told) {
         let until = self
             .pods
             .get_mut(&told.pod)
             .and_then(|records| records.remove(&told.name, told.address));
         if let Some(until) = until {
             self.by_expiry.remove(&(until, told.clone()));
-            self.changed.insert(told.pod.clone());
         }
     }
 
@@ -397,11 +390,13 @@ impl Records {
         let name = records.shared_name(name);
         self.lapsed -= records.lapsed.len();
         records.lapsed.keep(&name, address, ended);
-        while records.lapsed.len() > lapsed::MOST_OF_POD && records.lapsed.forget_oldest() {
+        while records.lapsed.len() > lapsed::MOST_OF_POD
+            && let Some((_, name, address)) = records.lapsed.forget_oldest()
+        {
             self.stats.forgotten_lapsed += 1;
+            self.news.note(pod, &name, address);
         }
         self.lapsed += records.lapsed.len();
-        self.changed.insert(pod.clone());
         while self.lapsed > lapsed::MOST && self.forget_oldest_lapsed() {
             self.lapsed -= 1;
             self.stats.forgotten_lapsed += 1;
@@ -410,8 +405,18 @@ impl Records {
 
     /// The pod that has most gives way; whether there is one.
     fn forget_oldest_lapsed(&mut self) -> bool {
-        let largest = self.pods.values_mut().max_by_key(|records| records.lapsed.len());
-        largest.is_some_and(|records| records.lapsed.forget_oldest())
+        let largest = self
+            .pods
+            .iter_mut()
+            .max_by_key(|(_, records)| records.lapsed.len());
+        let Some((pod, records)) = largest else {
+            return false;
+        };
+        let oldest = records.lapsed.forget_oldest();
+        if let Some((_, name, address)) = &oldest {
+            self.news.note(pod, name, *address);
+        }
+        oldest.is_some()
     }
 
     fn forget_name(&mut self, pod: &PodKey, name: &Arc<DnsName>) -> Vec<Told> {

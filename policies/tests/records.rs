@@ -10,7 +10,7 @@ use egret_policies::compiler::{Compiler, Event, Settings};
 use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod};
 use egret_policies::model::{Direction, Policy};
-use egret_policies::records::{RecordLimits, RecordSettings, Remembered};
+use egret_policies::records::{Ledger, RecordLimits, RecordSettings, Remembered, RememberedChange, Walk};
 use egret_policies::rules::Batch;
 use egret_shared::name::NamePattern;
 use egret_shared::time::Timestamp;
@@ -252,6 +252,12 @@ fn a_policy_that_comes_later_works_from_history() {
     assert!(!reaches(&situation, "default/other", API));
 }
 
+/// All that is remembered.
+fn all(situation: &Situation) -> Vec<Remembered> {
+    let mut walk = Walk::default();
+    std::iter::from_fn(|| situation.compiler.walk_records(&mut walk, usize::MAX)).collect()
+}
+
 /// What is remembered of one life, told to the next one.
 fn next_life(before: &mut Situation, records: RecordSettings, list: &[&str], pods: [Pod; 2]) -> Situation {
     let settings = Settings {
@@ -261,7 +267,7 @@ fn next_life(before: &mut Situation, records: RecordSettings, list: &[&str], pod
     let entities = pods.map(Entity::Pod).into_iter();
     let mut after = Situation::with(settings, entities.chain([Entity::Policy(names_only(list))]));
     after.now = before.now;
-    for remembered in before.compiler.take_changed_records() {
+    for remembered in all(before) {
         after.tell(Event::Restored(remembered));
     }
     after.poll();
@@ -327,7 +333,7 @@ fn nothing_is_restored_for_longer_than_if_it_were_told_now() {
 fn what_is_restored_gives_way_to_what_was_told_since() {
     let mut first = situation(&["api.example.test"]);
     first.observe("10.0.0.1", "api.example.test", &many(100), 60);
-    let remembered = first.compiler.take_changed_records();
+    let remembered = all(&first);
     let few = RecordSettings {
         limits: RecordLimits {
             addresses_per_name: 100,
@@ -349,32 +355,141 @@ fn what_is_restored_gives_way_to_what_was_told_since() {
 }
 
 #[test]
-fn only_pods_whose_records_changed_are_remembered_anew() {
+fn only_what_changed_is_remembered_anew() {
     let mut situation = situation(&["api.example.test"]);
-    let changed = |situation: &mut Situation| -> Vec<(String, usize)> {
-        let changed = situation.compiler.take_changed_records();
-        let words = |of: &Remembered| (of.pod.to_string(), of.records.len());
+    situation.compiler.note_record_changes();
+    let changed = |situation: &mut Situation| -> Vec<(String, bool, usize, usize)> {
+        let changed = situation.compiler.take_record_changes();
+        let words = |of: &RememberedChange| {
+            let told = &of.told;
+            (
+                told.pod.to_string(),
+                of.is_anew,
+                of.forgotten.len(),
+                told.records.len(),
+            )
+        };
         changed.iter().map(words).collect()
     };
+    let told = |name: &str, count: usize| (name.to_owned(), false, 0, count);
     assert_eq!(changed(&mut situation), []);
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    situation.observe("10.0.0.1", "api.example.test", &many(3), 60);
     situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 600);
-    let of = |name: &str, count: usize| (name.to_owned(), count);
     assert_eq!(
         changed(&mut situation),
-        [of("default/client", 1), of("default/other", 1)]
+        [told("default/client", 3), told("default/other", 1)]
     );
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    situation.observe("10.0.0.1", "api.example.test", &many(1), 60);
     assert_eq!(changed(&mut situation), [], "nothing lives longer than before");
-    situation.sleep(90);
+    situation.observe("10.0.0.1", "api.example.test", &many(1), 70);
+    assert_eq!(changed(&mut situation), [told("default/client", 1)]);
+    situation.sleep(100);
     situation.compiler.handle_timeout(situation.now);
     assert_eq!(
         changed(&mut situation),
-        [of("default/client", 1)],
-        "for what it opened"
+        [],
+        "a record says itself when it is over"
     );
     situation.delete(EntityKey::Pod(key("default/other")));
-    assert_eq!(changed(&mut situation), [of("default/other", 0)]);
+    assert_eq!(
+        changed(&mut situation),
+        [("default/other".to_owned(), true, 0, 0)]
+    );
+}
+
+#[test]
+fn what_gives_way_is_forgotten_where_it_is_remembered() {
+    let limits = RecordLimits {
+        names_per_pod: 2,
+        ..RecordLimits::default()
+    };
+    let records = RecordSettings {
+        limits,
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(records, &["*.example.test"]);
+    situation.compiler.note_record_changes();
+    let mut ledger = Ledger::default();
+    for name in [
+        "a.example.test",
+        "b.example.test",
+        "a.example.test",
+        "c.example.test",
+    ] {
+        situation.observe("10.0.0.1", name, &many(2), 60);
+        situation.sleep(1);
+        let changes = situation.compiler.take_record_changes();
+        changes.into_iter().for_each(|change| ledger.apply(change));
+    }
+    let remembered = ledger.into_remembered();
+    let names: Vec<&str> = remembered[0]
+        .records
+        .iter()
+        .map(|record| record.name.as_str())
+        .collect();
+    let [a, c] = ["a.example.test", "c.example.test"];
+    assert_eq!(names, [a, a, c, c], "what was told last stays, the oldest first");
+}
+
+/// A copy that takes in steps of a walk and what changes meanwhile, at every size of a step.
+#[test]
+fn a_walk_and_what_changes_meanwhile_are_all_that_is_remembered() {
+    for most in 1..9 {
+        let mut situation = situation(&["*.example.test"]);
+        let mut ledger = Ledger::default();
+        for number in 0..6 {
+            let ttl = 1 + 10 * (number % 3);
+            situation.observe("10.0.0.1", &format!("n{number}.example.test"), &many(2), ttl);
+            situation.observe("10.0.0.2", &format!("n{number}.example.test"), &many(1), ttl);
+        }
+        situation.compiler.note_record_changes();
+        let mut walk = Walk::default();
+        for step in 0..20 {
+            if let Some(remembered) = situation.compiler.walk_records(&mut walk, most) {
+                ledger.apply(remembered.into());
+            }
+            match step {
+                2 => situation.sleep(35),
+                3 => drop(situation.observe("10.0.0.1", "n0.example.test", &many(3), 60)),
+                4 => drop(situation.delete(EntityKey::Pod(key("default/client")))),
+                5 => drop(situation.apply(Entity::Pod(client()))),
+                6 => drop(situation.observe("10.0.0.1", "n9.example.test", &many(1), 60)),
+                7 => drop(situation.observe("10.0.0.2", "n1.example.test", &many(4), 60)),
+                _ => situation.sleep(1),
+            }
+            situation.compiler.handle_timeout(situation.now);
+            let changes = situation.compiler.take_record_changes();
+            changes.into_iter().for_each(|change| ledger.apply(change));
+        }
+        assert_eq!(
+            situation.compiler.walk_records(&mut walk, most),
+            None,
+            "it is over"
+        );
+        assert_eq!(
+            sorted(ledger.into_remembered()),
+            sorted(all(&situation)),
+            "{most} a step"
+        );
+    }
+}
+
+fn sorted(mut pods: Vec<Remembered>) -> Vec<Remembered> {
+    for pod in &mut pods {
+        pod.records
+            .sort_by_key(|record| (record.name.to_string(), record.address));
+    }
+    pods.sort_by(|one, other| one.pod.cmp(&other.pod));
+    pods.dedup_by(|next, one| {
+        let is_same = next.pod == one.pod;
+        if is_same {
+            one.records.append(&mut next.records);
+            one.records
+                .sort_by_key(|record| (record.name.to_string(), record.address));
+        }
+        is_same
+    });
+    pods
 }
 
 #[test]

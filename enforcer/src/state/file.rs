@@ -1,15 +1,14 @@
-//! A file in its folder: read once, replaced whole. The one of records is not flushed to a disk: it must outlive this
-//! process, not the kernel.
+//! A file in its folder: read once, replaced whole, or grown at its end. The one of records is not flushed to a disk: it
+//! must outlive this process, not the kernel.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use egret_policies::records::Remembered;
-
 use super::boot::BootId;
-use super::format::{Problem, decode, encode};
+use super::format::Problem;
+use super::log::{self, Kept};
 
 /// What a record may take at most: a name of 255 octets that are all escaped, its pod and its address.
 const MOST_OF_RECORD: u64 = 2048;
@@ -45,30 +44,71 @@ impl StateFile {
     ///
     /// # Errors
     /// With why it is not to be taken.
-    pub fn read(&self) -> Result<Vec<Remembered>, Problem> {
+    pub fn read(&self) -> Result<Kept, Problem> {
         match read_plain(&self.path, self.most)? {
-            Some(octets) => decode(&octets, self.boot),
-            None => Ok(Vec::new()),
+            Some(octets) => log::read(&octets, self.boot),
+            None => Ok(Kept::default()),
         }
     }
 
+    /// Begins another beside it.
+    pub(super) fn begin(&self) -> Result<Growing, Problem> {
+        let path = beside(&self.path);
+        let mut growing = Growing {
+            file: create(&path).map_err(Problem::Unwritten)?,
+            is_in_place: false,
+            path,
+            octets: 0,
+            most: self.most,
+        };
+        growing.append(&log::header(self.boot))?;
+        Ok(growing)
+    }
+
     /// Puts another in its place, or leaves it as it is.
-    ///
-    /// # Errors
-    /// When it stays as it is.
-    pub fn write(&self, pods: &[&Remembered]) -> Result<(), Problem> {
-        let octets = encode(pods, self.boot)?;
-        replace(&self.path, &octets, self.most, Outlives::Process)
+    pub(super) fn replace(&self, growing: &mut Growing) -> Result<(), Problem> {
+        std::fs::rename(&growing.path, &self.path).map_err(Problem::Unwritten)?;
+        growing.is_in_place = true;
+        Ok(())
     }
 }
 
-/// What a file must outlive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlives {
-    /// This process: the kernel remembers it.
-    Process,
-    /// The kernel: it is on the disk before it takes the place of the one before.
-    Kernel,
+/// A file to whose end something comes; unless it took its place, it goes when it is dropped.
+#[derive(Debug)]
+pub(super) struct Growing {
+    file: File,
+    path: PathBuf,
+    is_in_place: bool,
+    octets: u64,
+    most: u64,
+}
+
+impl Growing {
+    /// All of it, or nothing.
+    pub(super) fn append(&mut self, octets: &[u8]) -> Result<(), Problem> {
+        let after = self.octets + octets.len() as u64;
+        check_size(after, self.most)?;
+        self.file.write_all(octets).map_err(|error| {
+            // Half of it would be left out by who reads it, but not what comes behind.
+            drop(self.file.set_len(self.octets));
+            Problem::Unwritten(error)
+        })?;
+        self.octets = after;
+        Ok(())
+    }
+
+    /// How many it has.
+    pub(super) const fn octets(&self) -> u64 {
+        self.octets
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        if !self.is_in_place {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
 }
 
 /// What is in a plain file of this user; none where there is no file.
@@ -92,13 +132,13 @@ pub(super) fn read_plain(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Prob
     Ok(Some(octets))
 }
 
-/// Puts another in a file's place, or leaves it as it is.
-pub(super) fn replace(path: &Path, octets: &[u8], most: u64, outlives: Outlives) -> Result<(), Problem> {
+/// Puts another in a file's place, or leaves it as it is. It is on the disk before it takes the place of the one before.
+pub(super) fn replace(path: &Path, octets: &[u8], most: u64) -> Result<(), Problem> {
     check_size(octets.len() as u64, most)?;
     let new = beside(path);
-    let written = write_new(&new, octets, outlives)
+    let written = write_new(&new, octets)
         .and_then(|()| std::fs::rename(&new, path))
-        .and_then(|()| flush_folder(path, outlives));
+        .and_then(|()| flush_folder(path));
     written.map_err(|error| {
         // Half a file only takes room, perhaps the room that was missing; the next one removes it as well.
         drop(std::fs::remove_file(&new));
@@ -163,7 +203,14 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_new(path: &Path, octets: &[u8], outlives: Outlives) -> io::Result<()> {
+fn write_new(path: &Path, octets: &[u8]) -> io::Result<()> {
+    let mut file = create(path)?;
+    file.write_all(octets)?;
+    file.sync_all()
+}
+
+/// An empty file for this user alone, to whose end is written, in its folder and in place of one that was not finished.
+fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -171,32 +218,31 @@ fn write_new(path: &Path, octets: &[u8], outlives: Outlives) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let mut file = OpenOptions::new()
-        .write(true)
+    let file = OpenOptions::new()
+        .append(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
     // Whatever the umask took away, this user reads it again.
     file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(octets)?;
-    match outlives {
-        Outlives::Process => Ok(()),
-        Outlives::Kernel => file.sync_all(),
-    }
+    Ok(file)
 }
 
 /// The new name is on the disk, too.
-fn flush_folder(path: &Path, outlives: Outlives) -> io::Result<()> {
-    match (outlives, path.parent()) {
-        (Outlives::Kernel, Some(folder)) => File::open(folder)?.sync_all(),
-        (Outlives::Kernel | Outlives::Process, _) => Ok(()),
+fn flush_folder(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use egret_policies::records::{Remembered, RememberedRecord};
+    use egret_shared::time::Timestamp;
     use std::os::unix::fs::symlink;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// A folder that goes with the test.
@@ -223,13 +269,33 @@ mod tests {
         }
     }
 
-    fn pod() -> Remembered {
-        Remembered {
+    fn changes(records: usize) -> Vec<u8> {
+        let record = |number: usize| RememberedRecord {
+            name: Arc::new(format!("n{number}.example.test").parse().unwrap()),
+            address: "203.0.113.7".parse().unwrap(),
+            expires: Timestamp::from_millis(1),
+        };
+        let told = Remembered {
             pod: "default/a".parse().unwrap(),
             uid: None,
             addresses: vec!["10.0.0.1".parse().unwrap()],
-            records: Vec::new(),
-        }
+            records: (0..records).map(record).collect(),
+        };
+        let mut octets = Vec::new();
+        log::write(&[told.into()], &mut octets).unwrap();
+        octets
+    }
+
+    fn write(file: &StateFile, octets: &[u8]) -> Result<(), Problem> {
+        let mut growing = file.begin()?;
+        growing.append(octets)?;
+        file.replace(&mut growing)
+    }
+
+    fn records(file: &StateFile) -> Result<usize, Problem> {
+        let kept = file.read()?;
+        assert_eq!(kept.torn, 0);
+        Ok(kept.remembered.iter().map(|pod| pod.records.len()).sum())
     }
 
     fn mode(path: &Path) -> u32 {
@@ -237,18 +303,22 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_for_its_user_alone_and_replaced_whole() {
+    fn a_file_is_for_its_user_alone_and_takes_the_place_of_another_when_it_is_whole() {
         let folder = Folder::make();
         let file = StateFile {
             path: folder.0.join("new/folder/state"),
             ..folder.file(10)
         };
-        assert_eq!(file.read().unwrap(), []);
-        file.write(&[&pod()]).unwrap();
-        assert_eq!((file.read().unwrap(), mode(file.path())), (vec![pod()], 0o600));
+        assert_eq!(records(&file).unwrap(), 0);
+        write(&file, &changes(1)).unwrap();
+        assert_eq!((records(&file).unwrap(), mode(file.path())), (1, 0o600));
         std::fs::write(beside(file.path()), "a file that somebody was killed over").unwrap();
-        file.write(&[&pod(), &pod()]).unwrap();
-        assert_eq!(file.read().unwrap(), [pod(), pod()]);
+        let mut growing = file.begin().unwrap();
+        growing.append(&changes(2)).unwrap();
+        assert_eq!(records(&file).unwrap(), 1, "it is not in its place yet");
+        file.replace(&mut growing).unwrap();
+        growing.append(&changes(3)).unwrap();
+        assert_eq!(records(&file).unwrap(), 3);
         assert_eq!(traces(file.path()), [file.path()]);
     }
 
@@ -256,7 +326,7 @@ mod tests {
     fn a_file_that_others_may_have_written_is_not_read() {
         let folder = Folder::make();
         let file = folder.file(10);
-        file.write(&[&pod()]).unwrap();
+        write(&file, &changes(1)).unwrap();
         for (mode, is_read) in [(0o600, true), (0o644, true), (0o620, false), (0o602, false)] {
             std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
             let problem = file.read().err().map(|problem| problem.reason());
@@ -275,20 +345,22 @@ mod tests {
     #[test]
     fn more_than_there_can_be_is_neither_read_nor_written() {
         let folder = Folder::make();
-        let many = vec![pod(); 4096];
-        let many: Vec<&Remembered> = many.iter().collect();
-        folder.file(100).write(&many).unwrap();
+        write(&folder.file(100), &changes(4096)).unwrap();
         assert_eq!(folder.file(0).read().unwrap_err().reason(), "size");
-        assert_eq!(folder.file(0).write(&many).unwrap_err().reason(), "size");
-        assert_eq!(folder.file(100).read().unwrap().len(), 4096, "it stays as it is");
+        assert_eq!(
+            write(&folder.file(0), &changes(4096)).unwrap_err().reason(),
+            "size"
+        );
+        assert_eq!(records(&folder.file(100)).unwrap(), 4096, "it stays as it is");
+        assert_eq!(traces(folder.file(0).path()), [folder.file(0).path()]);
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_leaves_nothing_behind() {
+    fn a_file_that_cannot_take_its_place_leaves_nothing_behind() {
         let folder = Folder::make();
         let file = folder.file(10);
         std::fs::create_dir(file.path()).unwrap();
-        assert_eq!(file.write(&[&pod()]).unwrap_err().reason(), "unwritten");
+        assert_eq!(write(&file, &changes(1)).unwrap_err().reason(), "unwritten");
         assert_eq!(traces(file.path()), [file.path()]);
         assert_eq!(traces(Path::new("")), Vec::<PathBuf>::new());
     }

@@ -1,18 +1,18 @@
-//! `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 | body`, integers in little endian. `length` counts the
-//! body, the digest is of everything else, and the body is postcard. It guards against accidents, not against
-//! somebody who may write the file.
+//! A file that is written whole: `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 | body`, integers in little
+//! endian. `length` counts the body, the digest is of everything else, and the body is postcard. It guards against
+//! accidents, not against somebody who may write the file.
+//!
+//! Objects are kept so, and records were before there was a log of them.
 
 use std::io;
 
-use egret_policies::records::Remembered;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::boot::BootId;
 
-/// The version of both files that this code writes, and the only one that it reads: what another one kept is told anew in time.
-const VERSION: u32 = 1;
-const MAGIC: [u8; 8] = *b"egret/st";
+/// The version of files that are written whole.
+pub(super) const WHOLE: u32 = 1;
 const VERSION_AT: usize = 8;
 const BOOT_AT: usize = 12;
 const LENGTH_AT: usize = 28;
@@ -40,14 +40,22 @@ pub enum Problem {
         most: u64,
     },
     /// Of another program, or of another version of this one.
-    #[error("it is of version {0}; version {VERSION} is read")]
-    Version(u32),
+    #[error("it is of version {found}; up to {newest} is read")]
+    Version {
+        /// Its version.
+        found: u32,
+        /// The newest that this program knows.
+        newest: u32,
+    },
     /// The machine was started since.
     #[error("it is from before the last boot, and so are its moments")]
     OtherBoot,
     /// Not what was written.
     #[error("it is damaged: {0}")]
     Damaged(String),
+    /// Whoever wrote it was ended, or had no room, within its last change.
+    #[error("its last {0} octets are half a change, which is left out")]
+    Torn(u64),
     /// The system says no.
     #[error("it cannot be written: {0}")]
     Unwritten(io::Error),
@@ -55,11 +63,12 @@ pub enum Problem {
 
 impl Problem {
     /// All words that `reason` gives.
-    pub const REASONS: [&'static str; 7] = [
+    pub const REASONS: [&'static str; 8] = [
         "boot",
         "damaged",
         "foreign",
         "size",
+        "torn",
         "unreadable",
         "unwritten",
         "version",
@@ -73,19 +82,12 @@ impl Problem {
             Self::Damaged(_) => "damaged",
             Self::Foreign(_) => "foreign",
             Self::TooLarge { .. } => "size",
+            Self::Torn(_) => "torn",
             Self::Unreadable(_) => "unreadable",
             Self::Unwritten(_) => "unwritten",
-            Self::Version(_) => "version",
+            Self::Version { .. } => "version",
         }
     }
-}
-
-/// The file that keeps these.
-///
-/// # Errors
-/// When postcard cannot write them.
-pub fn encode(pods: &[&Remembered], boot: BootId) -> Result<Vec<u8>, Problem> {
-    seal(MAGIC, boot, pods)
 }
 
 /// A file with a header that says what it is, of which version and boot, how long, and its digest.
@@ -97,24 +99,12 @@ pub(super) fn seal<Body: Serialize + ?Sized>(
     let body = postcard::to_stdvec(body).map_err(|error| Problem::Unwritten(io::Error::other(error)))?;
     let mut file = Vec::with_capacity(BODY_AT + body.len());
     file.extend(magic);
-    file.extend(VERSION.to_le_bytes());
+    file.extend(WHOLE.to_le_bytes());
     file.extend(boot.to_octets());
     file.extend((body.len() as u64).to_le_bytes());
     file.extend(digest(&file, &body));
     file.extend(body);
     Ok(file)
-}
-
-/// What a file keeps, if it is whole and of this version and boot.
-///
-/// # Errors
-/// With what is wrong.
-pub fn decode(file: &[u8], boot: BootId) -> Result<Vec<Remembered>, Problem> {
-    let body = unseal(MAGIC, file)?;
-    if !is_of(file, boot) {
-        return Err(Problem::OtherBoot);
-    }
-    read_body(body)
 }
 
 /// What is behind the header, if the file is whole and of this version.
@@ -126,9 +116,9 @@ pub(super) fn unseal(magic: [u8; 8], file: &[u8]) -> Result<&[u8], Problem> {
     if head[..VERSION_AT] != magic {
         return Err(damaged("it does not begin like a state file"));
     }
-    let version = u32::from_le_bytes(octets(head, VERSION_AT));
-    if version != VERSION {
-        return Err(Problem::Version(version));
+    let found = u32::from_le_bytes(octets(head, VERSION_AT));
+    if found != WHOLE {
+        return Err(Problem::Version { found, newest: WHOLE });
     }
     if u64::from_le_bytes(octets(head, LENGTH_AT)) != body.len() as u64 {
         return Err(damaged("its length is not the one that it was written with"));
@@ -161,7 +151,7 @@ fn digest(head: &[u8], body: &[u8]) -> [u8; 32] {
         .into()
 }
 
-fn octets<const COUNT: usize>(head: &[u8], at: usize) -> [u8; COUNT] {
+pub(super) fn octets<const COUNT: usize>(head: &[u8], at: usize) -> [u8; COUNT] {
     let mut octets = [0; COUNT];
     octets.copy_from_slice(&head[at..at + COUNT]);
     octets
@@ -170,43 +160,24 @@ fn octets<const COUNT: usize>(head: &[u8], at: usize) -> [u8; COUNT] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::records::RememberedRecord;
-    use egret_shared::time::Timestamp;
-    use std::sync::Arc;
 
+    const MAGIC: [u8; 8] = *b"egret/xx";
     const BOOT: &str = "3f2a8a2e-6d6e-4b0e-9c3e-0123456789ab";
 
     fn boot() -> BootId {
         BOOT.parse().unwrap()
     }
 
-    fn pods() -> Vec<Remembered> {
-        let record = |name: &str, address: &str| RememberedRecord {
-            name: Arc::new(name.parse().unwrap()),
-            address: address.parse().unwrap(),
-            expires: Timestamp::from_millis(123_456_789),
-        };
-        let pod = |key: &str, uid: Option<&str>, records| Remembered {
-            pod: key.parse().unwrap(),
-            uid: uid.map(Arc::from),
-            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
-            records,
-        };
-        vec![
-            pod(
-                "default/a",
-                Some("a-1"),
-                vec![
-                    record("api.example.test", "203.0.113.7"),
-                    record("b.test", "2001:db8::7"),
-                ],
-            ),
-            pod("default/b", None, vec![]),
-        ]
+    fn body() -> Vec<(String, u32)> {
+        vec![("one".to_owned(), 1), ("two".to_owned(), 2)]
     }
 
     fn file() -> Vec<u8> {
-        encode(&pods().iter().collect::<Vec<_>>(), boot()).unwrap()
+        seal(MAGIC, boot(), &body()).unwrap()
+    }
+
+    fn read(file: &[u8]) -> Result<Vec<(String, u32)>, Problem> {
+        read_body(unseal(MAGIC, file)?)
     }
 
     fn sealed(mut file: Vec<u8>) -> Vec<u8> {
@@ -217,15 +188,16 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        assert_eq!(decode(&file(), boot()).unwrap(), pods());
-        assert_eq!(decode(&encode(&[], boot()).unwrap(), boot()).unwrap(), []);
+        assert_eq!(read(&file()).unwrap(), body());
+        let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
+        assert!(is_of(&file(), boot()) && !is_of(&file(), other));
     }
 
     #[test]
     fn no_shorter_file_and_no_file_with_a_flipped_bit_is_read() {
         let whole = file();
         for length in 0..whole.len() {
-            let problem = decode(&whole[..length], boot()).unwrap_err();
+            let problem = read(&whole[..length]).unwrap_err();
             assert_eq!(problem.reason(), "damaged", "{length} octets: {problem}");
         }
         for bit in 0..whole.len() * 8 {
@@ -236,35 +208,26 @@ mod tests {
             } else {
                 "damaged"
             };
-            let problem = decode(&flipped, boot()).unwrap_err();
+            let problem = read(&flipped).unwrap_err();
             assert_eq!(problem.reason(), expected, "bit {bit}: {problem}");
         }
     }
 
     #[test]
-    fn a_whole_file_of_another_boot_or_version_or_with_too_much_in_it_is_not_read() {
-        let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
-        assert!(matches!(decode(&file(), other), Err(Problem::OtherBoot)));
+    fn a_whole_file_of_another_version_or_with_too_much_in_it_is_not_read() {
         let mut newer = file();
         newer[VERSION_AT] = 2;
-        assert!(matches!(decode(&sealed(newer), boot()), Err(Problem::Version(2))));
+        assert_eq!(
+            read(&sealed(newer)).unwrap_err().to_string(),
+            "it is of version 2; up to 1 is read"
+        );
         let mut longer = file();
         longer.push(0);
         let length = (longer.len() - BODY_AT) as u64;
         longer[LENGTH_AT..DIGEST_AT].copy_from_slice(&length.to_le_bytes());
         assert_eq!(
-            decode(&sealed(longer), boot()).unwrap_err().to_string(),
+            read(&sealed(longer)).unwrap_err().to_string(),
             "it is damaged: 1 octets too many"
         );
-    }
-
-    #[test]
-    fn a_body_that_says_what_cannot_be_is_damaged() {
-        let body = postcard::to_stdvec(&vec![("no-pod-key", None::<&str>)]).unwrap();
-        let mut wrong = encode(&[], boot()).unwrap();
-        wrong.truncate(BODY_AT);
-        wrong[LENGTH_AT..DIGEST_AT].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        wrong.extend(body);
-        assert_eq!(decode(&sealed(wrong), boot()).unwrap_err().reason(), "damaged");
     }
 }

@@ -19,7 +19,7 @@ use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::boot::BootId;
-use super::file::{Outlives, read_plain, replace};
+use super::file::{read_plain, replace};
 use super::format::{Problem, is_of, read_body, seal, unseal};
 use crate::metrics;
 
@@ -173,12 +173,7 @@ impl ObjectFile {
             seconds,
             files: files.collect(),
         };
-        replace(
-            &self.path,
-            &seal(MAGIC, self.boot, &body)?,
-            self.most,
-            Outlives::Kernel,
-        )
+        replace(&self.path, &seal(MAGIC, self.boot, &body)?, self.most)
     }
 }
 
@@ -338,7 +333,7 @@ mod tests {
         octets[8] = 2;
         std::fs::write(&kept.0.path, &octets).unwrap();
         assert_eq!(reason(&kept.0), "version");
-        std::fs::write(&kept.0.path, super::super::encode(&[], kept.0.boot).unwrap()).unwrap();
+        std::fs::write(&kept.0.path, super::super::log::header(kept.0.boot)).unwrap();
         assert_eq!(reason(&kept.0), "damaged");
     }
 

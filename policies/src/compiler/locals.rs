@@ -9,7 +9,9 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use crate::records::{RecordStats, Remembered, Told, Waiting};
+use crate::records::{
+    PodNews, RecordStats, Remembered, RememberedChange, RememberedRecord, Told, Waiting, Walk,
+};
 
 use super::engine::Engine;
 
@@ -67,21 +69,33 @@ impl Engine {
         }
     }
 
-    /// The pods whose records are others than when this was called before; a pod that is gone has none left.
-    pub(super) fn take_changed_records(&mut self) -> Vec<Remembered> {
-        let changed = self.records.take_changed();
-        let remember = |pod: PodKey| {
-            let local = self.locals.pods.get(&pod);
-            Remembered {
-                uid: local.and_then(|local| local.uid.clone()),
-                addresses: local
-                    .map(|local| local.addresses.iter().copied().collect())
-                    .unwrap_or_default(),
-                records: self.records.remembered(&pod),
-                pod,
-            }
+    /// What is otherwise than when this was called before; of a pod that is gone, nothing is left.
+    pub(super) fn take_record_changes(&mut self) -> Vec<RememberedChange> {
+        let news = self.records.take_news().into_iter();
+        let change = |news: PodNews| RememberedChange {
+            is_anew: news.is_anew,
+            forgotten: news.forgotten,
+            told: self.remembered(news.pod, news.told),
         };
-        changed.into_iter().map(remember).collect()
+        news.map(change).collect()
+    }
+
+    /// The next records of a walk over all of them, of one pod and at most so many.
+    pub(super) fn walk_records(&self, walk: &mut Walk, most: usize) -> Option<Remembered> {
+        let (pod, records) = self.records.walk(walk, most)?;
+        Some(self.remembered(pod, records))
+    }
+
+    fn remembered(&self, pod: PodKey, records: Vec<RememberedRecord>) -> Remembered {
+        let local = self.locals.pods.get(&pod);
+        Remembered {
+            uid: local.and_then(|local| local.uid.clone()),
+            addresses: local
+                .map(|local| local.addresses.iter().copied().collect())
+                .unwrap_or_default(),
+            records,
+            pod,
+        }
     }
 
     /// Counts and limits of records.

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::time::Timestamp;
 
 use super::RememberedRecord;
+use super::news::ByEnd;
 
 /// The most of one pod.
 pub(super) const MOST_OF_POD: usize = 2_048;
@@ -22,7 +24,7 @@ pub(super) const MOST: usize = 50_000;
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
     ends: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Timestamp>>,
-    by_end: BTreeSet<(Timestamp, Arc<DnsName>, IpAddr)>,
+    by_end: BTreeSet<ByEnd>,
 }
 
 impl Lapsed {
@@ -54,16 +56,14 @@ impl Lapsed {
         }
     }
 
-    /// Forgets the one that ended first; whether there was one.
-    pub(super) fn forget_oldest(&mut self) -> bool {
-        let oldest = self.by_end.first().cloned();
-        if let Some(oldest) = &oldest {
-            self.take(oldest);
-        }
-        oldest.is_some()
+    /// Forgets the one that ended first; returns it.
+    pub(super) fn forget_oldest(&mut self) -> Option<ByEnd> {
+        let oldest = self.by_end.first().cloned()?;
+        self.take(&oldest);
+        Some(oldest)
     }
 
-    fn take(&mut self, entry: &(Timestamp, Arc<DnsName>, IpAddr)) {
+    fn take(&mut self, entry: &ByEnd) {
         let (_, name, address) = entry;
         self.by_end.remove(entry);
         if let Some(ends) = self.ends.get_mut(name) {
@@ -96,13 +96,22 @@ impl Lapsed {
         self.ends.iter().filter_map(of_name)
     }
 
-    /// All of them, the oldest first.
-    pub(super) fn remembered(&self) -> impl Iterator<Item = RememberedRecord> {
-        self.by_end.iter().map(|(ended, name, address)| RememberedRecord {
+    /// When a record ended.
+    pub(super) fn end_of(&self, name: &DnsName, address: IpAddr) -> Option<Timestamp> {
+        self.ends.get(name)?.get(&address).copied()
+    }
+
+    /// So many of those that ended after one of them, the oldest first, and which is the last.
+    pub(super) fn behind(&self, last: Option<&ByEnd>, most: usize) -> (Vec<RememberedRecord>, Option<ByEnd>) {
+        let from = last.map_or(Unbounded, Excluded);
+        let found: Vec<&ByEnd> = self.by_end.range((from, Unbounded)).take(most).collect();
+        let record = |(ended, name, address): &&ByEnd| RememberedRecord {
             name: Arc::clone(name),
             address: *address,
             expires: *ended,
-        })
+        };
+        let end = found.last().map(|entry| (*entry).clone());
+        (found.iter().map(record).collect(), end)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use egret_shared::name::{DnsName, NamePattern};
@@ -9,6 +10,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::lapsed::Lapsed;
+use super::news::ByAge;
 use super::{RememberedRecord, Told};
 
 /// The records of a pod, by name and by address.
@@ -17,7 +19,7 @@ pub(super) struct PodRecords {
     names: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Life>>,
     /// The names of an address, each with the end of the record.
     by_address: BTreeMap<IpAddr, BTreeMap<Arc<DnsName>, Timestamp>>,
-    by_age: BTreeSet<(u64, Arc<DnsName>, IpAddr)>,
+    by_age: BTreeSet<ByAge>,
     pub(super) lapsed: Lapsed,
 }
 
@@ -127,17 +129,32 @@ impl PodRecords {
             .collect()
     }
 
-    /// All of it, what is over before what lives, and the oldest first of each.
-    pub(super) fn remembered(&self) -> Vec<RememberedRecord> {
-        let live = self.by_age.iter().filter_map(|(_, name, address)| {
+    /// Until when a record lives, or lived; none where there is none.
+    pub(super) fn end_of(&self, name: &DnsName, address: IpAddr) -> Option<Timestamp> {
+        let life = self.names.get(name).and_then(|lives| lives.get(&address));
+        life.map(|life| life.until)
+            .or_else(|| self.lapsed.end_of(name, address))
+    }
+
+    /// So many of the live records that were told after one of them, the oldest answer first, and which is the last.
+    pub(super) fn live_behind(
+        &self,
+        last: Option<&ByAge>,
+        most: usize,
+    ) -> (Vec<RememberedRecord>, Option<ByAge>) {
+        let from = last.map_or(Unbounded, Excluded);
+        let mut end = None;
+        let found = self.by_age.range((from, Unbounded)).take(most);
+        let found = found.inspect(|entry| end = Some(*entry));
+        let record = |(_, name, address): &ByAge| {
             let life = self.names.get(name)?.get(address)?;
             Some(RememberedRecord {
                 name: Arc::clone(name),
                 address: *address,
                 expires: life.until,
             })
-        });
-        self.lapsed.remembered().chain(live).collect()
+        };
+        (found.filter_map(record).collect(), end.cloned())
     }
 
     /// The address of a name that was told longest ago, when the name has more than `limit`.
@@ -155,13 +172,16 @@ impl PodRecords {
         })
     }
 
-    /// The name whose last answer is longest ago.
+    /// The name whose last answer is longest ago. Those before it in age were told again, but for some of their addresses.
     pub(super) fn oldest_name(&self) -> Option<Arc<DnsName>> {
-        let last_answer = |lives: &BTreeMap<IpAddr, Life>| lives.values().map(|life| life.answer).max();
-        self.names
+        let is_last = |(answer, name, _): &&ByAge| {
+            let lives = self.names.get(name).into_iter().flatten();
+            lives.map(|(_, life)| life.answer).max() == Some(*answer)
+        };
+        self.by_age
             .iter()
-            .min_by_key(|(_, lives)| last_answer(lives))
-            .map(|(name, _)| Arc::clone(name))
+            .find(is_last)
+            .map(|(_, name, _)| Arc::clone(name))
     }
 
     pub(super) fn oldest(&self, pod: &PodKey) -> Option<Told> {

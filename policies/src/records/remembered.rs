@@ -1,5 +1,7 @@
-//! Records as they are kept outside of the compiler, for a compiler that comes after it.
+//! Records as they are kept outside of the compiler, for a compiler that comes after it: what changes, and all of it put
+//! together again.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,4 +33,85 @@ pub struct RememberedRecord {
     /// Until when new connections may use it, grace included: it is not given again. What is over counts for the
     /// connections that are open.
     pub expires: Timestamp,
+}
+
+/// How what a pod was told has changed, in the order of the fields. A record that ends with its time changes nothing: it
+/// is remembered, and says itself that it is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RememberedChange {
+    /// Nothing holds that was remembered under the pod's name.
+    pub is_anew: bool,
+    /// What is not remembered any more.
+    pub forgotten: Vec<(Arc<DnsName>, IpAddr)>,
+    /// The run that it is now, and the records that came or end otherwise than before.
+    pub told: Remembered,
+}
+
+impl From<Remembered> for RememberedChange {
+    fn from(told: Remembered) -> Self {
+        Self {
+            is_anew: false,
+            forgotten: Vec::new(),
+            told,
+        }
+    }
+}
+
+/// Changes, put together. One that is put in twice, or that says what was known, changes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    pods: BTreeMap<PodKey, Run>,
+    changes: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Run {
+    uid: Option<Arc<str>>,
+    addresses: Vec<IpAddr>,
+    /// Each with its end, and the number of the change that told it last.
+    records: BTreeMap<(Arc<DnsName>, IpAddr), (Timestamp, u64)>,
+}
+
+impl Ledger {
+    /// Takes in a change.
+    pub fn apply(&mut self, change: RememberedChange) {
+        let told = change.told;
+        let run = self.pods.entry(told.pod.clone()).or_default();
+        if change.is_anew || run.uid != told.uid {
+            run.records.clear();
+        }
+        for forgotten in &change.forgotten {
+            run.records.remove(forgotten);
+        }
+        (run.uid, run.addresses) = (told.uid, told.addresses);
+        for record in told.records {
+            self.changes += 1;
+            let end = (record.expires, self.changes);
+            run.records.insert((record.name, record.address), end);
+        }
+        if run.records.is_empty() {
+            self.pods.remove(&told.pod);
+        }
+    }
+
+    /// What is remembered after all changes, of each pod in the order in which it was told.
+    #[must_use]
+    pub fn into_remembered(self) -> Vec<Remembered> {
+        let of_pod = |(pod, run): (PodKey, Run)| {
+            let mut records: Vec<_> = run.records.into_iter().collect();
+            records.sort_unstable_by_key(|(_, (_, told))| *told);
+            let record = |((name, address), (expires, _))| RememberedRecord {
+                name,
+                address,
+                expires,
+            };
+            Remembered {
+                pod,
+                uid: run.uid,
+                addresses: run.addresses,
+                records: records.into_iter().map(record).collect(),
+            }
+        };
+        self.pods.into_iter().map(of_pod).collect()
+    }
 }

@@ -2,6 +2,8 @@
 //! holds both and the second opinion together for every connection, after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_policies::api::manifest;
 use egret_policies::compiler::{Compiler, Event, InSync};
@@ -10,7 +12,7 @@ use egret_policies::memory::{Connection, Decision, End, Entering, Memory, Verdic
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::oracle::World;
-use egret_policies::records::Remembered;
+use egret_policies::records::{Ledger, Remembered, RememberedRecord, Walk};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
@@ -61,7 +63,8 @@ struct Play<'s> {
     now: Timestamp,
     /// What each object stands for, by its kind and name.
     stands_for: BTreeMap<String, Vec<Entity>>,
-    remembered: BTreeMap<PodKey, Remembered>,
+    /// What is written down.
+    written: Ledger,
     judged: Judged,
 }
 
@@ -89,9 +92,10 @@ impl<'s> Play<'s> {
             world,
             now,
             stands_for,
-            remembered: BTreeMap::new(),
+            written: Ledger::default(),
             judged: Judged::default(),
         };
+        play.write_all();
         play.poll();
         play
     }
@@ -122,6 +126,7 @@ impl<'s> Play<'s> {
             }
         }
         let asked = self.poll();
+        self.hold_written()?;
         self.hold_asked(number, &before, then, &asked)
     }
 
@@ -134,19 +139,41 @@ impl<'s> Play<'s> {
 
     /// The daemon starts anew, with what it wrote down.
     fn restart(&mut self) {
-        let changed = self.compiler.take_changed_records();
-        self.remembered
-            .extend(changed.into_iter().map(|told| (told.pod.clone(), told)));
+        let remembered = self.written.clone().into_remembered();
         let mut syncing = Compiler::new(self.story.setting.settings());
         for entity in self.stands_for.values().flatten() {
             syncing.handle(Event::Apply(entity.clone()), self.now);
         }
-        for told in self.remembered.values() {
-            syncing.handle(Event::Restored(told.clone()), self.now);
+        for told in remembered {
+            syncing.handle(Event::Restored(told), self.now);
         }
         self.compiler = syncing.in_sync();
         self.memory = Memory::new();
+        self.write_all();
         self.poll();
+    }
+
+    /// What is written down from now on begins with all that is known.
+    fn write_all(&mut self) {
+        self.compiler.note_record_changes();
+        self.written = Ledger::default();
+        all(&self.compiler).for_each(|told| self.written.apply(told.into()));
+    }
+
+    /// What is written down, put together, is what is known.
+    fn hold_written(&mut self) -> Result<(), Difference> {
+        let changes = self.compiler.take_record_changes();
+        changes.into_iter().for_each(|change| self.written.apply(change));
+        let written = records(self.written.clone().into_remembered());
+        let known = records(all(&self.compiler));
+        if written == known {
+            return Ok(());
+        }
+        let differs: Vec<_> = written.symmetric_difference(&known).collect();
+        Err(Difference {
+            flow: None,
+            sentence: format!("what is written down is not what is known: {differs:?}"),
+        })
     }
 
     /// Applies all batches; returns whose connections are to be asked again.
@@ -382,6 +409,31 @@ fn ends(flow: &Flow) -> [Option<Connection>; 2] {
         of(&flow.from, &flow.to, Direction::Egress),
         of(&flow.to, &flow.from, Direction::Ingress),
     ]
+}
+
+fn all(compiler: &Compiler<InSync>) -> impl Iterator<Item = Remembered> {
+    let mut walk = Walk::default();
+    std::iter::from_fn(move || compiler.walk_records(&mut walk, 3))
+}
+
+/// Which run of which pod was told what, until when.
+fn records(
+    remembered: impl IntoIterator<Item = Remembered>,
+) -> BTreeSet<(PodKey, Option<Arc<str>>, String, IpAddr, Timestamp)> {
+    let of_pod = |pod: Remembered| {
+        let record = move |record: RememberedRecord| {
+            let name = record.name.to_string();
+            (
+                pod.pod.clone(),
+                pod.uid.clone(),
+                name,
+                record.address,
+                record.expires,
+            )
+        };
+        pod.records.into_iter().map(record)
+    };
+    remembered.into_iter().flat_map(of_pod).collect()
 }
 
 /// Reads and lowers an object; every other one is written as a block of YAML.

@@ -1,0 +1,356 @@
+//! The file of records as octets: a header, then changes in the order in which they came. Integers are in little endian.
+//!
+//! ```text
+//!  header   magic 8 | version u32 | boot id 16 | first 8 octets of the SHA-256 of these
+//!  changes  length u32 | the same with all bits flipped | first 8 octets of the SHA-256 of the body | body
+//! ```
+//!
+//! A body is postcard. Half a change can only be the last, when whoever wrote it was ended within the system call or found no
+//! room: it is left out, and what stands before counts. Anything else that is not as it was written makes the file worth
+//! nothing: nobody knows what is missing behind it, and forgetting is among that.
+
+use egret_policies::records::{Ledger, Remembered, RememberedChange};
+use sha2::{Digest, Sha256};
+
+use super::boot::BootId;
+use super::format::{self, Problem, octets, read_body};
+
+/// The version that this code writes. It reads what was written whole as well, see [`format`].
+const VERSION: u32 = 2;
+const MAGIC: [u8; 8] = *b"egret/st";
+const VERSION_AT: usize = 8;
+const BOOT_AT: usize = 12;
+const CHECK_AT: usize = 28;
+const HEADER: usize = 36;
+/// What stands before each body.
+const PREFIX: usize = 16;
+
+/// What a file keeps.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// What each pod was told.
+    pub remembered: Vec<Remembered>,
+    /// How many octets at its end were left out, being half a change.
+    pub torn: u64,
+}
+
+/// What stands at the beginning of the file.
+pub(super) fn header(boot: BootId) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..VERSION_AT].copy_from_slice(&MAGIC);
+    header[VERSION_AT..BOOT_AT].copy_from_slice(&VERSION.to_le_bytes());
+    header[BOOT_AT..CHECK_AT].copy_from_slice(&boot.to_octets());
+    let check = check(&header[..CHECK_AT]);
+    header[CHECK_AT..].copy_from_slice(&check);
+    header
+}
+
+/// Writes changes as they stand in the file into a buffer, in place of what is in it.
+pub(super) fn write(changes: &[RememberedChange], buffer: &mut Vec<u8>) -> Result<(), Problem> {
+    let unwritten = |error: String| Problem::Unwritten(std::io::Error::other(error));
+    let mut whole = std::mem::take(buffer);
+    whole.clear();
+    whole.resize(PREFIX, 0);
+    let mut whole = postcard::to_extend(changes, whole).map_err(|error| unwritten(error.to_string()))?;
+    let length = u32::try_from(whole.len() - PREFIX).map_err(|error| unwritten(error.to_string()))?;
+    let check = check(&whole[PREFIX..]);
+    whole[..4].copy_from_slice(&length.to_le_bytes());
+    whole[4..8].copy_from_slice(&(!length).to_le_bytes());
+    whole[8..PREFIX].copy_from_slice(&check);
+    *buffer = whole;
+    Ok(())
+}
+
+/// What a file keeps that was written in this boot.
+///
+/// # Errors
+/// With why it is not to be taken.
+pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
+    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+    if file.len() < BOOT_AT {
+        return Err(damaged("it ends within its header"));
+    }
+    if file[..VERSION_AT] != MAGIC {
+        return Err(damaged("it does not begin like a state file"));
+    }
+    match u32::from_le_bytes(octets(file, VERSION_AT)) {
+        VERSION => {}
+        format::WHOLE => return read_whole(file, boot),
+        found => {
+            return Err(Problem::Version {
+                found,
+                newest: VERSION,
+            });
+        }
+    }
+    let Some((head, changes)) = file.split_at_checked(HEADER) else {
+        return Err(damaged("it ends within its header"));
+    };
+    if head[CHECK_AT..] != check(&head[..CHECK_AT]) {
+        return Err(damaged("its header is not the one that it was written with"));
+    }
+    if !format::is_of(file, boot) {
+        return Err(Problem::OtherBoot);
+    }
+    read_changes(changes)
+}
+
+fn read_whole(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
+    let body = format::unseal(MAGIC, file)?;
+    if !format::is_of(file, boot) {
+        return Err(Problem::OtherBoot);
+    }
+    let remembered = read_body(body)?;
+    Ok(Kept { remembered, torn: 0 })
+}
+
+fn read_changes(mut rest: &[u8]) -> Result<Kept, Problem> {
+    let mut ledger = Ledger::default();
+    while let Some((body, behind)) = next(rest)? {
+        for change in read_body::<Vec<RememberedChange>>(body)? {
+            ledger.apply(change);
+        }
+        rest = behind;
+    }
+    Ok(Kept {
+        remembered: ledger.into_remembered(),
+        torn: rest.len() as u64,
+    })
+}
+
+/// The next body and what stands behind it; none where there is none, or half of one.
+fn next(rest: &[u8]) -> Result<Option<(&[u8], &[u8])>, Problem> {
+    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+    let Some((prefix, rest)) = rest.split_at_checked(PREFIX) else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(octets(prefix, 0));
+    if u32::from_le_bytes(octets(prefix, 4)) != !length {
+        return Err(damaged(
+            "the length of a change is not the one that it was written with",
+        ));
+    }
+    let length = usize::try_from(length).map_err(|error| damaged(&error.to_string()))?;
+    let Some((body, behind)) = rest.split_at_checked(length) else {
+        return Ok(None);
+    };
+    if prefix[8..] != check(body) {
+        return Err(damaged("a change is not the one that was written"));
+    }
+    Ok(Some((body, behind)))
+}
+
+fn check(octets: &[u8]) -> [u8; 8] {
+    let digest = Sha256::digest(octets);
+    format::octets(&digest, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use egret_policies::records::RememberedRecord;
+    use egret_shared::time::Timestamp;
+    use std::sync::Arc;
+
+    fn boot() -> BootId {
+        "3f2a8a2e-6d6e-4b0e-9c3e-0123456789ab".parse().unwrap()
+    }
+
+    fn record(name: &str, expires: u64) -> RememberedRecord {
+        RememberedRecord {
+            name: Arc::new(name.parse().unwrap()),
+            address: "203.0.113.7".parse().unwrap(),
+            expires: Timestamp::from_millis(expires),
+        }
+    }
+
+    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> Remembered {
+        Remembered {
+            pod: key.parse().unwrap(),
+            uid: Some(uid.into()),
+            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            records: records.iter().map(|(name, ends)| record(name, *ends)).collect(),
+        }
+    }
+
+    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> RememberedChange {
+        pod(key, uid, records).into()
+    }
+
+    fn one(changes: &[RememberedChange]) -> Vec<u8> {
+        let mut buffer = b"of before".to_vec();
+        write(changes, &mut buffer).unwrap();
+        buffer
+    }
+
+    fn file(of: &[Vec<u8>]) -> Vec<u8> {
+        let mut file = header(boot()).to_vec();
+        file.extend(of.concat());
+        file
+    }
+
+    fn kept(file: &[u8]) -> Vec<Remembered> {
+        let kept = read(file, boot()).unwrap();
+        assert_eq!(kept.torn, 0);
+        kept.remembered
+    }
+
+    #[test]
+    fn what_is_written_is_read_put_together() {
+        let forgets = RememberedChange {
+            forgotten: vec![(
+                Arc::new("b.test".parse().unwrap()),
+                "203.0.113.7".parse().unwrap(),
+            )],
+            ..told("n/a", "1", &[("a.test", 9)])
+        };
+        let anew = RememberedChange {
+            is_anew: true,
+            ..told("n/a", "2", &[("c.test", 4)])
+        };
+        let gone = RememberedChange {
+            is_anew: true,
+            ..told("n/a", "1", &[])
+        };
+        let first = || {
+            vec![
+                told("n/a", "1", &[("a.test", 5), ("b.test", 6)]),
+                told("n/b", "1", &[("z.test", 7)]),
+            ]
+        };
+        let b = || pod("n/b", "1", &[("z.test", 7)]);
+        for (what, then, expected) in [
+            (
+                "nothing",
+                vec![],
+                vec![pod("n/a", "1", &[("a.test", 5), ("b.test", 6)]), b()],
+            ),
+            (
+                "one ends later, one is forgotten",
+                vec![forgets],
+                vec![pod("n/a", "1", &[("a.test", 9)]), b()],
+            ),
+            (
+                "another run is told",
+                vec![anew],
+                vec![pod("n/a", "2", &[("c.test", 4)]), b()],
+            ),
+            (
+                "another run that nobody told of",
+                vec![told("n/a", "2", &[])],
+                vec![b()],
+            ),
+            ("the pod is gone", vec![gone], vec![b()]),
+            (
+                "the same again",
+                first(),
+                vec![pod("n/a", "1", &[("a.test", 5), ("b.test", 6)]), b()],
+            ),
+        ] {
+            assert_eq!(kept(&file(&[one(&first()), one(&then)])), expected, "{what}");
+            let each = first().into_iter().chain(then).map(|change| one(&[change]));
+            assert_eq!(
+                kept(&file(&each.collect::<Vec<_>>())),
+                expected,
+                "{what}, one by one"
+            );
+        }
+        assert_eq!(kept(&file(&[])), []);
+    }
+
+    #[test]
+    fn of_a_file_that_ends_early_everything_counts_that_was_written_whole() {
+        let changes: Vec<Vec<u8>> = (1..5)
+            .map(|number| one(&[told(&format!("n/{number}"), "1", &[("a.test", number)])]))
+            .collect();
+        let whole = file(&changes);
+        for length in 0..whole.len() {
+            let Some(mut behind) = length.checked_sub(HEADER) else {
+                let problem = read(&whole[..length], boot()).unwrap_err();
+                assert_eq!(problem.reason(), "damaged", "{length} octets");
+                continue;
+            };
+            let is_whole = |change: &&Vec<u8>| {
+                let fits = change.len() <= behind;
+                behind -= if fits { change.len() } else { 0 };
+                fits
+            };
+            let count = changes.iter().take_while(is_whole).count();
+            let found = read(&whole[..length], boot()).unwrap();
+            assert_eq!(
+                (found.remembered.len(), found.torn),
+                (count, behind as u64),
+                "{length} octets"
+            );
+        }
+    }
+
+    #[test]
+    fn of_a_file_with_a_flipped_bit_nothing_counts_unless_it_is_half_a_change() {
+        let changes = [
+            one(&[told("n/a", "1", &[("a.test", 1)])]),
+            one(&[told("n/b", "1", &[("b.test", 2)])]),
+        ];
+        let whole = file(&changes);
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let expected = if (VERSION_AT..BOOT_AT).contains(&(bit / 8)) {
+                "version"
+            } else {
+                "damaged"
+            };
+            match read(&flipped, boot()) {
+                Err(problem) => {
+                    let is_version_1 = bit / 8 == VERSION_AT && problem.reason() == "damaged";
+                    assert!(
+                        problem.reason() == expected || is_version_1,
+                        "bit {bit}: {problem}"
+                    );
+                }
+                Ok(kept) => panic!("bit {bit}: {kept:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_other_boots_and_versions() {
+        let other: BootId = "00000000-0000-4000-8000-000000000000".parse().unwrap();
+        let log = file(&[one(&[told("n/a", "1", &[("a.test", 1)])])]);
+        let former = vec![pod("n/a", "1", &[("a.test", 1)])];
+        let whole = format::seal(MAGIC, boot(), &former).unwrap();
+        assert_eq!(kept(&whole), former, "what was written whole");
+        for file in [&log, &whole] {
+            assert!(matches!(read(file, other), Err(Problem::OtherBoot)));
+        }
+        let mut newer = log.clone();
+        newer[VERSION_AT] = 3;
+        assert_eq!(
+            read(&newer, boot()).unwrap_err().to_string(),
+            "it is of version 3; up to 2 is read"
+        );
+        for nothing in [
+            "",
+            "egret/st",
+            "what somebody else keeps in a file of his own, which is long enough",
+        ] {
+            assert_eq!(
+                read(nothing.as_bytes(), boot()).unwrap_err().reason(),
+                "damaged",
+                "{nothing:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_change_that_says_what_cannot_be_is_damage() {
+        let body = postcard::to_stdvec(&vec![(false, Vec::<(String, u8)>::new(), "no-pod-key")]).unwrap();
+        let mut wrong = vec![0; PREFIX];
+        let length = u32::try_from(body.len()).unwrap();
+        wrong[..4].copy_from_slice(&length.to_le_bytes());
+        wrong[4..8].copy_from_slice(&(!length).to_le_bytes());
+        wrong[8..].copy_from_slice(&check(&body));
+        wrong.extend(body);
+        assert_eq!(read(&file(&[wrong]), boot()).unwrap_err().reason(), "damaged");
+    }
+}
