@@ -11,6 +11,7 @@
 
 pub mod config;
 pub mod plan;
+pub mod corefile;
 pub mod message;
 pub mod listen;
 pub mod client;

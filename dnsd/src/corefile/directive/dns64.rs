@@ -1,0 +1,60 @@
+//! `dns64 [PREFIX] { prefix PREFIX; translate_all; allow_ipv4 }`.
+
+use egret_shared::net::IpNet;
+
+use crate::plan::Dns64;
+
+use super::super::place::Error;
+use super::super::syntax::{Directive, Line, Token};
+use super::Draft;
+
+const PREFIX: &str = "an IPv6 network of 32, 40, 48, 56, 64 or 96 bits, as in \"64:ff9b::/96\"";
+
+pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
+    let mut dns64 = draft.block.dns64.clone().unwrap_or_else(well_known);
+    if let Some(token) = directive.head.at_most_one("dns64 [PREFIX]")? {
+        // CoreDNS does not read the block behind a prefix.
+        directive.plain("dns64 PREFIX, or dns64 { prefix PREFIX ... }")?;
+        dns64.prefix = prefix(token)?;
+    }
+    for line in directive.options() {
+        option(line, &mut dns64)?;
+    }
+    draft.block.dns64 = Some(dns64);
+    Ok(())
+}
+
+fn option(line: &Line, dns64: &mut Dns64) -> Result<(), Error> {
+    match line.name.text.as_str() {
+        "prefix" => dns64.prefix = prefix(line.one("prefix PREFIX")?)?,
+        "translate_all" => {
+            line.none("translate_all")?;
+            dns64.translate_all = true;
+        }
+        "allow_ipv4" => {
+            line.none("allow_ipv4")?;
+            dns64.allow_ipv4 = true;
+        }
+        _other => return Err(line.unknown("dns64", "prefix, translate_all, allow_ipv4")),
+    }
+    Ok(())
+}
+
+/// RFC 6052 §2.1.
+fn well_known() -> Dns64 {
+    Dns64 {
+        prefix: "64:ff9b::/96".parse().expect("this is a network"),
+        translate_all: false,
+        allow_ipv4: false,
+    }
+}
+
+/// RFC 6052 §2.2; CoreDNS takes 72, 80 and 88, too, and makes addresses of them that say nothing.
+fn prefix(token: &Token) -> Result<IpNet, Error> {
+    let network = token.text.parse::<IpNet>().ok().map(|network| network.trunc());
+    network
+        .filter(|network| {
+            matches!(network, IpNet::V6(_)) && matches!(network.prefix_len(), 32 | 40 | 48 | 56 | 64 | 96)
+        })
+        .ok_or_else(|| token.error(format!("prefix: {:?}", token.text), PREFIX))
+}

@@ -1,0 +1,47 @@
+//! `reload [INTERVAL] [JITTER]`.
+
+use std::time::Duration;
+
+use crate::plan::Reload;
+
+use super::super::place::{Error, Notes};
+use super::super::syntax::Directive;
+use super::Draft;
+
+const USAGE: &str = "reload [INTERVAL] [JITTER]";
+
+/// What CoreDNS does where nothing is said.
+const INTERVAL: Duration = Duration::from_secs(30);
+const JITTER: Duration = Duration::from_secs(15);
+
+pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+    directive.plain(USAGE)?;
+    let args = directive.head.between(0, 2, USAGE)?;
+    let interval = match args.first() {
+        Some(token) => token.span_within("the interval", Duration::from_secs(2), Duration::MAX)?,
+        None => INTERVAL,
+    };
+    let jitter = match args.get(1) {
+        Some(token) => {
+            let jitter = token.span("the jitter")?;
+            if !jitter.is_zero() && jitter < Duration::from_secs(1) {
+                return Err(token.error(format!("the jitter: {:?}", token.text), "0, or 1s or more"));
+            }
+            jitter
+        }
+        None => JITTER,
+    };
+    if let Some(token) = args.get(1)
+        && jitter > interval / 2
+    {
+        notes.warn(
+            &token.place,
+            "more than half of the interval: half of it is taken",
+        );
+    }
+    draft.reload = Some(Reload {
+        interval,
+        jitter: jitter.min(interval / 2),
+    });
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Spans of time as Go's `time.ParseDuration` has them: `1h30m`, `1.5s`, `300ms`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+const UNITS: [(&str, u128); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// Go's spans are whole nanoseconds in 64 bits.
+const LONGEST: u128 = (1 << 63) - 1;
+
+/// What is accepted, for errors.
+pub(crate) const ACCEPTED: &str = "a span of time with ns, us, ms, s, m or h, as in \"30s\" or \"1m30s\"";
+
+/// The span that this says; none where it says none, or one before now.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: u128 = 0;
+    while !rest.is_empty() {
+        let (number, behind) = split(rest, |character| character.is_ascii_digit() || character == '.');
+        let (unit, behind) = split(behind, |character| {
+            !character.is_ascii_digit() && character != '.'
+        });
+        let (_, nanos) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        total = total.checked_add(part(number, *nanos)?)?;
+        rest = behind;
+    }
+    let nanos = u64::try_from(total).ok().filter(|_| total <= LONGEST)?;
+    Some(Duration::from_nanos(nanos))
+}
+
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    let end = text.find(|character| !belongs(character)).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn part(number: &str, nanos: u128) -> Option<u128> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let mut total = whole.checked_mul(nanos)?;
+    let mut place = nanos;
+    for digit in fraction.chars() {
+        place /= 10;
+        total = total.checked_add(u128::from(digit.to_digit(10)?) * place)?;
+    }
+    (total <= LONGEST).then_some(total)
+}
+
+/// In the largest units that leave nothing over: `1h30m`, `1500ms`.
+pub(crate) fn write_duration(span: Duration) -> String {
+    let mut nanos = span.as_nanos();
+    if nanos == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::new();
+    for (unit, size) in [("h", 3_600_000_000_000), ("m", 60_000_000_000)] {
+        if nanos >= size {
+            push(&mut text, nanos / size, unit);
+            nanos %= size;
+        }
+    }
+    for (unit, size) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)] {
+        if nanos > 0 && nanos.is_multiple_of(size) {
+            push(&mut text, nanos / size, unit);
+            nanos = 0;
+        }
+    }
+    text
+}
+
+fn push(text: &mut String, number: u128, unit: &str) {
+    write!(text, "{number}{unit}").expect("writing to a String does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_as_go_reads_them() {
+        for (text, millis) in [
+            ("0", Some(0)),
+            ("+5s", Some(5_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1.5s", Some(1_500)),
+            (".5s", Some(500)),
+            ("1.s", Some(1_000)),
+            ("300ms", Some(300)),
+            ("2000us", Some(2)),
+            ("2000\u{b5}s", Some(2)),
+            ("", None),
+            ("5", None),
+            ("s", None),
+            (".s", None),
+            ("-5s", None),
+            ("1.2.3s", None),
+            ("5 s", None),
+            ("5d", None),
+            ("2562048h", None),
+            ("99999999999999999999999999999999999999999999h", None),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                millis.map(Duration::from_millis),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        for nanos in [
+            0,
+            1,
+            999,
+            1_000,
+            1_500_000,
+            5_400_000_000_000,
+            3_600_000_000_001,
+            90_500_000_000,
+        ] {
+            let span = Duration::from_nanos(nanos);
+            assert_eq!(
+                parse_duration(&write_duration(span)),
+                Some(span),
+                "{}",
+                write_duration(span)
+            );
+        }
+        assert_eq!(write_duration(Duration::from_millis(90_500)), "1m30500ms");
+        assert_eq!(write_duration(Duration::from_secs(3_600)), "1h");
+    }
+}
