@@ -109,8 +109,8 @@ impl Admin for Operators {
 impl Operators {
     fn refresh(&self) {
         let (resolver, metrics) = (&self.service.resolver, &self.metrics);
-        let (config, held) = (resolver.config(), self.holder.figures());
-        let (entries, octets, _evictions) = resolver.cache_figures();
+        let (serving, held) = (resolver.serving(), self.holder.figures());
+        let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
         for (gauge, value) in [
             (&metrics.cache_entries, entries),
             (&metrics.cache_bytes, octets),

@@ -3,10 +3,10 @@
 
 mod value;
 mod written;
+mod lower;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use egret_shared::net::IpNet;
@@ -15,16 +15,20 @@ use egret_shared::rt::config::{ConfigError, load};
 use crate::answer::TtlLimits;
 use crate::hold::HoldLimits;
 use crate::ledger::LedgerLimits;
+use crate::message::WireName;
+use crate::plan::{Plan, Zone};
 use crate::tally::Places;
 
 pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
 pub use written::{Args, Written};
 
 /// The configuration as it is meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What needs a restart to change.
     pub fixed: Fixed,
+    /// The server blocks: where clients ask, and what answers them.
+    pub plan: Plan,
     /// The upstreams, in order of preference; at least one.
     pub upstreams: Vec<Upstream>,
     /// Whether all are asked over TCP.
@@ -49,13 +53,13 @@ pub struct Config {
     pub tcp: TcpLimits,
     /// Addresses that no name opens.
     pub protected: Vec<IpNet>,
+    /// Zones of which the cluster knows everything: resolvers outside are not asked for names in them.
+    pub cluster_domains: Vec<Zone>,
 }
 
 /// The part of the configuration that needs a restart to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Where clients ask, over UDP and TCP; at least one.
-    pub listen: Vec<SocketAddr>,
     /// The enforcer's socket.
     pub link: PathBuf,
     /// Where operators ask.
@@ -120,7 +124,6 @@ impl Config {
     pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
         let (mine, theirs) = (&self.fixed, &other.fixed);
         [
-            ("listen", mine.listen != theirs.listen),
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
             ("cacheSize", mine.cache_size != theirs.cache_size),
@@ -138,6 +141,13 @@ impl Written {
     /// With the field.
     pub fn mean(self) -> Result<Config, Invalid> {
         let ttl = self.ttl_limits()?;
+        let simple = lower::Simple {
+            listen: some("listen", self.listen, "one or more ADDRESS:PORT")?,
+            upstreams: some("upstreams", self.upstreams, "one or more [tcp://]ADDRESS:PORT")?,
+            force_tcp: self.force_tcp.unwrap_or(false),
+            try_timeout: span("tryTimeout", self.try_timeout, 2_000, 50, 30_000)?,
+            max_negative_ttl: span("maxNegativeTtl", self.max_negative_ttl, 3_600_000, 0, 86_400_000)?,
+        };
         let ledger = LedgerLimits {
             per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
             total: count("recordsTotal", self.records_total, 200_000)?,
@@ -151,16 +161,21 @@ impl Written {
         };
         let config = Config {
             fixed: Fixed {
-                listen: some("listen", self.listen, "one or more ADDRESS:PORT")?,
                 link: self.link.unwrap_or_else(|| PathBuf::from("/run/egret/link.sock")),
                 admin: self
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9253))),
                 cache_size: size("cacheSize", self.cache_size)?,
             },
-            upstreams: some("upstreams", self.upstreams, "one or more [tcp://]ADDRESS:PORT")?,
-            force_tcp: self.force_tcp.unwrap_or(false),
-            try_timeout: span("tryTimeout", self.try_timeout, 2_000, 50, 30_000)?,
+            plan: Plan {
+                blocks: Vec::new(),
+                reload: None,
+                health: Vec::new(),
+                prometheus: Vec::new(),
+            },
+            upstreams: simple.upstreams.clone(),
+            force_tcp: simple.force_tcp,
+            try_timeout: simple.try_timeout,
             total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
             waiting: Places {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
@@ -170,7 +185,7 @@ impl Written {
             on_stall: self.on_stall.unwrap_or(OnStall::Release),
             hold,
             ttl,
-            max_negative_ttl: span("maxNegativeTtl", self.max_negative_ttl, 3_600_000, 0, 86_400_000)?,
+            max_negative_ttl: simple.max_negative_ttl,
             tcp: TcpLimits {
                 connections: Places {
                     per_client: count("tcpConnectionsPerClient", self.tcp_connections_per_client, 100)?,
@@ -179,8 +194,10 @@ impl Written {
                 idle: span("tcpIdle", self.tcp_idle, 10_000, 100, 600_000)?,
             },
             protected: self.protected.unwrap_or_else(default_protected),
+            cluster_domains: zones("clusterDomains", self.cluster_domains)?,
         };
-        config.check()
+        let plan = lower::plan(&simple, &config);
+        Config { plan, ..config }.check()
     }
 
     fn ttl_limits(&self) -> Result<TtlLimits, Invalid> {
@@ -196,6 +213,13 @@ impl Written {
 }
 
 impl Config {
+    /// Whether answers are asked for and kept alike, whatever the blocks say.
+    #[must_use]
+    pub fn asks_like(&self, other: &Self) -> bool {
+        (self.total_timeout, self.max_udp_size, self.ttl, &self.protected)
+            == (other.total_timeout, other.max_udp_size, other.ttl, &other.protected)
+    }
+
     fn check(self) -> Result<Self, Invalid> {
         if self.ttl.at_least > self.ttl.at_most {
             return Err(Invalid::Contradiction("minTtl is above maxTtl"));
@@ -218,6 +242,18 @@ fn some<T>(field: &'static str, value: Option<Vec<T>>, wanted: &'static str) -> 
     value
         .filter(|list| !list.is_empty())
         .ok_or(Invalid::Missing { field, wanted })
+}
+
+fn zones(field: &'static str, names: Option<Vec<String>>) -> Result<Vec<Zone>, Invalid> {
+    let zone = |name: String| match WireName::parse(&name) {
+        Ok(apex) => Ok(Zone::new(apex)),
+        Err(error) => Err(Invalid::Range {
+            field,
+            value: format!("{name:?} ({error})"),
+            range: "a name like cluster.local".to_owned(),
+        }),
+    };
+    names.unwrap_or_default().into_iter().map(zone).collect()
 }
 
 fn count(field: &'static str, value: Option<usize>, default: usize) -> Result<usize, Invalid> {
@@ -256,29 +292,6 @@ fn span(
 fn size(field: &'static str, value: Option<Size>) -> Result<usize, Invalid> {
     let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(Size::from_octets);
     within(field, value, default, least, most).map(Size::as_octets)
-}
-
-/// The configuration in force; a reload replaces it for what comes.
-#[derive(Debug)]
-pub struct Live(RwLock<Arc<Config>>);
-
-impl Live {
-    /// Begins with this.
-    #[must_use]
-    pub fn new(config: Config) -> Self {
-        Self(RwLock::new(Arc::new(config)))
-    }
-
-    /// What is in force now.
-    #[must_use]
-    pub fn get(&self) -> Arc<Config> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Puts this in force.
-    pub fn set(&self, config: Config) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
-    }
 }
 
 /// The path of the file, for logs.

@@ -9,17 +9,17 @@ use egret_kernel::links::Links;
 use egret_shared::revision::Instance;
 use egret_shared::rt::shutdown::{Request, Signals};
 use egret_shared::rt::{admin, clock, task, telemetry};
-use tokio::task::JoinSet;
 
 use egret_dnsd::admin::{Heart, Operators};
 use egret_dnsd::client::Attribution;
 use egret_dnsd::config::{Args, Config, file_name};
 use egret_dnsd::files;
 use egret_dnsd::link;
-use egret_dnsd::listen::{Listeners, Service};
+use egret_dnsd::listen::{Listeners, Listening, Service};
 use egret_dnsd::metrics::{BUCKETS, Metrics};
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
+use egret_dnsd::server::{Serving, host_interfaces};
 
 /// How long what is under way may take when dnsd is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Daemon {
     args: Args,
     service: Service,
-    listeners: JoinSet<()>,
+    listeners: Listening,
 }
 
 impl Daemon {
@@ -44,7 +44,8 @@ impl Daemon {
         }
         let recorder = telemetry::Metrics::install(&BUCKETS)?;
         let metrics = Arc::new(Metrics::register());
-        let listeners = Listeners::bind(&config.fixed.listen)?;
+        let serving = Serving::new(config.clone(), None, &host_interfaces, &metrics)?;
+        let listeners = Listeners::bind(&serving.tables)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
         let holder = Arc::new(Holder::new(
@@ -54,7 +55,7 @@ impl Daemon {
             Arc::clone(&metrics),
         ));
         let resolver = Arc::new(Resolver::new(
-            config.clone(),
+            serving,
             attribution,
             Arc::clone(&holder),
             Arc::clone(&metrics),
@@ -96,7 +97,7 @@ impl Daemon {
                     Request::Stop => break,
                     Request::Reload => self.reload(),
                 },
-                _ended = self.listeners.join_next() => anyhow::bail!("a listener ended"),
+                () = self.listeners.ended() => anyhow::bail!("a listener ended"),
             }
         }
         self.drain().await;
@@ -104,21 +105,27 @@ impl Daemon {
     }
 
     /// Takes the file again; what cannot be taken changes nothing.
-    fn reload(&self) {
-        let file = file_name(&self.args).display();
-        let current = self.service.resolver.config();
-        match Config::load(&self.args) {
+    fn reload(&mut self) {
+        let file = file_name(&self.args).display().to_string();
+        match self.take_again(&file) {
+            Ok(()) => tracing::info!(%file, "the configuration was read again"),
             Err(error) => tracing::error!(%file, %error, "the configuration stays as it is"),
-            Ok(mut wanted) => {
-                let fields = current.needs_restart(&wanted);
-                if !fields.is_empty() {
-                    tracing::warn!(%file, ?fields, "these fields need a restart and stay as they are");
-                    wanted.fixed = current.fixed.clone();
-                }
-                self.service.resolver.reconfigure(wanted);
-                tracing::info!(%file, "the configuration was read again");
-            }
         }
+    }
+
+    fn take_again(&mut self, file: &str) -> anyhow::Result<()> {
+        let resolver = &self.service.resolver;
+        let current = resolver.serving();
+        let mut wanted = Config::load(&self.args)?;
+        let fields = current.config.needs_restart(&wanted);
+        if !fields.is_empty() {
+            tracing::warn!(%file, ?fields, "these fields need a restart and stay as they are");
+            wanted.fixed = current.config.fixed.clone();
+        }
+        let serving = Serving::new(wanted, Some(&current), &host_interfaces, resolver.metrics())?;
+        self.listeners.adopt(&serving.tables)?;
+        resolver.put_in_force(serving);
+        Ok(())
     }
 
     async fn drain(mut self) {
@@ -126,7 +133,7 @@ impl Daemon {
         self.service.stop.cancel();
         self.service.under_way.close();
         let drained = tokio::time::timeout(DRAIN, async {
-            while self.listeners.join_next().await.is_some() {}
+            self.listeners.all_ended().await;
             self.service.under_way.wait().await;
         });
         match drained.await {

@@ -5,6 +5,7 @@ mod datagram;
 mod udp;
 mod tcp;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +17,36 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::resolve::Resolver;
+use crate::server::{Port, Table};
 use crate::tally::Tally;
 use datagram::Datagrams;
 
+/// The tables of all addresses.
+pub type Tables = BTreeMap<SocketAddr, Arc<Table>>;
+
 /// Bound sockets, on which nobody listens yet.
 #[derive(Debug)]
-pub struct Listeners {
-    udp: Vec<Datagrams>,
-    tcp: Vec<TcpListener>,
+pub struct Listeners(Vec<Bound>);
+
+#[derive(Debug)]
+struct Bound {
+    port: Arc<Port>,
+    udp: Datagrams,
+    tcp: TcpListener,
+}
+
+/// Sockets that are listened on.
+#[derive(Debug)]
+pub struct Listening {
+    service: Service,
+    open: BTreeMap<SocketAddr, Open>,
+    tasks: JoinSet<bool>,
+}
+
+#[derive(Debug)]
+struct Open {
+    port: Arc<Port>,
+    close: CancellationToken,
 }
 
 /// Why an address cannot be listened on.
@@ -66,26 +89,20 @@ impl Listeners {
     ///
     /// # Errors
     /// With the address.
-    pub fn bind(addresses: &[SocketAddr]) -> Result<Self, ListenError> {
-        let error = |address, transport| {
-            move |source| ListenError {
-                address,
-                transport,
-                source,
+    pub fn bind<'a>(
+        tables: impl IntoIterator<Item = (&'a SocketAddr, &'a Arc<Table>)>,
+    ) -> Result<Self, ListenError> {
+        let mut bound = Vec::new();
+        for (address, table) in tables {
+            match Bound::new(*address, table) {
+                Ok(sockets) => bound.push(sockets),
+                Err(error) if address.ip().is_unspecified() && error.is_without_ipv6() => {
+                    tracing::info!(%address, "this host has no IPv6");
+                }
+                Err(error) => return Err(error),
             }
-        };
-        let mut listeners = Self {
-            udp: Vec::new(),
-            tcp: Vec::new(),
-        };
-        for address in addresses {
-            let datagrams = Datagrams::bind(*address).map_err(error(*address, "UDP"))?;
-            // Port 0 is for tests: TCP gets the port that UDP drew.
-            let bound = datagrams.local_address().map_err(error(*address, "UDP"))?;
-            listeners.udp.push(datagrams);
-            listeners.tcp.push(tcp::bind(bound).map_err(error(bound, "TCP"))?);
         }
-        Ok(listeners)
+        Ok(Self(bound))
     }
 
     /// The addresses, with the ports that were drawn where none was given.
@@ -93,33 +110,111 @@ impl Listeners {
     /// # Errors
     /// When the kernel does not say.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.tcp.iter().map(TcpListener::local_addr).collect()
+        self.0.iter().map(|bound| bound.tcp.local_addr()).collect()
     }
 
-    /// Listens. The tasks end when the service is stopped; one that ends before is a fault.
+    /// Listens. The tasks end when the service is stopped or the address is closed; one that ends before is a fault.
     #[must_use]
-    pub fn serve(self, service: &Service) -> JoinSet<()> {
-        let mut tasks = JoinSet::new();
-        for datagrams in self.udp {
-            watch(
-                &mut tasks,
-                task::spawn("udp", udp::serve(datagrams, service.clone())),
-            );
-        }
-        for listener in self.tcp {
-            watch(
-                &mut tasks,
-                task::spawn("tcp", tcp::serve(listener, service.clone())),
-            );
-        }
-        tasks
+    pub fn serve(self, service: &Service) -> Listening {
+        let mut listening = Listening {
+            service: service.clone(),
+            open: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        };
+        listening.open(self);
+        listening
     }
 }
 
-fn watch(tasks: &mut JoinSet<()>, listener: tokio::task::JoinHandle<()>) {
+impl Bound {
+    fn new(address: SocketAddr, table: &Arc<Table>) -> Result<Self, ListenError> {
+        let error = |address, transport| {
+            move |source| ListenError {
+                address,
+                transport,
+                source,
+            }
+        };
+        let udp = Datagrams::bind(address).map_err(error(address, "UDP"))?;
+        // Port 0 is for tests: TCP gets the port that UDP drew.
+        let drawn = udp.local_address().map_err(error(address, "UDP"))?;
+        Ok(Self {
+            tcp: tcp::bind(drawn).map_err(error(drawn, "TCP"))?,
+            port: Arc::new(Port::new(address, Arc::clone(table))),
+            udp,
+        })
+    }
+}
+
+impl ListenError {
+    fn is_without_ipv6(&self) -> bool {
+        let absent = [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL];
+        self.address.is_ipv6()
+            && self
+                .source
+                .raw_os_error()
+                .is_some_and(|code| absent.contains(&code))
+    }
+}
+
+impl Listening {
+    /// Listens on these addresses from now on. New sockets are bound before anything else changes; those that stay
+    /// are not touched; those that go are read empty first.
+    ///
+    /// # Errors
+    /// With the address that cannot be bound; then nothing has changed.
+    pub fn adopt(&mut self, tables: &Tables) -> Result<(), ListenError> {
+        let new = Listeners::bind(
+            tables
+                .iter()
+                .filter(|(address, _)| !self.open.contains_key(address)),
+        )?;
+        for (address, open) in &self.open {
+            match tables.get(address) {
+                Some(table) => open.port.set(Arc::clone(table)),
+                None => open.close.cancel(),
+            }
+        }
+        self.open.retain(|address, _| tables.contains_key(address));
+        self.open(new);
+        Ok(())
+    }
+
+    /// Waits until a listener ends that nobody closed.
+    pub async fn ended(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            if !matches!(ended, Ok(true)) {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Waits until all have ended.
+    pub async fn all_ended(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    fn open(&mut self, listeners: Listeners) {
+        for Bound { port, udp, tcp } in listeners.0 {
+            let close = self.service.stop.child_token();
+            let service = &self.service;
+            let over_udp = udp::serve(udp, Arc::clone(&port), service.clone(), close.clone());
+            let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), close.clone());
+            watch(&mut self.tasks, task::spawn("udp", over_udp), close.clone());
+            watch(&mut self.tasks, task::spawn("tcp", over_tcp), close.clone());
+            self.open.insert(port.address, Open { port, close });
+        }
+    }
+}
+
+/// Whether it ended because it was closed.
+fn watch(tasks: &mut JoinSet<bool>, listener: tokio::task::JoinHandle<()>, close: CancellationToken) {
     tasks.spawn(async move {
         if let Err(error) = listener.await {
             tracing::error!(%error, "a listener died");
+            return false;
         }
+        close.is_cancelled()
     });
 }

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
+use std::time::Duration;
 
 use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
@@ -38,6 +39,29 @@ impl Told {
     #[must_use]
     pub fn addresses(&self) -> &[ObservedAddress] {
         &self.addresses
+    }
+
+    /// The same as told again after this span, with the TTLs of the first time.
+    #[must_use]
+    pub fn later(&self, by: Duration) -> Self {
+        self.ending(|address| address.expires.after(by))
+    }
+
+    /// The same with one end for all addresses: a stale answer says nothing else.
+    #[must_use]
+    pub fn until(&self, end: Timestamp) -> Self {
+        self.ending(|_| end)
+    }
+
+    fn ending(&self, end: impl Fn(&ObservedAddress) -> Timestamp) -> Self {
+        let addresses = self.addresses.iter().map(|told| ObservedAddress {
+            expires: end(told),
+            ..*told
+        });
+        Self {
+            addresses: addresses.collect(),
+            ..self.clone()
+        }
     }
 
     /// The same as told to one client.

@@ -1,66 +1,41 @@
-//! The way of one query: read, attribute, answer from the cache or from an upstream, observe, hold, reply.
+//! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-use egret_shared::rt::clock;
+use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
+use tokio::time::timeout;
 
-use crate::answer::Answer;
-use crate::cache::{Cache, Key, Weigh};
+use crate::answer::Ttls;
+use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Attribution, Client};
-use crate::config::{Config, Live, OnStall};
-use crate::exchange::Matched;
-use crate::forward::{Flights, Forwarder};
+use crate::config::{Config, OnStall};
+use crate::forward::Failure;
 use crate::hold::{Origin, Stall};
-use crate::message::{Query, Refusal, bad_version_reply, error_reply, header_reply, rcode};
-use crate::metrics::{Metrics, Transport, UpstreamError};
-use crate::observe::{Told, observe};
+use crate::message::{
+    CLASS_IN, Query, Question, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
+};
+use crate::metrics::{Metrics, Transport};
+use crate::observe::Told;
 use crate::release::{Admission, Held, Holder, stalled};
+use crate::server::{Arrival, Entry, Failed, Known, Port, Serving, Table, Terms};
 use crate::tally::{Place, Tally};
+
+/// Transfers of whole zones: answers of many messages, from who has the zone (RFC 5936 §2.2, RFC 1995 §2).
+const TRANSFERS: [u16; 2] = [251, 252];
 
 /// All that answering takes.
 #[derive(Debug)]
 pub struct Resolver {
-    config: Live,
-    /// Held for one map operation.
-    cache: Mutex<Cache<Known>>,
-    flights: Arc<Flights<Result<Arc<Known>, UpstreamError>>>,
-    forwarder: Forwarder,
+    serving: RwLock<Arc<Serving>>,
     /// Queries that wait for upstreams.
     waiting: Arc<Tally>,
     attribution: Arc<Attribution>,
     holder: Arc<Holder>,
     metrics: Arc<Metrics>,
-}
-
-/// An answer and what it tells, for any number of clients.
-#[derive(Debug)]
-pub struct Known {
-    answer: Matched<Answer>,
-    told: Option<Told>,
-}
-
-impl Weigh for Known {
-    fn weight(&self) -> usize {
-        self.answer.get().size()
-            + self
-                .told
-                .as_ref()
-                .map_or(0, |told| 64 + 32 * told.addresses().len())
-            + size_of::<Self>()
-    }
-}
-
-/// Where a query came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// The source address.
-    pub source: IpAddr,
-    /// The interface, where the kernel told.
-    pub interface: Option<u32>,
-    /// How.
-    pub transport: Transport,
 }
 
 /// What becomes of a query at once.
@@ -80,17 +55,22 @@ pub struct Pending(Waiting);
 
 #[derive(Debug)]
 enum Waiting {
-    ForAnswer(Arc<Resolver>, Box<Asked>, Place),
+    ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, Place),
     ForKernel(Arc<Resolver>, Unsent, Held),
 }
 
-/// A query with its client.
+/// What is given where nothing better comes, and how long that is waited for.
+type Stale = (Hit<Known>, Option<Duration>);
+
+/// A query with its client, and who answers it.
 #[derive(Debug)]
 struct Asked {
     query: Query,
     key: Option<Key>,
     client: Client,
-    transport: Transport,
+    arrival: Arrival,
+    entry: Arc<Entry>,
+    table: Arc<Table>,
 }
 
 /// A reply that is not sent before its wait has ended; `or_else` goes out instead if it may not.
@@ -104,16 +84,13 @@ impl Resolver {
     /// Answers as configured.
     #[must_use]
     pub fn new(
-        config: Config,
+        serving: Serving,
         attribution: Arc<Attribution>,
         holder: Arc<Holder>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            cache: Mutex::new(Cache::new(config.fixed.cache_size)),
-            config: Live::new(config),
-            flights: Arc::default(),
-            forwarder: Forwarder::new(Arc::clone(&metrics)),
+            serving: RwLock::new(Arc::new(serving)),
             waiting: Arc::default(),
             attribution,
             holder,
@@ -121,59 +98,64 @@ impl Resolver {
         }
     }
 
-    /// The configuration in force.
+    /// What is in force.
     #[must_use]
-    pub fn config(&self) -> Arc<Config> {
-        self.config.get()
+    pub fn serving(&self) -> Arc<Serving> {
+        Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The metrics.
     #[must_use]
-    pub fn metrics(&self) -> &Metrics {
+    pub const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Puts another configuration in force, for what comes.
-    pub fn reconfigure(&self, config: Config) {
-        self.holder.set_limits(config.hold);
-        self.config.set(config);
+    /// Puts another configuration in force, for what comes; the sockets' tables are set by who has them.
+    pub fn put_in_force(&self, serving: Serving) {
+        self.holder.set_limits(serving.config.hold);
+        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
     /// Takes a query: replies at once if it can.
-    pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival) -> Step {
+    pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival, port: &Port) -> Step {
         let now = clock::now();
         self.metrics.query(arrival.transport, arrival.source.is_ipv6());
+        let table = port.table();
         let query = match Query::read(octets) {
             Ok(query) => query,
-            Err(refusal) => return self.refuse(octets, refusal),
+            Err(refusal) => return self.refuse(octets, refusal, &table.config),
         };
-        let client = self.attribution.client(arrival.source, arrival.interface, now);
+        let client = self
+            .attribution
+            .client(arrival.source.ip(), arrival.interface, now);
         if let Client::Unattributed(reason) = client {
             self.metrics.unattributed(reason);
         }
+        let Some(entry) = entry(&table, &query.question, arrival.asked) else {
+            return self.fail(&query, Failed::NoBlock, &table.config);
+        };
         let asked = Asked {
-            key: Key::of(&query),
+            key: entry.block.key(&query),
+            entry: Arc::clone(entry),
+            table: Arc::clone(&table),
             query,
             client,
-            transport: arrival.transport,
+            arrival,
         };
-        match asked.key.as_ref().and_then(|key| self.cached(key, now)) {
-            Some(known) => {
-                self.metrics.cache_hits.increment(1);
-                self.give(&asked, &known, Origin::Cache, now)
+        let found = asked.key.as_ref().map(|key| asked.entry.block.cached(key, now));
+        match found.unwrap_or(Found::Miss) {
+            Found::Fresh(hit) => self.give_kept(&asked, &hit, now),
+            Found::FreshAndDue(hit) | Found::Stale(hit, Ask::Behind) => {
+                self.refresh_behind(&asked);
+                self.give_kept(&asked, &hit, now)
             }
-            None => {
+            Found::Stale(hit, Ask::NotNow) => self.give_kept(&asked, &hit, now),
+            Found::Stale(hit, Ask::First(patience)) => self.wait(asked, Some((hit, patience))),
+            Found::Miss => {
                 self.metrics.cache_misses.increment(1);
-                self.wait(asked, arrival.source)
+                self.wait(asked, None)
             }
         }
-    }
-
-    /// Entries, octets, and evictions since the start, of the cache.
-    #[must_use]
-    pub fn cache_figures(&self) -> (usize, usize, u64) {
-        let cache = self.cache();
-        (cache.len(), cache.weight(), cache.evictions())
     }
 
     /// Queries that wait for upstreams.
@@ -182,46 +164,79 @@ impl Resolver {
         self.waiting.taken()
     }
 
-    /// Makes a query wait for an upstream, if there is room.
-    fn wait(self: &Arc<Self>, asked: Asked, source: IpAddr) -> Step {
-        match self.waiting.take(source, self.config().waiting) {
-            Some(place) => Step::Later(Pending(Waiting::ForAnswer(
+    /// Makes a query wait for an upstream, if there is room; what is stale is given if nothing better comes.
+    fn wait(self: &Arc<Self>, asked: Asked, stale: Option<Stale>) -> Step {
+        let source = asked.arrival.source.ip();
+        match (self.waiting.take(source, asked.table.config.waiting), stale) {
+            (Some(place), stale) => Step::Later(Pending(Waiting::ForAnswer(
                 Arc::clone(self),
                 Box::new(asked),
+                stale,
                 place,
             ))),
-            None => {
-                self.metrics.upstream_error(UpstreamError::OverLimit);
-                self.fail(&asked.query)
+            (None, Some((hit, _))) => self.give_kept(&asked, &hit, clock::now()),
+            (None, None) => {
+                self.metrics.upstream_error(Failure::OverLimit);
+                let reply = explained_reply(
+                    &asked.query,
+                    rcode::SERVFAIL,
+                    Failure::OverLimit.extended_error(),
+                    asked.table.config.max_udp_size,
+                );
+                self.reply(reply)
             }
         }
     }
 
-    fn fail(&self, query: &Query) -> Step {
-        self.reply(error_reply(query, rcode::SERVFAIL, self.config().max_udp_size))
+    /// Asks for an answer again that was given just now.
+    fn refresh_behind(&self, asked: &Asked) {
+        if let Some(key) = asked.key {
+            let entry = Arc::clone(&asked.entry);
+            let (query, terms) = (asked.query.clone(), asked.terms());
+            drop(task::spawn_brief(async move {
+                drop(entry.refresh(key, query, terms).await);
+            }));
+        }
     }
 
-    fn refuse(&self, octets: &[u8], refusal: Refusal) -> Step {
+    fn fail(&self, query: &Query, failed: Failed, config: &Config) -> Step {
+        let (code, reason) = (failed.rcode(), failed.extended_error());
+        self.reply(explained_reply(query, code, reason, config.max_udp_size))
+    }
+
+    fn refuse(&self, octets: &[u8], refusal: Refusal, config: &Config) -> Step {
         let reply = match refusal {
             Refusal::Silence => {
                 self.metrics.ignored.increment(1);
                 return Step::Silence;
             }
             Refusal::Reply(code) => header_reply(octets, code),
-            Refusal::BadVersion => bad_version_reply(octets, self.config().max_udp_size),
+            Refusal::BadVersion => bad_version_reply(octets, config.max_udp_size),
         };
         self.reply(reply)
     }
 
+    fn give_kept(self: &Arc<Self>, asked: &Asked, hit: &Hit<Known>, now: Timestamp) -> Step {
+        self.metrics.cache_hits.increment(1);
+        self.give(asked, &hit.value, hit.ttls, Origin::Cache, now)
+    }
+
     /// Gives an answer to its client, now or when the kernel is ready.
-    fn give(self: &Arc<Self>, asked: &Asked, known: &Known, origin: Origin, now: Timestamp) -> Step {
-        let config = self.config();
-        let (reply, is_whole) = asked.reply(known.answer.get(), &config, now);
+    fn give(
+        self: &Arc<Self>,
+        asked: &Asked,
+        known: &Known,
+        ttls: Ttls,
+        origin: Origin,
+        now: Timestamp,
+    ) -> Step {
+        let (reply, is_whole) = asked.reply(known, ttls);
         // A client that is told to ask again over TCP was told no addresses yet.
         let (Client::Attributed(asker), Some(told), true) = (asked.client, &known.told, is_whole) else {
             return self.reply(reply);
         };
-        match self.holder.admit(asker, told, origin, now) {
+        let told = as_given(told, known, ttls, now);
+        match self.holder.admit(asker, &told, origin, now) {
             Admission::Now => self.reply(reply),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
@@ -229,7 +244,7 @@ impl Resolver {
                 self.reply(reply)
             }
             Admission::Held(held) => {
-                let or_else = error_reply(&asked.query, rcode::SERVFAIL, config.max_udp_size);
+                let or_else = error_reply(&asked.query, rcode::SERVFAIL, asked.table.config.max_udp_size);
                 Step::Later(Pending(Waiting::ForKernel(
                     Arc::clone(self),
                     Unsent { reply, or_else },
@@ -239,69 +254,47 @@ impl Resolver {
         }
     }
 
-    async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Arc<Known>, UpstreamError> {
-        let Some(key) = asked.key.clone() else {
-            // Boxed: the rare way must not make every waiting query as large as itself.
-            return Box::pin(self.ask(asked.query.clone())).await.map(Arc::new);
-        };
-        let (resolver, query) = (Arc::clone(self), asked.query.clone());
-        let ask = || async move {
-            let key = Key::of(&query);
-            let known = Arc::new(resolver.ask(query).await?);
-            key.into_iter().for_each(|key| resolver.keep(key, &known));
-            Ok(known)
-        };
-        self.flights
-            .join(key, ask)
-            .await
-            .unwrap_or(Err(UpstreamError::Local))
-    }
-
-    async fn ask(&self, query: Query) -> Result<Known, UpstreamError> {
-        let config = self.config();
-        let answer = self.forwarder.forward(&query, &config).await?;
-        if !answer.get().is_readable() {
-            self.metrics.unreadable_answers.increment(1);
-        }
-        let (told, protected) = observe(&answer, &config.protected);
-        self.metrics.protected.increment(protected as u64);
-        Ok(Known { answer, told })
-    }
-
-    fn keep(&self, key: Key, known: &Arc<Known>) {
-        let config = self.config();
-        let answer = known.answer.get();
-        let Some(lifetime) = answer.lifetime(config.max_negative_ttl) else {
-            return;
-        };
-        let mut cache = self.cache();
-        let before = cache.evictions();
-        cache.insert(key, Arc::clone(known), answer.arrived(), lifetime);
-        self.metrics.cache_evictions.increment(cache.evictions() - before);
-    }
-
-    fn cached(&self, key: &Key, now: Timestamp) -> Option<Arc<Known>> {
-        self.cache().get(key, now)
-    }
-
-    fn cache(&self) -> MutexGuard<'_, Cache<Known>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn reply(&self, reply: Vec<u8>) -> Step {
         self.metrics.response(reply[3] & 0xf);
         Step::Reply(reply)
     }
 }
 
+/// Who answers a question at the address that was asked. Classes other than IN go to upstreams or nowhere.
+fn entry<'a>(table: &'a Table, question: &Question, asked: Option<IpAddr>) -> Option<&'a Arc<Entry>> {
+    if question.class != CLASS_IN && !table.takes_other_classes || TRANSFERS.contains(&question.kind) {
+        return None;
+    }
+    table.zones(asked).find(question)
+}
+
+/// What an answer tells, with the ends that its client makes of the TTLs it is given.
+fn as_given<'a>(told: &'a Told, known: &Known, ttls: Ttls, now: Timestamp) -> Cow<'a, Told> {
+    match ttls {
+        Ttls::CountedDown(_) => Cow::Borrowed(told),
+        Ttls::Original => Cow::Owned(told.later(now.since(known.answer.get().arrived()))),
+        Ttls::All(seconds) => Cow::Owned(told.until(now.after(Duration::from_secs(seconds.into())))),
+    }
+}
+
 impl Asked {
     /// The reply, and whether all of the answer is in it.
-    fn reply(&self, answer: &Answer, config: &Config, now: Timestamp) -> (Vec<u8>, bool) {
-        let limit = match self.transport {
-            Transport::Udp => self.query.datagram_limit(config.max_udp_size),
+    fn reply(&self, known: &Known, ttls: Ttls) -> (Vec<u8>, bool) {
+        let most = self.entry.block.plan().bufsize;
+        let most = most.unwrap_or(self.table.config.max_udp_size);
+        let limit = match self.arrival.transport {
+            Transport::Udp => self.query.datagram_limit(most),
             Transport::Tcp => usize::from(u16::MAX),
         };
-        answer.reply_within(&self.query, now, limit, config.max_udp_size)
+        known.answer.get().reply_within(&self.query, ttls, limit, most)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            config: Arc::clone(&self.table.config),
+            arrival: self.arrival,
+            may_ask_outside: self.entry.may_ask_outside,
+        }
     }
 }
 
@@ -311,7 +304,9 @@ impl Pending {
         let mut waiting = self.0;
         loop {
             let step = match waiting {
-                Waiting::ForAnswer(resolver, asked, _place) => answered(&resolver, &asked).await,
+                Waiting::ForAnswer(resolver, asked, stale, _place) => {
+                    answered(&resolver, &asked, stale).await
+                }
                 Waiting::ForKernel(resolver, unsent, held) => released(&resolver, unsent, held).await,
             };
             match step {
@@ -323,10 +318,24 @@ impl Pending {
     }
 }
 
-async fn answered(resolver: &Arc<Resolver>, asked: &Asked) -> Step {
-    match resolver.answer(asked).await {
-        Ok(known) => resolver.give(asked, &known, Origin::Upstream, clock::now()),
-        Err(_counted) => resolver.fail(&asked.query),
+async fn answered(resolver: &Arc<Resolver>, asked: &Asked, stale: Option<Stale>) -> Step {
+    let heard = match (stale, asked.key) {
+        (Some((hit, patience)), Some(key)) => {
+            let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.clone(), asked.terms());
+            let heard = timeout(patience.unwrap_or(Duration::MAX), refreshing).await;
+            match heard {
+                Ok(Ok(known)) if asked.entry.block.refreshes(&known) => Ok(known),
+                Ok(_) | Err(_) => return resolver.give_kept(asked, &hit, clock::now()),
+            }
+        }
+        (_, key) => asked.entry.ask(key, &asked.query, asked.terms()).await,
+    };
+    match heard {
+        Ok(known) => {
+            let now = clock::now();
+            resolver.give(asked, &known, Ttls::CountedDown(now), Origin::Upstream, now)
+        }
+        Err(failed) => resolver.fail(&asked.query, failed, &asked.table.config),
     }
 }
 
@@ -335,7 +344,7 @@ async fn released(resolver: &Resolver, unsent: Unsent, held: Held) -> Step {
     let Some(stall) = stalled(outcome) else {
         return resolver.reply(unsent.reply);
     };
-    let action = resolver.config().on_stall;
+    let action = resolver.serving().config.on_stall;
     resolver.metrics.stall(action, stall);
     match action {
         OnStall::Release => resolver.reply(unsent.reply),

@@ -17,6 +17,7 @@ use egret_dnsd::listen::{Listeners, Service};
 use egret_dnsd::metrics::Metrics;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
+use egret_dnsd::server::{Serving, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
@@ -141,16 +142,20 @@ impl Dnsd {
 
     fn run(config: Config, socket: PathBuf) -> Self {
         let metrics = Arc::new(Metrics::register());
-        let listeners = Listeners::bind(&config.fixed.listen).unwrap();
+        let (hold, serving) = (
+            config.hold,
+            Serving::new(config, None, &host_interfaces, &metrics).unwrap(),
+        );
+        let listeners = Listeners::bind(&serving.tables).unwrap();
         let address = listeners.addresses().unwrap()[0];
         let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
         let holder = Arc::new(Holder::new(
-            config.hold,
+            hold,
             clock::now(),
             Arc::clone(&attribution),
             Arc::clone(&metrics),
         ));
-        let resolver = Resolver::new(config, attribution, Arc::clone(&holder), Arc::clone(&metrics));
+        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
         let service = Service::new(Arc::new(resolver));
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let path = socket.as_path().into();
@@ -161,7 +166,7 @@ impl Dnsd {
         ));
         let mut tasks = listeners.serve(&service);
         drop(task::spawn("listeners", async move {
-            while tasks.join_next().await.is_some() {}
+            tasks.all_ended().await;
         }));
         Self {
             address,

@@ -104,6 +104,10 @@ pub struct Written {
     /// Networks whose addresses no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
     #[arg(long, value_name = "CIDR", num_args = 1..)]
     pub protected: Option<Vec<IpNet>>,
+    /// Domains of the cluster, for names in which resolvers outside of it are not asked [default: cluster.local with
+    /// server blocks, none with --upstream]
+    #[arg(long = "cluster-domain", value_name = "NAME", num_args = 1..)]
+    pub cluster_domains: Option<Vec<String>>,
 }
 
 impl Written {
@@ -138,6 +142,7 @@ impl Written {
                 .or(below.tcp_connections_per_client),
             tcp_idle: self.tcp_idle.or(below.tcp_idle),
             protected: self.protected.or(below.protected),
+            cluster_domains: self.cluster_domains.or(below.cluster_domains),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! are answered as answers come, not as they were asked, so that a held answer holds up nothing else.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +14,14 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::arrival;
-use crate::config::TcpLimits;
 use crate::metrics::Transport;
-use crate::resolve::{Arrival, Step};
+use crate::plan::Timeouts;
+use crate::resolve::Step;
+use crate::server::{Arrival, Port};
 use crate::tally::Place;
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
@@ -44,14 +46,20 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-pub(super) async fn serve(listener: TcpListener, service: Service) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    port: Arc<Port>,
+    service: Service,
+    close: CancellationToken,
+) {
+    let door = Door { port, service, close };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = service.stop.cancelled() => return,
+            () = door.close.cancelled() => return,
         };
         match accepted {
-            Ok((stream, peer)) => admit(stream, peer.ip(), &service),
+            Ok((stream, peer)) => door.admit(stream, peer),
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -60,20 +68,33 @@ pub(super) async fn serve(listener: TcpListener, service: Service) {
     }
 }
 
-fn admit(stream: TcpStream, client: IpAddr, service: &Service) {
-    let limits = service.resolver.config().tcp;
-    match service.connections.take(client, limits.connections) {
-        Some(place) => {
-            let serving = converse(stream, client, service.clone(), limits, place);
-            drop(task::spawn("connection", service.under_way.track_future(serving)));
+/// What the connections of a listener share.
+#[derive(Clone)]
+struct Door {
+    port: Arc<Port>,
+    service: Service,
+    close: CancellationToken,
+}
+
+impl Door {
+    fn admit(&self, stream: TcpStream, client: SocketAddr) {
+        let table = self.port.table();
+        let connections = &self.service.connections;
+        match connections.take(client.ip(), table.config.tcp.connections) {
+            Some(place) => {
+                let serving = converse(stream, client, self.clone(), table.timeouts, place);
+                let serving = self.service.under_way.track_future(serving);
+                drop(task::spawn("connection", serving));
+            }
+            None => self.service.resolver.metrics().tcp_refused.increment(1),
         }
-        None => service.resolver.metrics().tcp_refused.increment(1),
     }
 }
 
-async fn converse(stream: TcpStream, client: IpAddr, service: Service, limits: TcpLimits, _place: Place) {
+async fn converse(stream: TcpStream, client: SocketAddr, door: Door, timeouts: Timeouts, _place: Place) {
     let arrival = Arrival {
         source: client,
+        asked: stream.local_addr().ok().map(|address| address.ip()),
         interface: arrival::interface(&stream),
         transport: Transport::Tcp,
     };
@@ -82,9 +103,9 @@ async fn converse(stream: TcpStream, client: IpAddr, service: Service, limits: T
     }
     let (reader, writer) = stream.into_split();
     let (replies, outbox) = mpsc::channel(MAX_UNWRITTEN);
-    let mut writing = std::pin::pin!(write(writer, outbox, limits.idle));
+    let mut writing = std::pin::pin!(write(writer, outbox, timeouts.write));
     tokio::select! {
-        () = read(BufReader::new(reader), arrival, &service, limits.idle, replies) => writing.await,
+        () = read(BufReader::new(reader), arrival, &door, timeouts, replies) => writing.await,
         () = &mut writing => {}
     }
 }
@@ -92,23 +113,26 @@ async fn converse(stream: TcpStream, client: IpAddr, service: Service, limits: T
 async fn read(
     mut reader: BufReader<OwnedReadHalf>,
     arrival: Arrival,
-    service: &Service,
-    idle: Duration,
+    door: &Door,
+    timeouts: Timeouts,
     replies: mpsc::Sender<Vec<u8>>,
 ) {
     let room = Arc::new(Semaphore::new(MAX_PIPELINED));
-    loop {
+    let mut left = timeouts.queries_per_connection.unwrap_or(u32::MAX);
+    let mut patience = timeouts.read;
+    while left > 0 {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
             return;
         };
         let message = tokio::select! {
-            message = timeout(idle, read_message(&mut reader)) => message,
-            () = service.stop.cancelled() => return,
+            message = read_message(&mut reader, patience, timeouts.read) => message,
+            () = door.close.cancelled() => return,
         };
-        let Ok(Ok(octets)) = message else {
+        let Some(octets) = message else {
             return;
         };
-        match service.resolver.take(&octets, arrival) {
+        (left, patience) = (left.saturating_sub(1), timeouts.idle);
+        match door.service.resolver.take(&octets, arrival, &door.port) {
             Step::Silence => {}
             Step::Reply(reply) => {
                 if replies.send(reply).await.is_err() {
@@ -124,17 +148,26 @@ async fn read(
                     }
                     drop(permit);
                 };
-                drop(task::spawn_brief(service.under_way.track_future(answering)));
+                drop(task::spawn_brief(door.service.under_way.track_future(answering)));
             }
         }
     }
 }
 
-async fn read_message(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Vec<u8>> {
-    let length = reader.read_u16().await?;
-    let mut octets = vec![0; length.into()];
-    reader.read_exact(&mut octets).await?;
-    Ok(octets)
+/// The next message: its length within `first`, and all of it within `rest`; nothing where it does not come.
+async fn read_message(
+    reader: &mut BufReader<OwnedReadHalf>,
+    first: Duration,
+    rest: Duration,
+) -> Option<Vec<u8>> {
+    let begun = timeout(first, reader.read_u8()).await.ok()?.ok()?;
+    let reading = async {
+        let length = u16::from_be_bytes([begun, reader.read_u8().await?]);
+        let mut octets = vec![0; length.into()];
+        reader.read_exact(&mut octets).await?;
+        io::Result::Ok(octets)
+    };
+    timeout(rest, reading).await.ok()?.ok()
 }
 
 /// Writes replies until all who may send one are gone, or the client does not read.

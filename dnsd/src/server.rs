@@ -1,0 +1,112 @@
+//! The server blocks of a plan, running: which block answers on which socket for which name.
+//!
+//! ```text
+//!  socket ──▶ Port ──▶ Table ──▶ Entry (the longest zone that holds the name) ──▶ Block ──▶ its cache, its chain
+//! ```
+//!
+//! A plan that is put in force makes a new `Serving`; of the one before it takes over each block that is written as
+//! it was, and the cache of each whose answers cannot have changed. Queries that are under way keep what they began
+//! with.
+
+mod bind;
+mod block;
+mod chain;
+mod entry;
+mod outside;
+mod port;
+mod zones;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::forward::Unusable;
+use crate::metrics::Metrics;
+
+pub use bind::{BindError, Interfaces, host_interfaces};
+pub use block::{Block, Known};
+pub use chain::Failed;
+pub use entry::{Arrival, Entry, Terms};
+pub use port::{Port, Table};
+pub use zones::Zones;
+
+/// A configuration in force.
+#[derive(Debug)]
+pub struct Serving {
+    /// What is in force.
+    pub config: Arc<Config>,
+    /// Who answers at each address; at a wildcard, also who answers at single addresses on the same port.
+    pub tables: BTreeMap<SocketAddr, Arc<Table>>,
+    /// The blocks, in the order of the plan.
+    pub blocks: Vec<Arc<Block>>,
+}
+
+/// Why a plan cannot be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// What a block listens on cannot be told.
+    #[error("{0}: {1}")]
+    Bind(String, BindError),
+    /// Whom a block asks cannot be told.
+    #[error(transparent)]
+    Forward(#[from] Unusable),
+    /// Two blocks answer for the same zone at the same address.
+    #[error("{origin}: the zone {zone} at {address} is already answered for by {other}")]
+    Twice {
+        /// The second block.
+        origin: String,
+        /// The zone.
+        zone: String,
+        /// The address.
+        address: SocketAddr,
+        /// The first block.
+        other: String,
+    },
+}
+
+impl Serving {
+    /// Puts a configuration in force after `before`, which goes on for what is under way.
+    ///
+    /// # Errors
+    /// Why it cannot be: then `before` stays.
+    pub fn new(
+        config: Config,
+        before: Option<&Self>,
+        interfaces: &Interfaces<'_>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, Unfit> {
+        let config = Arc::new(config);
+        let caches = config.plan.blocks.iter().filter(|block| block.cache.is_some());
+        let share = config.fixed.cache_size / caches.count().max(1);
+        let blocks: Vec<Arc<Block>> = config
+            .plan
+            .blocks
+            .iter()
+            .map(|plan| Block::put_in_force(plan, &config, share, before, metrics))
+            .collect::<Result<_, _>>()?;
+        let mut at = BTreeMap::<SocketAddr, Vec<Arc<Block>>>::new();
+        for block in &blocks {
+            let addresses = bind::addresses(block.plan(), interfaces)
+                .map_err(|error| Unfit::Bind(block.plan().origin.clone(), error))?;
+            for address in addresses {
+                at.entry(address).or_default().push(Arc::clone(block));
+            }
+        }
+        let tables = port::tables(&config, &blocks, at)?;
+        Ok(Self {
+            config,
+            tables,
+            blocks,
+        })
+    }
+
+    /// Answers and octets in all caches.
+    #[must_use]
+    pub fn cache_figures(&self) -> (usize, usize) {
+        let figures = self.blocks.iter().map(|block| block.cache_figures());
+        figures.fold((0, 0), |(answers, octets), more| {
+            (answers + more.0, octets + more.1)
+        })
+    }
+}

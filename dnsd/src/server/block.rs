@@ -1,0 +1,213 @@
+//! A server block at work: what it keeps, and the chain that answers what it does not have.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use egret_shared::time::Timestamp;
+
+use crate::answer::Answer;
+use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict, Weigh};
+use crate::config::Config;
+use crate::exchange::Matched;
+use crate::forward::{Flights, Unusable};
+use crate::message::Query;
+use crate::metrics::Metrics;
+use crate::observe::Told;
+use crate::plan;
+
+use super::Serving;
+use super::chain::{Chain, Failed};
+
+/// A block of the plan, running.
+#[derive(Debug)]
+pub struct Block {
+    plan: plan::Block,
+    /// What is kept, if anything.
+    store: Option<Arc<Store>>,
+    pub(super) chain: Chain,
+    metrics: Arc<Metrics>,
+}
+
+/// Answers, and the questions under way for them.
+#[derive(Debug)]
+struct Store {
+    /// Held for one map operation.
+    cache: Mutex<Cache<Known>>,
+    flights: Arc<Flights<Result<Arc<Known>, Failed>>>,
+}
+
+/// An answer and what it tells, for any number of clients.
+#[derive(Debug)]
+pub struct Known {
+    /// The answer.
+    pub answer: Matched<Answer>,
+    /// What it tells.
+    pub told: Option<Told>,
+    /// As what it is kept, if it may be.
+    pub kept: Option<Kept>,
+    /// Who made it.
+    pub maker: Maker,
+}
+
+impl Weigh for Known {
+    fn weight(&self) -> usize {
+        self.answer.get().size()
+            + self
+                .told
+                .as_ref()
+                .map_or(0, |told| 64 + 32 * told.addresses().len())
+            + size_of::<Self>()
+    }
+}
+
+impl Block {
+    /// The block of `before` if it is written as this one; otherwise another, with what it kept if it would answer
+    /// alike.
+    pub(super) fn put_in_force(
+        plan: &plan::Block,
+        config: &Config,
+        octets: usize,
+        before: Option<&Serving>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Arc<Self>, Unusable> {
+        let before = before.filter(|before| before.config.asks_like(config));
+        let same = before.and_then(|before| before.blocks.iter().find(|block| is_same(block.plan(), plan)));
+        if let Some(block) = same.filter(|_| !reads_files(plan)) {
+            return Ok(Arc::clone(block));
+        }
+        let store = plan.cache.as_ref().map(|rules| {
+            let alike = before.and_then(|before| before.blocks.iter().find(|block| block.answers_like(plan)));
+            let kept = alike.and_then(|block| block.store.clone());
+            kept.unwrap_or_else(|| Arc::new(Store::new(rules, octets)))
+        });
+        Ok(Arc::new(Self {
+            plan: plan.clone(),
+            store,
+            chain: Chain::new(plan, metrics)?,
+            metrics: Arc::clone(metrics),
+        }))
+    }
+
+    /// Whether it gives the answers that a plan would, whatever is logged and counted of them.
+    fn answers_like(&self, plan: &plan::Block) -> bool {
+        let told = plan::Block {
+            origin: self.plan.origin.clone(),
+            port: self.plan.port,
+            bind: self.plan.bind.clone(),
+            timeouts: self.plan.timeouts,
+            prometheus: self.plan.prometheus,
+            debug: self.plan.debug,
+            errors: self.plan.errors.clone(),
+            log: self.plan.log.clone(),
+            dns64: self.plan.dns64.clone(),
+            loadbalance: self.plan.loadbalance.clone(),
+            detects_loop: self.plan.detects_loop,
+            ..plan.clone()
+        };
+        is_same(&self.plan, &told)
+    }
+
+    /// What was written.
+    #[must_use]
+    pub const fn plan(&self) -> &plan::Block {
+        &self.plan
+    }
+
+    /// What is kept for a question; nothing where it does not go by the cache.
+    #[must_use]
+    pub fn cached(&self, key: &Key, now: Timestamp) -> Found<Known> {
+        self.cache().map_or(Found::Miss, |mut cache| cache.get(key, now))
+    }
+
+    /// What a question that is asked more than once, or again, goes by; nothing where it does not go by the cache.
+    #[must_use]
+    pub fn key(&self, query: &Query) -> Option<Key> {
+        let rules = self.plan.cache.as_ref()?;
+        let name = &query.question.name;
+        let covers = rules.zones.is_empty() || rules.zones.iter().any(|zone| zone.holds(name));
+        covers.then(|| Key::of(query)).flatten()
+    }
+
+    /// Questions under way, where equal ones are asked once.
+    pub(super) fn flights(&self) -> Option<&Arc<Flights<Result<Arc<Known>, Failed>>>> {
+        self.store.as_ref().map(|store| &store.flights)
+    }
+
+    /// Keeps an answer, if it may be.
+    pub(super) fn keep(&self, key: &Key, known: Known) -> Arc<Known> {
+        let known = Arc::new(known);
+        if let (Some(kept), Some(mut cache)) = (known.kept, self.cache()) {
+            let before = evictions(&cache);
+            cache.insert(key, Arc::clone(&known), kept, known.answer.get().arrived());
+            self.metrics.cache_evictions.increment(evictions(&cache) - before);
+        }
+        known
+    }
+
+    /// Whether an answer may take the place of a stale one.
+    #[must_use]
+    pub fn refreshes(&self, known: &Known) -> bool {
+        let rules = self.plan.cache.as_ref();
+        rules.is_some_and(|rules| {
+            Verdict::of(rules, &known.answer.get().message(), known.maker).refreshes(rules)
+        })
+    }
+
+    /// Notes that nothing better came.
+    pub(super) fn refresh_failed(&self, key: &Key, now: Timestamp) {
+        if let Some(mut cache) = self.cache() {
+            cache.refresh_failed(key, now);
+        }
+    }
+
+    /// Answers and octets that are kept.
+    #[must_use]
+    pub fn cache_figures(&self) -> (usize, usize) {
+        self.cache().map_or((0, 0), |cache| (cache.len(), cache.weight()))
+    }
+
+    fn cache(&self) -> Option<MutexGuard<'_, Cache<Known>>> {
+        let store = self.store.as_ref()?;
+        Some(store.cache.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Store {
+    fn new(rules: &plan::CacheRules, octets: usize) -> Self {
+        Self {
+            cache: Mutex::new(Cache::new(rules, octets)),
+            flights: Arc::default(),
+        }
+    }
+}
+
+/// Whether two blocks say the same, wherever in their files: a line that is added above moves all below it.
+fn is_same(one: &plan::Block, other: &plan::Block) -> bool {
+    without_places(one) == without_places(other)
+}
+
+fn without_places(block: &plan::Block) -> plan::Block {
+    let mut block = block.clone();
+    block.origin.clear();
+    block
+        .forward
+        .iter_mut()
+        .for_each(|forward| forward.origin.clear());
+    block
+        .template
+        .iter_mut()
+        .for_each(|template| template.origin.clear());
+    block
+}
+
+/// Whether what it does depends on files, or names, besides what is written: they are looked at again.
+fn reads_files(plan: &plan::Block) -> bool {
+    let mut upstreams = plan.forward.iter().flat_map(|forward| &forward.to);
+    upstreams.any(|upstream| match upstream.host {
+        plan::UpstreamHost::Address(_) => false,
+        plan::UpstreamHost::ResolvConf(_) | plan::UpstreamHost::Name(..) => true,
+    })
+}
+
+fn evictions(cache: &Cache<Known>) -> u64 {
+    Class::ALL.map(|class| cache.evictions(class)).iter().sum()
+}

@@ -1,0 +1,89 @@
+//! Who is outside: resolvers to which the names of the cluster are nobody's business.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::plan::{Block, UpstreamHost, Zone};
+
+/// What is inside, besides private networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inside {
+    /// Services of the cluster.
+    services: BTreeSet<IpAddr>,
+}
+
+impl Inside {
+    /// As the kubelet tells it: `*_SERVICE_HOST` of the environment.
+    #[must_use]
+    pub(super) fn of_environment() -> Self {
+        let hosts = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            name.ends_with("_SERVICE_HOST").then_some(())?;
+            value.into_string().ok()?.parse().ok()
+        });
+        Self {
+            services: hosts.collect(),
+        }
+    }
+
+    /// Whether a block asks somebody outside: the host's own resolvers, a name, or an address of the internet that
+    /// is no service of the cluster.
+    pub(super) fn is_left_by(&self, block: &Block) -> bool {
+        let mut upstreams = block.forward.iter().flat_map(|forward| &forward.to);
+        upstreams.any(|upstream| match &upstream.host {
+            UpstreamHost::ResolvConf(_) | UpstreamHost::Name(..) => true,
+            UpstreamHost::Address(address) => {
+                !is_private(address.ip()) && !self.services.contains(&address.ip())
+            }
+        })
+    }
+}
+
+/// Networks that are nobody's on the internet: private (RFC 1918, RFC 4193), shared (RFC 6598), of a link, loopback,
+/// and those of documentation, which are in nobody's cluster either.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || address.is_documentation()
+                || first == 100 && (64..128).contains(&second)
+        }
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
+    }
+}
+
+/// The zones below `above` that are kept inside, out of those that the blocks and the cluster have.
+pub(super) fn kept<'a>(
+    above: &'a Zone,
+    zones: impl Iterator<Item = &'a Zone> + 'a,
+) -> impl Iterator<Item = &'a Zone> + 'a {
+    zones.filter(move |zone| *zone != above && above.holds(zone.apex()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_inside() {
+        for (address, inside) in [
+            ("10.96.0.10", true),
+            ("172.20.0.10", true),
+            ("192.168.0.1", true),
+            ("169.254.169.253", true),
+            ("100.64.0.10", true),
+            ("127.0.0.53", true),
+            ("fd00::10", true),
+            ("8.8.8.8", false),
+            ("100.128.0.1", false),
+            ("2001:4860:4860::8888", false),
+        ] {
+            assert_eq!(is_private(address.parse().unwrap()), inside, "{address}");
+        }
+    }
+}
