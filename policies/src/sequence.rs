@@ -12,20 +12,23 @@ use crate::compile::{NamedSet, SetContent, Use};
 use crate::index::{Index, LivePod};
 use crate::model::{NamespaceSelector, Selector};
 use crate::records::{Records, Told};
-use crate::rules::{Member, MembersChanged, SetId};
+use crate::rules::{Member, SetId};
 
 mod live;
 mod watch;
 mod by_name;
 mod order;
+mod suspects;
 mod aside;
+mod answered;
 
 pub(crate) use aside::Aside;
 pub(crate) use order::Batches;
 
 use by_name::ByName;
 use live::{Contributor, LiveSet};
-use order::{Change, Effect};
+use order::{Change, Former};
+use suspects::Suspects;
 use watch::Watch;
 
 /// Whose rules name a set.
@@ -47,8 +50,11 @@ pub(crate) struct Sets {
     of_dns: BTreeSet<SetId>,
     of_records: ByName,
     touched: BTreeSet<SetId>,
-    /// How rules that were just replaced named sets: a backend goes by them until it has the new ones.
-    former: BTreeMap<SetId, Vec<Use>>,
+    /// Those of them that answers are about which came since.
+    answered: BTreeSet<SetId>,
+    /// How rules that were just replaced named sets, and those of pods that are gone: a backend goes by them until it has
+    /// the new ones.
+    former: BTreeMap<SetId, (Former, Vec<Use>)>,
     /// How often a set was asked for a pod.
     pub(crate) asked: usize,
 }
@@ -91,7 +97,9 @@ impl Sets {
         if let (Some(before), Some(set)) = (before, self.live.get_mut(&id)) {
             set.users.remove(user);
             self.touched.insert(id);
-            self.former.entry(id).or_default().push(before.clone());
+            let (of, uses) = self.former.entry(id).or_insert((Former::Replaced, Vec::new()));
+            *of = Former::Replaced;
+            uses.push(before.clone());
         }
         let Some(after) = after else { return };
         if !self.live.contains_key(&id) {
@@ -99,6 +107,16 @@ impl Sets {
         }
         if let Some(set) = self.live.get_mut(&id) {
             set.users.insert(user.clone(), after.clone());
+        }
+    }
+
+    /// The rules of somebody who is gone named a set.
+    pub(crate) fn drop_use(&mut self, user: &User, id: SetId, before: &Use) {
+        if let Some(set) = self.live.get_mut(&id) {
+            set.users.remove(user);
+            self.touched.insert(id);
+            let (_, uses) = self.former.entry(id).or_insert((Former::Gone, Vec::new()));
+            uses.push(before.clone());
         }
     }
 
@@ -179,21 +197,21 @@ impl Sets {
         !self.of_services.is_empty()
     }
 
-    /// Records came, changed or went; returns whether any set is about them. Those of one answer have one name, which
+    /// Records came, changed or went; returns the sets that are about them. Those of one answer have one name, which
     /// is compared once.
-    pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> bool {
-        let mut is_wanted = false;
+    pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> BTreeSet<SetId> {
+        let mut concerned = BTreeSet::new();
         for told in changed.chunk_by(|one, other| (&one.pod, &one.name) == (&other.pod, &other.name)) {
             let Told { pod, name, .. } = &told[0];
             for id in self.of_records.about(pod, name) {
                 if let Some(set) = self.live.get_mut(&id) {
                     set.touch(told.iter().map(|told| Member::Address(told.address)));
                     self.touched.insert(id);
-                    is_wanted = true;
+                    concerned.insert(id);
                 }
             }
         }
-        is_wanted
+        concerned
     }
 
     /// Of a pod more is known that is over; returns whether a set is to be told.
@@ -242,8 +260,8 @@ impl Sets {
         let of_node = batches.first.node_rules.as_ref().map(|_| User::Node);
         let mut replaced: BTreeSet<User> = of_pods.chain(of_node).collect();
         let former = std::mem::take(&mut self.former);
-        let mut changes = Vec::new();
-        let mut suspects = BTreeSet::new();
+        let mut changed_sets = Vec::new();
+        self.answered.clear();
         for id in std::mem::take(&mut self.touched) {
             let Some(set) = self.live.get_mut(&id) else {
                 continue;
@@ -267,16 +285,22 @@ impl Sets {
                 batches.first.members_changed.push(changed.members);
                 continue;
             }
-            suspects.extend(set.suspects(&changed));
-            let former = former.get(&id).map_or(&[][..], Vec::as_slice);
-            changes.push(Change {
-                effect: Effect::of(set.users.values().chain(former)),
-                users: set.users.keys().cloned().collect(),
-                had_others: !former.is_empty(),
-                members: changed.members,
-            });
+            changed_sets.push(changed);
         }
-        let aside = order::into_batches(changes, &mut replaced, passing, batches);
+        let mut suspects = Suspects::default();
+        let mut changes = Vec::new();
+        for changed in changed_sets {
+            let Some(set) = self.live.get(&changed.members.set) else {
+                continue;
+            };
+            suspects.note(set, &changed);
+            let (of, former) = former
+                .get(&changed.members.set)
+                .map_or((Former::Nobody, &[][..]), |(of, uses)| (*of, uses.as_slice()));
+            changes.push(Change::new(&set.users, former, of, changed.members, passing));
+        }
+        let aside = order::into_batches(changes, &mut replaced, batches);
+        let mut suspects = suspects.all();
         suspects.extend(batches.first.reevaluate.drain(..));
         batches.first.reevaluate = suspects.into_iter().filter(|(pod, _)| is_old(pod)).collect();
         let live = aside.iter().filter_map(|id| self.live.get(id));
@@ -382,12 +406,4 @@ fn contribute_services(set: &mut LiveSet, index: &Index) {
 
 const fn everywhere() -> NamespaceSelector {
     NamespaceSelector::Matching(Selector::everything())
-}
-
-/// What happened to a set, with what of it opens and closes.
-#[derive(Debug)]
-struct Changed {
-    members: MembersChanged,
-    /// Whether a member came that was not there; one that only lives longer is not counted.
-    has_new: bool,
 }

@@ -216,3 +216,31 @@ fn a_pod_that_comes_to_another_node_or_leaves_it_writes_no_rules() {
     let batch = situation.delete(EntityKey::Pod(elsewhere.key));
     assert_eq!(batch.rules_replaced, []);
 }
+
+/// What its rules name changes with it, and its rules go; those of others stay as they are.
+#[test]
+fn a_pod_that_leaves_this_node_writes_no_rules_of_others() {
+    let policy = admin_policy("p", 1, "team=a").egress(vec![
+        pass(pods("app=web")),
+        deny(pods("tier=shop")),
+        allow(pods("app=web")),
+    ]);
+    let gone = pod("default/other", "team=a,app=web,tier=shop", &["10.0.0.2"]);
+    let mut web = pod("default/web", "app=web,tier=shop", &["10.0.0.3"]);
+    let start = || {
+        let client = pod("default/client", "team=a", &["10.0.0.1"]);
+        let pods = [client, gone.clone(), web.clone()].map(Entity::Pod);
+        Situation::new(pods.into_iter().chain([Entity::Policy(policy.clone())]))
+    };
+    let (mut alone, mut with_a_label) = (start(), start());
+    let batch = alone.delete(EntityKey::Pod(gone.key.clone()));
+    assert_eq!(batch.pods_removed, [gone.key.clone()]);
+    assert_eq!((batch.rules_replaced, batch.members_changed.len()), (vec![], 2));
+    web.labels = labels("app=other,tier=shop");
+    with_a_label.tell(Event::Apply(Entity::Pod(web)));
+    let batch = with_a_label.delete(EntityKey::Pod(gone.key));
+    assert!(
+        !batch.rules_replaced.is_empty(),
+        "a label beside it changes aside"
+    );
+}

@@ -31,6 +31,14 @@ impl Directions {
         !self.egress && !self.ingress
     }
 
+    /// Those that are one of these or of the others.
+    pub(crate) const fn and(self, others: Self) -> Self {
+        Self {
+            egress: self.egress || others.egress,
+            ingress: self.ingress || others.ingress,
+        }
+    }
+
     /// All of them.
     pub(crate) fn iter(self) -> impl Iterator<Item = Direction> {
         Direction::ALL

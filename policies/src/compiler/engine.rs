@@ -13,7 +13,7 @@ use crate::index::{Index, LivePod, is_api_server};
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service};
 use crate::model::{Direction, Enforcement, Exposure, Labels, NamespaceSelector, Policy, PolicyId};
 use crate::records::{Owned, Records};
-use crate::rules::Batch;
+use crate::rules::{Batch, SetId};
 use crate::sequence::{Aside, Batches, Sets, User};
 
 use super::interests::Interests;
@@ -158,8 +158,8 @@ impl Engine {
     }
 
     /// The revision that includes all events so far.
-    pub(super) const fn pending_revision(&self) -> Revision {
-        if self.dirty.is_due {
+    pub(super) fn pending_revision(&self) -> Revision {
+        if self.is_due() {
             self.revision_after_change()
         } else {
             self.last
@@ -188,12 +188,34 @@ impl Engine {
         self.dirty.is_due = true;
     }
 
+    fn is_due(&self) -> bool {
+        self.dirty.is_due || self.sets.has_answered()
+    }
+
+    /// What answers open, ahead of the rest. The last of them has the revision to wait for.
+    pub(super) fn poll_answers(&mut self, busy: &BTreeSet<SetId>, now: Timestamp) -> Option<Batch> {
+        self.expire(now);
+        if !self.sets.has_answered() || self.rest.is_some() {
+            return None;
+        }
+        let after = self.revision_after_change();
+        let members_changed = self.sets.sequence_answers(&self.records, now, busy);
+        if !self.sets.has_answered() {
+            self.last = after;
+        }
+        let is_told = self.last == after || !members_changed.is_empty();
+        is_told.then(|| Batch {
+            members_changed,
+            ..Batch::empty(self.last)
+        })
+    }
+
     pub(super) fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
         self.expire(now);
         if let Some(rest) = self.rest.take() {
             return Some(rest);
         }
-        if !self.dirty.is_due {
+        if !self.is_due() {
             return None;
         }
         let dirty = std::mem::take(&mut self.dirty);
@@ -502,8 +524,7 @@ impl Engine {
     fn drop_rules(&mut self, key: &PodKey, before: &Compiled, batch: &mut Batch) {
         let user = User::Pod(key.clone());
         for (id, used) in before.uses() {
-            self.sets
-                .change_use(&user, id, Some(used), None, &self.index, &self.records);
+            self.sets.drop_use(&user, id, used);
         }
         self.interests.replace(key, &before.rules.addresses, &[]);
         batch.pods_removed.push(key.clone());

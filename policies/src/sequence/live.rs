@@ -8,11 +8,11 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use crate::compile::{NamedSet, SetContent, Use};
-use crate::model::Direction;
 use crate::records::Records;
 use crate::rules::{Lapsed, Member, MembersChanged, SetId};
 
-use super::{Changed, User};
+use super::User;
+use super::suspects::Changed;
 
 /// Who puts members into a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +110,19 @@ impl LiveSet {
     fn tell(&mut self, member: Member, told: Option<Option<Timestamp>>) {
         let standing = self.members.get(&member).copied().unwrap_or_default();
         self.set(member, Standing { told, ..standing });
+    }
+
+    /// Whether something that a backend holds is to go.
+    pub(super) fn takes_out(&self, records: &Records, now: Timestamp) -> bool {
+        let is_held = |standing: &Standing| {
+            standing
+                .told
+                .is_some_and(|told| told.is_none_or(|until| until > now))
+        };
+        self.touched.iter().any(|member| {
+            let standing = self.members.get(member).copied().unwrap_or_default();
+            is_held(&standing) && self.wanted(*member, standing, records).is_none()
+        })
     }
 
     /// Marks members that may have changed.
@@ -233,19 +246,5 @@ impl LiveSet {
                 _,
             ) => (standing.contributors > 0).then_some(None),
         }
-    }
-
-    /// The pods and directions for which something that was allowed may not be any more.
-    pub(super) fn suspects(&self, changed: &Changed) -> Vec<(PodKey, Direction)> {
-        let has_gone = !changed.members.removed.is_empty();
-        let mut suspects = Vec::new();
-        for (user, used) in &self.users {
-            // The node's rules remember nothing of what they allowed.
-            let User::Pod(pod) = user else { continue };
-            let opens = used.opens.iter().filter(|_| has_gone);
-            let closes = used.closes.iter().filter(|_| changed.has_new);
-            suspects.extend(opens.chain(closes).map(|direction| (pod.clone(), direction)));
-        }
-        suspects
     }
 }

@@ -8,7 +8,7 @@
 //! these rules written anew: what was sent to it until now was judged as if it were nobody's, and a moment more of
 //! that, or of half of it, opens nothing of a pod that was there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_shared::net::IpNet;
@@ -53,26 +53,112 @@ impl Effect {
 
 /// How the members of a set change that a backend has.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct Change<'a> {
     pub(super) effect: Effect,
     /// Whose rules name it.
-    pub(super) users: BTreeSet<User>,
-    /// Whether rules named it that are replaced now.
-    pub(super) had_others: bool,
+    pub(super) users: &'a BTreeMap<User, Use>,
+    pub(super) former: Former,
     pub(super) members: MembersChanged,
+    concerned: Concerned,
 }
 
-impl Change {
-    /// Whether rules that name it, or did, are replaced together with it.
+/// Whose rules named a set before that do not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Former {
+    Nobody,
+    /// Of pods that are gone, and their rules with them.
+    Gone,
+    /// Of somebody whose rules are replaced now.
+    Replaced,
+}
+
+/// The addresses that are concerned by a change, but for those that come to the pods or leave them.
+#[derive(Debug)]
+struct Concerned {
+    hosts: BTreeSet<IpAddr>,
+    networks: Vec<IpNet>,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn new(
+        users: &'a BTreeMap<User, Use>,
+        former: &[Use],
+        of: Former,
+        members: MembersChanged,
+        passing: &BTreeSet<IpAddr>,
+    ) -> Self {
+        Self {
+            effect: Effect::of(users.values().chain(former)),
+            users,
+            former: of,
+            concerned: Concerned::by(&members, passing),
+            members,
+        }
+    }
+
+    /// Whether rules that name it, or did, are replaced together with it. The rules of a pod that is gone judge what it
+    /// sends for a moment more: its own address, like any that leaves, may be in some of its sets and not in others.
     fn meets_rules(&self, replaced: &BTreeSet<User>) -> bool {
-        self.had_others || !self.users.is_disjoint(replaced)
+        let by_former = match self.former {
+            Former::Nobody => false,
+            Former::Gone => !self.concerned.is_empty(),
+            Former::Replaced => true,
+        };
+        by_former || replaced.iter().any(|user| self.users.contains_key(user))
     }
 
     /// Whether somebody's packets of one address meet two changed sets.
-    fn meets(&self, other: &Self, passing: &BTreeSet<IpAddr>) -> bool {
+    fn meets(&self, other: &Self) -> bool {
         self.members.set != other.members.set
-            && !self.users.is_disjoint(&other.users)
-            && concerns_one_address(&self.members, &other.members, passing)
+            && self.concerned.meets(&other.concerned)
+            && self.shares_users(other)
+    }
+
+    fn shares_users(&self, other: &Self) -> bool {
+        let (few, many) = match self.users.len() < other.users.len() {
+            true => (self.users, other.users),
+            false => (other.users, self.users),
+        };
+        few.keys().any(|user| many.contains_key(user))
+    }
+}
+
+impl Concerned {
+    fn by(changed: &MembersChanged, passing: &BTreeSet<IpAddr>) -> Self {
+        let (mut hosts, mut networks) = (BTreeSet::new(), Vec::new());
+        let added = changed.added.iter().map(|(member, _)| member);
+        for member in added.chain(&changed.removed) {
+            match member {
+                Member::Address(address) | Member::AddressPort(address, ..) if passing.contains(address) => {}
+                Member::Network(network) if is_host(network) && passing.contains(&network.addr()) => {}
+                Member::Address(address) | Member::AddressPort(address, ..) => {
+                    hosts.insert(*address);
+                }
+                Member::Network(network) => networks.push(*network),
+            }
+        }
+        Self { hosts, networks }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.networks.is_empty()
+    }
+
+    /// Whether some address may be concerned by both.
+    fn meets(&self, other: &Self) -> bool {
+        let is_within = |hosts: &BTreeSet<IpAddr>, networks: &[IpNet]| {
+            networks
+                .iter()
+                .any(|network| hosts.iter().any(|host| network.contains(host)))
+        };
+        let overlaps = |network: &IpNet| {
+            let meets = |other: &IpNet| network.contains(other) || other.contains(network);
+            other.networks.iter().any(meets)
+        };
+        !self.hosts.is_disjoint(&other.hosts)
+            || is_within(&self.hosts, &other.networks)
+            || is_within(&other.hosts, &self.networks)
+            || self.networks.iter().any(overlaps)
     }
 }
 
@@ -83,12 +169,11 @@ impl Change {
 /// is never in neither; one that closes takes before all that and gives behind. So in between an address is in
 /// the sets of both states, and the first rule that holds it is one of either.
 pub(super) fn into_batches(
-    changes: Vec<Change>,
+    changes: Vec<Change<'_>>,
     replaced: &mut BTreeSet<User>,
-    passing: &BTreeSet<IpAddr>,
     batches: &mut Batches,
 ) -> BTreeSet<SetId> {
-    let aside = without_order(&changes, replaced, passing);
+    let aside = without_order(&changes, replaced);
     let (mut taking, mut either, mut giving, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for change in changes {
         let meets_rules = change.meets_rules(replaced);
@@ -138,61 +223,18 @@ type Added = Vec<(Member, Option<Timestamp>)>;
 
 /// Sets for whose change there is no right order, as there are rules or other sets that change with it. That their own
 /// rules are replaced may concern further ones.
-fn without_order(
-    changes: &[Change],
-    replaced: &mut BTreeSet<User>,
-    passing: &BTreeSet<IpAddr>,
-) -> BTreeSet<SetId> {
+fn without_order(changes: &[Change<'_>], replaced: &mut BTreeSet<User>) -> BTreeSet<SetId> {
     let mut aside = BTreeSet::new();
     loop {
         let more = changes.iter().find(|change| {
             change.effect == Effect::Either
                 && !aside.contains(&change.members.set)
-                && (change.meets_rules(replaced) || changes.iter().any(|other| change.meets(other, passing)))
+                && (change.meets_rules(replaced) || changes.iter().any(|other| change.meets(other)))
         });
         let Some(more) = more else { return aside };
         aside.insert(more.members.set);
-        replaced.extend(more.users.iter().cloned());
+        replaced.extend(more.users.keys().cloned());
     }
-}
-
-/// Whether some address may be concerned by both changes.
-fn concerns_one_address(one: &MembersChanged, other: &MembersChanged, passing: &BTreeSet<IpAddr>) -> bool {
-    let (hosts, networks) = concerned(one, passing);
-    let (other_hosts, other_networks) = concerned(other, passing);
-    let is_within = |hosts: &BTreeSet<IpAddr>, networks: &[IpNet]| {
-        networks
-            .iter()
-            .any(|network| hosts.iter().any(|host| network.contains(host)))
-    };
-    let overlaps = |network: &IpNet| {
-        let meets = |other: &IpNet| network.contains(other) || other.contains(network);
-        other_networks.iter().any(meets)
-    };
-    !hosts.is_disjoint(&other_hosts)
-        || is_within(&hosts, &other_networks)
-        || is_within(&other_hosts, &networks)
-        || networks.iter().any(overlaps)
-}
-
-fn concerned(changed: &MembersChanged, passing: &BTreeSet<IpAddr>) -> (BTreeSet<IpAddr>, Vec<IpNet>) {
-    let (mut hosts, mut networks) = (BTreeSet::new(), Vec::new());
-    for member in changed
-        .added
-        .iter()
-        .map(|(member, _)| member)
-        .chain(&changed.removed)
-    {
-        match member {
-            Member::Address(address) | Member::AddressPort(address, ..) if passing.contains(address) => {}
-            Member::Network(network) if is_host(network) && passing.contains(&network.addr()) => {}
-            Member::Address(address) | Member::AddressPort(address, ..) => {
-                hosts.insert(*address);
-            }
-            Member::Network(network) => networks.push(*network),
-        }
-    }
-    (hosts, networks)
 }
 
 fn is_host(network: &IpNet) -> bool {
