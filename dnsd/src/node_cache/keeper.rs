@@ -1,0 +1,228 @@
+//! Looks after interface, rules and Corefile from a thread of its own: programs run there, and no query waits for them.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use metrics::{Counter, counter};
+
+use super::network::{ErrorType, NetworkError, Rules, ensure_interface, remove_interface};
+use super::rules::{Fallback, Situation};
+use super::source::{Source, SourceError};
+use super::{Flags, network};
+
+/// How often template and ConfigMap are looked at.
+const CONFIG_PERIOD: Duration = Duration::from_secs(10);
+
+/// Errors of setting up, as node-cache counts them.
+#[derive(Clone, Debug)]
+pub struct SetupErrors([(ErrorType, Counter); 5]);
+
+impl Default for SetupErrors {
+    fn default() -> Self {
+        Self(ErrorType::ALL.map(|kind| {
+            let counter = counter!("coredns_nodecache_setup_errors_total", "errortype" => kind.label());
+            counter.increment(0);
+            (kind, counter)
+        }))
+    }
+}
+
+impl SetupErrors {
+    fn count(&self, wanted: ErrorType) {
+        let counters = self.0.iter().filter(|(kind, _)| *kind == wanted);
+        counters.for_each(|(_, counter)| counter.increment(1));
+    }
+
+    fn network(&self, error: &NetworkError) {
+        tracing::error!(%error, "the network cannot be set up; it is tried again");
+        self.count(error.kind());
+    }
+
+    fn source(&self, error: &SourceError) {
+        tracing::error!(%error, "the Corefile stays as it is");
+        self.count(ErrorType::ConfigMap);
+    }
+}
+
+/// node-cache before it serves: the Corefile is written, the addresses are there.
+#[derive(Debug)]
+pub struct Prepared {
+    flags: Flags,
+    source: Source,
+    situation: Situation,
+    errors: SetupErrors,
+}
+
+impl Prepared {
+    /// Writes the Corefile and sets up the interface. What fails is counted and tried again later, as node-cache does:
+    /// whether dnsd can serve without it will be seen.
+    #[must_use]
+    pub fn new(flags: &Flags, fallback: Fallback, environment: impl Fn(&str) -> Option<String>) -> Self {
+        let errors = SetupErrors::default();
+        let mut source = Source::new(flags, environment);
+        let _changed: bool = source.refresh(|error| errors.source(&error));
+        if let (false, Some(text)) = (flags.quiet, source.text()) {
+            tracing::info!(corefile = %flags.corefile.display(), "using this Corefile:\n{text}");
+        }
+        let prepared = Self {
+            situation: Situation {
+                local_ips: flags.local_ips.clone(),
+                dns_port: flags.dns_port,
+                health_port: flags.health_port,
+                fallback,
+            },
+            flags: flags.clone(),
+            source,
+            errors,
+        };
+        prepared.interface();
+        prepared
+    }
+
+    /// What the rules depend on.
+    #[must_use]
+    pub const fn situation(&self) -> &Situation {
+        &self.situation
+    }
+
+    /// Sets up the rules, now that somebody answers, and looks after everything until it is told to stop. `reload` is
+    /// called when there is another Corefile and the flags say that it is in force at once.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn keep(self, reload: impl Fn() + Send + 'static) -> std::io::Result<Keeper> {
+        let (orders, inbox) = channel();
+        let thread = std::thread::Builder::new()
+            .name("node-cache".to_owned())
+            .spawn(move || {
+                Work {
+                    prepared: self,
+                    rules: None,
+                }
+                .go(&inbox, reload)
+            })?;
+        Ok(Keeper { orders, thread })
+    }
+
+    fn interface(&self) {
+        if !self.flags.sets_up_interface {
+            return;
+        }
+        let name = &self.flags.interface_name;
+        match ensure_interface(name, &self.flags.local_ips) {
+            Ok(true) => tracing::info!(interface = name, addresses = ?self.flags.local_ips, "added"),
+            Ok(false) => {}
+            Err(error) => self.errors.network(&error),
+        }
+    }
+}
+
+/// Who looks after it.
+#[derive(Debug)]
+pub struct Keeper {
+    orders: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+/// How it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Everything that was set up is removed.
+    TearDown,
+    /// Everything stays: another dnsd has taken over.
+    Leave,
+}
+
+impl Keeper {
+    /// Ends, and removes what was set up, unless the flags say otherwise; returns when that is done.
+    pub fn tear_down(self) {
+        self.end(Order::TearDown);
+    }
+
+    /// Ends, and leaves everything to the next dnsd.
+    pub fn leave(self) {
+        self.end(Order::Leave);
+    }
+
+    fn end(self, order: Order) {
+        let is_heard = self.orders.send(order).is_ok();
+        if self.thread.join().is_err() || !is_heard {
+            tracing::error!("the thread that looks after the network died");
+        }
+    }
+}
+
+struct Work {
+    prepared: Prepared,
+    rules: Option<Rules>,
+}
+
+impl Work {
+    fn go(mut self, inbox: &Receiver<Order>, reload: impl Fn()) {
+        let interval = self.prepared.flags.sync_interval;
+        let (mut until_sync, mut until_config) = (Duration::ZERO, CONFIG_PERIOD);
+        loop {
+            let wait = until_sync.min(until_config);
+            match inbox.recv_timeout(wait) {
+                Ok(Order::TearDown) => return self.tear_down(),
+                Ok(Order::Leave) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            (until_sync, until_config) = (until_sync - wait, until_config - wait);
+            if until_sync.is_zero() {
+                self.sync();
+                until_sync = interval;
+            }
+            if until_config.is_zero() {
+                self.config(&reload);
+                until_config = CONFIG_PERIOD;
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        self.prepared.interface();
+        if !self.prepared.flags.sets_up_rules {
+            return;
+        }
+        match self.ensure_rules() {
+            Ok(0) => {}
+            Ok(tables) => tracing::info!(tables, "rules were added"),
+            Err(error) => self.prepared.errors.network(&error),
+        }
+    }
+
+    fn ensure_rules(&mut self) -> Result<usize, NetworkError> {
+        match &mut self.rules {
+            Some(rules) => rules.ensure(),
+            none => none.insert(Rules::new(self.prepared.situation.clone())?).ensure(),
+        }
+    }
+
+    fn config(&mut self, reload: impl Fn()) {
+        let errors = &self.prepared.errors;
+        if self.prepared.source.refresh(|error| errors.source(&error)) {
+            tracing::info!(corefile = %self.prepared.flags.corefile.display(), "the Corefile was written anew");
+            if self.prepared.flags.reloads_at_once {
+                reload();
+            }
+        }
+    }
+
+    fn tear_down(self) {
+        let flags = &self.prepared.flags;
+        if flags.skips_teardown {
+            return;
+        }
+        tracing::info!("tearing down");
+        let removed = self.rules.as_ref().map_or(Ok(()), network::Rules::remove);
+        removed.unwrap_or_else(|error| self.prepared.errors.network(&error));
+        if flags.sets_up_interface {
+            match remove_interface(&flags.interface_name) {
+                Ok(_was_there) => {}
+                Err(error) => self.prepared.errors.network(&error),
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The kernel's part: the interface that holds the local addresses, the rules, and the sign of life.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+
+use egret_kernel::Family;
+use egret_kernel::ipset::{Entry, Error as SetError, IpSets, Kind, Member, Reason, SetSpec};
+use egret_kernel::iptables::{Error as RulesError, Flavour, IpTables};
+use egret_kernel::links::{Links, Made};
+use egret_kernel::netlink::Error as LinkError;
+
+use super::rules::{Fallback, Situation, TABLES, alive_set, changes};
+
+/// What node-cache calls what went wrong (`coredns_nodecache_setup_errors_total`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorType {
+    /// A rule cannot be listed or written.
+    Iptables,
+    /// Somebody holds the lock of the tables.
+    IptablesLock,
+    /// The interface cannot be made or given its addresses.
+    InterfaceAdd,
+    /// The interface cannot be looked at.
+    InterfaceCheck,
+    /// The template or a ConfigMap cannot be taken.
+    ConfigMap,
+}
+
+impl ErrorType {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Iptables,
+        Self::IptablesLock,
+        Self::InterfaceAdd,
+        Self::InterfaceCheck,
+        Self::ConfigMap,
+    ];
+
+    /// The label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::IptablesLock => "iptables_lock",
+            Self::InterfaceAdd => "interface_add",
+            Self::InterfaceCheck => "interface_check",
+            Self::ConfigMap => "configmap",
+        }
+    }
+}
+
+/// Something of the network cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The interface.
+    #[error("interface {name}: {source}")]
+    Interface {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: LinkError,
+    },
+    /// An address of it.
+    #[error("interface {name} cannot have {address}: {source}")]
+    Address {
+        /// Its name.
+        name: String,
+        /// The address.
+        address: IpAddr,
+        /// Why.
+        source: LinkError,
+    },
+    /// The kernel's routing cannot be asked.
+    #[error("the kernel's interfaces cannot be looked at: {0}")]
+    Links(#[source] LinkError),
+    /// The rules.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The set of addresses that are answered on.
+    #[error("{0}")]
+    Set(#[from] SetError),
+}
+
+impl NetworkError {
+    /// Where it is counted.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorType {
+        match self {
+            Self::Interface { .. } | Self::Address { .. } => ErrorType::InterfaceAdd,
+            Self::Links(_) => ErrorType::InterfaceCheck,
+            Self::Rules(RulesError::Locked { .. }) => ErrorType::IptablesLock,
+            Self::Rules(_) | Self::Set(_) => ErrorType::Iptables,
+        }
+    }
+}
+
+/// Makes the interface and its addresses be there; says whether something was missing.
+///
+/// # Errors
+/// With the interface, or the address.
+pub fn ensure_interface(name: &str, addresses: &[IpAddr]) -> Result<bool, NetworkError> {
+    let mut links = Links::open().map_err(NetworkError::Links)?;
+    let failed = |source| NetworkError::Interface {
+        name: name.to_owned(),
+        source,
+    };
+    let (interface, made) = links.ensure_local(name).map_err(failed)?;
+    if !interface.is_up {
+        links.bring_up(interface.index).map_err(failed)?;
+    }
+    let mut missed = made == Made::Now;
+    for address in addresses {
+        let failed = |source| NetworkError::Address {
+            name: name.to_owned(),
+            address: *address,
+            source,
+        };
+        missed |= links.ensure_address(interface.index, *address).map_err(failed)?;
+    }
+    Ok(missed)
+}
+
+/// Removes the interface; says whether it was there.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn remove_interface(name: &str) -> Result<bool, NetworkError> {
+    let mut links = Links::open().map_err(NetworkError::Links)?;
+    links.remove(name).map_err(|source| NetworkError::Interface {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// The rules of dnsd in the tables of the host.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    flavour: Flavour,
+    situation: Situation,
+}
+
+impl Rules {
+    /// These, in the flavour that Kubernetes uses on this host.
+    ///
+    /// # Errors
+    /// When no iptables can be run.
+    pub fn new(situation: Situation) -> Result<Self, NetworkError> {
+        let detected = Flavour::detect(|chain| chain.starts_with("EGRET-"))?;
+        tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables");
+        Ok(Self {
+            flavour: detected.flavour,
+            situation,
+        })
+    }
+
+    /// Makes the rules be there, each once and in its place; says how many tables had to be changed.
+    ///
+    /// # Errors
+    /// When a table cannot be listed or changed; the tables before are as they should be.
+    pub fn ensure(&self) -> Result<usize, NetworkError> {
+        self.create_sets()?;
+        let mut changed = 0;
+        for family in self.families() {
+            let (wanted, superseded) = (self.situation.wanted(family), self.situation.superseded(family));
+            let tables = IpTables::new(self.flavour, family);
+            for table in TABLES {
+                if let Some(batch) = changes(&tables.save(table)?, &wanted, &superseded, table) {
+                    tables.restore(&batch.render())?;
+                    changed += 1;
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Removes all of them, and the sets.
+    ///
+    /// # Errors
+    /// The first one; what can be removed is removed.
+    pub fn remove(&self) -> Result<(), NetworkError> {
+        let mut first = None;
+        for family in self.families() {
+            // What was untracked is tracked first: who asks meanwhile is translated.
+            let tables = TABLES.into_iter().rev();
+            let mut outcomes: Vec<_> = tables.map(|table| self.remove_from(family, table)).collect();
+            outcomes.push(self.destroy_set(family));
+            first = first.or(outcomes.into_iter().find_map(Result::err));
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    fn remove_from(&self, family: Family, table: egret_kernel::iptables::Table) -> Result<(), NetworkError> {
+        let tables = IpTables::new(self.flavour, family);
+        let mut ours = self.situation.wanted(family);
+        ours.extend(self.situation.superseded(family));
+        match changes(&tables.save(table)?, &[], &ours, table) {
+            Some(batch) => Ok(tables.restore(&batch.render())?),
+            None => Ok(()),
+        }
+    }
+
+    fn create_sets(&self) -> Result<(), NetworkError> {
+        let mut sets = IpSets::open()?;
+        for family in self.families() {
+            let spec = SetSpec {
+                timeout: Some(ALIVE_SECONDS.get()),
+                hashsize: 64,
+                maxelem: 1024,
+                ..SetSpec::new(alive_set(family).as_str(), Kind::HashIp, family)
+            };
+            match sets.create(&spec) {
+                Err(error) if error.reason() != Some(Reason::Exists) => return Err(error.into()),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy_set(&self, family: Family) -> Result<(), NetworkError> {
+        match IpSets::open()?.destroy(alive_set(family).as_str()) {
+            Err(error) if error.reason() != Some(Reason::NoSuchSet) => Err(error.into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn families(&self) -> impl Iterator<Item = Family> + use<'_> {
+        let has = |family: &Family| {
+            self.situation
+                .local_ips
+                .iter()
+                .any(|address| Family::of(*address) == *family)
+        };
+        Family::BOTH.into_iter().filter(has)
+    }
+}
+
+/// How long a sign of life counts: the shortest that a set can tell.
+const ALIVE_SECONDS: NonZeroU32 = NonZeroU32::MIN;
+
+/// Says in the kernel that dnsd answers; belongs into the thread that does, so that a thread that hangs says nothing.
+#[derive(Debug)]
+pub struct Life {
+    sets: IpSets,
+    local_ips: Vec<IpAddr>,
+}
+
+impl Life {
+    /// The sign for these addresses; none where nothing depends on it.
+    ///
+    /// # Errors
+    /// When the kernel has no sets.
+    pub fn of(situation: &Situation) -> Result<Option<Self>, NetworkError> {
+        match situation.fallback {
+            Fallback::None => Ok(None),
+            Fallback::ClusterDns { .. } => Ok(Some(Self {
+                sets: IpSets::open()?,
+                local_ips: situation.local_ips.clone(),
+            })),
+        }
+    }
+
+    /// One sign, which counts for a second; takes two microseconds for each address.
+    ///
+    /// # Errors
+    /// When a set is not there, or the kernel refuses.
+    pub fn sign(&mut self) -> Result<(), NetworkError> {
+        for address in &self.local_ips {
+            let entry = Entry::living(Member::Address(*address), ALIVE_SECONDS);
+            self.sets
+                .add(alive_set(Family::of(*address)).as_str(), &[entry])?;
+        }
+        Ok(())
+    }
+
+    /// Takes the sign back at once.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn end(&mut self) -> Result<(), NetworkError> {
+        for address in &self.local_ips {
+            let entry = Entry::lasting(Member::Address(*address));
+            self.sets
+                .delete(alive_set(Family::of(*address)).as_str(), &[entry])?;
+        }
+        Ok(())
+    }
+}

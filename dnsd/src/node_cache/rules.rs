@@ -1,0 +1,603 @@
+//! The rules of node-local-dns, and where they stand: what is sent to a local address is kept out of conntrack, and
+//! therefore from kube-proxy's translation, and is let in.
+//!
+//! Two things differ from node-cache. What it untracks for ever is untracked here as long as dnsd is alive (see
+//! [`Fallback`]). And its rules for the filter table go to the head of their chain, in front of what decides about
+//! the pods; here they stand behind the jumps of Egret's enforcer, so that policy judges DNS as everything else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+
+use egret_kernel::iptables::{
+    Batch, Hook, Match, Place, Protocol, Rule, SetName, Side, Sides, Table, TableListing, Target,
+};
+use egret_kernel::{Family, Transport};
+use egret_shared::net::IpNet;
+
+const SKIP: &str = "NodeLocal DNS Cache: skip conntrack";
+const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
+const INSTEAD: &str = "egret dnsd: not alive, ask the cluster DNS";
+
+/// What pods get while no dnsd is alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// Nothing: names must be enforced.
+    None,
+    /// The cluster DNS. What is not untracked is translated: an address of a Service by kube-proxy, any other one to
+    /// one of these servers.
+    ClusterDns {
+        /// Servers that are pods or hosts. The address of a Service would not be translated once more.
+        servers: Vec<SocketAddr>,
+    },
+}
+
+/// What the rules depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Situation {
+    /// The addresses that are answered on.
+    pub local_ips: Vec<IpAddr>,
+    /// The port.
+    pub dns_port: u16,
+    /// Where probes ask.
+    pub health_port: u16,
+    /// What if dnsd is not alive.
+    pub fallback: Fallback,
+}
+
+/// A rule and its chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The table.
+    pub table: Table,
+    /// The chain.
+    pub hook: Hook,
+    /// The rule.
+    pub rule: Rule,
+}
+
+/// The tables that have rules of ours, in the order in which they are written: what must be let in is let in before
+/// it is kept out of conntrack.
+pub const TABLES: [Table; 3] = [Table::Filter, Table::Nat, Table::Raw];
+
+/// The set whose members are the addresses on which dnsd answers now. They live for a second, so that nobody has to
+/// remove them.
+#[must_use]
+pub fn alive_set(family: Family) -> SetName {
+    let number = match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    };
+    SetName::new(format!("egret-dnsd-alive-{number}")).expect("it is a short word")
+}
+
+impl Situation {
+    /// The rules of a family.
+    #[must_use]
+    pub fn wanted(&self, family: Family) -> Vec<Wanted> {
+        let local = self
+            .local_ips
+            .iter()
+            .filter(|address| Family::of(**address) == family);
+        local.flat_map(|address| self.of(*address)).collect()
+    }
+
+    /// What stands instead where another fallback was configured, or node-cache ran.
+    #[must_use]
+    pub fn superseded(&self, family: Family) -> Vec<Wanted> {
+        let fallback = match &self.fallback {
+            Fallback::None => Fallback::ClusterDns { servers: Vec::new() },
+            Fallback::ClusterDns { .. } => Fallback::None,
+        };
+        let wanted = self.wanted(family);
+        let other = Self {
+            fallback,
+            ..self.clone()
+        };
+        let mut superseded = other.wanted(family);
+        superseded.retain(|rule| !wanted.contains(rule));
+        superseded
+    }
+
+    fn of(&self, local: IpAddr) -> Vec<Wanted> {
+        let site = Site {
+            situation: self,
+            local,
+        };
+        let mut rules = site.untracked();
+        rules.extend(site.let_in());
+        rules.extend(site.translated());
+        rules
+    }
+}
+
+/// One local address.
+struct Site<'a> {
+    situation: &'a Situation,
+    local: IpAddr,
+}
+
+const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+
+impl Site<'_> {
+    fn untracked(&self) -> Vec<Wanted> {
+        let (dns, health) = (self.situation.dns_port, self.situation.health_port);
+        let to_dns = |hook| BOTH.map(|transport| self.untrack(hook, Side::Destination, transport, dns));
+        let from_dns = BOTH.map(|transport| self.untrack(Hook::Output, Side::Source, transport, dns));
+        let probes = [Side::Destination, Side::Source].map(|side| {
+            raw(
+                Hook::Output,
+                self.rule(Target::NoTrack, side, Transport::Tcp, health, None),
+            )
+        });
+        let rules = [to_dns(Hook::Prerouting), from_dns, to_dns(Hook::Output), probes];
+        rules.into_iter().flatten().collect()
+    }
+
+    /// What comes to dnsd while it is alive, and what it answers.
+    fn untrack(&self, hook: Hook, side: Side, transport: Transport, port: u16) -> Wanted {
+        let alive = match self.situation.fallback {
+            Fallback::None => None,
+            Fallback::ClusterDns { .. } => Some(self.alive(side)),
+        };
+        raw(hook, self.rule(Target::NoTrack, side, transport, port, alive))
+    }
+
+    fn let_in(&self) -> Vec<Wanted> {
+        let port = self.situation.dns_port;
+        [(Hook::Input, Side::Destination), (Hook::Output, Side::Source)]
+            .into_iter()
+            .flat_map(|(hook, side)| BOTH.map(|transport| (hook, side, transport)))
+            .map(|(hook, side, transport)| Wanted {
+                table: Table::Filter,
+                hook,
+                rule: self.between(Target::Accept, side, transport, port).comment(ALLOW),
+            })
+            .collect()
+    }
+
+    /// To the servers of the fallback, each with an equal share: the first of three takes a third, the next half of the rest.
+    fn translated(&self) -> Vec<Wanted> {
+        let Fallback::ClusterDns { servers } = &self.situation.fallback else {
+            return Vec::new();
+        };
+        let family = Family::of(self.local);
+        let servers: Vec<_> = servers
+            .iter()
+            .filter(|server| Family::of(server.ip()) == family)
+            .collect();
+        let hooks = [Hook::Prerouting, Hook::Output];
+        let places = hooks
+            .into_iter()
+            .flat_map(|hook| BOTH.map(|transport| (hook, transport)));
+        let each = places.flat_map(|place| {
+            servers
+                .iter()
+                .zip((1..=servers.len()).rev())
+                .map(move |it| (place, it))
+        });
+        each.map(|((hook, transport), (server, left))| self.translate(hook, transport, **server, left))
+            .collect()
+    }
+
+    fn translate(&self, hook: Hook, transport: Transport, server: SocketAddr, left: usize) -> Wanted {
+        let rule = self
+            .between(
+                Target::Dnat(server),
+                Side::Destination,
+                transport,
+                self.situation.dns_port,
+            )
+            .unless(self.alive(Side::Destination));
+        let left = u32::try_from(left).expect("there are fewer servers than addresses");
+        let rule = match NonZeroU32::new(left).filter(|left| left.get() > 1) {
+            Some(left) => rule.one_of(left),
+            None => rule,
+        };
+        Wanted {
+            table: Table::Nat,
+            hook,
+            rule: rule.comment(INSTEAD),
+        }
+    }
+
+    fn alive(&self, side: Side) -> Match {
+        Match::Set(alive_set(Family::of(self.local)), Sides::One(side))
+    }
+
+    fn rule(
+        &self,
+        target: Target,
+        side: Side,
+        transport: Transport,
+        port: u16,
+        alive: Option<Match>,
+    ) -> Rule {
+        let rule = self.between(target, side, transport, port);
+        let rule = match alive {
+            Some(alive) => rule.when(alive),
+            None => rule,
+        };
+        rule.comment(SKIP)
+    }
+
+    /// To or from the local address and port.
+    fn between(&self, target: Target, side: Side, transport: Transport, port: u16) -> Rule {
+        let net = IpNet::from(self.local);
+        let (rule, protocol) = match side {
+            Side::Source => (
+                Rule::to(target).source(net),
+                Protocol::from_ports(transport, port..=port),
+            ),
+            Side::Destination => (
+                Rule::to(target).destination(net),
+                Protocol::to_ports(transport, port..=port),
+            ),
+        };
+        rule.protocol(protocol)
+    }
+}
+
+fn raw(hook: Hook, rule: Rule) -> Wanted {
+    Wanted {
+        table: Table::Raw,
+        hook,
+        rule,
+    }
+}
+
+/// Where the rules of a table stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// At the head.
+    First,
+    /// Behind the jumps to chains of Egret; at the head where there are none.
+    BehindPolicy,
+    /// Behind everything: kube-proxy translates the addresses of Services before.
+    Last,
+}
+
+const fn standing(table: Table) -> Standing {
+    match table {
+        Table::Filter => Standing::BehindPolicy,
+        Table::Nat => Standing::Last,
+        Table::Raw | Table::Mangle => Standing::First,
+    }
+}
+
+/// What makes a table have the rules that are wanted, each once and in its place, and none that were superseded; in
+/// one transaction, so that there is no moment without them. Nothing where all is as it should be.
+#[must_use]
+pub fn changes(
+    listing: &TableListing,
+    wanted: &[Wanted],
+    superseded: &[Wanted],
+    table: Table,
+) -> Option<Batch> {
+    let mut batch = Batch::new(table);
+    for hook in hooks(table) {
+        let of_chain = |rules: &[Wanted]| -> Vec<Rule> {
+            let here = rules
+                .iter()
+                .filter(|rule| (rule.table, rule.hook) == (table, *hook));
+            here.map(|rule| rule.rule.clone()).collect()
+        };
+        let present: Vec<&str> = listing
+            .chain(hook.name())
+            .map_or_else(Vec::new, |chain| chain.texts().collect());
+        Chain {
+            table,
+            hook: *hook,
+            present: &present,
+            wanted: &of_chain(wanted),
+            superseded: &of_chain(superseded),
+        }
+        .change(&mut batch);
+    }
+    (!batch.is_empty()).then_some(batch)
+}
+
+fn hooks(table: Table) -> &'static [Hook] {
+    match table {
+        Table::Filter => &[Hook::Input, Hook::Output],
+        Table::Nat | Table::Raw => &[Hook::Prerouting, Hook::Output],
+        Table::Mangle => &[],
+    }
+}
+
+struct Chain<'a> {
+    table: Table,
+    hook: Hook,
+    present: &'a [&'a str],
+    wanted: &'a [Rule],
+    superseded: &'a [Rule],
+}
+
+impl Chain<'_> {
+    fn change(&self, batch: &mut Batch) {
+        let wanted: Vec<String> = self.wanted.iter().map(Rule::to_string).collect();
+        let superseded: Vec<String> = self.superseded.iter().map(Rule::to_string).collect();
+        if self.is_right(&wanted, &superseded) {
+            return;
+        }
+        let is_ours =
+            |text: &&&str| is_left_over(text) || wanted.iter().chain(&superseded).any(|ours| ours == **text);
+        for text in self.present.iter().filter(is_ours) {
+            batch.delete(self.hook, text);
+        }
+        let left: Vec<&str> = self
+            .present
+            .iter()
+            .filter(|text| !is_ours(text))
+            .copied()
+            .collect();
+        let place = Place::from(self.hook);
+        for (number, rule) in (self.first_free(&left)..).zip(self.wanted) {
+            batch.insert_at(place.clone(), number, rule);
+        }
+    }
+
+    fn is_right(&self, wanted: &[String], superseded: &[String]) -> bool {
+        let count = |text: &String| self.present.iter().filter(|present| *present == text).count();
+        let at = |text: &String| self.present.iter().position(|present| present == text);
+        let policy = last_policy(self.present);
+        let stands = |text: &String| match standing(self.table) {
+            Standing::BehindPolicy => at(text) >= policy.map(|policy| policy + 1),
+            Standing::First | Standing::Last => true,
+        };
+        let is_odd = |present: &&str| is_left_over(present) && !wanted.iter().any(|text| text == present);
+        wanted.iter().all(|text| count(text) == 1 && stands(text))
+            && superseded.iter().all(|text| count(text) == 0)
+            && !self.present.iter().any(is_odd)
+    }
+
+    /// The number, from 1, of the first of our rules among those of others.
+    fn first_free(&self, others: &[&str]) -> usize {
+        1 + match standing(self.table) {
+            Standing::First => 0,
+            Standing::BehindPolicy => last_policy(others).map_or(0, |policy| policy + 1),
+            Standing::Last => others.len(),
+        }
+    }
+}
+
+/// Translates to a server of some fallback, perhaps of another day.
+fn is_left_over(text: &str) -> bool {
+    text.contains(INSTEAD)
+}
+
+/// Where the last jump to a chain of Egret stands.
+fn last_policy(rules: &[&str]) -> Option<usize> {
+    rules
+        .iter()
+        .rposition(|text| text.contains("-j EGRET-") || text.contains("-g EGRET-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn situation(local: &[&str], fallback: Fallback) -> Situation {
+        Situation {
+            local_ips: local.iter().map(|text| text.parse().unwrap()).collect(),
+            dns_port: 53,
+            health_port: 8080,
+            fallback,
+        }
+    }
+
+    fn texts(rules: &[Wanted]) -> Vec<String> {
+        let text = |wanted: &Wanted| format!("{} {} {}", wanted.table, wanted.hook.name(), wanted.rule);
+        rules.iter().map(text).collect()
+    }
+
+    fn listing(table: Table, hook: Hook, rules: &[&str]) -> TableListing {
+        let rules: Vec<String> = rules
+            .iter()
+            .map(|rule| format!("-A {} {rule}", hook.name()))
+            .collect();
+        let text = format!(
+            "*{table}\n:{} ACCEPT\n{}\nCOMMIT\n",
+            hook.name(),
+            rules.join("\n")
+        );
+        egret_kernel::iptables::parse(&text).remove(0)
+    }
+
+    #[test]
+    fn without_a_fallback_they_are_the_twelve_of_node_cache() {
+        let skip = "-m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK";
+        let allow = "-m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT";
+        let (to, from) = ("-d 169.254.20.10/32", "-s 169.254.20.10/32");
+        let wanted = situation(&["169.254.20.10"], Fallback::None).wanted(Family::V4);
+        assert_eq!(
+            texts(&wanted),
+            [
+                format!("raw PREROUTING {to} -p tcp -m tcp --dport 53 {skip}"),
+                format!("raw PREROUTING {to} -p udp -m udp --dport 53 {skip}"),
+                format!("raw OUTPUT {from} -p tcp -m tcp --sport 53 {skip}"),
+                format!("raw OUTPUT {from} -p udp -m udp --sport 53 {skip}"),
+                format!("raw OUTPUT {to} -p tcp -m tcp --dport 53 {skip}"),
+                format!("raw OUTPUT {to} -p udp -m udp --dport 53 {skip}"),
+                format!("raw OUTPUT {to} -p tcp -m tcp --dport 8080 {skip}"),
+                format!("raw OUTPUT {from} -p tcp -m tcp --sport 8080 {skip}"),
+                format!("filter INPUT {to} -p tcp -m tcp --dport 53 {allow}"),
+                format!("filter INPUT {to} -p udp -m udp --dport 53 {allow}"),
+                format!("filter OUTPUT {from} -p tcp -m tcp --sport 53 {allow}"),
+                format!("filter OUTPUT {from} -p udp -m udp --sport 53 {allow}"),
+            ]
+        );
+    }
+
+    #[test]
+    fn each_family_has_its_own_addresses() {
+        let both = situation(&["169.254.20.10", "fd00::a", "10.96.0.10"], Fallback::None);
+        assert_eq!(
+            (both.wanted(Family::V4).len(), both.wanted(Family::V6).len()),
+            (24, 12)
+        );
+    }
+
+    #[test]
+    fn with_a_fallback_only_what_is_alive_is_untracked_and_the_rest_is_shared_among_the_servers() {
+        let servers = ["10.0.0.1:53", "10.0.0.2:53", "[fd00::1]:53", "10.0.0.3:53"];
+        let servers = servers.map(|text| text.parse().unwrap()).to_vec();
+        let wanted =
+            texts(&situation(&["169.254.20.10"], Fallback::ClusterDns { servers }).wanted(Family::V4));
+        let dns = wanted
+            .iter()
+            .filter(|text| text.starts_with("raw") && text.contains("port 53"));
+        assert!(
+            dns.clone()
+                .all(|text| text.contains("--match-set egret-dnsd-alive-4 ")),
+            "{wanted:#?}"
+        );
+        assert_eq!(dns.count(), 6);
+        let shares: Vec<&String> = wanted
+            .iter()
+            .filter(|text| text.starts_with("nat PREROUTING") && text.contains("-p udp"))
+            .collect();
+        assert_eq!(shares.len(), 3);
+        for (text, parts) in shares.iter().zip([
+            [
+                "! --match-set egret-dnsd-alive-4 dst",
+                "--probability 0.33333333349",
+                "--to-destination 10.0.0.1:53",
+            ],
+            [
+                "! --match-set egret-dnsd-alive-4 dst",
+                "--probability 0.50000000000",
+                "--to-destination 10.0.0.2:53",
+            ],
+            [
+                "! --match-set egret-dnsd-alive-4 dst",
+                "-p udp",
+                "--to-destination 10.0.0.3:53",
+            ],
+        ]) {
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+        assert!(
+            !shares[2].contains("statistic"),
+            "the last takes what is left: {}",
+            shares[2]
+        );
+    }
+
+    /// Whether policy's jump or these rules came first, or node-cache left its own at the head.
+    #[test]
+    fn what_is_let_in_stands_behind_policy_whoever_came_first() {
+        let situation = situation(&["10.0.0.1"], Fallback::None);
+        let wanted = situation.wanted(Family::V4);
+        let ours: Vec<String> = wanted
+            .iter()
+            .filter(|rule| (rule.table, rule.hook) == (Table::Filter, Hook::Input))
+            .map(|rule| rule.rule.to_string())
+            .collect();
+        let [tcp, udp] = [ours[0].as_str(), ours[1].as_str()];
+        let (policy, foreign) = ("-m comment --comment x -j EGRET-INPUT", "-j KUBE-FIREWALL");
+        let batch = |rules: &[&str]| {
+            let listing = listing(Table::Filter, Hook::Input, rules);
+            let only_input: Vec<Wanted> = wanted
+                .iter()
+                .filter(|rule| rule.hook == Hook::Input)
+                .cloned()
+                .collect();
+            changes(&listing, &only_input, &[], Table::Filter).map(|batch| batch.render())
+        };
+        for right in [
+            &[policy, tcp, udp, foreign][..],
+            &[policy, foreign, tcp, udp],
+            &[tcp, udp, foreign],
+            &[foreign, udp, tcp],
+        ] {
+            assert_eq!(batch(right), None, "{right:?}");
+        }
+        for (wrong, deleted, first) in [
+            (&[tcp, udp, policy, foreign][..], 2, 2),
+            (&[foreign, tcp, policy, udp], 2, 3),
+            (&[policy, tcp, foreign], 1, 2),
+            (&[policy, tcp, udp, tcp], 3, 2),
+            (&[foreign], 0, 1),
+            (&[], 0, 1),
+        ] {
+            let text = batch(wrong).unwrap();
+            assert_eq!(text.matches("-D INPUT").count(), deleted, "{wrong:?}: {text}");
+            assert!(
+                text.contains(&format!("-I INPUT {first} {tcp}\n-I INPUT {} {udp}\n", first + 1)),
+                "{wrong:?}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn servers_of_another_day_are_replaced() {
+        let some = |server: &str| {
+            situation(
+                &["10.0.0.1"],
+                Fallback::ClusterDns {
+                    servers: vec![server.parse().unwrap()],
+                },
+            )
+        };
+        let of_hook = |situation: &Situation| -> Vec<Wanted> {
+            let all = situation.wanted(Family::V4).into_iter();
+            all.filter(|rule| (rule.table, rule.hook) == (Table::Nat, Hook::Prerouting))
+                .collect()
+        };
+        let old: Vec<String> = of_hook(&some("10.0.0.8:53"))
+            .iter()
+            .map(|rule| rule.rule.to_string())
+            .collect();
+        let present: Vec<&str> = ["-j KUBE-SERVICES"]
+            .into_iter()
+            .chain(old.iter().map(String::as_str))
+            .collect();
+        let listing = listing(Table::Nat, Hook::Prerouting, &present);
+        let text = |wanted: &[Wanted]| changes(&listing, wanted, &[], Table::Nat).map(|batch| batch.render());
+        let changed = text(&of_hook(&some("10.0.0.9:53"))).unwrap();
+        assert_eq!(changed.matches("-D PREROUTING").count(), 2, "{changed}");
+        assert!(
+            changed.contains("-I PREROUTING 2 ") && changed.contains("-I PREROUTING 3 "),
+            "{changed}"
+        );
+        assert_eq!(text(&of_hook(&some("10.0.0.8:53"))), None);
+        assert_eq!(text(&[]).unwrap().matches("-D PREROUTING").count(), 2);
+    }
+
+    #[test]
+    fn rules_of_another_fallback_are_replaced_in_the_same_transaction() {
+        let servers = vec!["10.0.0.9:53".parse().unwrap()];
+        let (none, some) = (
+            situation(&["10.0.0.1"], Fallback::None),
+            situation(&["10.0.0.1"], Fallback::ClusterDns { servers }),
+        );
+        let old = none.wanted(Family::V4);
+        let old: Vec<String> = old
+            .iter()
+            .filter(|rule| (rule.table, rule.hook) == (Table::Raw, Hook::Prerouting))
+            .map(|rule| rule.rule.to_string())
+            .collect();
+        let old: Vec<&str> = old.iter().map(String::as_str).collect();
+        let listing = listing(Table::Raw, Hook::Prerouting, &old);
+        let text = changes(
+            &listing,
+            &some.wanted(Family::V4),
+            &some.superseded(Family::V4),
+            Table::Raw,
+        )
+        .unwrap()
+        .render();
+        assert_eq!(text.matches("-D PREROUTING").count(), 2, "{text}");
+        assert_eq!(text.matches("-I PREROUTING").count(), 2, "{text}");
+        let probes = some
+            .wanted(Family::V4)
+            .into_iter()
+            .filter(|rule| rule.rule.to_string().contains("8080"));
+        assert!(
+            probes
+                .into_iter()
+                .all(|rule| !some.superseded(Family::V4).contains(&rule)),
+            "probes are untracked either way"
+        );
+    }
+}
