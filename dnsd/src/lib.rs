@@ -27,6 +27,7 @@ pub mod hold;
 pub mod release;
 pub mod link;
 pub mod node_cache;
+pub mod handover;
 pub mod tally;
 pub mod files;
 pub mod metrics;

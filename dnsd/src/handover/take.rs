@@ -1,0 +1,102 @@
+//! The successor's side. It waits: nothing else is to be done before it has the sockets.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::Name;
+use super::wire::{HandoverError, Word, due, receive, send};
+
+/// What a predecessor gave: its sockets, while it still answers.
+#[derive(Debug)]
+pub struct Taken {
+    connection: Socket,
+    sockets: BTreeMap<Name, OwnedFd>,
+}
+
+/// The predecessor reads no more: the successor's turn.
+#[derive(Debug)]
+pub struct Granted {
+    connection: Socket,
+}
+
+/// Asks whoever listens at `path` for its sockets; nothing where nobody does. The other one is waited for by
+/// `patience` at each step.
+///
+/// # Errors
+/// When somebody listens and gives nothing that can be used.
+pub fn take(path: &Path, patience: Duration) -> Result<Option<Taken>, HandoverError> {
+    let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    connection.set_read_timeout(Some(patience))?;
+    connection.set_write_timeout(Some(patience))?;
+    match connection.connect(&SockAddr::unix(path)?) {
+        Ok(()) => {}
+        // No file, or one that a dnsd left which was killed.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let program = format!("dnsd {}", env!("CARGO_PKG_VERSION"));
+    send(connection.as_fd(), &Word::Hello { program }, &[])?;
+    let (word, given) = receive(connection.as_fd())?;
+    let names = due(word, "its sockets", |word| match word {
+        Word::Sockets { names } => Ok(names),
+        other => Err(other),
+    })?;
+    if names.len() != given.len() {
+        return Err(HandoverError::Count {
+            given: given.len(),
+            named: names.len(),
+        });
+    }
+    Ok(Some(Taken {
+        connection,
+        sockets: names.into_iter().zip(given).collect(),
+    }))
+}
+
+impl Taken {
+    /// The socket of this name, if there is one; it is the caller's then.
+    pub fn socket(&mut self, name: Name) -> Option<OwnedFd> {
+        self.sockets.remove(&name)
+    }
+
+    /// What nobody has taken.
+    pub fn left(&self) -> impl Iterator<Item = &Name> {
+        self.sockets.keys()
+    }
+
+    /// Tells the predecessor to read no more, and waits until it does not.
+    ///
+    /// # Errors
+    /// When it is gone, or says something else. It reads on then, unless it is gone.
+    pub fn stop_predecessor(self) -> Result<Granted, HandoverError> {
+        send(self.connection.as_fd(), &Word::Stop, &[])?;
+        let (word, _none) = receive(self.connection.as_fd())?;
+        due(word, "that it stopped", |word| match word {
+            Word::Stopped => Ok(Granted {
+                connection: self.connection,
+            }),
+            other => Err(other),
+        })
+    }
+}
+
+impl Granted {
+    /// Tells the predecessor that it may go. One that is gone need not be told.
+    pub fn serving(self) {
+        if let Err(error) = send(self.connection.as_fd(), &Word::Serving, &[]) {
+            tracing::debug!(%error, "the predecessor is gone already");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! How the two speak: a line of JSON each, the sockets beside one of them.
+
+#![allow(unsafe_code, reason = "a descriptor that came in belongs to nobody yet")]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use serde::{Deserialize, Serialize};
+
+use super::Name;
+
+/// Descriptors in one message: what the kernel takes (`SCM_MAX_FD`).
+pub(super) const MOST_SOCKETS: usize = 253;
+
+/// Octets of a message; the names of as many sockets are far below.
+const LARGEST: usize = 64 << 10;
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "lowercase")]
+pub(super) enum Word {
+    /// The successor is there.
+    Hello {
+        /// Program and version, for logs.
+        program: String,
+    },
+    /// What the sockets are for that come with it, in their order.
+    Sockets {
+        /// One for each.
+        names: Vec<Name>,
+    },
+    /// Read no more.
+    Stop,
+    /// Nothing is read any more.
+    Stopped,
+    /// The successor reads.
+    Serving,
+}
+
+/// Why a handover failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The connection.
+    #[error("the connection to the other dnsd: {0}")]
+    Connection(#[from] io::Error),
+    /// The other one says what nobody understands: it may be of another version.
+    #[error("the other dnsd says {0:?}")]
+    Said(String),
+    /// Something was said out of turn.
+    #[error("the other dnsd says {said} where {wanted} is due")]
+    Turn {
+        /// What.
+        said: String,
+        /// What should have been.
+        wanted: &'static str,
+    },
+    /// Names and sockets do not fit.
+    #[error("the other dnsd gives {given} sockets and names {named}")]
+    Count {
+        /// How many came.
+        given: usize,
+        /// How many were named.
+        named: usize,
+    },
+    /// More sockets than one message takes.
+    #[error("{0} sockets cannot be handed over; {MOST_SOCKETS} can")]
+    TooMany(usize),
+}
+
+/// Sends a word, and sockets beside it. The kernel takes all of a message or nothing (`SOCK_SEQPACKET`).
+pub(super) fn send(socket: BorrowedFd<'_>, word: &Word, sockets: &[RawFd]) -> io::Result<()> {
+    let octets = serde_json::to_vec(word)?;
+    let beside = [ControlMessage::ScmRights(sockets)];
+    let beside = if sockets.is_empty() { &[][..] } else { &beside[..] };
+    sendmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&octets)],
+        beside,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    Ok(())
+}
+
+/// Receives a word, and the sockets beside it; they are closed if nobody takes them.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), HandoverError> {
+    let mut octets = vec![0; LARGEST];
+    let mut room = nix::cmsg_space!([RawFd; MOST_SOCKETS]);
+    let (length, sockets) = {
+        let mut slices = [IoSliceMut::new(&mut octets)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, Some(&mut room), flags)
+            .map_err(io::Error::from)?;
+        let sockets = message
+            .cmsgs()
+            .map_err(io::Error::from)?
+            .flat_map(owned)
+            .collect();
+        (message.bytes, sockets)
+    };
+    if length == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    let text = || String::from_utf8_lossy(&octets[..length.min(200)]).into_owned();
+    let word = serde_json::from_slice(&octets[..length]).map_err(|_unknown| HandoverError::Said(text()))?;
+    Ok((word, sockets))
+}
+
+fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
+    match beside {
+        ControlMessageOwned::ScmRights(descriptors) => descriptors
+            .into_iter()
+            // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
+            .map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) })
+            .collect(),
+        _other => Vec::new(),
+    }
+}
+
+/// The word that was due, or what came instead.
+pub(super) fn due<T>(
+    word: Word,
+    wanted: &'static str,
+    take: impl FnOnce(Word) -> Result<T, Word>,
+) -> Result<T, HandoverError> {
+    take(word).map_err(|said| HandoverError::Turn {
+        said: format!("{said:?}"),
+        wanted,
+    })
+}

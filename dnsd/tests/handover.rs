@@ -1,0 +1,166 @@
+//! One dnsd gives another its sockets; what waits in them is not lost, whoever dies in between.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use egret_dnsd::handover::{Event, Name, Offer, Purpose, take};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_datagram_that_waits_is_read_by_the_successor() {
+    let place = Place::new("waits");
+    let (socket, name) = socket();
+    let mut events = place.offer();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let successor = {
+        let path = place.path();
+        std::thread::spawn(move || {
+            let mut taken = take(&path, PATIENCE).unwrap().unwrap();
+            let inherited = UdpSocket::from(taken.socket(name).unwrap());
+            assert_eq!(taken.left().count(), 0);
+            let granted = taken.stop_predecessor().unwrap();
+            let mut buffer = [0; 16];
+            inherited.set_read_timeout(Some(PATIENCE)).unwrap();
+            let (length, _from) = inherited.recv_from(&mut buffer).unwrap();
+            granted.serving();
+            buffer[..length].to_vec()
+        })
+    };
+    answer_sockets(&mut events, &socket, name);
+    client.send_to(b"unread", name.address).unwrap();
+    let Some(Event::Pause(stopped)) = events.blocking_recv() else {
+        panic!("the successor stops its predecessor");
+    };
+    drop(socket);
+    stopped.send(()).unwrap();
+    assert_eq!(successor.join().unwrap(), b"unread");
+    assert!(matches!(events.blocking_recv(), Some(Event::Leave)));
+    assert!(
+        events.blocking_recv().is_none(),
+        "nobody else takes over from who has gone"
+    );
+}
+
+#[test]
+fn a_successor_that_dies_before_it_serves_changes_nothing() {
+    let place = Place::new("dies");
+    let (socket, name) = socket();
+    let mut events = place.offer();
+    for pauses in [false, true] {
+        let path = place.path();
+        let successor = std::thread::spawn(move || {
+            let taken = take(&path, PATIENCE).unwrap().unwrap();
+            if pauses {
+                drop(taken.stop_predecessor().unwrap());
+            }
+        });
+        answer_sockets(&mut events, &socket, name);
+        if pauses {
+            let Some(Event::Pause(stopped)) = events.blocking_recv() else {
+                panic!("the successor stops its predecessor");
+            };
+            stopped.send(()).unwrap();
+            assert!(matches!(events.blocking_recv(), Some(Event::Resume)));
+        }
+        successor.join().unwrap();
+    }
+    let last = std::thread::spawn({
+        let path = place.path();
+        move || take(&path, PATIENCE).unwrap().is_some()
+    });
+    answer_sockets(&mut events, &socket, name);
+    assert!(last.join().unwrap(), "the next one is served");
+}
+
+#[test]
+fn where_nobody_listens_there_is_nothing_to_take() {
+    let place = Place::new("nobody");
+    assert!(take(&place.path(), PATIENCE).unwrap().is_none(), "no file");
+    drop(Offer::at(&place.path()).unwrap());
+    assert!(
+        take(&place.path(), PATIENCE).unwrap().is_none(),
+        "a file that somebody left"
+    );
+    drop(place.offer());
+}
+
+#[test]
+fn who_says_nonsense_is_not_given_anything() {
+    let place = Place::new("nonsense");
+    let (socket, name) = socket();
+    let mut events = place.offer();
+    for words in [
+        &b"hello"[..],
+        b"{\"say\":\"stop\"}",
+        b"{\"say\":\"sockets\",\"names\":[]}",
+        b"\0",
+        b"{}",
+    ] {
+        let connection = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None).unwrap();
+        connection
+            .connect(&socket2::SockAddr::unix(place.path()).unwrap())
+            .unwrap();
+        connection.send(words).unwrap();
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 16];
+        assert_eq!(connection.recv(&mut buffer).unwrap(), 0, "{words:?}");
+    }
+    let last = std::thread::spawn({
+        let path = place.path();
+        move || take(&path, PATIENCE).unwrap().is_some()
+    });
+    answer_sockets(&mut events, &socket, name);
+    assert!(last.join().unwrap());
+}
+
+fn answer_sockets(events: &mut UnboundedReceiver<Event>, socket: &UdpSocket, name: Name) {
+    let Some(Event::Sockets(answer)) = events.blocking_recv() else {
+        panic!("the successor asks for the sockets");
+    };
+    let duplicate = OwnedFd::from(socket.try_clone().unwrap());
+    answer.send(vec![(name, duplicate)]).unwrap();
+}
+
+fn socket() -> (UdpSocket, Name) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address: SocketAddr = socket.local_addr().unwrap();
+    (
+        socket,
+        Name {
+            purpose: Purpose::Udp,
+            address,
+        },
+    )
+}
+
+/// A folder of its own.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("egret-handover-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("handover.sock")
+    }
+
+    fn offer(&self) -> UnboundedReceiver<Event> {
+        let (sender, events) = unbounded_channel();
+        Offer::at(&self.path()).unwrap().serve(sender).unwrap();
+        events
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
