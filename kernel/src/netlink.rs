@@ -18,7 +18,7 @@ use nix::sys::time::TimeVal;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Why an exchange with the kernel did not end with an answer that can be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot open a netlink socket: {0}")]
     Open(#[source] Errno),
@@ -95,6 +95,10 @@ const MESSAGE_DONE: u16 = 3;
 const READ_SIZE: usize = 64 * 1024;
 /// A dump that raced with a change is asked again this often before it is called an error.
 const DUMP_ATTEMPTS: usize = 16;
+/// Requests in one datagram: their refusals, each with the request that it is about, must fit into what the socket may hold.
+const MOST_TOGETHER: usize = 64;
+/// The octets of requests in one datagram, unless one alone has more.
+const MOST_OCTETS: usize = 32 * 1024;
 /// The kernel answers before `send` returns; this only keeps a lost answer from blocking for ever.
 const PATIENCE_SECONDS: i64 = 5;
 
@@ -139,6 +143,70 @@ impl Socket {
     /// Sends a request whose answer is only yes or no.
     pub(crate) fn tell(&mut self, request: &Request) -> Result<(), Error> {
         self.ask(request, |_| Ok(None::<()>)).map(drop)
+    }
+
+    /// Sends requests whose answers are only yes or no, many in a datagram, and says what became of each. The kernel does them in their
+    /// order and goes on behind one that it refuses (`netlink_rcv_skb`), so only the last is to be acknowledged.
+    pub(crate) fn tell_all(&mut self, requests: &[Request]) -> Vec<Result<(), Error>> {
+        let mut outcomes = Vec::with_capacity(requests.len());
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let (together, behind) = rest.split_at(how_many(rest));
+            outcomes.extend(self.tell_together(together));
+            rest = behind;
+        }
+        outcomes
+    }
+
+    fn tell_together(&mut self, requests: &[Request]) -> Vec<Result<(), Error>> {
+        let first = self.sequence.wrapping_add(1);
+        let mut datagram = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            self.sequence = self.sequence.wrapping_add(1);
+            request.put_into(&mut datagram, self.sequence, number + 1 == requests.len());
+        }
+        let Some(asked) = requests.first().map(|request| request.asked) else {
+            return Vec::new();
+        };
+        if let Err(errno) = send(self.file.as_raw_fd(), &datagram, MsgFlags::empty()) {
+            return vec![Err(Error::Send { asked, errno }); requests.len()];
+        }
+        let mut outcomes = vec![Ok(()); requests.len()];
+        loop {
+            match self.verdicts(asked, first, &mut outcomes) {
+                Ok(false) => {}
+                Ok(true) => return outcomes,
+                // Nobody knows what became of those that are not known to be refused.
+                Err(error) => {
+                    let unknown = outcomes
+                        .into_iter()
+                        .map(|outcome| outcome.and(Err(error.clone())));
+                    return unknown.collect();
+                }
+            }
+        }
+    }
+
+    /// Reads one datagram of verdicts; true when that on the last request was among them.
+    fn verdicts(
+        &mut self,
+        asked: &'static str,
+        first: u32,
+        outcomes: &mut [Result<(), Error>],
+    ) -> Result<bool, Error> {
+        let length = self.datagram(asked)?;
+        for message in Messages(&self.buffer[..length]) {
+            let message = message.map_err(|Malformed(reason)| Error::Malformed { asked, reason })?;
+            let number = usize::try_from(message.sequence.wrapping_sub(first)).unwrap_or(usize::MAX - 1);
+            let is_last = number + 1 == outcomes.len();
+            if let Some(outcome) = outcomes.get_mut(number).filter(|_| message.kind == MESSAGE_ERROR) {
+                *outcome = verdict(asked, &message);
+                if is_last {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Sends a request and collects what `read` makes of each part of the answer; `None` leaves a part out.
@@ -284,6 +352,17 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// How many of these go together; at least one.
+fn how_many(requests: &[Request]) -> usize {
+    let mut octets = 0;
+    let fits = |request: &&Request| {
+        octets += request.octets();
+        octets <= MOST_OCTETS
+    };
+    let fitting = requests.iter().take(MOST_TOGETHER).take_while(fits).count();
+    fitting.max(1)
 }
 
 struct Collected<T> {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member, Reason, SetSpec};
+use egret_kernel::ipset::{Change, Entry, IpSets, Kind, Member, Reason, SetSpec};
 use egret_kernel::{Family, Transport};
 use std::num::NonZeroU32;
 
@@ -253,6 +253,59 @@ fn a_refusal_says_which_set_which_member_and_why() {
         }
         // What came before the member that failed is in the set.
         assert_eq!(sets.list_one("eg-a").unwrap().unwrap().entries.len(), 2);
+    });
+}
+
+#[test]
+fn many_sets_are_changed_together_and_one_that_fails_keeps_no_other_from_its_turn() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        let name = |number: u32| format!("eg-{number}");
+        let members = |from: u32, count: u32| {
+            let address = |number: u32| Member::Address(std::net::Ipv4Addr::from(number).into());
+            (from..from + count)
+                .map(address)
+                .map(Entry::lasting)
+                .collect::<Vec<_>>()
+        };
+        const SETS: u32 = 150;
+        for number in (0..SETS).filter(|number| number % 50 != 7) {
+            let maxelem = if number % 50 == 9 { 2 } else { 65536 };
+            let spec = SetSpec::new(name(number), Kind::HashIp, Family::V4);
+            sets.create(&SetSpec { maxelem, ..spec }).unwrap();
+        }
+        // The third has more than go into a message, and the last more than go into a datagram.
+        let count = |number: u32| match number {
+            2 => 250,
+            149 => 3_000,
+            _ => 3,
+        };
+        let change = |number: u32| Change {
+            name: name(number),
+            added: members(1000, count(number)),
+            deleted: members(1000, 1),
+        };
+        let changes: Vec<Change> = (0..SETS).map(change).collect();
+        let outcomes = sets.change_all(&changes);
+        assert_eq!(outcomes.len(), changes.len());
+        for (number, outcome) in (0..SETS).zip(outcomes) {
+            let (reason, word) = match number % 50 {
+                7 => (Reason::NoSuchSet, name(number)),
+                9 => (Reason::Full, "0.0.3.234".to_owned()),
+                _ => {
+                    assert_eq!(outcome.map_err(|error| error.to_string()), Ok(()), "{number}");
+                    let listed = sets.list_one(&name(number)).unwrap().unwrap().entries;
+                    assert_eq!(listed, members(1001, count(number) - 1), "{number}");
+                    continue;
+                }
+            };
+            let error = outcome.expect_err(&word);
+            assert_eq!(error.reason(), Some(reason), "{error}");
+            assert!(error.to_string().contains(&word), "{error} does not say {word}");
+        }
+        assert!(sets.change_all(&[]).is_empty());
+        sets.destroy("eg-0")
+            .expect("the next answer is that to the next question");
     });
 }
 

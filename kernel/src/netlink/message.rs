@@ -157,6 +157,21 @@ impl Request {
         self.bytes.resize(aligned(self.bytes.len()), 0);
     }
 
+    pub(super) fn octets(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends it to others; one that is not acknowledged is answered only where it is refused.
+    pub(super) fn put_into(&self, datagram: &mut Vec<u8>, sequence: u32, is_acknowledged: bool) {
+        let mut bytes = self.numbered(sequence);
+        if !is_acknowledged {
+            let flags = u16::from_ne_bytes([bytes[6], bytes[7]]) & !ACKNOWLEDGE;
+            bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        }
+        bytes.resize(aligned(bytes.len()), 0);
+        datagram.extend(bytes);
+    }
+
     pub(super) fn numbered(&self, sequence: u32) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         let length = u32::try_from(bytes.len()).expect("a request is far below 4 GiB");
