@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_policies::rules::{self, Batch, Direction, Tier};
+use egret_policies::rules::{self, Batch, Direction, MembersChanged, Tier};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -67,6 +67,11 @@ pub trait Backend: Send + fmt::Debug {
         None
     }
 
+    /// A way to hand in what pods were told while another method is at work; without one, that waits.
+    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
+        None
+    }
+
     /// What leads packets past the rules, as it was seen last.
     fn outlook(&self) -> Outlook {
         Outlook::default()
@@ -83,6 +88,15 @@ pub trait Backend: Send + fmt::Debug {
     /// # Errors
     /// With what could not be removed.
     fn remove_everything(&mut self) -> Result<(), BackendError>;
+}
+
+/// Puts members into sets that are there, from any thread.
+pub trait Meanwhile: Send + Sync + fmt::Debug {
+    /// Puts them in. They are of sets that no batch names which is being applied, and rules that name these only allow.
+    ///
+    /// # Errors
+    /// When the kernel refuses. That is wanted nevertheless: the next [`Standing`] says so, and `reconcile` tries again.
+    fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError>;
 }
 
 /// How much was ended.

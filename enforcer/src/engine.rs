@@ -29,6 +29,8 @@ use crate::state::Keeper;
 mod input;
 mod peers;
 mod alert;
+mod flight;
+mod pass;
 mod keeping;
 mod report;
 mod meeting;
@@ -38,6 +40,7 @@ pub use meeting::{End, Judged, Known, Meeting, Meetings};
 pub use report::{Answer, Report, SourceState, What};
 
 use alert::Alert;
+use flight::Hands;
 use peers::Peers;
 
 /// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
@@ -72,7 +75,7 @@ pub struct Setup {
 #[derive(Debug)]
 pub struct Engine {
     compiler: Phase,
-    backend: Box<dyn Backend>,
+    hands: Hands,
     peers: Peers,
     source: SourceState,
     standing: Standing,
@@ -90,6 +93,8 @@ pub struct Engine {
     keeper: Option<Keeper>,
     /// What was asked since the last pass.
     questions: Vec<Question>,
+    /// The same by who tells of denied packets, while the backend is away.
+    meetings: Vec<Meetings>,
 }
 
 /// How far the start has come.
@@ -124,7 +129,7 @@ impl Engine {
                 is_closed: false,
                 patience: None,
             },
-            backend: setup.backend,
+            hands: Hands::Here(setup.backend),
             peers: Peers::default(),
             source: SourceState::default(),
             standing: Standing::default(),
@@ -139,6 +144,7 @@ impl Engine {
             remembered: setup.remembered,
             keeper: setup.keeper,
             questions: Vec::new(),
+            meetings: Vec::new(),
         }
     }
 
@@ -146,23 +152,22 @@ impl Engine {
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Box<dyn Backend> {
         self.read_kernel(clock::now());
         loop {
-            let first = match self.deadline() {
-                None => inputs.recv().await,
-                Some(at) => match tokio::time::timeout(at.since(clock::now()), inputs.recv()).await {
-                    Ok(input) => input,
-                    Err(_elapsed) => {
-                        self.pass(clock::now());
-                        continue;
-                    }
+            let deadline = self.deadline();
+            let flow = tokio::select! {
+                biased;
+                landed = self.hands.landing() => {
+                    self.land(landed, clock::now());
+                    Flow::Go
+                }
+                news = hear(&mut inputs, deadline) => match news {
+                    News::Input(first) => self.take_all(first, &mut inputs, clock::now()),
+                    News::Deadline => Flow::Go,
+                    News::End => Flow::Stop,
                 },
-            };
-            let flow = match first {
-                Some(first) => self.take_all(first, &mut inputs, clock::now()),
-                None => Flow::Stop,
             };
             if flow == Flow::Stop {
                 self.keep_records(clock::now());
-                return self.backend;
+                return self.hands.take().await;
             }
             self.pass(clock::now());
         }
@@ -216,61 +221,9 @@ impl Engine {
             Input::ChangedByOthers(by) => self.alert.raise(by, now),
             Input::SetResync(every) => self.set_resync(every, now),
             Input::Ask(question) => self.questions.push(question),
+            Input::Meet(meetings) if self.hands.backend().is_none() => self.meetings.push(meetings),
             Input::Meet(meetings) => self.meet(meetings),
             Input::Stop => {}
-        }
-    }
-
-    /// Follows up: applies, repairs, tells. Who asks is answered last, so that nobody hears that all is well while
-    /// something that came before the question is not in the kernel.
-    pub fn pass(&mut self, now: Timestamp) {
-        self.follow_up(now);
-        for Question { what, answer } in std::mem::take(&mut self.questions) {
-            // Who asked may have stopped waiting.
-            drop(answer.send(self.answer(what)));
-        }
-    }
-
-    fn follow_up(&mut self, now: Timestamp) {
-        self.begin_when_ready(now);
-        let Phase::Running(compiler) = &mut self.compiler else {
-            return;
-        };
-        compiler.handle_timeout(now);
-        while let Some(batch) = compiler.poll_batch(now) {
-            let touches_rules = !batch.rules_replaced.is_empty()
-                || !batch.pods_removed.is_empty()
-                || batch.node_rules.is_some()
-                || batch.has_policies.is_some();
-            note_owners(&mut self.owners, &mut self.local, &batch);
-            let started = self.metrics.start();
-            self.standing = self.backend.apply(&batch, now);
-            self.metrics.programmed(started, touches_rules);
-            self.retry = self.metrics.repaired(&self.standing, self.retry, now);
-        }
-        // Before anybody hears that it is so.
-        self.keep_records(now);
-        self.look_after(now);
-        self.tell();
-        self.metrics.ended(self.backend.end_forbidden());
-    }
-
-    fn look_after(&mut self, now: Timestamp) {
-        if std::mem::take(&mut self.links_changed) {
-            self.standing = self.backend.links_changed(now);
-            self.retry = self.metrics.repaired(&self.standing, self.retry, now);
-        }
-        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-        if self.alert.is_look_due(now)
-            && let Some(cause) = self.backend.look(now)
-        {
-            self.alert.raise(cause, now);
-        }
-        if due(self.retry.deadline()) || due(self.next_resync) || self.alert.is_due(now) {
-            self.standing = self.backend.reconcile(now);
-            self.alert.compared(&self.standing, now);
-            self.retry = self.metrics.repaired(&self.standing, self.retry, now);
-            self.set_resync(self.resync, now);
         }
     }
 
@@ -281,10 +234,19 @@ impl Engine {
         };
         let changed = compiler.poll_interests();
         self.peers.tell_interests(&changed, || compiler.interests());
+        self.tell_realized();
+    }
+
+    fn tell_realized(&mut self) {
+        let Phase::Running(compiler) = &self.compiler else {
+            return;
+        };
         let revision = compiler.revision();
         let (owners, standing) = (&self.owners, &self.standing);
+        let was_refused = self.hands.was_refused();
         let is_failed = |client: IpAddr| {
-            standing.broken.is_some()
+            was_refused
+                || standing.broken.is_some()
                 || owners
                     .get(&client.to_canonical())
                     .and_then(|pod| standing.pending.get(pod))
@@ -334,7 +296,7 @@ impl Engine {
 
     /// Whether the first batch can be made: everything is known, or what is in force can wait no longer.
     fn is_ready(&mut self, now: Timestamp) -> bool {
-        let is_in_force = self.backend.is_in_force();
+        let is_in_force = self.hands.backend().is_some_and(Backend::is_in_force);
         let may_wait = is_in_force && !self.peers.have_told_again();
         // What the kernel holds is never older than what was kept, so that counts where the kernel holds nothing.
         let is_known = self.source.known_at.is_some() && !is_in_force;
@@ -358,7 +320,9 @@ impl Engine {
         else {
             return;
         };
-        let backend = &mut self.backend;
+        let Some(backend) = self.hands.backend_mut() else {
+            return;
+        };
         match backend.adopt(now).and_then(|()| backend.close_unknown()) {
             Ok(closed) => (*unread, *is_closed) = (None, closed),
             Err(error) => *unread = Some(error.to_string()),
@@ -377,6 +341,7 @@ impl Engine {
         }
     }
 
+    /// When to go on, if nothing happens before. What needs the backend goes on when that is back.
     fn deadline(&self) -> Option<Timestamp> {
         let compiler = match &self.compiler {
             Phase::Running(compiler) => compiler.poll_timeout(),
@@ -388,11 +353,29 @@ impl Engine {
             Phase::Starting { .. } | Phase::Moving => None,
         };
         let keeping = self.keeper.as_ref().and_then(Keeper::deadline);
-        [compiler, self.retry.deadline(), self.next_resync, alert, keeping]
-            .into_iter()
-            .flatten()
-            .min()
+        let of_backend = [self.retry.deadline(), self.next_resync, alert];
+        let of_backend = of_backend.into_iter().filter(|_| self.hands.backend().is_some());
+        of_backend.chain([compiler, keeping]).flatten().min()
     }
+}
+
+/// What the engine hears.
+enum News {
+    Input(Input),
+    Deadline,
+    /// Nobody is left who could tell it anything.
+    End,
+}
+
+async fn hear(inputs: &mut mpsc::Receiver<Input>, deadline: Option<Timestamp>) -> News {
+    let input = match deadline {
+        None => inputs.recv().await,
+        Some(at) => match tokio::time::timeout(at.since(clock::now()), inputs.recv()).await {
+            Ok(input) => input,
+            Err(_elapsed) => return News::Deadline,
+        },
+    };
+    input.map_or(News::End, News::Input)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

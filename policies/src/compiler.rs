@@ -1,6 +1,7 @@
 //! The compiler: events go in, batches come out. Between two batches everything is coalesced; one batch
 //! leads from the state that the last one reached to the state that all events so far call for.
 
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use egret_shared::time::Timestamp;
 
 use crate::model::cluster::{Entity, EntityKey};
 use crate::records::{Record, RecordStats, Remembered, RememberedChange, Walk};
-use crate::rules::Batch;
+use crate::rules::{Batch, SetId};
 
 mod settings;
 mod engine;
@@ -168,6 +169,19 @@ impl Compiler<InSync> {
     /// then nothing changed, but there is a revision that somebody may wait for.
     pub fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
         self.engine.poll_batch(now)
+    }
+
+    /// What answers open, as far as it can be had ahead of the next batch: a batch of new members alone, of sets that are
+    /// there, that only allow, and that are not `busy`. Any order is safe for it, and it may be applied while another batch is
+    /// on its way that names none of its sets. None where there is nothing; what is left is in the next batch.
+    pub fn poll_answers(&mut self, busy: &BTreeSet<SetId>, now: Timestamp) -> Option<Batch> {
+        self.engine.poll_answers(busy, now)
+    }
+
+    /// Whether answers came of which no batch has told yet.
+    #[must_use]
+    pub fn has_answers(&self) -> bool {
+        self.engine.sets.has_answered()
     }
 
     /// The interests that changed since the last call, as of the last batch; one without patterns is over.

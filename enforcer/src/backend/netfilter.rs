@@ -16,7 +16,7 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::outlook::Outlook;
-use super::{Backend, BackendError, Ended, Pending, Standing, VerdictCounters};
+use super::{Backend, BackendError, Ended, Meanwhile, Pending, Standing, VerdictCounters};
 use crate::node::{Locate, Location};
 
 pub mod chains;
@@ -37,6 +37,7 @@ pub mod denials;
 pub mod unknown;
 mod generations;
 mod sets;
+mod meanwhile;
 mod members;
 mod told;
 mod table;
@@ -75,7 +76,7 @@ use place::JumpPlace;
 use refusal::DenyAction;
 use render::{PodMarks, Surroundings};
 use revocation::Revocations;
-use sets::Sets;
+use meanwhile::SharedSets;
 use table::Table;
 use totals::{Counters, Totals};
 use unknown::{Unknown, UnknownPods};
@@ -112,7 +113,7 @@ pub struct Netfilter {
     settings: Settings,
     beside: Beside,
     locate: Box<dyn Locate>,
-    sets: Sets,
+    sets: SharedSets,
     tables: [Table; 2],
     generations: Generations,
     counters: Arc<Counters>,
@@ -183,7 +184,7 @@ impl Netfilter {
     /// # Errors
     /// When one of them is missing.
     pub fn open(settings: Settings, locate: Box<dyn Locate>) -> Result<Self, BackendError> {
-        let sets = Sets::open().map_err(|error| BackendError::new("cannot use ipset", error))?;
+        let sets = SharedSets::open().map_err(|error| BackendError::new("cannot use ipset", error))?;
         let tables = Family::BOTH.map(|family| Table::new(settings.flavour, family));
         let counters = Arc::new(Counters::new([tables[0].programs(), tables[1].programs()]));
         Ok(Self {
@@ -264,11 +265,11 @@ impl Netfilter {
     /// The first batch: everything is wanted at once and compared with what an earlier life left.
     fn begin(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> Standing {
         let mut standing = Standing::default();
-        self.sets.want(&batch.sets_created);
-        self.sets.note(&batch.members_changed);
-        self.sets.note_lapsed(&batch.lapsed);
-        self.sets.make_in_order(wanted::by_use(batch));
-        let shrunk = self.sets.settle(now);
+        self.sets.lock().want(&batch.sets_created);
+        self.sets.lock().note(&batch.members_changed);
+        self.sets.lock().note_lapsed(&batch.lapsed);
+        self.sets.lock().make_in_order(wanted::by_use(batch));
+        let shrunk = self.sets.lock().settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
         self.unknown.has_policies = Some(batch.has_policies.unwrap_or(false));
@@ -303,13 +304,13 @@ impl Netfilter {
     }
 
     fn step(&mut self, batch: &Batch, now: Timestamp) -> Standing {
-        self.sets.want(&batch.sets_created);
-        self.sets.note(&batch.members_changed);
-        self.sets.note_lapsed(&batch.lapsed);
+        self.sets.lock().want(&batch.sets_created);
+        self.sets.lock().note(&batch.members_changed);
+        self.sets.lock().note_lapsed(&batch.lapsed);
         for spec in &batch.sets_created {
-            self.sets.settle_one(spec.id, now);
+            self.sets.lock().settle_one(spec.id, now);
         }
-        self.sets.write_noted(&batch.members_changed, now);
+        self.sets.lock().write_noted(&batch.members_changed, now);
         self.revocations.note(batch, &self.pods);
         let touches_rules = !(batch.rules_replaced.is_empty()
             && batch.node_rules.is_none()
@@ -340,7 +341,7 @@ impl Netfilter {
             self.look_out_for_members(batch);
         }
         if !batch.sets_destroyed.is_empty() {
-            self.sets.unwant(&batch.sets_destroyed);
+            self.sets.lock().unwant(&batch.sets_destroyed);
             self.sweep();
         }
         self.standing(Standing::default())
@@ -443,7 +444,8 @@ impl Netfilter {
     /// After a restart: pods and directions whose rules or members are not those that the open connections were
     /// allowed under.
     fn stale_directions(&self, shrunk: &BTreeSet<SetId>) -> BTreeSet<(PodKey, Direction)> {
-        let sets = self.sets.available();
+        let available = self.sets.lock().available();
+        let sets = &*available;
         let mut stale = BTreeSet::new();
         for (pod, local) in &self.pods {
             let chains = PodChains::of(pod);
@@ -532,14 +534,14 @@ impl Netfilter {
     }
 
     fn sweep(&mut self) {
-        for reason in self.sets.sweep() {
+        for reason in self.sets.lock().sweep() {
             tracing::warn!(reason, "a set that no rule needs stays for now");
         }
     }
 
     fn standing(&self, standing: Standing) -> Standing {
         let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
-        let failed = self.sets.failed();
+        let failed = self.sets.lock().failed().clone();
         for (pod, local) in &self.pods {
             if let Err(reason) = &local.place {
                 pending.insert(pod.clone(), Pending::Unattached(reason.clone()));
@@ -590,6 +592,7 @@ impl Backend for Netfilter {
             self.remove_everything()?;
         }
         self.sets
+            .lock()
             .resync(now)
             .map_err(|error| BackendError::new("cannot list the sets", error))?;
         let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
@@ -607,7 +610,7 @@ impl Backend for Netfilter {
         }
         self.generations.adopt(self.tables[0].chains.programmed());
         let had_state = self.adopt_from_the_other()?
-            || !self.sets.is_empty()
+            || !self.sets.lock().is_empty()
             || self
                 .tables
                 .iter()
@@ -665,7 +668,7 @@ impl Backend for Netfilter {
         }
         let mut standing = Standing::default();
         self.follow_flavour(now);
-        match self.sets.resync(now) {
+        match self.sets.lock().resync(now) {
             Ok(drift) => drift.tell(&mut standing),
             Err(error) => self.broken = Some(error.to_string()),
         }
@@ -676,7 +679,7 @@ impl Backend for Netfilter {
                 return self.standing(standing);
             }
         }
-        let shrunk = self.sets.settle(now);
+        let shrunk = self.sets.lock().settle(now);
         let stale = self.pods.iter().flat_map(|(pod, local)| {
             let named = Direction::ALL
                 .into_iter()
@@ -710,6 +713,10 @@ impl Backend for Netfilter {
         there.first().map(|(pod, _)| (*pod).clone())
     }
 
+    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
+        (!is_off(Switch::RecordsMeanwhile)).then(|| Arc::new(self.sets.clone()) as Arc<dyn Meanwhile>)
+    }
+
     fn outlook(&self) -> Outlook {
         self.lookout.as_ref().map(Lookout::outlook).unwrap_or_default()
     }
@@ -719,7 +726,7 @@ impl Backend for Netfilter {
     }
 
     fn dump(&self) -> String {
-        let mut text = self.sets.dump() + "\n";
+        let mut text = self.sets.lock().dump() + "\n";
         for table in &self.tables {
             text += &table.dump();
         }
@@ -734,7 +741,7 @@ impl Backend for Netfilter {
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
         let removed = cleanup::remove(self.settings.flavour);
-        self.sets.forget();
+        self.sets.lock().forget();
         self.pods.clear();
         self.node_rules = None;
         self.revocations = Revocations::default();

@@ -119,7 +119,8 @@ impl Engine {
 
     /// The pod behind an interface. An address alone says nothing: anybody may write it.
     fn pod_at(&self, end: &End) -> Option<PodKey> {
-        self.backend
+        self.hands
+            .backend()?
             .pod_behind(end.interface.as_deref()?, end.address.to_canonical())
     }
 }

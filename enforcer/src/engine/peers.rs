@@ -140,7 +140,8 @@ impl Peers {
                     failed.push(first.sequence);
                 }
             }
-            if std::mem::take(&mut peer.is_owed) {
+            // Interests come before it.
+            if peer.is_greeted && std::mem::take(&mut peer.is_owed) {
                 let through = peer.through;
                 self.send(id, vec![ToDnsd::Realized { through, failed }]);
             }

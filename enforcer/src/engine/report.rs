@@ -9,7 +9,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 
 use super::{Engine, Phase};
-use crate::backend::Pending;
+use crate::backend::{Backend, Pending};
 use crate::backend::outlook::Outlook;
 
 /// What is asked.
@@ -85,18 +85,18 @@ impl SourceState {
 }
 
 impl Engine {
-    pub(super) fn answer(&self, what: What) -> Answer {
+    pub(super) fn answer(&self, backend: &dyn Backend, what: What) -> Answer {
         match what {
-            What::Report => Answer::Report(Box::new(self.report())),
+            What::Report => Answer::Report(Box::new(self.report(backend))),
             What::Records => Answer::Page(self.records_page()),
-            What::Rules => Answer::Page(self.backend.dump()),
+            What::Rules => Answer::Page(backend.dump()),
         }
     }
 
-    fn report(&self) -> Report {
-        let outlook = self.backend.outlook();
+    fn report(&self, backend: &dyn Backend) -> Report {
+        let outlook = backend.outlook();
         let only_inside = |pod: &&PodKey| !self.standing.pending.contains_key(*pod);
-        let mut reasons = self.reasons();
+        let mut reasons = self.reasons(backend);
         let inside = outlook.pending.iter();
         reasons.extend(inside.map(|(pod, why)| format!("pod {pod} is pending in its own namespace: {why}")));
         Report {
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    fn reasons(&self) -> Vec<String> {
+    fn reasons(&self, backend: &dyn Backend) -> Vec<String> {
         let mut reasons = Vec::new();
         match &self.compiler {
             Phase::Starting {
@@ -135,7 +135,7 @@ impl Engine {
                                 .to_owned(),
                         );
                     }
-                    if self.source.known_at.is_some() && self.backend.is_in_force() {
+                    if self.source.known_at.is_some() && backend.is_in_force() {
                         reasons.push(
                             "rules of an earlier enforcer stay in force until the source can be read"
                                 .to_owned(),
@@ -155,7 +155,7 @@ impl Engine {
             self.standing
                 .broken
                 .iter()
-                .map(|why| format!("the backend {} fails: {why}", self.backend.name())),
+                .map(|why| format!("the backend {} fails: {why}", backend.name())),
         );
         let pending = |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
         reasons.extend(self.standing.pending.iter().map(pending));

@@ -17,6 +17,7 @@ mod stage;
 mod names;
 mod answers;
 mod holding;
+mod overtaking;
 mod identity;
 mod expiry;
 mod restarts;
@@ -87,6 +88,7 @@ macro_rules! with_every_scenario {
             holding: a_stalled_answer_becomes_a_failure_or_silence_where_told_so without StallDeadline;
             holding: what_was_told_while_the_enforcer_was_away_is_realized_soon_after without Resync;
             holding: two_dnsds_hold_each_what_it_told_itself without Hold;
+            overtaking: a_name_is_usable_before_a_long_change_of_other_rules_ends without RecordsMeanwhile;
             identity: a_question_in_anothers_name_teaches_nothing without AttributeByInterface;
             identity: a_question_that_belongs_to_no_pod_is_answered_and_not_recorded without AttributeByInterface;
             identity: a_packet_in_anothers_name_gains_nothing without DispatchByInterface;

@@ -189,7 +189,7 @@ impl Engine {
             let changed = self
                 .records
                 .observe(&pod, &observation.question, &observation.addresses, now);
-            self.refresh_records(&changed);
+            self.sets.answer(&changed);
         }
     }
 
@@ -206,7 +206,7 @@ impl Engine {
     }
 
     pub(super) fn refresh_records(&mut self, changed: &[Told]) {
-        if self.sets.refresh_records(changed) {
+        if !self.sets.refresh_records(changed).is_empty() {
             self.mark();
         }
     }

@@ -41,8 +41,8 @@ impl Netfilter {
                 .iter()
                 .any(|family| named.contains(names::set(id, *family).as_str()))
         };
-        self.sets.want(&batch.sets_created);
-        self.sets.note(&batch.members_changed);
+        self.sets.lock().want(&batch.sets_created);
+        self.sets.lock().note(&batch.members_changed);
         // What the kernel holds of records is kept as it is, and more.
         let specs = batch
             .sets_created
@@ -50,13 +50,13 @@ impl Netfilter {
             .filter(|spec| spec.kind != SetKind::Records);
         let differing: Vec<SetId> = specs
             .map(|spec| spec.id)
-            .filter(|id| is_named(*id) && self.sets.differs(*id))
+            .filter(|id| is_named(*id) && self.sets.lock().differs(*id))
             .collect();
         let is_alone = differing.len() < 2 && {
             self.replace(&batch.rules_replaced);
             differing.is_empty() || self.stale_directions(&BTreeSet::new()).is_empty()
         };
-        self.sets.forget();
+        self.sets.lock().forget();
         self.pods.clear();
         if is_alone {
             return BTreeMap::new();
@@ -84,7 +84,7 @@ impl Netfilter {
     fn unused(&self, id: SetId) -> SetId {
         let candidates =
             (0_u64..).map(|number| SetId::of_content(&format!("in the place of {} {number}", id.digest())));
-        let mut free = candidates.filter(|candidate| !self.sets.is_known(*candidate));
+        let mut free = candidates.filter(|candidate| !self.sets.lock().is_known(*candidate));
         free.next().expect("there are more names than sets")
     }
 }

@@ -8,12 +8,12 @@ use egret_kernel::conntrack::{Detail, Flow};
 use egret_policies::rules::{Action, Direction, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId};
 use egret_shared::net::Transport;
 
-use super::sets::Sets;
+use super::meanwhile::SharedSets;
 
 /// What is known besides the rules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge<'a> {
-    pub(super) sets: &'a Sets,
+    pub(super) sets: &'a SharedSets,
     /// The node's own addresses.
     pub(super) own_node: &'a BTreeSet<IpAddr>,
 }
@@ -40,6 +40,7 @@ impl Judge<'_> {
     fn matches(&self, rule: &Rule, meeting: &Meeting) -> bool {
         let holds = |id: SetId| {
             self.sets
+                .lock()
                 .holds(id, meeting.peer, meeting.transport.zip(meeting.port))
         };
         let peer = || match rule.peer {

@@ -17,7 +17,7 @@ use super::Netfilter;
 use super::flows::Seen;
 use super::names::PodChains;
 use super::render::PodMarks;
-use super::sets::Sets;
+use super::meanwhile::SharedSets;
 
 impl Netfilter {
     /// Carries over what pods that are asked again had opened, where those were the marks before.
@@ -54,7 +54,7 @@ impl Netfilter {
 }
 
 /// Whether there are records that may have expired.
-fn may_stand_between(rules: &PodRules, sets: &Sets) -> bool {
+fn may_stand_between(rules: &PodRules, sets: &SharedSets) -> bool {
     let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
     !is_off(Switch::KeepLapsed) && rules.any(|rule| has_lapsed(rule, sets))
 }
@@ -65,7 +65,7 @@ fn carry_over(
     conntrack: &mut Conntrack,
     flows: &mut [Flow],
     rules: &PodRules,
-    sets: &Sets,
+    sets: &SharedSets,
     old: Mark,
     new: Mark,
 ) -> Result<usize, netlink::Error> {
@@ -73,7 +73,7 @@ fn carry_over(
     let mut carried = 0;
     for flow in flows.iter_mut().filter(is_own) {
         let end = End::of(flow);
-        let was_told = sets_with(&rules.egress).any(|id| sets.was_told(id, end.address));
+        let was_told = sets_with(&rules.egress).any(|id| sets.lock().was_told(id, end.address));
         if was_told && is_allowed(&rules.egress, &end, sets) && conntrack.set_mark(flow, new)? {
             flow.mark = flow.mark & !new.mask().get() | new.value();
             carried += 1;
@@ -109,9 +109,9 @@ impl End {
     }
 }
 
-fn has_lapsed(rule: &Rule, sets: &Sets) -> bool {
+fn has_lapsed(rule: &Rule, sets: &SharedSets) -> bool {
     match &rule.peer {
-        PeerMatch::In(id) => sets.has_lapsed(*id),
+        PeerMatch::In(id) => sets.lock().has_lapsed(*id),
         PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
     }
 }
@@ -125,7 +125,7 @@ fn sets_with(rules: &DirectionRules) -> impl Iterator<Item = SetId> {
 }
 
 /// The rules' verdict, with expired records as if they were live.
-fn is_allowed(rules: &DirectionRules, end: &End, sets: &Sets) -> bool {
+fn is_allowed(rules: &DirectionRules, end: &End, sets: &SharedSets) -> bool {
     for tier in &rules.tiers {
         match tier
             .rules
@@ -145,7 +145,7 @@ fn is_allowed(rules: &DirectionRules, end: &End, sets: &Sets) -> bool {
     true
 }
 
-fn matches(rule: &Rule, end: &End, sets: &Sets) -> bool {
+fn matches(rule: &Rule, end: &End, sets: &SharedSets) -> bool {
     let port = match rule.port {
         PortMatch::Any => true,
         PortMatch::Icmp => end.is_icmp,
@@ -153,7 +153,7 @@ fn matches(rule: &Rule, end: &End, sets: &Sets) -> bool {
             end.transport == Some(transport) && end.port.is_some_and(|port| range.contains(port))
         }
     };
-    let holds = |id: SetId| sets.holds(id, end.address, end.transport.zip(end.port));
+    let holds = |id: SetId| sets.lock().holds(id, end.address, end.transport.zip(end.port));
     port && !rule.except.is_some_and(holds)
         && match &rule.peer {
             PeerMatch::Any => true,

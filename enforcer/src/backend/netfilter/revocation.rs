@@ -156,6 +156,10 @@ impl Netfilter {
     /// Ends what the batches so far forbid. What cannot be done now is done the next time.
     pub(super) fn revoke(&mut self) -> Ended {
         let seen = self.revocations.seen.take();
+        let opened = self.sets.lock().take_meanwhile();
+        if !self.revocations.revoked.is_empty() {
+            self.revocations.moved.sets.extend(opened);
+        }
         if !self.revocations.has_work() || self.broken.is_some() || is_off(Switch::Revoke) {
             return Ended::default();
         }

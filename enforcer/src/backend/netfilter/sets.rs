@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader, SetListing};
@@ -51,11 +52,13 @@ pub(super) struct Sets {
     /// Those of them that nobody wants.
     unwanted: BTreeSet<String>,
     /// Those that rules may refer to: they are there in both families.
-    available: BTreeMap<SetId, SetKind>,
+    available: Arc<BTreeMap<SetId, SetKind>>,
     /// Changes when a set may have gone that was there.
     listings: u64,
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, String>,
+    /// Sets that got members while somebody else was at work.
+    meanwhile: BTreeSet<SetId>,
 }
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
@@ -68,9 +71,10 @@ impl Sets {
             wanted: BTreeMap::new(),
             known: BTreeMap::new(),
             unwanted: BTreeSet::new(),
-            available: BTreeMap::new(),
+            available: Arc::default(),
             listings: 0,
             failed: BTreeMap::new(),
+            meanwhile: BTreeSet::new(),
         })
     }
 
@@ -115,8 +119,8 @@ impl Sets {
     }
 
     /// The sets that rules may refer to: those that are there in both families.
-    pub(super) const fn available(&self) -> &BTreeMap<SetId, SetKind> {
-        &self.available
+    pub(super) fn available(&self) -> Arc<BTreeMap<SetId, SetKind>> {
+        Arc::clone(&self.available)
     }
 
     /// A number that changes when a set may have gone that was there, though it is wanted.
@@ -141,8 +145,8 @@ impl Sets {
                 .all(|family| known(family).is_some_and(|known| known.fits(kind)))
         };
         match kind.filter(|kind| is_there(*kind)) {
-            Some(kind) => drop(self.available.insert(id, kind)),
-            None => drop(self.available.remove(&id)),
+            Some(kind) => drop(Arc::make_mut(&mut self.available).insert(id, kind)),
+            None => drop(Arc::make_mut(&mut self.available).remove(&id)),
         }
     }
 
@@ -259,6 +263,16 @@ impl Sets {
                 member.or_insert(Some(*ended));
             }
         }
+    }
+
+    /// Takes note of sets that got members while somebody else was at work.
+    pub(super) fn note_meanwhile(&mut self, changes: &[MembersChanged]) {
+        self.meanwhile.extend(changes.iter().map(|change| change.set));
+    }
+
+    /// Those since the last call.
+    pub(super) fn take_meanwhile(&mut self) -> BTreeSet<SetId> {
+        std::mem::take(&mut self.meanwhile)
     }
 
     /// Writes changes that were noted to the sets that are there.
@@ -429,7 +443,7 @@ impl Sets {
         for id in destroyed {
             self.wanted.remove(id);
             self.failed.remove(id);
-            self.available.remove(id);
+            Arc::make_mut(&mut self.available).remove(id);
             let there = both(*id).into_iter().filter(|name| self.known.contains_key(name));
             self.unwanted.extend(there);
         }
@@ -455,7 +469,7 @@ impl Sets {
     pub(super) fn forget(&mut self) {
         self.wanted.clear();
         self.failed.clear();
-        self.available.clear();
+        self.available = Arc::default();
         self.find_unwanted();
     }
 

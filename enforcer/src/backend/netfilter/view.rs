@@ -35,7 +35,7 @@ impl Netfilter {
     /// The same, if sets changed that the pods' own namespaces may hold.
     pub(super) fn look_out_for_members(&mut self, batch: &Batch) {
         let changed = batch.members_changed.iter().map(|change| change.set);
-        let changed: BTreeSet<SetId> = changed.filter(|set| self.sets.has_content(*set)).collect();
+        let changed: BTreeSet<SetId> = changed.filter(|set| self.sets.lock().has_content(*set)).collect();
         // Most often only records changed, and somebody waits for them.
         if changed.is_empty() {
             return;
@@ -72,7 +72,7 @@ impl Netfilter {
             .flat_map(|firewall| firewall.sets().collect::<Vec<_>>())
             .collect::<BTreeSet<SetId>>()
             .into_iter()
-            .filter_map(|set| Some((set, self.sets.content(set)?)))
+            .filter_map(|set| Some((set, self.sets.lock().content(set)?)))
             .collect();
         let watched = self
             .pods

@@ -94,6 +94,7 @@ impl Netfilter {
     fn sets_changed(&mut self, now: Timestamp) -> Option<String> {
         let odd = self
             .sets
+            .lock()
             .oddities(now)
             .unwrap_or_else(|error| vec![error.to_string()]);
         let is_news = !odd.is_empty() && odd != self.vigil.odd_sets;

@@ -26,7 +26,8 @@ pub(super) struct Rendered {
 impl Netfilter {
     /// What the tables are to hold now.
     pub(super) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
-        let sets = self.sets.available();
+        let available = self.sets.lock().available();
+        let sets = &*available;
         let stale = self.stale_chains();
         let without = without | &self.elsewhere();
         let attached = self.attached(|pod| !without.contains(pod));
@@ -111,7 +112,7 @@ impl Netfilter {
 
     /// Pods whose chains are not what would be rendered now, and the marks of their flows.
     fn stale_chains(&self) -> Vec<(PodKey, PodMarks)> {
-        let listing = self.sets.listings();
+        let listing = self.sets.lock().listings();
         let marked = self.pods.iter().filter_map(|(pod, local)| {
             let marks = self.generations.marks(PodChains::of(pod))?;
             Some((pod, local, marks))
@@ -133,7 +134,11 @@ impl Netfilter {
 
     /// Takes note of what chains were rendered from. What closes for want of a set is rendered again each time.
     fn note_rendered(&mut self, stale: &[(PodKey, PodMarks)]) {
-        let (sets, listing) = (self.sets.available(), self.sets.listings());
+        let (available, listing) = {
+            let sets = self.sets.lock();
+            (sets.available(), sets.listings())
+        };
+        let sets = &*available;
         for (pod, marks) in stale {
             let Some(local) = self.pods.get_mut(pod) else {
                 continue;

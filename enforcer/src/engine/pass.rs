@@ -1,0 +1,141 @@
+//! What follows from what happened: one pass. Answers first, for somebody waits for them; then everything else, which
+//! takes the backend away if it takes long.
+
+use egret_shared::time::Timestamp;
+
+use super::flight::{Done, Hands, Landed, Work};
+use super::{Engine, Phase, Question, note_owners};
+use crate::backend::Standing;
+
+impl Engine {
+    /// Follows up: applies, repairs, tells. Who asks is answered last, so that nobody hears that all is well while
+    /// something that came before the question is not in the kernel.
+    pub fn pass(&mut self, now: Timestamp) {
+        self.follow_up(now);
+        if self.hands.backend().is_some() {
+            let questions = std::mem::take(&mut self.questions);
+            self.answer_all(questions);
+        }
+    }
+
+    fn follow_up(&mut self, now: Timestamp) {
+        self.begin_when_ready(now);
+        let Phase::Running(compiler) = &mut self.compiler else {
+            return;
+        };
+        compiler.handle_timeout(now);
+        let is_all_open = self.open_answers(now);
+        // Before anybody hears that it is so.
+        self.keep_records(now);
+        if is_all_open {
+            self.tell_realized();
+        }
+        if self.hands.backend().is_none() {
+            return;
+        }
+        let work = self.gather(now);
+        // What goes the long way and is waited for has nobody overtake it: each flight would leave others behind.
+        let left = if is_all_open {
+            self.hands
+                .send(work, &mut self.questions, &self.metrics, now)
+                .err()
+        } else {
+            Some(work)
+        };
+        if let (Some(work), Some(backend)) = (left, self.hands.backend_mut()) {
+            let done = work.do_with(&mut **backend, &self.metrics, now);
+            self.note_done(done, now);
+            self.keep_records(now);
+            self.tell();
+        }
+    }
+
+    /// Opens what pods were told, as far as that needs nothing else; says whether it is all.
+    fn open_answers(&mut self, now: Timestamp) -> bool {
+        let Phase::Running(compiler) = &mut self.compiler else {
+            return false;
+        };
+        while let Some(batch) = compiler.poll_answers(self.hands.busy(), now) {
+            let started = self.metrics.start();
+            match &mut self.hands {
+                Hands::Here(backend) => {
+                    self.standing = backend.apply(&batch, now);
+                    self.retry = self.metrics.repaired(&self.standing, self.retry, now);
+                }
+                Hands::Away(flight) => flight.open(&batch, now),
+                Hands::Moving => {}
+            }
+            self.metrics.programmed(started, false);
+        }
+        !compiler.has_answers()
+    }
+
+    /// All that there is to do.
+    fn gather(&mut self, now: Timestamp) -> Work {
+        let mut work = Work {
+            links_changed: std::mem::take(&mut self.links_changed),
+            look: self.alert.is_look_due(now),
+            ..Work::default()
+        };
+        if let Phase::Running(compiler) = &mut self.compiler {
+            while let Some(batch) = compiler.poll_batch(now) {
+                note_owners(&mut self.owners, &mut self.local, &batch);
+                work.batches.push(batch);
+            }
+        }
+        let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+        work.compare = is_due(self.retry.deadline()) || is_due(self.next_resync) || self.alert.is_due(now);
+        work
+    }
+
+    /// The backend is back.
+    pub(super) fn land(&mut self, landed: Landed, now: Timestamp) {
+        let Landed { backend, done } = landed;
+        let before = std::mem::replace(&mut self.hands, Hands::Here(backend));
+        self.note_done(done, now);
+        // With what was told meanwhile about sets that it made; only then the interests that go with it.
+        if self.open_answers(now) {
+            self.keep_records(now);
+            self.tell();
+        }
+        if let Hands::Away(flight) = before {
+            self.retry = self
+                .retry
+                .after(flight.was_refused || self.standing.wants_retry(), now);
+            self.answer_all(flight.questions);
+        }
+        for meetings in std::mem::take(&mut self.meetings) {
+            self.meet(meetings);
+        }
+    }
+
+    fn note_done(&mut self, done: Done, now: Timestamp) {
+        for standing in done.standings {
+            self.note_standing(standing, now);
+        }
+        if let Some(cause) = done.alarm {
+            self.alert.raise(cause, now);
+        }
+        if let Some(standing) = done.compared {
+            self.alert.compared(&standing, now);
+            self.note_standing(standing, now);
+            self.set_resync(self.resync, now);
+        }
+        self.metrics.ended(done.ended);
+    }
+
+    fn note_standing(&mut self, standing: Standing, now: Timestamp) {
+        self.retry = self.metrics.repaired(&standing, self.retry, now);
+        self.standing = standing;
+    }
+
+    fn answer_all(&self, questions: Vec<Question>) {
+        let Some(backend) = self.hands.backend() else {
+            return;
+        };
+        for Question { what, answer } in questions {
+            // Who asked may have stopped waiting.
+            drop(answer.send(self.answer(backend, what)));
+        }
+    }
+}

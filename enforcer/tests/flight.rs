@@ -1,0 +1,343 @@
+//! What happens to the engine while rules are being written. The kernel is made of maps, and takes its time when it is told to.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::{Backend, BackendError, Meanwhile, Standing, VerdictCounters};
+use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, SourceState, What};
+use egret_enforcer::metrics::Metrics;
+use egret_policies::api::manifest;
+use egret_policies::compiler::{Event, NodeScope, Settings};
+use egret_policies::lower::lower;
+use egret_policies::rules::{Batch, MembersChanged};
+use egret_shared::link::{ToDnsd, ToEnforcer};
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::revision::{Revision, Sequence};
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
+use tokio::sync::mpsc;
+
+const CLUSTER: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: default, labels: {app: a}}
+spec: {nodeName: n}
+status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, namespace: default, labels: {app: b}}
+spec: {nodeName: n}
+status: {podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.2}]}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: names}
+spec:
+  tier: Admin
+  priority: 5
+  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: a}}}}
+  egress:
+  - {name: x, action: Accept, to: [{domainNames: [\"*.example.test\"]}]}
+";
+
+/// Other rules for the pod b.
+const CHANGE: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: default}
+spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}
+";
+
+/// Each change of rules says that it has begun, and goes on when it may.
+#[derive(Debug)]
+struct Slow {
+    kernel: InMemory,
+    begun: Sender<()>,
+    may_go_on: Receiver<()>,
+    refuses: Option<BackendError>,
+}
+
+impl Backend for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError> {
+        self.kernel.adopt(now)
+    }
+
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+        if !batch.rules_replaced.is_empty() {
+            self.begun.send(()).unwrap();
+            self.may_go_on.recv().unwrap();
+        }
+        self.kernel.apply(batch, now)
+    }
+
+    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
+        Some(Arc::new(Quick {
+            kernel: Mutex::new(self.kernel.clone()),
+            refuses: self.refuses.as_ref().map(ToString::to_string),
+        }))
+    }
+
+    fn links_changed(&mut self, now: Timestamp) -> Standing {
+        self.kernel.links_changed(now)
+    }
+
+    fn reconcile(&mut self, now: Timestamp) -> Standing {
+        self.kernel.reconcile(now)
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        self.kernel.counters()
+    }
+
+    fn dump(&self) -> String {
+        self.kernel.dump()
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        self.kernel.remove_everything()
+    }
+}
+
+#[derive(Debug)]
+struct Quick {
+    kernel: Mutex<InMemory>,
+    refuses: Option<String>,
+}
+
+impl Meanwhile for Quick {
+    fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
+        if let Some(reason) = &self.refuses {
+            return Err(BackendError::new("cannot add", reason));
+        }
+        let batch = Batch {
+            members_changed: changes.to_vec(),
+            ..Batch::empty(Revision::ZERO)
+        };
+        let standing = self.kernel.lock().unwrap().apply(&batch, now);
+        assert_eq!(standing.broken, None);
+        Ok(())
+    }
+}
+
+/// An engine that runs, with a dnsd, after everything was written once.
+struct Life {
+    inputs: mpsc::Sender<Input>,
+    told: mpsc::Receiver<Vec<ToDnsd>>,
+    begun: Receiver<()>,
+    go_on: Sender<()>,
+    thread: std::thread::JoinHandle<Box<dyn Backend>>,
+}
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+impl Life {
+    fn begin(refuses: Option<BackendError>) -> Self {
+        let ((begun, has_begun), (go_on, may_go_on)) = (channel(), channel());
+        let backend = Slow {
+            kernel: InMemory::default(),
+            begun,
+            may_go_on,
+            refuses,
+        };
+        let (inputs, taken) = mpsc::channel(64);
+        let (out, told) = mpsc::channel(64);
+        let engine = Engine::new(Setup {
+            compiler: Settings::for_scope(NodeScope::One(Arc::from("n"))),
+            backend: Box::new(backend),
+            resync: Duration::ZERO,
+            metrics: Metrics::register(),
+            remembered: Vec::new(),
+            keeper: None,
+        });
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            runtime.unwrap().block_on(engine.run(taken))
+        });
+        let mut life = Self {
+            inputs,
+            told,
+            begun: has_begun,
+            go_on,
+            thread,
+        };
+        life.say(cluster(CLUSTER));
+        life.say(Input::PeerJoined {
+            peer: PeerId(1),
+            program: "dnsd".to_owned(),
+            out,
+        });
+        life.say(Input::Source(SourceState {
+            is_complete: true,
+            ..SourceState::default()
+        }));
+        life.let_write();
+        assert_eq!(life.hear(), "interest 10.0.0.1");
+        assert_eq!(life.hear(), "complete");
+        life
+    }
+
+    fn say(&self, input: Input) {
+        self.inputs.blocking_send(input).unwrap();
+    }
+
+    fn has_begun(&self) {
+        self.begun.recv_timeout(WITHIN).unwrap();
+    }
+
+    fn let_write(&self) {
+        self.has_begun();
+        self.go_on.send(()).unwrap();
+    }
+
+    /// The next word.
+    fn hear(&mut self) -> String {
+        use std::collections::VecDeque;
+        thread_local! { static HEARD: std::cell::RefCell<VecDeque<String>> = std::cell::RefCell::default(); }
+        if let Some(word) = HEARD.with_borrow_mut(VecDeque::pop_front) {
+            return word;
+        }
+        let messages = self.told.blocking_recv().unwrap();
+        HEARD.with_borrow_mut(|heard| heard.extend(messages.iter().map(words)));
+        self.hear()
+    }
+
+    fn tell(&self, sequence: u64, name: &str) {
+        let observation = Observation {
+            client: "10.0.0.1".parse().unwrap(),
+            question: name.parse().unwrap(),
+            chain: Vec::new(),
+            addresses: vec![ObservedAddress {
+                address: "203.0.113.7".parse().unwrap(),
+                expires: clock::now().after(Duration::from_secs(60)),
+            }],
+        };
+        let sequence = (0..sequence).fold(Sequence::ZERO, |sequence, _| sequence.next());
+        self.say(Input::PeerSaid(
+            PeerId(1),
+            ToEnforcer::Observed {
+                sequence,
+                observation,
+            },
+        ));
+    }
+
+    fn ask(&self) -> Receiver<Answer> {
+        let (answer, answered) = sync_channel(1);
+        let what = What::Report;
+        self.say(Input::Ask(Question { what, answer }));
+        answered
+    }
+
+    fn end(self) {
+        self.say(Input::Stop);
+        self.thread.join().unwrap();
+    }
+}
+
+fn cluster(text: &str) -> Input {
+    let read = manifest::read(text, "test");
+    assert!(read.is_whole(), "{:?}", read.problems);
+    let entities = read
+        .documents
+        .iter()
+        .flat_map(|document| lower(&document.object).entities);
+    Input::Cluster(entities.map(Event::Apply).collect())
+}
+
+fn words(message: &ToDnsd) -> String {
+    match message {
+        ToDnsd::Hello(_) => "hello".to_owned(),
+        ToDnsd::Interest(interest) => format!("interest {}", interest.pod),
+        ToDnsd::InterestComplete => "complete".to_owned(),
+        ToDnsd::Realized { through, failed } if failed.is_empty() => format!("realized {through}"),
+        ToDnsd::Realized { through, .. } => format!("failed {through}"),
+    }
+}
+
+#[test]
+fn an_answer_is_realized_while_the_rules_of_another_pod_are_written() {
+    let mut life = Life::begin(None);
+    life.say(cluster(CHANGE));
+    life.has_begun();
+    life.tell(1, "api.example.test");
+    assert_eq!(life.hear(), "realized 1");
+    life.tell(2, "www.example.test");
+    assert_eq!(life.hear(), "realized 2");
+    life.go_on.send(()).unwrap();
+    life.end();
+}
+
+#[test]
+fn what_the_kernel_refuses_meanwhile_is_said_to_have_failed() {
+    let mut life = Life::begin(Some(BackendError::new("cannot add", "there is no memory")));
+    life.say(cluster(CHANGE));
+    life.has_begun();
+    life.tell(1, "api.example.test");
+    assert_eq!(life.hear(), "failed 1");
+    life.go_on.send(()).unwrap();
+    life.end();
+}
+
+#[test]
+fn changes_that_come_meanwhile_are_one_and_interests_are_told_with_their_rules() {
+    let mut life = Life::begin(None);
+    life.say(cluster(CHANGE));
+    life.has_begun();
+    let others = CLUSTER.replace("*.example.test", "*.other.test");
+    life.say(cluster(&others));
+    life.say(cluster(
+        &CHANGE.replace("closed", "closed-too").replace("app: b", "app: a"),
+    ));
+    life.tell(1, "api.example.test");
+    // The rules that are in force are those of before.
+    assert_eq!(life.hear(), "realized 1");
+    life.go_on.send(()).unwrap();
+    life.has_begun();
+    life.tell(2, "api.other.test");
+    life.go_on.send(()).unwrap();
+    assert_eq!(life.hear(), "interest 10.0.0.1");
+    life.end();
+}
+
+#[test]
+fn who_asks_how_things_stand_hears_of_what_came_before() {
+    let life = Life::begin(None);
+    life.say(cluster(CHANGE));
+    life.has_begun();
+    let third = CLUSTER
+        .replace("name: b,", "name: c,")
+        .replace("10.0.0.2", "10.0.0.3");
+    life.say(cluster(&third));
+    let answered = life.ask();
+    life.go_on.send(()).unwrap();
+    life.has_begun();
+    assert!(answered.try_recv().is_err());
+    life.go_on.send(()).unwrap();
+    let Answer::Report(report) = answered.recv_timeout(WITHIN).unwrap() else {
+        panic!("a report is asked for");
+    };
+    assert_eq!((report.pods, report.reasons), (3, Vec::new()));
+    life.end();
+}
+
+#[test]
+fn who_stops_lets_the_change_end_that_has_begun() {
+    let life = Life::begin(None);
+    life.say(cluster(CHANGE));
+    life.has_begun();
+    life.say(Input::Stop);
+    life.go_on.send(()).unwrap();
+    let backend = life.thread.join().unwrap();
+    assert!(backend.dump().contains("otherwise: Deny"), "{}", backend.dump());
+}

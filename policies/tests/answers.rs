@@ -1,0 +1,227 @@
+//! What answers open goes ahead of batches that are on their way, and only what may.
+
+mod situation;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use egret_policies::compiler::Event;
+use egret_policies::memory::Verdict::{Allow, Deny};
+use egret_policies::model::cluster::{Entity, EntityKey};
+use egret_policies::model::{Direction, Kind, Peers, Policy, PolicyId};
+use egret_policies::rules::{Batch, SetId};
+use egret_shared::time::Timestamp;
+use proptest::prelude::*;
+
+use situation::*;
+
+const CLIENT: &str = "default/client";
+const TOLD: &str = "203.0.113.7";
+
+fn client() -> Entity {
+    Entity::Pod(pod(CLIENT, "app=client", &["10.0.0.1"]))
+}
+
+fn other() -> Entity {
+    Entity::Pod(pod("default/other", "app=other", &["10.0.0.2"]))
+}
+
+fn may_reach(list: Peers) -> Entity {
+    Entity::Policy(network_policy("default/names", "app=client").egress(vec![allow(list)]))
+}
+
+fn told(situation: &mut Situation, name: &str) {
+    situation.tell(Event::Observed(answer("10.0.0.1", name, &[ip(TOLD)], START, 60)));
+}
+
+fn batches(situation: &mut Situation) -> Vec<Batch> {
+    std::iter::from_fn(|| situation.compiler.poll_batch(situation.now)).collect()
+}
+
+fn sets_of(batches: &[Batch]) -> BTreeSet<SetId> {
+    let created = batches
+        .iter()
+        .flat_map(|batch| &batch.sets_created)
+        .map(|spec| spec.id);
+    let changed = batches
+        .iter()
+        .flat_map(|batch| &batch.members_changed)
+        .map(|changed| changed.set);
+    created.chain(changed).collect()
+}
+
+#[test]
+fn an_answer_is_open_before_the_rules_of_another_pod_are_written() {
+    let mut situation = Situation::new([client(), other(), may_reach(names(&["api.example.test"]))]);
+    situation.tell(Event::Apply(Entity::Policy(
+        network_policy("default/closed", "app=other").egress(Vec::new()),
+    )));
+    let on_their_way = batches(&mut situation);
+    told(&mut situation, "api.example.test");
+    let revision = situation.compiler.handle(
+        Event::Observed(answer("10.0.0.9", "x.test", &[], START, 1)),
+        START,
+    );
+    let ahead = situation
+        .compiler
+        .poll_answers(&sets_of(&on_their_way), START)
+        .unwrap();
+    assert!(ahead.rules_replaced.is_empty() && ahead.members_changed.len() == 1);
+    assert!(ahead.revision >= revision && !situation.compiler.has_answers());
+    situation.memory.apply(&ahead, START).unwrap();
+    assert_eq!(situation.egress(CLIENT, TOLD, tcp(443)), Allow);
+    for batch in on_their_way {
+        situation.memory.apply(&batch, START).unwrap();
+    }
+    assert_eq!(situation.egress("default/other", TOLD, tcp(443)), Deny);
+    assert_eq!(batches(&mut situation), []);
+}
+
+/// The address is in both sets or in none.
+#[test]
+fn an_answer_that_a_deny_is_about_too_goes_the_ordinary_way() {
+    for refused in [deny(names(&["*.example.test"])), pass(names(&["*.example.test"]))] {
+        let refusal = admin_policy("refusal", 1, "app=client").egress(vec![refused]);
+        let allowed = may_reach(names(&["api.example.test"]));
+        let mut situation = Situation::new([client(), Entity::Policy(refusal), allowed]);
+        told(&mut situation, "api.example.test");
+        assert_eq!(situation.compiler.poll_answers(&BTreeSet::new(), START), None);
+        assert!(situation.compiler.has_answers());
+        let all = batches(&mut situation);
+        assert!(sets_of(&all).len() >= 2);
+        assert!(!situation.compiler.has_answers());
+    }
+}
+
+/// The rules that will name it are not there yet, so nobody is told that it is open.
+#[test]
+fn an_answer_about_a_set_that_is_being_made_waits_for_its_rules() {
+    let mut situation = Situation::new([client(), may_reach(names(&["old.example.test"]))]);
+    situation.tell(Event::Apply(may_reach(names(&["new.example.test"]))));
+    let on_their_way = batches(&mut situation);
+    told(&mut situation, "new.example.test");
+    let busy = sets_of(&on_their_way);
+    assert_eq!(situation.compiler.poll_answers(&busy, START), None);
+    assert!(situation.compiler.has_answers());
+    for batch in on_their_way {
+        situation.memory.apply(&batch, START).unwrap();
+    }
+    let then = situation.compiler.poll_answers(&BTreeSet::new(), START).unwrap();
+    situation.memory.apply(&then, START).unwrap();
+    assert_eq!(situation.egress(CLIENT, TOLD, tcp(443)), Allow);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A policy of this number is so, or is gone.
+    Policy(u8, Option<u8>),
+    Pod(bool),
+    /// This name resolves to this address.
+    Told(u8, u8),
+    /// The next batch that is on its way arrives.
+    Arrive,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..3u8, proptest::option::of(0..4u8)).prop_map(|(policy, how)| Step::Policy(policy, how)),
+        any::<bool>().prop_map(Step::Pod),
+        (0..3u8, 1..4u8).prop_map(|(name, address)| Step::Told(name, address)),
+        (0..3u8, 1..4u8).prop_map(|(name, address)| Step::Told(name, address)),
+        Just(Step::Arrive),
+        Just(Step::Arrive),
+    ];
+    proptest::collection::vec(step, 0..40)
+}
+
+fn policy_so(number: u8, how: u8) -> Policy {
+    let list = names(&[["a.x.test", "b.x.test", "*.x.test"][usize::from(number)]]);
+    let rule = match how {
+        0 => allow(list),
+        1 => deny(list),
+        2 => pass(list),
+        _ => allow(networks(&["203.0.113.0/31"])),
+    };
+    admin_policy(&format!("p{number}"), u32::from(number), "app=client").egress(vec![rule])
+}
+
+fn id_of(number: u8) -> PolicyId {
+    PolicyId {
+        kind: Kind::ClusterNetworkPolicy,
+        namespace: None,
+        name: format!("p{number}").as_str().into(),
+    }
+}
+
+fn event(step: &Step) -> Option<Event> {
+    Some(match step {
+        Step::Policy(number, Some(how)) => Event::Apply(Entity::Policy(policy_so(*number, *how))),
+        Step::Policy(number, None) => Event::Delete(EntityKey::Policy(id_of(*number))),
+        Step::Pod(true) => Event::Apply(client()),
+        Step::Pod(false) => Event::Delete(EntityKey::Pod(key(CLIENT))),
+        Step::Told(name, address) => {
+            let name = ["a.x.test", "b.x.test", "c.x.test"][usize::from(*name)];
+            let address = std::net::Ipv4Addr::new(203, 0, 113, *address).into();
+            Event::Observed(answer("10.0.0.1", name, &[address], START, 60))
+        }
+        Step::Arrive => return None,
+    })
+}
+
+/// As the engine does it: one change is on its way at a time, and what came meanwhile is made into the next one then.
+#[derive(Default)]
+struct Flight {
+    left: VecDeque<Batch>,
+    busy: BTreeSet<SetId>,
+}
+
+fn open_answers(situation: &mut Situation, busy: &BTreeSet<SetId>, now: Timestamp) {
+    while let Some(ahead) = situation.compiler.poll_answers(busy, now) {
+        assert!(
+            ahead
+                .members_changed
+                .iter()
+                .all(|changed| changed.removed.is_empty())
+        );
+        situation.memory.apply(&ahead, now).unwrap();
+    }
+}
+
+fn arrive(situation: &mut Situation, flight: &mut Flight, now: Timestamp) {
+    if let Some(batch) = flight.left.pop_front() {
+        situation.memory.apply(&batch, now).unwrap();
+    }
+    if flight.left.is_empty() {
+        open_answers(situation, &BTreeSet::new(), now);
+        flight.left = batches(situation).into();
+        flight.busy = sets_of(flight.left.make_contiguous());
+    }
+}
+
+proptest! {
+    /// `Memory` refuses what no kernel could do: a set that is not there, a life that gets shorter.
+    #[test]
+    fn whatever_is_on_its_way_answers_overtake_it_and_the_end_is_that_of_the_ordinary_order(steps in steps()) {
+        let mut ahead = Situation::new([client()]);
+        let mut ordinary = Situation::new([client()]);
+        let mut flight = Flight::default();
+        for step in &steps {
+            match event(step) {
+                Some(event) => {
+                    ahead.tell(event.clone());
+                    open_answers(&mut ahead, &flight.busy, START);
+                    ordinary.tell(event);
+                    ordinary.poll();
+                }
+                None => arrive(&mut ahead, &mut flight, START),
+            }
+        }
+        for _ in 0..100 {
+            arrive(&mut ahead, &mut flight, START);
+        }
+        for name in 1..4u8 {
+            let address = format!("203.0.113.{name}");
+            let verdicts = [&ahead, &ordinary].map(|one| one.decide(CLIENT, Direction::Egress, &address, tcp(443)));
+            prop_assert_eq!(&verdicts[0], &verdicts[1], "{}", address);
+        }
+    }
+}
