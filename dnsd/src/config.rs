@@ -4,6 +4,7 @@
 mod value;
 mod written;
 mod lower;
+mod corefile;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,12 +30,8 @@ pub struct Config {
     pub fixed: Fixed,
     /// The server blocks: where clients ask, and what answers them.
     pub plan: Plan,
-    /// The upstreams, in order of preference; at least one.
-    pub upstreams: Vec<Upstream>,
-    /// Whether all are asked over TCP.
-    pub force_tcp: bool,
-    /// How long one upstream is waited for.
-    pub try_timeout: Duration,
+    /// What was understood otherwise than it may have been meant, for the log.
+    pub warnings: Vec<String>,
     /// How long all of them are waited for.
     pub total_timeout: Duration,
     /// Queries that may wait for upstreams.
@@ -47,8 +44,6 @@ pub struct Config {
     pub hold: HoldLimits,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
-    /// How long a negative answer is kept at most.
-    pub max_negative_ttl: Duration,
     /// Limits of TCP.
     pub tcp: TcpLimits,
     /// Addresses that no name opens.
@@ -104,6 +99,12 @@ pub enum Invalid {
     /// Two fields that do not fit.
     #[error("{0}")]
     Contradiction(&'static str),
+    /// A field of the simple form beside server blocks.
+    #[error("{0} is said by the server blocks: leave it out")]
+    InBlocks(&'static str),
+    /// The Corefile.
+    #[error("{}", .0.join("\n"))]
+    Corefile(Vec<String>),
 }
 
 impl Config {
@@ -116,7 +117,15 @@ impl Config {
             Some(path) => load::<Written>(path)?,
             None => Written::default(),
         };
-        args.written.clone().over(file).mean()
+        let written = args.written.clone().over(file);
+        match written.corefile.clone() {
+            Some(path) => {
+                let (plan, warnings) = corefile::load(&path)?;
+                let config = written.mean_with(Some(plan))?;
+                Ok(Self { warnings, ..config })
+            }
+            None => written.mean(),
+        }
     }
 
     /// The fields by which `other` differs that need a restart.
@@ -140,14 +149,20 @@ impl Written {
     /// # Errors
     /// With the field.
     pub fn mean(self) -> Result<Config, Invalid> {
+        self.mean_with(None)
+    }
+
+    /// The same with server blocks that were written elsewhere, in the place of the simple form.
+    fn mean_with(self, blocks: Option<Plan>) -> Result<Config, Invalid> {
         let ttl = self.ttl_limits()?;
-        let simple = lower::Simple {
-            listen: some("listen", self.listen, "one or more ADDRESS:PORT")?,
-            upstreams: some("upstreams", self.upstreams, "one or more [tcp://]ADDRESS:PORT")?,
-            force_tcp: self.force_tcp.unwrap_or(false),
-            try_timeout: span("tryTimeout", self.try_timeout, 2_000, 50, 30_000)?,
-            max_negative_ttl: span("maxNegativeTtl", self.max_negative_ttl, 3_600_000, 0, 86_400_000)?,
+        let simple = match &blocks {
+            Some(_) => self.is_without_simple_form().map(|()| None)?,
+            None => Some(self.simple_form()?),
         };
+        let cluster_domains = self
+            .cluster_domains
+            .clone()
+            .unwrap_or_else(|| blocks.iter().map(|_| "cluster.local".to_owned()).collect());
         let ledger = LedgerLimits {
             per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
             total: count("recordsTotal", self.records_total, 200_000)?,
@@ -167,15 +182,13 @@ impl Written {
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9253))),
                 cache_size: size("cacheSize", self.cache_size)?,
             },
-            plan: Plan {
+            plan: blocks.unwrap_or(Plan {
                 blocks: Vec::new(),
                 reload: None,
                 health: Vec::new(),
                 prometheus: Vec::new(),
-            },
-            upstreams: simple.upstreams.clone(),
-            force_tcp: simple.force_tcp,
-            try_timeout: simple.try_timeout,
+            }),
+            warnings: Vec::new(),
             total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
             waiting: Places {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
@@ -185,7 +198,6 @@ impl Written {
             on_stall: self.on_stall.unwrap_or(OnStall::Release),
             hold,
             ttl,
-            max_negative_ttl: simple.max_negative_ttl,
             tcp: TcpLimits {
                 connections: Places {
                     per_client: count("tcpConnectionsPerClient", self.tcp_connections_per_client, 100)?,
@@ -194,10 +206,45 @@ impl Written {
                 idle: span("tcpIdle", self.tcp_idle, 10_000, 100, 600_000)?,
             },
             protected: self.protected.unwrap_or_else(default_protected),
-            cluster_domains: zones("clusterDomains", self.cluster_domains)?,
+            cluster_domains: zones("clusterDomains", cluster_domains)?,
         };
-        let plan = lower::plan(&simple, &config);
-        Config { plan, ..config }.check()
+        match simple {
+            Some(simple) => Config {
+                plan: lower::plan(&simple, &config)?,
+                ..config
+            }
+            .check(),
+            None => config.check(),
+        }
+    }
+
+    fn simple_form(&self) -> Result<lower::Simple, Invalid> {
+        Ok(lower::Simple {
+            listen: some("listen", self.listen.clone(), "one or more ADDRESS:PORT")?,
+            upstreams: some(
+                "upstreams",
+                self.upstreams.clone(),
+                "one or more [tcp://]ADDRESS:PORT",
+            )?,
+            force_tcp: self.force_tcp.unwrap_or(false),
+            try_timeout: span("tryTimeout", self.try_timeout, 2_000, 50, 30_000)?,
+            max_negative_ttl: span("maxNegativeTtl", self.max_negative_ttl, 3_600_000, 0, 86_400_000)?,
+        })
+    }
+
+    /// What is said in the blocks is not said twice.
+    fn is_without_simple_form(&self) -> Result<(), Invalid> {
+        let fields = [
+            ("listen", self.listen.is_some()),
+            ("upstreams", self.upstreams.is_some()),
+            ("forceTcp", self.force_tcp.is_some()),
+            ("tryTimeout", self.try_timeout.is_some()),
+            ("maxNegativeTtl", self.max_negative_ttl.is_some()),
+        ];
+        match fields.into_iter().find(|(_, is_there)| *is_there) {
+            Some((field, _)) => Err(Invalid::InBlocks(field)),
+            None => Ok(()),
+        }
     }
 
     fn ttl_limits(&self) -> Result<TtlLimits, Invalid> {
@@ -224,9 +271,6 @@ impl Config {
         if self.ttl.at_least > self.ttl.at_most {
             return Err(Invalid::Contradiction("minTtl is above maxTtl"));
         }
-        if self.try_timeout > self.total_timeout {
-            return Err(Invalid::Contradiction("tryTimeout is above totalTimeout"));
-        }
         Ok(self)
     }
 }
@@ -244,7 +288,7 @@ fn some<T>(field: &'static str, value: Option<Vec<T>>, wanted: &'static str) -> 
         .ok_or(Invalid::Missing { field, wanted })
 }
 
-fn zones(field: &'static str, names: Option<Vec<String>>) -> Result<Vec<Zone>, Invalid> {
+fn zones(field: &'static str, names: Vec<String>) -> Result<Vec<Zone>, Invalid> {
     let zone = |name: String| match WireName::parse(&name) {
         Ok(apex) => Ok(Zone::new(apex)),
         Err(error) => Err(Invalid::Range {
@@ -253,7 +297,7 @@ fn zones(field: &'static str, names: Option<Vec<String>>) -> Result<Vec<Zone>, I
             range: "a name like cluster.local".to_owned(),
         }),
     };
-    names.unwrap_or_default().into_iter().map(zone).collect()
+    names.into_iter().map(zone).collect()
 }
 
 fn count(field: &'static str, value: Option<usize>, default: usize) -> Result<usize, Invalid> {

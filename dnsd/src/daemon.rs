@@ -19,7 +19,7 @@ use egret_dnsd::listen::{Listeners, Listening, Service};
 use egret_dnsd::metrics::{BUCKETS, Metrics};
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
-use egret_dnsd::server::{Serving, host_interfaces};
+use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
 
 /// How long what is under way may take when dnsd is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -30,6 +30,7 @@ pub(crate) struct Daemon {
     args: Args,
     service: Service,
     listeners: Listening,
+    means: Means,
 }
 
 impl Daemon {
@@ -44,7 +45,12 @@ impl Daemon {
         }
         let recorder = telemetry::Metrics::install(&BUCKETS)?;
         let metrics = Arc::new(Metrics::register());
-        let serving = Serving::new(config.clone(), None, &host_interfaces, &metrics)?;
+        let means = Means {
+            metrics: Arc::clone(&metrics),
+            counts: Arc::default(),
+            outlet: Outlet::to_stdout()?,
+        };
+        let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
         let listeners = Listeners::bind(&serving.tables)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
@@ -83,6 +89,7 @@ impl Daemon {
             args,
             service,
             listeners,
+            means,
         })
     }
 
@@ -122,7 +129,7 @@ impl Daemon {
             tracing::warn!(%file, ?fields, "these fields need a restart and stay as they are");
             wanted.fixed = current.config.fixed.clone();
         }
-        let serving = Serving::new(wanted, Some(&current), &host_interfaces, resolver.metrics())?;
+        let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
         self.listeners.adopt(&serving.tables)?;
         resolver.put_in_force(serving);
         Ok(())

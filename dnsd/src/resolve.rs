@@ -1,13 +1,13 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
@@ -21,7 +21,7 @@ use crate::message::{
 use crate::metrics::{Metrics, Transport};
 use crate::observe::Told;
 use crate::release::{Admission, Held, Holder, stalled};
-use crate::server::{Arrival, Entry, Failed, Known, Port, Serving, Table, Terms};
+use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Port, Serving, Table, Terms};
 use crate::tally::{Place, Tally};
 
 /// Transfers of whole zones: answers of many messages, from who has the zone (RFC 5936 §2.2, RFC 1995 §2).
@@ -56,7 +56,7 @@ pub struct Pending(Waiting);
 #[derive(Debug)]
 enum Waiting {
     ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, Place),
-    ForKernel(Arc<Resolver>, Unsent, Held),
+    ForKernel(Arc<Resolver>, Box<Asked>, Unsent, Held),
 }
 
 /// What is given where nothing better comes, and how long that is waited for.
@@ -71,12 +71,23 @@ struct Asked {
     arrival: Arrival,
     entry: Arc<Entry>,
     table: Arc<Table>,
+    /// Octets of the query.
+    octets: usize,
+    /// When it came, where somebody wants to know how long it took.
+    begun: Option<Instant>,
+}
+
+/// What becomes of an answer.
+enum Given {
+    Now(Vec<u8>, By),
+    Held(Unsent, Held),
 }
 
 /// A reply that is not sent before its wait has ended; `or_else` goes out instead if it may not.
 #[derive(Debug)]
 struct Unsent {
     reply: Vec<u8>,
+    by: By,
     or_else: Vec<u8>,
 }
 
@@ -132,29 +143,60 @@ impl Resolver {
             self.metrics.unattributed(reason);
         }
         let Some(entry) = entry(&table, &query.question, arrival.asked) else {
-            return self.fail(&query, Failed::NoBlock, &table.config);
+            return self.refuse_unknown(&query, &arrival, &table, octets);
         };
         let asked = Asked {
             key: entry.block.key(&query),
             entry: Arc::clone(entry),
-            table: Arc::clone(&table),
+            octets: octets.len(),
+            begun: entry.is_watched().then(Instant::now),
+            table,
             query,
             client,
             arrival,
         };
-        let found = asked.key.as_ref().map(|key| asked.entry.block.cached(key, now));
-        match found.unwrap_or(Found::Miss) {
-            Found::Fresh(hit) => self.give_kept(&asked, &hit, now),
-            Found::FreshAndDue(hit) | Found::Stale(hit, Ask::Behind) => {
+        self.begin(asked, now)
+    }
+
+    /// Answers from the cache, or makes the query wait.
+    fn begin(self: &Arc<Self>, asked: Asked, now: Timestamp) -> Step {
+        let block = &asked.entry.block;
+        let Some(key) = &asked.key else {
+            return self.wait(asked, None);
+        };
+        let hit = match block.cached(key, now) {
+            Found::Fresh(hit) => hit,
+            Found::FreshAndDue(hit) => {
+                asked.entry.caching(OfCache::prefetches);
                 self.refresh_behind(&asked);
-                self.give_kept(&asked, &hit, now)
+                hit
             }
-            Found::Stale(hit, Ask::NotNow) => self.give_kept(&asked, &hit, now),
-            Found::Stale(hit, Ask::First(patience)) => self.wait(asked, Some((hit, patience))),
+            Found::Stale(hit, Ask::Behind) => {
+                self.refresh_behind(&asked);
+                hit
+            }
+            Found::Stale(hit, Ask::NotNow) => hit,
+            Found::Stale(hit, Ask::First(patience)) => return self.wait(asked, Some((hit, patience))),
             Found::Miss => {
                 self.metrics.cache_misses.increment(1);
-                self.wait(asked, None)
+                asked.entry.caching(OfCache::missed);
+                return self.wait(asked, None);
             }
+        };
+        let given = self.give_kept(&asked, &hit, now);
+        self.step(asked, given)
+    }
+
+    /// Sends what goes out now.
+    fn step(self: &Arc<Self>, asked: impl Into<Box<Asked>> + Borrow<Asked>, given: Given) -> Step {
+        match given {
+            Given::Now(reply, by) => self.reply(asked.borrow(), reply, by),
+            Given::Held(unsent, held) => Step::Later(Pending(Waiting::ForKernel(
+                Arc::clone(self),
+                asked.into(),
+                unsent,
+                held,
+            ))),
         }
     }
 
@@ -174,16 +216,13 @@ impl Resolver {
                 stale,
                 place,
             ))),
-            (None, Some((hit, _))) => self.give_kept(&asked, &hit, clock::now()),
+            (None, Some((hit, _))) => {
+                let given = self.give_kept(&asked, &hit, clock::now());
+                self.step(asked, given)
+            }
             (None, None) => {
                 self.metrics.upstream_error(Failure::OverLimit);
-                let reply = explained_reply(
-                    &asked.query,
-                    rcode::SERVFAIL,
-                    Failure::OverLimit.extended_error(),
-                    asked.table.config.max_udp_size,
-                );
-                self.reply(reply)
+                self.fail(&asked, Failed::Crowded)
             }
         }
     }
@@ -199,9 +238,27 @@ impl Resolver {
         }
     }
 
-    fn fail(&self, query: &Query, failed: Failed, config: &Config) -> Step {
+    fn fail(&self, asked: &Asked, failed: Failed) -> Step {
         let (code, reason) = (failed.rcode(), failed.extended_error());
-        self.reply(explained_reply(query, code, reason, config.max_udp_size))
+        asked.entry.block.note_error(&asked.query, failed);
+        let reply = explained_reply(&asked.query, code, reason, asked.udp_size());
+        self.reply(asked, reply, By::Server)
+    }
+
+    /// No block answers for this name here.
+    fn refuse_unknown(&self, query: &Query, arrival: &Arrival, table: &Table, octets: &[u8]) -> Step {
+        let failed = Failed::NoBlock;
+        let size = table.config.max_udp_size;
+        let reply = explained_reply(query, failed.rcode(), failed.extended_error(), size);
+        table.note_dropped(&Event {
+            query,
+            arrival,
+            octets: octets.len(),
+            reply: &reply,
+            span: Duration::ZERO,
+        });
+        self.metrics.response(failed.rcode());
+        Step::Reply(reply)
     }
 
     fn refuse(&self, octets: &[u8], refusal: Refusal, config: &Config) -> Step {
@@ -213,49 +270,60 @@ impl Resolver {
             Refusal::Reply(code) => header_reply(octets, code),
             Refusal::BadVersion => bad_version_reply(octets, config.max_udp_size),
         };
-        self.reply(reply)
+        self.metrics.response(reply[3] & 0xf);
+        Step::Reply(reply)
     }
 
-    fn give_kept(self: &Arc<Self>, asked: &Asked, hit: &Hit<Known>, now: Timestamp) -> Step {
+    fn give_kept(&self, asked: &Asked, hit: &Hit<Known>, now: Timestamp) -> Given {
         self.metrics.cache_hits.increment(1);
-        self.give(asked, &hit.value, hit.ttls, Origin::Cache, now)
+        asked.entry.caching(|counts| counts.hit(hit.class));
+        if matches!(hit.ttls, Ttls::All(_)) {
+            asked.entry.caching(OfCache::gave_stale);
+        }
+        self.give(asked, &hit.value, hit.ttls, By::Cache, now)
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.
-    fn give(
-        self: &Arc<Self>,
-        asked: &Asked,
-        known: &Known,
-        ttls: Ttls,
-        origin: Origin,
-        now: Timestamp,
-    ) -> Step {
+    fn give(&self, asked: &Asked, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
         let (reply, is_whole) = asked.reply(known, ttls);
         // A client that is told to ask again over TCP was told no addresses yet.
         let (Client::Attributed(asker), Some(told), true) = (asked.client, &known.told, is_whole) else {
-            return self.reply(reply);
+            return Given::Now(reply, by);
         };
         let told = as_given(told, known, ttls, now);
+        let origin = match by {
+            By::Cache => Origin::Cache,
+            _made_now => Origin::Upstream,
+        };
         match self.holder.admit(asker, &told, origin, now) {
-            Admission::Now => self.reply(reply),
+            Admission::Now => Given::Now(reply, by),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
                 self.metrics.stall(OnStall::Release, Stall::OverLimit);
-                self.reply(reply)
+                Given::Now(reply, by)
             }
             Admission::Held(held) => {
-                let or_else = error_reply(&asked.query, rcode::SERVFAIL, asked.table.config.max_udp_size);
-                Step::Later(Pending(Waiting::ForKernel(
-                    Arc::clone(self),
-                    Unsent { reply, or_else },
-                    held,
-                )))
+                let or_else = error_reply(&asked.query, rcode::SERVFAIL, asked.udp_size());
+                Given::Held(Unsent { reply, by, or_else }, held)
             }
         }
     }
 
-    fn reply(&self, reply: Vec<u8>) -> Step {
+    /// A reply goes out.
+    fn reply(&self, asked: &Asked, reply: Vec<u8>, by: By) -> Step {
         self.metrics.response(reply[3] & 0xf);
+        if let Some(begun) = asked.begun {
+            asked.entry.note(
+                &Event {
+                    query: &asked.query,
+                    arrival: &asked.arrival,
+                    octets: asked.octets,
+                    reply: &reply,
+                    span: begun.elapsed(),
+                },
+                by,
+            );
+        }
         Step::Reply(reply)
     }
 }
@@ -280,13 +348,18 @@ fn as_given<'a>(told: &'a Told, known: &Known, ttls: Ttls, now: Timestamp) -> Co
 impl Asked {
     /// The reply, and whether all of the answer is in it.
     fn reply(&self, known: &Known, ttls: Ttls) -> (Vec<u8>, bool) {
-        let most = self.entry.block.plan().bufsize;
-        let most = most.unwrap_or(self.table.config.max_udp_size);
+        let most = self.udp_size();
         let limit = match self.arrival.transport {
             Transport::Udp => self.query.datagram_limit(most),
             Transport::Tcp => usize::from(u16::MAX),
         };
         known.answer.get().reply_within(&self.query, ttls, limit, most)
+    }
+
+    /// The largest datagram to clients and from upstreams.
+    fn udp_size(&self) -> u16 {
+        let of_block = self.entry.block.plan().bufsize;
+        of_block.unwrap_or(self.table.config.max_udp_size)
     }
 
     fn terms(&self) -> Terms {
@@ -304,10 +377,10 @@ impl Pending {
         let mut waiting = self.0;
         loop {
             let step = match waiting {
-                Waiting::ForAnswer(resolver, asked, stale, _place) => {
-                    answered(&resolver, &asked, stale).await
+                Waiting::ForAnswer(resolver, asked, stale, _place) => answered(&resolver, asked, stale).await,
+                Waiting::ForKernel(resolver, asked, unsent, held) => {
+                    released(&resolver, &asked, unsent, held).await
                 }
-                Waiting::ForKernel(resolver, unsent, held) => released(&resolver, unsent, held).await,
             };
             match step {
                 Step::Reply(reply) => return Some(reply),
@@ -318,37 +391,48 @@ impl Pending {
     }
 }
 
-async fn answered(resolver: &Arc<Resolver>, asked: &Asked, stale: Option<Stale>) -> Step {
+async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Stale>) -> Step {
     let heard = match (stale, asked.key) {
-        (Some((hit, patience)), Some(key)) => {
-            let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.clone(), asked.terms());
-            let heard = timeout(patience.unwrap_or(Duration::MAX), refreshing).await;
-            match heard {
-                Ok(Ok(known)) if asked.entry.block.refreshes(&known) => Ok(known),
-                Ok(_) | Err(_) => return resolver.give_kept(asked, &hit, clock::now()),
+        (Some((hit, patience)), Some(key)) => match refreshed(&asked, key, patience).await {
+            Some(known) => Ok(known),
+            None => {
+                let given = resolver.give_kept(&asked, &hit, clock::now());
+                return resolver.step(asked, given);
             }
-        }
+        },
         (_, key) => asked.entry.ask(key, &asked.query, asked.terms()).await,
     };
     match heard {
         Ok(known) => {
             let now = clock::now();
-            resolver.give(asked, &known, Ttls::CountedDown(now), Origin::Upstream, now)
+            asked.entry.block.note_kept_failure(&asked.query, &known);
+            let given = resolver.give(&asked, &known, Ttls::CountedDown(now), known.by, now);
+            resolver.step(asked, given)
         }
-        Err(failed) => resolver.fail(&asked.query, failed, &asked.table.config),
+        Err(failed) => resolver.fail(&asked, failed),
     }
 }
 
-async fn released(resolver: &Resolver, unsent: Unsent, held: Held) -> Step {
+/// Something better than what is stale, if it comes in time.
+async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Option<Arc<Known>> {
+    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.clone(), asked.terms());
+    let heard = match patience {
+        Some(patience) => timeout(patience, refreshing).await.ok()?,
+        None => refreshing.await,
+    };
+    heard.ok().filter(|known| asked.entry.block.refreshes(known))
+}
+
+async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: Held) -> Step {
     let outcome = held.end(&resolver.metrics).await;
     let Some(stall) = stalled(outcome) else {
-        return resolver.reply(unsent.reply);
+        return resolver.reply(asked, unsent.reply, unsent.by);
     };
-    let action = resolver.serving().config.on_stall;
+    let action = asked.table.config.on_stall;
     resolver.metrics.stall(action, stall);
     match action {
-        OnStall::Release => resolver.reply(unsent.reply),
-        OnStall::Servfail => resolver.reply(unsent.or_else),
+        OnStall::Release => resolver.reply(asked, unsent.reply, unsent.by),
+        OnStall::Servfail => resolver.reply(asked, unsent.or_else, By::Server),
         OnStall::Drop => Step::Silence,
     }
 }

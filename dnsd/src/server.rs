@@ -15,6 +15,11 @@ mod entry;
 mod outside;
 mod port;
 mod zones;
+mod counted;
+mod querylog;
+mod errorlog;
+mod outlet;
+mod names;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,9 +32,23 @@ use crate::metrics::Metrics;
 pub use bind::{BindError, Interfaces, host_interfaces};
 pub use block::{Block, Known};
 pub use chain::Failed;
+pub use counted::{By, Counts, OfCache, OfZone, Page};
 pub use entry::{Arrival, Entry, Terms};
+pub use outlet::Outlet;
 pub use port::{Port, Table};
+pub use querylog::Event;
 pub use zones::Zones;
+
+/// What all blocks use, whichever plan is in force.
+#[derive(Clone, Debug)]
+pub struct Means {
+    /// What dnsd counts.
+    pub metrics: Arc<Metrics>,
+    /// What CoreDNS counts.
+    pub counts: Arc<Counts>,
+    /// Where lines about queries go.
+    pub outlet: Outlet,
+}
 
 /// A configuration in force.
 #[derive(Debug)]
@@ -74,7 +93,7 @@ impl Serving {
         config: Config,
         before: Option<&Self>,
         interfaces: &Interfaces<'_>,
-        metrics: &Arc<Metrics>,
+        means: &Means,
     ) -> Result<Self, Unfit> {
         let config = Arc::new(config);
         let caches = config.plan.blocks.iter().filter(|block| block.cache.is_some());
@@ -83,7 +102,7 @@ impl Serving {
             .plan
             .blocks
             .iter()
-            .map(|plan| Block::put_in_force(plan, &config, share, before, metrics))
+            .map(|plan| Block::put_in_force(plan, &config, share, before, means))
             .collect::<Result<_, _>>()?;
         let mut at = BTreeMap::<SocketAddr, Vec<Arc<Block>>>::new();
         for block in &blocks {
@@ -93,12 +112,21 @@ impl Serving {
                 at.entry(address).or_default().push(Arc::clone(block));
             }
         }
-        let tables = port::tables(&config, &blocks, at)?;
+        let tables = port::tables(&config, &blocks, at, &means.counts)?;
         Ok(Self {
             config,
             tables,
             blocks,
         })
+    }
+
+    /// Tells how much the caches keep.
+    pub fn count_caches(&self) {
+        for table in self.tables.values() {
+            for entry in table.entries() {
+                entry.caching(|counts| entry.block.count_cache(counts));
+            }
+        }
     }
 
     /// Answers and octets in all caches.

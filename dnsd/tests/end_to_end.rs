@@ -17,7 +17,7 @@ use egret_dnsd::listen::{Listeners, Service};
 use egret_dnsd::metrics::Metrics;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
-use egret_dnsd::server::{Serving, host_interfaces};
+use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
@@ -142,9 +142,14 @@ impl Dnsd {
 
     fn run(config: Config, socket: PathBuf) -> Self {
         let metrics = Arc::new(Metrics::register());
+        let means = Means {
+            metrics: Arc::clone(&metrics),
+            counts: Arc::default(),
+            outlet: Outlet::to_stdout().unwrap(),
+        };
         let (hold, serving) = (
             config.hold,
-            Serving::new(config, None, &host_interfaces, &metrics).unwrap(),
+            Serving::new(config, None, &host_interfaces, &means).unwrap(),
         );
         let listeners = Listeners::bind(&serving.tables).unwrap();
         let address = listeners.addresses().unwrap()[0];

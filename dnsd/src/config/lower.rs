@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{Config, Upstream};
+use super::{Config, Invalid, Upstream};
 use crate::message::WireName;
 use crate::plan::{
     Bind, BindTo, Block, CacheRules, Capacity, Disabled, Forward, HealthCheck, Plan, Policy, Protocol,
@@ -22,12 +22,15 @@ pub(super) struct Simple {
 }
 
 /// A block for each port: there is one, but where somebody listens on several.
-pub(super) fn plan(simple: &Simple, config: &Config) -> Plan {
+pub(super) fn plan(simple: &Simple, config: &Config) -> Result<Plan, Invalid> {
+    if simple.try_timeout > config.total_timeout {
+        return Err(Invalid::Contradiction("tryTimeout is above totalTimeout"));
+    }
     let mut by_port = BTreeMap::<u16, Vec<IpAddr>>::new();
     for address in &simple.listen {
         by_port.entry(address.port()).or_default().push(address.ip());
     }
-    Plan {
+    Ok(Plan {
         blocks: by_port
             .into_iter()
             .map(|(port, addresses)| block(simple, config, port, addresses))
@@ -35,7 +38,7 @@ pub(super) fn plan(simple: &Simple, config: &Config) -> Plan {
         reload: None,
         health: Vec::new(),
         prometheus: Vec::new(),
-    }
+    })
 }
 
 fn block(simple: &Simple, config: &Config, port: u16, addresses: Vec<IpAddr>) -> Block {

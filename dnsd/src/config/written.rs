@@ -12,8 +12,8 @@ use super::value::{OnStall, Size, Span, Upstream};
 /// kernel lets the pod connect.
 ///
 /// Every option but --config is also a field of the YAML file, in camelCase (--stall-deadline is stallDeadline,
-/// --upstream is upstreams); the command line goes before the file. SIGHUP reads the file again; listen, link,
-/// admin and cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
+/// --upstream is upstreams); the command line goes before the file. SIGHUP and SIGUSR1 read the files again; link, admin and
+/// cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
 /// signal, 64 wrong usage or configuration, 1 anything else.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "dnsd", version, verbatim_doc_comment)]
@@ -29,6 +29,9 @@ pub struct Args {
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Written {
+    /// The server blocks, as CoreDNS and node-local-dns write them; instead of --listen and --upstream
+    #[arg(long, value_name = "FILE")]
+    pub corefile: Option<PathBuf>,
     /// Where clients ask, over UDP and TCP; an IPv4 or IPv6 address, 0.0.0.0 and :: for all (required)
     #[arg(long, value_name = "ADDR:PORT", num_args = 1..)]
     pub listen: Option<Vec<SocketAddr>>,
@@ -115,6 +118,7 @@ impl Written {
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         Self {
+            corefile: self.corefile.or(below.corefile),
             listen: self.listen.or(below.listen),
             upstreams: self.upstreams.or(below.upstreams),
             link: self.link.or(below.link),

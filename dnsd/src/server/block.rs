@@ -10,12 +10,11 @@ use crate::config::Config;
 use crate::exchange::Matched;
 use crate::forward::{Flights, Unusable};
 use crate::message::Query;
-use crate::metrics::Metrics;
 use crate::observe::Told;
 use crate::plan;
 
-use super::Serving;
 use super::chain::{Chain, Failed};
+use super::{By, Event, Means, OfCache, Serving, errorlog, querylog};
 
 /// A block of the plan, running.
 #[derive(Debug)]
@@ -24,7 +23,9 @@ pub struct Block {
     /// What is kept, if anything.
     store: Option<Arc<Store>>,
     pub(super) chain: Chain,
-    metrics: Arc<Metrics>,
+    log: querylog::Rules,
+    errors: Option<errorlog::Rules>,
+    means: Means,
 }
 
 /// Answers, and the questions under way for them.
@@ -46,6 +47,10 @@ pub struct Known {
     pub kept: Option<Kept>,
     /// Who made it.
     pub maker: Maker,
+    /// Which part of the chain that was.
+    pub by: By,
+    /// Why there is none, if it says so.
+    pub failed: Option<Failed>,
 }
 
 impl Weigh for Known {
@@ -67,7 +72,7 @@ impl Block {
         config: &Config,
         octets: usize,
         before: Option<&Serving>,
-        metrics: &Arc<Metrics>,
+        means: &Means,
     ) -> Result<Arc<Self>, Unusable> {
         let before = before.filter(|before| before.config.asks_like(config));
         let same = before.and_then(|before| before.blocks.iter().find(|block| is_same(block.plan(), plan)));
@@ -82,8 +87,13 @@ impl Block {
         Ok(Arc::new(Self {
             plan: plan.clone(),
             store,
-            chain: Chain::new(plan, metrics)?,
-            metrics: Arc::clone(metrics),
+            chain: Chain::new(plan, &means.metrics)?,
+            log: querylog::Rules::new(&plan.log),
+            errors: plan
+                .errors
+                .as_ref()
+                .map(|plan| errorlog::Rules::new(plan, &means.outlet)),
+            means: means.clone(),
         }))
     }
 
@@ -138,7 +148,8 @@ impl Block {
         if let (Some(kept), Some(mut cache)) = (known.kept, self.cache()) {
             let before = evictions(&cache);
             cache.insert(key, Arc::clone(&known), kept, known.answer.get().arrived());
-            self.metrics.cache_evictions.increment(evictions(&cache) - before);
+            let evicted = evictions(&cache) - before;
+            self.means.metrics.cache_evictions.increment(evicted);
         }
         known
     }
@@ -156,6 +167,41 @@ impl Block {
     pub(super) fn refresh_failed(&self, key: &Key, now: Timestamp) {
         if let Some(mut cache) = self.cache() {
             cache.refresh_failed(key, now);
+        }
+    }
+
+    /// Whether lines are written about queries.
+    pub(super) const fn logs(&self) -> bool {
+        !self.log.is_empty()
+    }
+
+    /// Writes a line about a query, if one is wanted.
+    pub(super) fn log(&self, event: &Event<'_>) {
+        if let Some(line) = self.log.line(event) {
+            self.means.outlet.say(plan::LogLevel::Info, &line);
+        }
+    }
+
+    /// Writes a line about a query without an answer, if one is wanted.
+    pub fn note_error(&self, query: &Query, failed: Failed) {
+        if let Some(errors) = &self.errors {
+            errors.note(query, failed.rcode(), failed.said());
+        }
+    }
+
+    /// The same for a failure that is kept as if it were an answer.
+    pub fn note_kept_failure(&self, query: &Query, known: &Known) {
+        if let Some(failed) = known.failed {
+            self.note_error(query, failed);
+        }
+    }
+
+    /// Tells how much it keeps.
+    pub(super) fn count_cache(&self, counts: &OfCache) {
+        if let Some(cache) = self.cache() {
+            for class in Class::ALL {
+                counts.set(class, cache.entries(class) as u64, cache.evictions(class));
+            }
         }
     }
 

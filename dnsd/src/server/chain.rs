@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::observe::observe;
 use crate::plan;
 
-use super::{Known, Terms};
+use super::{By, Known, Terms};
 
 /// Extended DNS Errors (RFC 8914 §4) of what no upstream is to blame for.
 mod extended {
@@ -44,6 +44,8 @@ pub enum Failed {
     Kept,
     /// No block answers for this name here.
     NoBlock,
+    /// More queries wait than may.
+    Crowded,
 }
 
 impl Failed {
@@ -52,7 +54,7 @@ impl Failed {
     pub const fn rcode(self) -> u8 {
         match self {
             Self::Upstream(failure) => failure.rcode(),
-            Self::NoAnswer => rcode::SERVFAIL,
+            Self::NoAnswer | Self::Crowded => rcode::SERVFAIL,
             Self::Kept | Self::NoBlock => rcode::REFUSED,
         }
     }
@@ -64,6 +66,25 @@ impl Failed {
             Self::Upstream(failure) => failure.extended_error(),
             Self::NoAnswer | Self::NoBlock => extended::NOT_AUTHORITATIVE,
             Self::Kept => extended::PROHIBITED,
+            Self::Crowded => Failure::OverLimit.extended_error(),
+        }
+    }
+
+    /// The reason for people. It ends as CoreDNS' does where operators' patterns for `consolidate` look for that.
+    #[must_use]
+    pub const fn said(self) -> &'static str {
+        match self {
+            Self::Upstream(Failure::Timeout) => "no upstream answered: i/o timeout",
+            Self::Upstream(Failure::Unreachable) => "no upstream can be reached: connection refused",
+            Self::Upstream(Failure::Local) => "this host has no socket or memory left",
+            Self::Upstream(Failure::OverLimit) => "concurrent queries exceeded maximum",
+            Self::Upstream(Failure::AllDead) => "no healthy proxies",
+            Self::Upstream(Failure::Nonsense) => "an upstream's answer is no answer to the question",
+            Self::Upstream(Failure::Unproven) => "tls: an upstream did not prove who it is",
+            Self::NoAnswer => "no next plugin found",
+            Self::Kept => "a name of the cluster, and only somebody outside could be asked",
+            Self::NoBlock => "no server block answers for this name here",
+            Self::Crowded => "more queries wait for upstreams than may",
         }
     }
 }
@@ -83,7 +104,7 @@ impl Chain {
     /// Answers, or says why not.
     pub(super) async fn solve(&self, query: Query, terms: &Terms) -> Result<Known, Failed> {
         match self.forward(&query, terms).await {
-            Ok(answer) => Ok(self.known(answer, Maker::Upstream, terms)),
+            Ok(answer) => Ok(self.known(answer, Maker::Upstream, By::Forward, terms)),
             Err(failed) => self.known_failure(&query, failed, terms).ok_or(failed),
         }
     }
@@ -120,7 +141,7 @@ impl Chain {
 
     /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
     /// believes what it is told.
-    fn known(&self, mut answer: Matched<Answer>, maker: Maker, terms: &Terms) -> Known {
+    fn known(&self, mut answer: Matched<Answer>, maker: Maker, by: By, terms: &Terms) -> Known {
         if !answer.get().is_readable() {
             self.metrics.unreadable_answers.increment(1);
         }
@@ -140,6 +161,8 @@ impl Chain {
                 .filter(|_| is_shareable),
             told,
             maker,
+            by,
+            failed: None,
             answer,
         }
     }
@@ -149,7 +172,7 @@ impl Chain {
         let rules = self.cache.as_ref().filter(|rules| !rules.servfail.is_zero())?;
         let remembered = match failed {
             Failed::Upstream(failure) => failure.rcode() == rcode::SERVFAIL && failure != Failure::Local,
-            Failed::NoAnswer | Failed::Kept | Failed::NoBlock => false,
+            Failed::NoAnswer | Failed::Kept | Failed::NoBlock | Failed::Crowded => false,
         };
         if !remembered {
             return None;
@@ -169,6 +192,8 @@ impl Chain {
             told: None,
             kept: verdict.kept(),
             maker: Maker::Own,
+            by: By::Server,
+            failed: Some(failed),
         })
     }
 }

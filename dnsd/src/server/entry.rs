@@ -12,7 +12,7 @@ use crate::message::Query;
 use crate::metrics::Transport;
 use crate::plan::Zone;
 
-use super::{Block, Failed, Known};
+use super::{Block, By, Event, Failed, Known, OfCache, OfZone};
 
 /// A zone and who answers for it.
 #[derive(Debug)]
@@ -24,6 +24,10 @@ pub struct Entry {
     /// Whether a name may be asked of resolvers outside of the cluster: not where it is in a zone of which a block
     /// elsewhere, or the cluster, knows everything.
     pub may_ask_outside: bool,
+    /// What is counted of its queries, where metrics are wanted.
+    pub(super) counts: Option<Arc<OfZone>>,
+    /// What is counted of its cache, where there is one.
+    pub(super) of_cache: Option<Arc<OfCache>>,
 }
 
 /// Where a query came from.
@@ -51,6 +55,27 @@ pub struct Terms {
 }
 
 impl Entry {
+    /// Whether somebody wants to know of its queries.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.counts.is_some() || self.block.logs()
+    }
+
+    /// Counts something of the cache.
+    pub fn caching(&self, count: impl FnOnce(&OfCache)) {
+        if let Some(counts) = &self.of_cache {
+            count(counts);
+        }
+    }
+
+    /// A query was answered.
+    pub fn note(&self, event: &Event<'_>, by: By) {
+        if let Some(counts) = &self.counts {
+            counts.count(event, by);
+        }
+        self.block.log(event);
+    }
+
     /// Answers what the block's cache does not have.
     ///
     /// # Errors

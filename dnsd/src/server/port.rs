@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::plan::{Timeouts, Zone};
 
 use super::outside::{Inside, kept};
-use super::{Block, Entry, Unfit, Zones};
+use super::{Block, By, Counts, Entry, Event, OfZone, Unfit, Zones};
 
 /// A socket's view of what is in force; another plan changes it under the socket.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct Table {
     at: Vec<(IpAddr, Zones)>,
     /// Whether classes other than IN are answered: where somebody may be asked for them.
     pub takes_other_classes: bool,
+    /// What is counted of queries that no block answers, where metrics are wanted.
+    dropped: Option<Arc<OfZone>>,
 }
 
 impl Port {
@@ -55,6 +57,19 @@ impl Port {
 }
 
 impl Table {
+    /// Counts a query that no block answers.
+    pub fn note_dropped(&self, event: &Event<'_>) {
+        if let Some(counts) = &self.dropped {
+            counts.count(event, By::Server);
+        }
+    }
+
+    /// All zones.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let single = self.at.iter().flat_map(|(_, zones)| zones.entries());
+        self.zones.entries().iter().chain(single)
+    }
+
     /// The zones at the address that was asked.
     #[must_use]
     pub fn zones(&self, asked: Option<IpAddr>) -> &Zones {
@@ -72,6 +87,7 @@ pub(super) fn tables(
     config: &Arc<Config>,
     blocks: &[Arc<Block>],
     at: BTreeMap<SocketAddr, Vec<Arc<Block>>>,
+    counts: &Counts,
 ) -> Result<BTreeMap<SocketAddr, Arc<Table>>, Unfit> {
     let inside = Inside::of_environment();
     // What a block asks outside for is no secret of the cluster's.
@@ -83,7 +99,10 @@ pub(super) fn tables(
         .collect();
     let mut zones = BTreeMap::new();
     for (address, blocks) in &at {
-        zones.insert(*address, of_address(*address, blocks, &everywhere, &inside)?);
+        zones.insert(
+            *address,
+            of_address(*address, blocks, &everywhere, &inside, counts)?,
+        );
     }
     let singles: Vec<SocketAddr> = zones
         .keys()
@@ -106,6 +125,10 @@ pub(super) fn tables(
             timeouts: blocks.next().expect("an address has a block").plan().timeouts,
             zones,
             at: under.remove(&address).unwrap_or_default(),
+            dropped: at[&address]
+                .iter()
+                .any(|block| block.plan().prometheus)
+                .then(|| counts.zone(&server_label(address), "dropped")),
             takes_other_classes: of_port
                 .flat_map(|(_, blocks)| blocks)
                 .any(|block| !block.plan().forward.is_empty()),
@@ -128,6 +151,7 @@ fn of_address(
     blocks: &[Arc<Block>],
     everywhere: &[&Zone],
     inside: &Inside,
+    counts: &Counts,
 ) -> Result<Zones, Unfit> {
     let mut entries = Vec::<Entry>::new();
     for block in blocks {
@@ -140,11 +164,7 @@ fn of_address(
                     other: other.block.plan().origin.clone(),
                 });
             }
-            entries.push(Entry {
-                zone: *zone,
-                block: Arc::clone(block),
-                may_ask_outside: true,
-            });
+            entries.push(entry(address, *zone, block, counts));
         }
     }
     let mut guarded = Vec::<Entry>::new();
@@ -165,10 +185,41 @@ fn of_address(
                     zone: *zone,
                     block: Arc::clone(&entry.block),
                     may_ask_outside: false,
+                    counts: entry.counts.clone(),
+                    of_cache: entry.of_cache.clone(),
                 });
             }
         }
     }
     entries.extend(guarded);
     Ok(Zones::new(entries))
+}
+
+fn entry(address: SocketAddr, zone: Zone, block: &Arc<Block>, counts: &Counts) -> Entry {
+    let (plan, server) = (block.plan(), server_label(address));
+    let of_cache = plan.cache.as_ref().filter(|_| plan.prometheus).map(|cache| {
+        let zones = if cache.zones.is_empty() {
+            &plan.zones
+        } else {
+            &cache.zones
+        };
+        let zones: Vec<String> = zones.iter().map(ToString::to_string).collect();
+        counts.cache(&server, &zones.join(","))
+    });
+    Entry {
+        counts: plan.prometheus.then(|| counts.zone(&server, &zone.to_string())),
+        of_cache,
+        zone,
+        block: Arc::clone(block),
+        may_ask_outside: true,
+    }
+}
+
+/// A server's address as CoreDNS writes it.
+fn server_label(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        format!("dns://:{}", address.port())
+    } else {
+        format!("dns://{address}")
+    }
 }

@@ -24,6 +24,11 @@ impl Zones {
         }
     }
 
+    /// All of them, the longest first.
+    pub(super) fn entries(&self) -> &[Arc<Entry>] {
+        &self.entries
+    }
+
     /// Who answers a question; nobody where no zone holds its name.
     #[must_use]
     pub fn find(&self, question: &Question) -> Option<&Arc<Entry>> {

@@ -1,0 +1,226 @@
+//! What CoreDNS counts of queries, by its names and labels: dashboards that were made for it go on working.
+//!
+//! These are counted on the way of every query. A handle is found when a plan is put in force; counting is an
+//! addition to a number, and no sample is kept. What is counted more rarely goes by `metrics`.
+
+mod histogram;
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::cache::Class;
+use crate::message::kind;
+
+use super::Event;
+use histogram::Histogram;
+
+pub use text::Page;
+pub(super) use text::rcode_label;
+
+/// The types that have series of their own, as in CoreDNS; all others are "other".
+const TYPES: [(u16, &str); 19] = [
+    (kind::A, "A"),
+    (kind::AAAA, "AAAA"),
+    (kind::CNAME, "CNAME"),
+    (48, "DNSKEY"),
+    (43, "DS"),
+    (15, "MX"),
+    (50, "NSEC3"),
+    (47, "NSEC"),
+    (2, "NS"),
+    (12, "PTR"),
+    (46, "RRSIG"),
+    (kind::SOA, "SOA"),
+    (33, "SRV"),
+    (16, "TXT"),
+    (kind::HTTPS, "HTTPS"),
+    (kind::SVCB, "SVCB"),
+    (251, "IXFR"),
+    (252, "AXFR"),
+    (kind::ANY, "ANY"),
+];
+/// Codes of a header, and one for all above.
+const RCODES: usize = 17;
+
+/// Which part of the chain made an answer; the label `plugin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// None: the server itself.
+    Server,
+    /// The cache.
+    Cache,
+    /// An upstream.
+    Forward,
+    /// A template.
+    Template,
+    /// The hosts file.
+    Hosts,
+    /// dns64.
+    Dns64,
+    /// whoami.
+    Whoami,
+}
+
+impl By {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Server,
+        Self::Cache,
+        Self::Forward,
+        Self::Template,
+        Self::Hosts,
+        Self::Dns64,
+        Self::Whoami,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Server => "",
+            Self::Cache => "cache",
+            Self::Forward => "forward",
+            Self::Template => "template",
+            Self::Hosts => "hosts",
+            Self::Dns64 => "dns64",
+            Self::Whoami => "whoami",
+        }
+    }
+}
+
+/// All that was ever counted and is still in force.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Held when a plan is put in force, and when the page is written.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    zones: BTreeMap<Place, Arc<OfZone>>,
+    caches: BTreeMap<Place, Arc<OfCache>>,
+}
+
+/// A server's address as CoreDNS writes it, and its zone or zones.
+type Place = (String, String);
+
+/// What is counted of the queries for a zone at an address.
+#[derive(Debug)]
+pub struct OfZone {
+    requests: [[[AtomicU64; TYPES.len() + 1]; 2]; 2],
+    with_do: AtomicU64,
+    seconds: Histogram,
+    request_octets: [Histogram; 2],
+    response_octets: [Histogram; 2],
+    responses: [[AtomicU64; By::ALL.len()]; RCODES],
+}
+
+/// What is counted of a cache at an address.
+#[derive(Debug, Default)]
+pub struct OfCache {
+    hits: [AtomicU64; 2],
+    misses: AtomicU64,
+    prefetches: AtomicU64,
+    drops: AtomicU64,
+    stale: AtomicU64,
+    entries: [AtomicU64; 2],
+    evictions: [AtomicU64; 2],
+}
+
+impl Counts {
+    /// The handle for a zone at a server's address.
+    #[must_use]
+    pub fn zone(&self, server: &str, zone: &str) -> Arc<OfZone> {
+        let place = (server.to_owned(), zone.to_owned());
+        Arc::clone(self.lock().zones.entry(place).or_default())
+    }
+
+    /// The handle for the cache of some zones at a server's address.
+    #[must_use]
+    pub fn cache(&self, server: &str, zones: &str) -> Arc<OfCache> {
+        let place = (server.to_owned(), zones.to_owned());
+        Arc::clone(self.lock().caches.entry(place).or_default())
+    }
+
+    /// Forgets what no plan has a handle of any more.
+    pub fn sweep(&self) {
+        let mut state = self.lock();
+        state.zones.retain(|_, counts| Arc::strong_count(counts) > 1);
+        state.caches.retain(|_, counts| Arc::strong_count(counts) > 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for OfZone {
+    fn default() -> Self {
+        Self {
+            requests: Default::default(),
+            with_do: AtomicU64::new(0),
+            seconds: Histogram::of_time(),
+            request_octets: [Histogram::of_octets(), Histogram::of_octets()],
+            response_octets: [Histogram::of_octets(), Histogram::of_octets()],
+            responses: Default::default(),
+        }
+    }
+}
+
+impl OfZone {
+    /// A query was answered.
+    pub(super) fn count(&self, event: &Event<'_>, by: By) {
+        let (query, transport) = (event.query, event.arrival.transport as usize);
+        let is_ipv6 = usize::from(event.arrival.source.is_ipv6());
+        let of_kind = TYPES
+            .iter()
+            .position(|(number, _)| *number == query.question.kind);
+        add(&self.requests[transport][is_ipv6][of_kind.unwrap_or(TYPES.len())]);
+        if query.edns.as_ref().is_some_and(|edns| edns.dnssec) {
+            add(&self.with_do);
+        }
+        self.seconds
+            .add(u64::try_from(event.span.as_nanos()).unwrap_or(u64::MAX));
+        self.request_octets[transport].add(event.octets as u64);
+        self.response_octets[transport].add(event.reply.len() as u64);
+        let rcode = event.reply.get(3).map_or(0, |flags| usize::from(flags & 0xf));
+        add(&self.responses[rcode][by as usize]);
+    }
+}
+
+impl OfCache {
+    /// An answer was there.
+    pub fn hit(&self, class: Class) {
+        add(&self.hits[class as usize]);
+    }
+
+    /// None was there.
+    pub fn missed(&self) {
+        add(&self.misses);
+    }
+
+    /// An answer is asked for again before its end.
+    pub fn prefetches(&self) {
+        add(&self.prefetches);
+    }
+
+    /// An answer cannot be read and is not kept.
+    pub fn dropped(&self) {
+        add(&self.drops);
+    }
+
+    /// An answer was given after its end.
+    pub fn gave_stale(&self) {
+        add(&self.stale);
+    }
+
+    /// How many there are of a class, and how many had to go.
+    pub fn set(&self, class: Class, entries: u64, evictions: u64) {
+        self.entries[class as usize].store(entries, Ordering::Relaxed);
+        self.evictions[class as usize].store(evictions, Ordering::Relaxed);
+    }
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
