@@ -11,7 +11,6 @@
 mod directive;
 mod disk;
 mod draft;
-mod duration;
 mod keys;
 mod place;
 mod syntax;

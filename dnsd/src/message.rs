@@ -9,7 +9,9 @@ mod name;
 mod read;
 mod query;
 mod compose;
+mod codes;
 
+pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES};
 pub use compose::{
     QueryParts, bad_version_reply, error_reply, header_reply, mix_case, query, truncated_reply,
 };

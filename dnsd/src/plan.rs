@@ -17,8 +17,13 @@ mod forward;
 mod local;
 mod outside;
 mod text;
+mod upstream;
+mod written;
+pub(crate) mod span;
 
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
 pub use forward::{Forward, HealthCheck, Policy, Protocol, Tls, Upstream, UpstreamHost};
@@ -26,13 +31,19 @@ pub use local::{
     AnswerRewrite, Dns64, EdnsAction, EdnsField, Fallthrough, Hosts, LoadBalance, NameMatch, NameRewrite,
     Rewrite, RewriteRule, Template, TemplateText, TtlRange, WeightFile,
 };
-pub use outside::{Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload};
+pub use outside::{
+    Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload,
+};
 pub use text::{Expression, Zone};
+pub use upstream::InvalidUpstream;
+pub(crate) use upstream::endpoint;
 
 /// All server blocks, in the order in which they were written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Plan {
     /// The blocks; at least one.
+    #[serde(rename = "servers")]
     pub blocks: Vec<Block>,
     /// How often the file is looked at; `None` where no block says `reload`.
     pub reload: Option<Reload>,
@@ -43,9 +54,11 @@ pub struct Plan {
 }
 
 /// A server block: zones on addresses, and what answers for them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Block {
     /// Where it was written, for logs and errors: `Corefile:12`.
+    #[serde(skip)]
     pub origin: String,
     /// The zones that it answers for; at least one. The longest zone that holds a name wins, among all blocks
     /// on the same address and port.
@@ -57,6 +70,7 @@ pub struct Block {
     /// How the clients' connections are kept.
     pub timeouts: Timeouts,
     /// The largest UDP size that is said to upstreams and honoured for clients, if it is bounded here.
+    #[serde(deserialize_with = "written::size")]
     pub bufsize: Option<u16>,
     /// Whether queries are counted in `coredns_dns_*` for this block.
     pub prometheus: bool,
@@ -79,6 +93,7 @@ pub struct Block {
     /// Answers from a file like /etc/hosts.
     pub hosts: Option<Hosts>,
     /// Whether dnsd finds out at start that its own upstream is itself.
+    #[serde(rename = "loop")]
     pub detects_loop: bool,
     /// Whom it asks, in order: the first whose zone holds the name.
     pub forward: Vec<Forward>,
@@ -87,14 +102,73 @@ pub struct Block {
 }
 
 /// How connections of clients are kept (`timeouts`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Timeouts {
     /// How long a message may take to come in.
+    #[serde(with = "written::a_second_to_a_day")]
     pub read: Duration,
     /// How long a message may take to go out.
+    #[serde(with = "written::a_second_to_a_day")]
     pub write: Duration,
     /// How long a connection may be idle.
+    #[serde(with = "written::a_second_to_a_day")]
     pub idle: Duration,
     /// Queries after which a TCP connection is closed (`maxtcpqueries`); `None` is any number.
     pub queries_per_connection: Option<u32>,
+}
+
+/// Those of CoreDNS (core/dnsserver/server.go).
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_secs(3),
+            write: Duration::from_secs(5),
+            idle: Duration::from_secs(10),
+            queries_per_connection: None,
+        }
+    }
+}
+
+/// A block that answers nothing, on the port of DNS.
+impl Default for Block {
+    fn default() -> Self {
+        Self {
+            origin: String::new(),
+            zones: Vec::new(),
+            port: 53,
+            bind: Vec::new(),
+            timeouts: Timeouts::default(),
+            bufsize: None,
+            prometheus: false,
+            debug: false,
+            errors: None,
+            log: Vec::new(),
+            dns64: None,
+            loadbalance: None,
+            cache: None,
+            rewrite: Vec::new(),
+            template: Vec::new(),
+            hosts: None,
+            detects_loop: false,
+            forward: Vec::new(),
+            whoami: false,
+        }
+    }
+}
+
+impl Block {
+    /// Whether both are on some address, as far as can be known without the interfaces of the host. A block without
+    /// `bind` is on all of them.
+    #[must_use]
+    pub fn shares_address(&self, other: &Self) -> bool {
+        let listens = |all: &[Bind], to| {
+            all.iter()
+                .any(|bind| bind.to.contains(to) && !bind.except.contains(to))
+        };
+        let mut mine = self.bind.iter().flat_map(|bind| &bind.to);
+        self.bind.is_empty()
+            || other.bind.is_empty()
+            || mine.any(|to| listens(&self.bind, to) && listens(&other.bind, to))
+    }
 }

@@ -1,8 +1,6 @@
 //! A plan while it is read: blocks, and what they say about the whole.
 
-use std::time::Duration;
-
-use crate::plan::{Bind, Block as PlanBlock, Health, Plan, Reload, Timeouts};
+use crate::plan::{Block as PlanBlock, Health, Plan, Reload};
 
 use super::directive::{self, Draft};
 use super::keys::{self, Key};
@@ -22,7 +20,7 @@ pub(super) struct Drafts {
 /// A zone that is served, for the search of doubles.
 struct Served {
     key: Key,
-    bind: Vec<Bind>,
+    block: PlanBlock,
 }
 
 impl Drafts {
@@ -31,12 +29,16 @@ impl Drafts {
         let Some(first) = keys.first() else {
             return;
         };
-        let mut draft = Draft::new(empty(first));
+        let mut draft = Draft::new(PlanBlock {
+            origin: first.place.origin(),
+            port: first.port,
+            ..PlanBlock::default()
+        });
         for directive in &block.directives {
             let read = directive::read(directive, &mut draft, notes);
             notes.take(read);
         }
-        self.note_doubles(&keys, &draft.block.bind, notes);
+        self.note_doubles(&keys, &draft.block, notes);
         self.reload = self.reload_of(&draft, first, notes);
         self.health.extend(draft.health);
         if let Some(address) = draft.prometheus
@@ -70,34 +72,24 @@ impl Drafts {
     }
 
     /// The same zone on the same port and address twice; a block without `bind` is on every address.
-    fn note_doubles(&mut self, keys: &[Key], bind: &[Bind], notes: &mut Notes) {
+    fn note_doubles(&mut self, keys: &[Key], block: &PlanBlock, notes: &mut Notes) {
         for key in keys {
-            let other = self.served.iter().find(|served| served.overlaps(key, bind));
+            let other = self.served.iter().find(|served| served.overlaps(key, block));
             if let Some(other) = other {
                 notes.errors.push(double(key, &other.key.place));
             }
             self.served.push(Served {
                 key: key.clone(),
-                bind: bind.to_vec(),
+                block: block.clone(),
             });
         }
     }
 }
 
 impl Served {
-    fn overlaps(&self, key: &Key, bind: &[Bind]) -> bool {
-        self.key.zone == key.zone && self.key.port == key.port && shares_address(&self.bind, bind)
+    fn overlaps(&self, key: &Key, block: &PlanBlock) -> bool {
+        self.key.zone == key.zone && self.key.port == key.port && self.block.shares_address(block)
     }
-}
-
-/// As far as can be known without the interfaces of the host.
-fn shares_address(one: &[Bind], other: &[Bind]) -> bool {
-    let listens = |all: &[Bind], to| {
-        all.iter()
-            .any(|bind| bind.to.contains(to) && !bind.except.contains(to))
-    };
-    let mut mine = one.iter().flat_map(|bind| &bind.to);
-    one.is_empty() || other.is_empty() || mine.any(|to| listens(one, to) && listens(other, to))
 }
 
 fn double(key: &Key, other: &Place) -> Error {
@@ -133,35 +125,3 @@ fn split(block: PlanBlock, keys: &[Key], notes: &mut Notes) -> Vec<PlanBlock> {
     };
     ports.into_iter().map(of_port).collect()
 }
-
-fn empty(key: &Key) -> PlanBlock {
-    PlanBlock {
-        origin: key.place.origin(),
-        zones: Vec::new(),
-        port: key.port,
-        bind: Vec::new(),
-        timeouts: TIMEOUTS,
-        bufsize: None,
-        prometheus: false,
-        debug: false,
-        errors: None,
-        log: Vec::new(),
-        dns64: None,
-        loadbalance: None,
-        cache: None,
-        rewrite: Vec::new(),
-        template: Vec::new(),
-        hosts: None,
-        detects_loop: false,
-        forward: Vec::new(),
-        whoami: false,
-    }
-}
-
-/// Those of CoreDNS (core/dnsserver/server.go).
-pub(crate) const TIMEOUTS: Timeouts = Timeouts {
-    read: Duration::from_secs(3),
-    write: Duration::from_secs(5),
-    idle: Duration::from_secs(10),
-    queries_per_connection: None,
-};

@@ -1,22 +1,18 @@
 //! What words mean: numbers, spans, zones, codes, addresses, expressions.
 
-mod codes;
 mod reverse;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::message::WireName;
+use crate::plan::span::{self, parse_duration, write_duration};
 use crate::plan::{Expression, Zone};
 
-use super::duration::{self, parse_duration};
 use super::place::{Error, Notes};
 use super::syntax::Token;
 
-pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES};
-
-/// The longest expression (CoreDNS' bound).
-const LONGEST_EXPRESSION: usize = 10_000;
+pub(crate) use crate::message::{CLASSES, Codes, RCODES, TYPES};
 
 impl Token {
     /// A whole number in a range, with or without a sign, as Go's `strconv.Atoi` reads it.
@@ -41,7 +37,7 @@ impl Token {
     /// A span of time, none before now.
     pub(super) fn span(&self, what: &str) -> Result<Duration, Error> {
         parse_duration(&self.text)
-            .ok_or_else(|| self.error(format!("{what}: {:?}", self.text), duration::ACCEPTED))
+            .ok_or_else(|| self.error(format!("{what}: {:?}", self.text), span::ACCEPTED))
     }
 
     /// A span of time between two, both included.
@@ -50,23 +46,15 @@ impl Token {
         if (least..=most).contains(&span) {
             return Ok(span);
         }
-        let [least, most] = [least, most].map(duration::write_duration);
+        let [least, most] = [least, most].map(write_duration);
         Err(self.error(format!("{what}: {:?}", self.text), format!("{least} to {most}")))
     }
 
     pub(super) fn expression(&self, what: &str) -> Result<Expression, Error> {
-        if self.text.len() > LONGEST_EXPRESSION {
-            return Err(self.error(
-                format!("{what}: {} octets of a regular expression", self.text.len()),
-                format!("{LONGEST_EXPRESSION} at most"),
-            ));
-        }
-        Expression::new(&self.text).map_err(|error| {
-            let reason = error.to_string();
-            let reason = reason.lines().last().unwrap_or_default().trim().to_owned();
+        Expression::try_from(self.text.clone()).map_err(|error| {
             self.error(
-                format!("{what}: {:?}: {reason}", self.text),
-                "a regular expression (RE2)",
+                format!("{what}: {error}"),
+                "a regular expression of 10000 octets at most",
             )
         })
     }

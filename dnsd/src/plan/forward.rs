@@ -4,14 +4,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::message::WireName;
 
-use super::Zone;
+use super::written::{codes, name};
+use super::{Zone, span};
 
 /// `forward FROM TO… { … }`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Forward {
     /// Where it was written, for logs: `Corefile:12`.
+    #[serde(skip)]
     pub origin: String,
     /// Names that it is asked for.
     pub from: Zone,
@@ -24,12 +29,15 @@ pub struct Forward {
     /// Over UDP first, also for a client that came over TCP.
     pub prefer_udp: bool,
     /// How long a connection that nobody uses is kept.
+    #[serde(with = "span")]
     pub expire: Duration,
     /// How long a connection is used, however busy it is; zero means any time (`max_age`).
+    #[serde(with = "span")]
     pub max_age: Duration,
     /// Connections that are kept at most for each upstream; 0 means any number.
     pub max_idle_connections: usize,
     /// How long one attempt is waited for.
+    #[serde(with = "span")]
     pub read_timeout: Duration,
     /// Failed checks in a row after which an upstream counts as dead; 0 never.
     pub max_fails: u32,
@@ -44,10 +52,12 @@ pub struct Forward {
     /// Queries under way at most; beyond, REFUSED. 0 means any number.
     pub max_concurrent: usize,
     /// Codes upon which the next `forward` that holds the name is asked.
+    #[serde(with = "codes")]
     pub next: Vec<u8>,
     /// Whether it is also asked upon NOERROR without an answer (`next_on_nodata`).
     pub next_on_nodata: bool,
     /// Codes upon which the next upstream of this one is asked.
+    #[serde(with = "codes")]
     pub failover: Vec<u8>,
     /// SERVFAIL at once when every upstream counts as dead; otherwise one is tried at random.
     pub fails_fast: bool,
@@ -58,7 +68,8 @@ pub struct Forward {
 }
 
 /// Someone to ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Upstream {
     /// Where.
     pub host: UpstreamHost,
@@ -91,7 +102,8 @@ pub enum Protocol {
 }
 
 /// `tls CERT KEY CA`, `tls_servername NAME`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Tls {
     /// Whom to trust; none means the host's own authorities.
     pub authorities: Option<PathBuf>,
@@ -102,7 +114,8 @@ pub struct Tls {
 }
 
 /// Who is asked first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Any (CoreDNS' default).
     Random,
@@ -115,12 +128,56 @@ pub enum Policy {
 }
 
 /// `health_check DURATION [no_rec] [domain FQDN]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct HealthCheck {
     /// How often a dead upstream is asked.
+    #[serde(with = "span")]
     pub interval: Duration,
     /// Whether recursion is desired.
     pub recursion: bool,
     /// What it is asked for.
+    #[serde(with = "name")]
     pub domain: WireName,
+}
+
+/// CoreDNS', but for `to`, which must be said.
+impl Default for Forward {
+    fn default() -> Self {
+        Self {
+            origin: String::new(),
+            from: Zone::root(),
+            except: Vec::new(),
+            to: Vec::new(),
+            force_tcp: false,
+            prefer_udp: false,
+            expire: Duration::from_secs(10),
+            max_age: Duration::ZERO,
+            max_idle_connections: 0,
+            read_timeout: Duration::from_secs(2),
+            max_fails: 2,
+            max_connect_attempts: None,
+            tls: Tls::default(),
+            policy: Policy::Random,
+            health_check: HealthCheck::default(),
+            max_concurrent: 0,
+            next: Vec::new(),
+            next_on_nodata: false,
+            failover: Vec::new(),
+            fails_fast: false,
+            source: None,
+            resolver: Vec::new(),
+        }
+    }
+}
+
+/// CoreDNS'.
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(500),
+            recursion: true,
+            domain: *Zone::root().apex(),
+        }
+    }
 }

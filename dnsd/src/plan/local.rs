@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use egret_shared::net::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::message::WireName;
 
-use super::{Expression, Zone};
+use super::written::{class, code, inline, kind, seconds};
+use super::{Expression, Zone, span};
 
 /// Whether a name that is not found goes on to what comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,19 +24,23 @@ pub enum Fallthrough {
 }
 
 /// `hosts [FILE [ZONES…]] { … }`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Hosts {
     /// The file.
     pub file: PathBuf,
     /// The zones; empty means those of the block.
     pub zones: Vec<Zone>,
     /// Lines of the block itself: an address and its names.
+    #[serde(with = "inline")]
     pub inline: Vec<(IpAddr, Vec<WireName>)>,
     /// The TTL of what is answered.
+    #[serde(with = "seconds")]
     pub ttl: Duration,
     /// Whether addresses are answered with their names.
     pub reverse: bool,
     /// How often the file is looked at; zero never.
+    #[serde(with = "span")]
     pub reload: Duration,
     /// What becomes of names that are not in it.
     pub fallthrough: Fallthrough,
@@ -43,63 +49,82 @@ pub struct Hosts {
 }
 
 /// `template CLASS TYPE [ZONES…] { … }`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Template {
     /// Where it was written, for logs.
+    #[serde(skip)]
     pub origin: String,
     /// The class, 255 for any.
+    #[serde(with = "class", default = "internet")]
     pub class: u16,
     /// The type, 255 for any.
+    #[serde(with = "kind", rename = "type")]
     pub kind: u16,
     /// The zones; empty means those of the block.
+    #[serde(default)]
     pub zones: Vec<Zone>,
     /// Expressions over the question's name, the first that matches counts; empty means any name.
+    #[serde(rename = "match", default)]
     pub matches: Vec<Expression>,
     /// Records of the answer.
+    #[serde(default)]
     pub answer: Vec<TemplateText>,
     /// Records beside it.
+    #[serde(default)]
     pub additional: Vec<TemplateText>,
     /// Records of the authority.
+    #[serde(default)]
     pub authority: Vec<TemplateText>,
     /// The code.
+    #[serde(with = "code", default)]
     pub rcode: u8,
     /// An extended error (RFC 8914) and its text.
+    #[serde(default)]
     pub extended_error: Option<(u16, String)>,
     /// What becomes of a name in the zones that no expression matches.
+    #[serde(default = "Fallthrough::no")]
     pub fallthrough: Fallthrough,
 }
 
 /// A record with places to fill in, as it was written (`{{ .Name }} 60 IN A 192.0.2.1`). What is accepted of
 /// Go's text/template is checked when it is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateText(pub String);
 
 /// `rewrite [continue|stop] …`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Rewrite {
     /// Whether later rules are asked after this one took.
+    #[serde(default)]
     pub goes_on: bool,
     /// What it changes.
     pub rule: RewriteRule,
 }
 
 /// What a rule changes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum RewriteRule {
     /// The name of the question, and in the answer what was changed in the question.
     Name(NameRewrite),
     /// The type of the question.
     Type {
         /// What was asked.
+        #[serde(with = "kind")]
         from: u16,
         /// What is asked instead.
+        #[serde(with = "kind")]
         to: u16,
     },
     /// The class of the question.
     Class {
         /// What was asked.
+        #[serde(with = "class")]
         from: u16,
         /// What is asked instead.
+        #[serde(with = "class")]
         to: u16,
     },
     /// An option of EDNS.
@@ -109,6 +134,7 @@ pub enum RewriteRule {
         /// What is done with it.
         action: EdnsAction,
         /// Whether the upstream's option is taken out of the answer (`revert`).
+        #[serde(default)]
         revert: bool,
     },
     /// TTLs of the answer.
@@ -130,26 +156,31 @@ pub enum RewriteRule {
         /// For which names.
         of: NameMatch,
         /// What the upstream said.
+        #[serde(with = "code")]
         from: u8,
         /// What is said instead.
+        #[serde(with = "code")]
         to: u8,
     },
 }
 
 /// `rewrite name …`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct NameRewrite {
     /// Which names.
     pub of: NameMatch,
     /// The other name or part of one; may use groups of a regular expression (`{1}`).
     pub to: String,
     /// What of the answer is changed besides the question.
+    #[serde(default)]
     pub answers: Vec<AnswerRewrite>,
 }
 
 /// How names are matched: in lower case, against a name that ends with a dot. What a Corefile writes without its
 /// last dot got one, prefixes and substrings too, as in CoreDNS.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum NameMatch {
     /// This one.
     Exact(String),
@@ -164,7 +195,8 @@ pub enum NameMatch {
 }
 
 /// `answer …` of a rewritten name.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum AnswerRewrite {
     /// Owners and values, the reverse of what was done to the question.
     Auto,
@@ -175,7 +207,8 @@ pub enum AnswerRewrite {
 }
 
 /// Which option of EDNS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum EdnsField {
     /// A local option: its code and its value, which may have variables (`{client_ip}`).
     Local(u16, String),
@@ -186,7 +219,8 @@ pub enum EdnsField {
 }
 
 /// What is done with an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum EdnsAction {
     /// It is there, whatever was.
     Set,
@@ -199,7 +233,8 @@ pub enum EdnsAction {
 }
 
 /// Between what TTLs are brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TtlRange {
     /// At least.
     pub at_least: u32,
@@ -208,7 +243,8 @@ pub struct TtlRange {
 }
 
 /// `dns64 [PREFIX] { … }` (RFC 6147).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Dns64 {
     /// The prefix; 64:ff9b::/96 where none is said. /32, /40, /48, /56, /64 or /96.
     pub prefix: IpNet,
@@ -219,7 +255,8 @@ pub struct Dns64 {
 }
 
 /// `loadbalance …`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct LoadBalance {
     /// Each answer begins at another address, where no weights are given.
     pub weights: Option<WeightFile>,
@@ -228,10 +265,48 @@ pub struct LoadBalance {
 }
 
 /// `loadbalance weighted FILE { reload DURATION }`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct WeightFile {
     /// The file.
     pub file: PathBuf,
     /// How often it is looked at; zero never.
     pub reload: Duration,
+}
+
+const fn internet() -> u16 {
+    1
+}
+
+impl Fallthrough {
+    const fn no() -> Self {
+        Self::No
+    }
+}
+
+/// CoreDNS'.
+impl Default for Hosts {
+    fn default() -> Self {
+        Self {
+            file: PathBuf::from("/etc/hosts"),
+            zones: Vec::new(),
+            inline: Vec::new(),
+            ttl: Duration::from_secs(3_600),
+            reverse: true,
+            reload: Duration::from_secs(5),
+            fallthrough: Fallthrough::No,
+            fallthrough_unsupported: false,
+        }
+    }
+}
+
+/// The well-known prefix (RFC 6052 §2.1).
+impl Default for Dns64 {
+    fn default() -> Self {
+        Self {
+            prefix: "64:ff9b::/96".parse().expect("this is a network"),
+            translate_all: false,
+            allow_ipv4: false,
+        }
+    }
 }

@@ -26,25 +26,6 @@ fn places(tokens: &[Token]) -> Result<Vec<BindTo>, Error> {
     tokens.iter().map(place).collect()
 }
 
-/// What is no address names an interface: 1 to 15 octets, no slash and no white space (net/core/dev.c,
-/// dev_valid_name).
 fn place(token: &Token) -> Result<BindTo, Error> {
-    if let Ok(address) = token.text.parse() {
-        return Ok(BindTo::Address(address));
-    }
-    let may_be_interface = (1..=15).contains(&token.text.len())
-        && !matches!(token.text.as_str(), "." | "..")
-        && !token
-            .text
-            .contains(|character: char| matches!(character, '/' | ':') || character.is_whitespace());
-    if may_be_interface {
-        return Ok(BindTo::Interface(token.text.clone()));
-    }
-    Err(token.error(
-        format!(
-            "bind: {:?} is neither an address nor the name of an interface",
-            token.text
-        ),
-        USAGE,
-    ))
+    BindTo::try_from(token.text.clone()).map_err(|error| token.error(format!("bind: {error}"), USAGE))
 }

@@ -4,7 +4,6 @@ mod stale;
 
 use std::time::Duration;
 
-use crate::message::WireName;
 use crate::plan::{CacheRules, Capacity, Disabled, Prefetch, Zone};
 
 use super::super::place::{Error, Notes};
@@ -20,28 +19,8 @@ const DISABLE: &str = "disable success|denial [ZONES...]";
 /// Longer is not allowed (RFC 2308 §7.1).
 const LONGEST_FAILURE: Duration = Duration::from_secs(300);
 
-/// What CoreDNS does where nothing is said: 256 parts of 39 answers, TTLs of 5 s to an hour, half an hour for what
-/// says that there is nothing.
-pub(in super::super) fn defaults() -> CacheRules {
-    let capacity = |max_ttl| Capacity {
-        entries: 9_984,
-        max_ttl: Duration::from_secs(max_ttl),
-        min_ttl: Duration::from_secs(5),
-    };
-    CacheRules {
-        zones: Vec::new(),
-        success: capacity(3_600),
-        denial: capacity(1_800),
-        prefetch: None,
-        serve_stale: None,
-        servfail: Duration::from_secs(5),
-        disabled: Disabled::default(),
-        keep_ttl: false,
-    }
-}
-
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
-    let mut rules = defaults();
+    let mut rules = CacheRules::default();
     let zones = match directive.head.args.as_slice() {
         [ttl, zones @ ..] if ttl.text.parse::<i64>().is_ok() => {
             let ttl = ttl.seconds(1, "cache TTL")?;
@@ -107,11 +86,7 @@ fn whole_shards(entries: i64) -> usize {
 /// An amount of 0 prefetches nothing.
 fn prefetch(line: &Line, said: Option<Prefetch>) -> Result<Option<Prefetch>, Error> {
     let args = line.between(1, 3, PREFETCH)?;
-    let mut prefetch = said.unwrap_or(Prefetch {
-        amount: 0,
-        within: Duration::from_secs(60),
-        percentage: 10,
-    });
+    let mut prefetch = said.unwrap_or_default();
     prefetch.amount = args[0].number(0, i64::from(u32::MAX), "prefetch")?;
     if let Some(within) = args.get(1) {
         prefetch.within = within.span("prefetch")?;
@@ -136,7 +111,7 @@ fn disable(line: &Line, disabled: &mut Disabled) -> Result<(), Error> {
         .split_first()
         .ok_or_else(|| line.name.error("disable: a word is missing behind it", DISABLE))?;
     let zones: Result<Vec<Zone>, Error> = match zones {
-        [] => Ok(vec![root()]),
+        [] => Ok(vec![Zone::root()]),
         // Names, not reverse zones: CoreDNS takes them as they stand.
         zones => zones
             .iter()
@@ -150,8 +125,4 @@ fn disable(line: &Line, disabled: &mut Disabled) -> Result<(), Error> {
     };
     *of = Some(zones?);
     Ok(())
-}
-
-fn root() -> Zone {
-    Zone::new(WireName::parse(".").expect("the root is a name"))
 }

@@ -11,7 +11,7 @@ use super::Draft;
 const PREFIX: &str = "an IPv6 network of 32, 40, 48, 56, 64 or 96 bits, as in \"64:ff9b::/96\"";
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
-    let mut dns64 = draft.block.dns64.clone().unwrap_or_else(well_known);
+    let mut dns64 = draft.block.dns64.clone().unwrap_or_default();
     if let Some(token) = directive.head.at_most_one("dns64 [PREFIX]")? {
         // CoreDNS does not read the block behind a prefix.
         directive.plain("dns64 PREFIX, or dns64 { prefix PREFIX ... }")?;
@@ -38,15 +38,6 @@ fn option(line: &Line, dns64: &mut Dns64) -> Result<(), Error> {
         _other => return Err(line.unknown("dns64", "prefix, translate_all, allow_ipv4")),
     }
     Ok(())
-}
-
-/// RFC 6052 §2.1.
-fn well_known() -> Dns64 {
-    Dns64 {
-        prefix: "64:ff9b::/96".parse().expect("this is a network"),
-        translate_all: false,
-        allow_ipv4: false,
-    }
 }
 
 /// RFC 6052 §2.2; CoreDNS takes 72, 80 and 88, too, and makes addresses of them that say nothing.

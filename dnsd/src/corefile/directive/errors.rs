@@ -14,10 +14,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
     {
         return Err(file.error(format!("errors: {:?}", file.text), "stdout"));
     }
-    let mut log = ErrorLog {
-        stacktrace: false,
-        consolidate: Vec::new(),
-    };
+    let mut log = ErrorLog::default();
     for line in directive.options() {
         match line.name.text.as_str() {
             "stacktrace" => {

@@ -5,7 +5,6 @@ mod upstream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::message::WireName;
 use crate::plan::{Forward, HealthCheck, Policy, Tls, Zone};
 
 use super::super::place::{Error, Notes};
@@ -22,38 +21,6 @@ const HEALTH_CHECK: &str = "health_check DURATION [no_rec] [domain FQDN]";
 /// CoreDNS' limit.
 const MOST_UPSTREAMS: usize = 15;
 
-/// What CoreDNS does where nothing is said.
-pub(in super::super) fn defaults(origin: String, from: Zone) -> Forward {
-    Forward {
-        origin,
-        from,
-        except: Vec::new(),
-        to: Vec::new(),
-        force_tcp: false,
-        prefer_udp: false,
-        expire: Duration::from_secs(10),
-        max_age: Duration::ZERO,
-        max_idle_connections: 0,
-        read_timeout: Duration::from_secs(2),
-        max_fails: 2,
-        max_connect_attempts: None,
-        tls: Tls::default(),
-        policy: Policy::Random,
-        health_check: HealthCheck {
-            interval: Duration::from_millis(500),
-            recursion: true,
-            domain: WireName::parse(".").expect("the root is a name"),
-        },
-        max_concurrent: 0,
-        next: Vec::new(),
-        next_on_nodata: false,
-        failover: Vec::new(),
-        fails_fast: false,
-        source: None,
-        resolver: Vec::new(),
-    }
-}
-
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
     let head = &directive.head;
     let [from, to @ ..] = head.between(2, usize::MAX, USAGE)? else {
@@ -69,7 +36,11 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         );
         notes.warn(&from.place, text);
     }
-    let mut forward = defaults(head.name.place.origin(), zones[0]);
+    let mut forward = Forward {
+        origin: head.name.place.origin(),
+        from: zones[0],
+        ..Forward::default()
+    };
     for line in directive.options() {
         option(line, &mut forward, notes)?;
     }
@@ -176,7 +147,7 @@ fn health_check(line: &Line, check: &mut HealthCheck) -> Result<(), Error> {
         .split_first()
         .ok_or_else(|| line.name.error("health_check: a word is missing", HEALTH_CHECK))?;
     check.interval = interval.span("health_check")?;
-    check.domain = WireName::parse(".").expect("the root is a name");
+    check.domain = *Zone::root().apex();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.text.as_str() {

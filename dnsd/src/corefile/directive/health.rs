@@ -1,10 +1,5 @@
 //! `health [ADDRESS] { lameduck DURATION }`.
 
-use std::net::Ipv6Addr;
-use std::time::Duration;
-
-use crate::plan::Health;
-
 use super::super::place::Error;
 use super::super::syntax::Directive;
 use super::Draft;
@@ -13,10 +8,7 @@ const USAGE: &str = "health [ADDRESS:PORT] { lameduck DURATION }";
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
     // Said again, it changes what was said above it.
-    let mut health = draft.health.unwrap_or(Health {
-        address: (Ipv6Addr::UNSPECIFIED, 8080).into(),
-        lameduck: Duration::ZERO,
-    });
+    let mut health = draft.health.unwrap_or_default();
     if let Some(address) = directive.head.at_most_one(USAGE)? {
         health.address = address.endpoint("health")?;
     }

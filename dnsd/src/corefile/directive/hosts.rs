@@ -15,22 +15,8 @@ use super::Draft;
 const OPTIONS: &str = "ttl, no_reverse, reload, fallthrough, fallthrough_unsupported; above fallthrough also lines \
      of an address and names";
 
-/// What CoreDNS does where nothing is said.
-pub(in super::super) fn defaults() -> Hosts {
-    Hosts {
-        file: PathBuf::from("/etc/hosts"),
-        zones: Vec::new(),
-        inline: Vec::new(),
-        ttl: Duration::from_secs(3_600),
-        reverse: true,
-        reload: Duration::from_secs(5),
-        fallthrough: Fallthrough::No,
-        fallthrough_unsupported: false,
-    }
-}
-
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
-    let mut hosts = defaults();
+    let mut hosts = Hosts::default();
     if let Some((file, zones)) = directive.head.args.split_first() {
         hosts.file = PathBuf::from(&file.text);
         hosts.zones = value::zones(zones, notes)?;

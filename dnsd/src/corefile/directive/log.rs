@@ -1,6 +1,5 @@
 //! `log [NAMES…] [FORMAT] { class CLASS… }`.
 
-use crate::message::WireName;
 use crate::plan::{LogClass, LogFormat, QueryLog, Zone};
 
 use super::super::place::{Error, Notes};
@@ -8,10 +7,6 @@ use super::super::syntax::{Directive, Token};
 use super::Draft;
 
 const CLASSES: &str = "success, denial, error or all";
-
-/// CoreDNS' formats.
-pub(crate) const COMMON: &str = "{remote}:{port} - {>id} \"{type} {class} {name} {proto} {size} {>do} {>bufsize}\" \
-     {rcode} {>rflags} {rsize} {duration}";
 
 /// Places that are filled in.
 const PLACES: &str = "type name class proto remote local size port duration rcode rsize >rflags >bufsize >do >id \
@@ -29,11 +24,11 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
     let classes: Vec<LogClass> = classes.into_iter().collect::<Result<_, _>>()?;
     draft.block.log.push(QueryLog {
         zones: if names.is_empty() {
-            vec![root()]
+            vec![Zone::root()]
         } else {
             scopes(names)?
         },
-        format: LogFormat(format),
+        format,
         classes: if classes.is_empty() {
             vec![LogClass::All]
         } else {
@@ -44,11 +39,11 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
 }
 
 /// The last of several words is a format if there is a brace in it.
-fn split<'t>(args: &'t [Token], notes: &mut Notes) -> (&'t [Token], String) {
+fn split<'t>(args: &'t [Token], notes: &mut Notes) -> (&'t [Token], LogFormat) {
     match args {
         [names @ .., format] if !names.is_empty() && format.text.contains('{') => {
             note_unknown(format, notes);
-            (names, whole(&format.text))
+            (names, LogFormat::from(format.text.clone()))
         }
         [only] if only.text.contains('{') => {
             let text = format!(
@@ -56,16 +51,10 @@ fn split<'t>(args: &'t [Token], notes: &mut Notes) -> (&'t [Token], String) {
                 only.text
             );
             notes.warn(&only.place, text);
-            (args, COMMON.to_owned())
+            (args, common())
         }
-        _names => (args, COMMON.to_owned()),
+        _names => (args, common()),
     }
-}
-
-fn whole(format: &str) -> String {
-    format
-        .replace("{common}", COMMON)
-        .replace("{combined}", &format!("{COMMON} \"{{>opcode}}\""))
 }
 
 /// What is not known stays as it is, as in CoreDNS; labels of metadata are always empty.
@@ -94,8 +83,8 @@ fn scopes(names: &[Token]) -> Result<Vec<Zone>, Error> {
         .collect()
 }
 
-fn root() -> Zone {
-    Zone::new(WireName::parse(".").expect("the root is a name"))
+fn common() -> LogFormat {
+    LogFormat(LogFormat::COMMON.to_owned())
 }
 
 fn class(token: &Token) -> Result<LogClass, Error> {

@@ -10,16 +10,13 @@ use super::Draft;
 
 const USAGE: &str = "reload [INTERVAL] [JITTER]";
 
-/// What CoreDNS does where nothing is said.
-const INTERVAL: Duration = Duration::from_secs(30);
-const JITTER: Duration = Duration::from_secs(15);
-
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
     directive.plain(USAGE)?;
+    let default = Reload::default();
     let args = directive.head.between(0, 2, USAGE)?;
     let interval = match args.first() {
         Some(token) => token.span_within("the interval", Duration::from_secs(2), Duration::MAX)?,
-        None => INTERVAL,
+        None => default.interval,
     };
     let jitter = match args.get(1) {
         Some(token) => {
@@ -29,7 +26,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
             }
             jitter
         }
-        None => JITTER,
+        None => default.jitter,
     };
     if let Some(token) = args.get(1)
         && jitter > interval / 2

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::duration::{self, parse_duration};
+use crate::plan::span::{self, parse_duration};
+
 use super::super::place::Error;
 use super::super::syntax::{Directive, Line, Token};
 use super::Draft;
@@ -41,7 +42,7 @@ fn timeout(token: &Token) -> Result<Duration, Error> {
         token.text.clone()
     };
     let span = parse_duration(&text)
-        .ok_or_else(|| token.error(format!("timeouts: {:?}", token.text), duration::ACCEPTED))?;
+        .ok_or_else(|| token.error(format!("timeouts: {:?}", token.text), span::ACCEPTED))?;
     if (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&span) {
         return Ok(span);
     }

@@ -83,18 +83,11 @@ pub(super) fn normal(name: &str) -> String {
 
 /// Whether the other name uses no more groups than there are.
 pub(super) fn check_groups(expression: &Expression, to: &Token) -> Result<(), Error> {
-    let groups = expression.regex().captures_len() - 1;
-    let used = (0..=100)
-        .filter(|group| to.text.contains(&format!("{{{group}}}")))
-        .count();
-    if used <= groups {
+    if expression.has_groups_for(&to.text) {
         return Ok(());
     }
     Err(to.error(
-        format!(
-            "rewrite: {:?} uses {used} groups of an expression with {groups}",
-            to.text
-        ),
+        format!("rewrite: {:?} uses more groups than the expression has", to.text),
         "as many as it has, {1} for the first",
     ))
 }

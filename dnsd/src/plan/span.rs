@@ -3,6 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serializer};
+
 const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -87,6 +90,42 @@ pub(crate) fn write_duration(span: Duration) -> String {
 
 fn push(text: &mut String, number: u128, unit: &str) {
     write!(text, "{number}{unit}").expect("writing to a String does not fail");
+}
+
+/// For `#[serde(with)]`.
+pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&write_duration(*span))
+}
+
+/// For `#[serde(with)]`.
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not {ACCEPTED}")))
+}
+
+/// The same where there may be none.
+pub(super) mod optional {
+    use super::{Deserialize, Deserializer, Duration, Serializer, write_duration};
+
+    #[expect(clippy::ref_option, reason = "serde calls it so")]
+    pub(in super::super) fn serialize<S: Serializer>(
+        span: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match span {
+            Some(span) => serializer.serialize_str(&write_duration(*span)),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        #[derive(Deserialize)]
+        struct Span(#[serde(with = "super")] Duration);
+        let span = Option::<Span>::deserialize(deserializer)?;
+        Ok(span.map(|Span(span)| span))
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,15 @@ impl<T: Copy> Codes<T> {
     }
 }
 
+impl<T: Copy + PartialEq> Codes<T> {
+    /// The name of a number, the first where there are two.
+    pub(crate) fn name(&self, number: T) -> Option<&'static str> {
+        self.names
+            .iter()
+            .find_map(|(name, known)| (*known == number).then_some(*name))
+    }
+}
+
 /// Classes.
 pub(crate) const CLASSES: Codes<u16> = Codes {
     names: &[
