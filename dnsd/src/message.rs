@@ -9,15 +9,24 @@ mod name;
 mod read;
 mod query;
 mod compose;
+mod record;
+mod write;
 mod codes;
+mod present;
 
 pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES};
+pub(crate) use compose::{OPT_SIZE, push_reply_opt};
 pub use compose::{
-    QueryParts, bad_version_reply, error_reply, header_reply, mix_case, query, truncated_reply,
+    QueryParts, bad_version_reply, error_reply, explained_reply, header_reply, mix_case, query,
+    truncated_reply,
 };
 pub use name::{InvalidText, WireName};
+pub(crate) use present::{ACCEPTED_TYPES, is_known as is_known_type, ttl_of as ttl_of_text, type_number};
+pub use present::{InvalidRecord, Reason as InvalidRecordReason, parse_record};
 pub use query::{Edns, Query, Refusal};
 pub use read::{Malformed, Message, Question, Record, Section};
+pub use record::{Data, ResourceRecord, Sections};
+pub use write::{Response, TooLong};
 
 /// Octets of the header.
 pub const HEADER: usize = 12;
@@ -30,10 +39,18 @@ pub mod kind {
     pub const CNAME: u16 = 5;
     /// The start of a zone of authority.
     pub const SOA: u16 = 6;
+    /// A name for an address.
+    pub const PTR: u16 = 12;
+    /// A mail server.
+    pub const MX: u16 = 15;
     /// An IPv6 address (RFC 3596).
     pub const AAAA: u16 = 28;
+    /// Where a service is (RFC 2782).
+    pub const SRV: u16 = 33;
     /// The pseudo-record of EDNS (RFC 6891).
     pub const OPT: u16 = 41;
+    /// A signature (RFC 4034).
+    pub const RRSIG: u16 = 46;
     /// A service binding (RFC 9460).
     pub const SVCB: u16 = 64;
     /// The service binding of HTTP (RFC 9460).
@@ -65,6 +82,8 @@ pub mod rcode {
 pub mod flag {
     /// This is a response.
     pub const QR: u16 = 1 << 15;
+    /// The server is an authority for the name.
+    pub const AA: u16 = 1 << 10;
     /// The answer was cut.
     pub const TC: u16 = 1 << 9;
     /// Recursion is desired.

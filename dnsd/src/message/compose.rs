@@ -8,7 +8,7 @@ use super::{HEADER, flag, kind, rcode};
 pub struct QueryParts<'a> {
     /// Its id.
     pub id: u16,
-    /// The client's flags, of which RD, AD and CD go on.
+    /// The client's flags, of which RD and CD go on.
     pub flags: u16,
     /// Name in the case to ask with, type, class.
     pub raw_question: &'a [u8],
@@ -18,10 +18,11 @@ pub struct QueryParts<'a> {
     pub udp_size: u16,
 }
 
-/// Writes a question for an upstream. It has an OPT exactly when the client's had one.
+/// Writes a question for an upstream. It has an OPT exactly when the client's had one, and always AD: the answer
+/// tells whether it was validated, for whichever client asks for that (RFC 6840 §5.7).
 #[must_use]
 pub fn query(parts: &QueryParts<'_>) -> Vec<u8> {
-    let flags = parts.flags & (flag::RD | flag::AD | flag::CD);
+    let flags = parts.flags & (flag::RD | flag::CD) | flag::AD;
     let mut octets = header(parts.id, flags, 1, u16::from(parts.edns.is_some()));
     octets.extend_from_slice(parts.raw_question);
     if let Some(edns) = parts.edns {
@@ -53,6 +54,21 @@ pub fn mix_case(raw_question: &mut [u8], mut random: impl FnMut() -> bool) {
 #[must_use]
 pub fn error_reply(query: &Query, code: u8, udp_size: u16) -> Vec<u8> {
     bare_reply(query, u16::from(code), udp_size)
+}
+
+/// The same with the reason, for a client that speaks EDNS (RFC 8914 §2).
+#[must_use]
+pub fn explained_reply(query: &Query, code: u8, extended_error: u16, udp_size: u16) -> Vec<u8> {
+    const EXTENDED_ERROR: u16 = 15;
+    let mut octets = bare_reply(query, u16::from(code), udp_size);
+    if query.edns.is_some() {
+        let fields = [EXTENDED_ERROR, 2, extended_error];
+        let option = fields.iter().flat_map(|field| field.to_be_bytes());
+        octets.truncate(octets.len() - 2);
+        octets.extend_from_slice(&6_u16.to_be_bytes());
+        octets.extend(option);
+    }
+    octets
 }
 
 /// A reply that says: ask again over TCP.
@@ -102,6 +118,16 @@ fn header(id: u16, flags: u16, questions: u16, additional: u16) -> Vec<u8> {
         octets.extend_from_slice(&field.to_be_bytes());
     }
     octets
+}
+
+/// Octets of an OPT without options.
+pub(crate) const OPT_SIZE: usize = 11;
+
+/// Adds the OPT of a reply to a client that sent one; who counts the records counts it.
+pub(crate) fn push_reply_opt(octets: &mut Vec<u8>, query: &Query, udp_size: u16) {
+    if let Some(edns) = &query.edns {
+        push_opt(octets, udp_size, 0, edns.dnssec, &[]);
+    }
 }
 
 fn push_opt(octets: &mut Vec<u8>, udp_size: u16, extended_rcode: u8, dnssec: bool, options: &[u8]) {

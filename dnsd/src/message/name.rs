@@ -50,6 +50,15 @@ impl WireName {
         }
     }
 
+    /// The root.
+    #[must_use]
+    pub const fn root() -> Self {
+        Self {
+            octets: [0; MAX],
+            length: 1,
+        }
+    }
+
     /// Reads a name as people write it, absolute with or without the last dot; `\\.` and `\\DDD` stand for octets
     /// (RFC 1035 §5.1).
     ///

@@ -1,5 +1,6 @@
 //! A client's query: what dnsd needs of it, or how it is refused.
 
+use super::name::WireName;
 use super::read::{Malformed, Message, Question, Record, Section};
 use super::{HEADER, flag, kind, rcode};
 
@@ -62,6 +63,25 @@ impl Query {
         }
         let message = Message::read(octets).map_err(|_malformed| Refusal::Reply(rcode::FORMERR))?;
         Self::of(&message)
+    }
+
+    /// The same query with another question.
+    #[must_use]
+    pub fn asking(&self, name: &WireName, kind: u16, class: u16) -> Self {
+        let octets = name.as_octets();
+        let raw_question = [octets, &kind.to_be_bytes(), &class.to_be_bytes()].concat();
+        Self {
+            id: self.id,
+            flags: self.flags,
+            question: Question {
+                name: *name,
+                kind,
+                class,
+                end: HEADER + raw_question.len(),
+            },
+            raw_question,
+            edns: self.edns.clone(),
+        }
     }
 
     /// The largest answer that may go to this client in a datagram (RFC 6891 §6.2.3; RFC 1035 §4.2.1).
