@@ -1,10 +1,11 @@
 //! An answer as it came from an upstream, with the places where it is patched for each client.
 
-use std::time::Duration;
-
 use egret_shared::time::{Timestamp, Ttl};
 
-use crate::message::{HEADER, Malformed, Message, Query, Question, Section, kind, rcode, truncated_reply};
+use crate::message::{
+    HEADER, Malformed, Message, OPT_SIZE, Query, Question, Section, flag, kind, push_reply_opt,
+    truncated_reply,
+};
 
 /// The octets of an answer and what dnsd needs to know of them.
 #[derive(Clone, Debug)]
@@ -14,26 +15,55 @@ pub struct Answer {
     arrived: Timestamp,
     /// Where TTLs stand; nothing where the records cannot be read: such an answer is relayed as it is, for once.
     ttls: Option<Vec<usize>>,
+    opt: Opt,
+}
+
+/// Where the OPT stands. It speaks of one hop, so it is taken off for clients that sent none and added for those
+/// that did (RFC 6891 §6.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opt {
+    /// There is none.
+    Absent,
+    /// It is the last record, and begins here: all that is before it is a message too.
+    Last(usize),
+    /// Something stands behind it, or the records cannot be read: it goes to its own client as it is.
+    Fixed,
+}
+
+/// With which TTLs an answer is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttls {
+    /// What is left of them at this moment.
+    CountedDown(Timestamp),
+    /// As they came.
+    Original,
+    /// All the same: the answer is stale (RFC 8767 §4).
+    All(u32),
 }
 
 impl Answer {
     /// Takes the octets of a message whose question was read. TTLs are brought between `limits`.
     #[must_use]
     pub fn new(octets: Vec<u8>, question: &Question, arrived: Timestamp, limits: &TtlLimits) -> Self {
-        let ttls = Message::read(&octets)
-            .and_then(|message| ttl_places(&message))
-            .ok();
+        let places = Message::read(&octets).and_then(|message| places(&message)).ok();
+        let (ttls, opt) = places.map_or((None, Opt::Fixed), |(ttls, opt)| (Some(ttls), opt));
         let mut answer = Self {
             octets,
             question_end: question.end,
             arrived,
             ttls,
+            opt,
         };
-        let places = answer.ttls.as_deref().unwrap_or_default();
-        rewrite_ttls(&mut answer.octets, places, |seconds| {
+        answer.limit_ttls(limits);
+        answer
+    }
+
+    /// Brings the TTLs between limits.
+    pub fn limit_ttls(&mut self, limits: &TtlLimits) {
+        let places = self.ttls.as_deref().unwrap_or_default();
+        rewrite_ttls(&mut self.octets, places, |seconds| {
             seconds.clamp(limits.at_least, limits.at_most)
         });
-        answer
     }
 
     /// The message.
@@ -67,66 +97,78 @@ impl Answer {
         self.message().rcode()
     }
 
-    /// How long others may be given this answer; nothing where they may not.
-    ///
-    /// The lowest TTL of the answers; without an answer of the type asked for, what the SOA allows (RFC 2308 §5).
-    /// An answer that was cut, that failed or cannot be read is for nobody else.
-    #[must_use]
-    pub fn lifetime(&self, at_most_negative: Duration) -> Option<Duration> {
-        let message = self.message();
-        if self.ttls.is_none() || message.is_truncated() {
-            return None;
-        }
-        let positive = lowest_answer_ttl(&message).map(|seconds| Duration::from_secs(seconds.into()));
-        let lifetime = match message.rcode() {
-            rcode::NOERROR if has_answer(&message) => positive?,
-            rcode::NOERROR | rcode::NXDOMAIN => {
-                let negative = negative_ttl(&message)?.min(at_most_negative);
-                positive.map_or(negative, |positive| positive.min(negative))
-            }
-            _other => return None,
-        };
-        (!lifetime.is_zero()).then_some(lifetime)
-    }
-
     /// Whether its records can be read; if not, it is relayed and nothing is learned from it.
     #[must_use]
     pub const fn is_readable(&self) -> bool {
         self.ttls.is_some()
     }
 
-    /// The reply for one client: its id, its case of the question, TTLs counted down.
+    /// Whether others may be given it too, as far as its form goes.
     #[must_use]
-    pub fn reply(&self, query: &Query, now: Timestamp) -> Vec<u8> {
-        let mut reply = self.octets.clone();
-        let age = u32::try_from(now.since(self.arrived).as_secs()).unwrap_or(u32::MAX);
-        if age > 0 {
-            let places = self.ttls.as_deref().unwrap_or_default();
-            rewrite_ttls(&mut reply, places, |seconds| seconds.saturating_sub(age));
+    pub const fn is_shareable(&self) -> bool {
+        matches!(self.opt, Opt::Absent | Opt::Last(_))
+    }
+
+    /// The reply for one client, no longer than `limit`, and whether it is whole: its id, its question as it wrote
+    /// it, its flags, TTLs as told, an OPT if it sent one. An answer that does not fit becomes one without records
+    /// that says so (RFC 2181 §9).
+    #[must_use]
+    pub fn reply_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> (Vec<u8>, bool) {
+        let (kept, adds_opt) = match (self.opt, &query.edns) {
+            (Opt::Last(at), None) => (&self.octets[..at], false),
+            (Opt::Absent, Some(_)) => (&self.octets[..], true),
+            (Opt::Absent, None) | (Opt::Last(_), Some(_)) | (Opt::Fixed, _) => (&self.octets[..], false),
+        };
+        let length = kept.len() + if adds_opt { OPT_SIZE } else { 0 };
+        if length > limit {
+            return (truncated_reply(query, self.rcode(), udp_size), false);
+        }
+        let mut reply = Vec::with_capacity(length);
+        reply.extend_from_slice(kept);
+        self.patch(&mut reply, query, ttls);
+        if adds_opt {
+            push_reply_opt(&mut reply, query, udp_size);
+        }
+        if adds_opt || kept.len() < self.octets.len() {
+            let before = u16::from_be_bytes([reply[10], reply[11]]);
+            let count = if adds_opt {
+                before.saturating_add(1)
+            } else {
+                before - 1
+            };
+            reply[10..HEADER].copy_from_slice(&count.to_be_bytes());
+        }
+        (reply, true)
+    }
+
+    fn patch(&self, reply: &mut [u8], query: &Query, ttls: Ttls) {
+        let places = self.ttls.as_deref().unwrap_or_default();
+        match ttls {
+            Ttls::CountedDown(now) => {
+                let age = u32::try_from(now.since(self.arrived).as_secs()).unwrap_or(u32::MAX);
+                if age > 0 {
+                    rewrite_ttls(reply, places, |seconds| seconds.saturating_sub(age));
+                }
+            }
+            Ttls::Original => {}
+            Ttls::All(seconds) => rewrite_ttls(reply, places, |_| seconds),
         }
         reply[..2].copy_from_slice(&query.id.to_be_bytes());
+        let flags = client_flags(u16::from_be_bytes([reply[2], reply[3]]), query);
+        reply[2..4].copy_from_slice(&flags.to_be_bytes());
         if self.question_end - HEADER == query.raw_question.len() {
             reply[HEADER..self.question_end].copy_from_slice(&query.raw_question);
         }
-        reply
     }
+}
 
-    /// The same, no longer than `limit`, and whether it is whole: an answer that does not fit becomes one without
-    /// records that says so (RFC 2181 §9).
-    #[must_use]
-    pub fn reply_within(
-        &self,
-        query: &Query,
-        now: Timestamp,
-        limit: usize,
-        udp_size: u16,
-    ) -> (Vec<u8>, bool) {
-        if self.octets.len() > limit {
-            (truncated_reply(query, self.rcode(), udp_size), false)
-        } else {
-            (self.reply(query, now), true)
-        }
-    }
+/// RD and CD are the client's (RFC 1035 §4.1.1, RFC 4035 §3.2.2); AD is for who asked for it or for signatures
+/// (RFC 6840 §5.8).
+fn client_flags(flags: u16, query: &Query) -> u16 {
+    let copied = flag::RD | flag::CD;
+    let wants_ad = query.flags & flag::AD != 0 || query.edns.as_ref().is_some_and(|edns| edns.dnssec);
+    let kept = if wants_ad { flags } else { flags & !flag::AD };
+    kept & !copied | query.flags & copied
 }
 
 /// Between what TTLs are brought when an answer arrives; what the client is told is what is observed.
@@ -146,43 +188,17 @@ fn rewrite_ttls(octets: &mut [u8], places: &[usize], rewrite: impl Fn(u32) -> u3
     }
 }
 
-fn ttl_places(message: &Message<'_>) -> Result<Vec<usize>, Malformed> {
-    let mut places = Vec::with_capacity(4);
+fn places(message: &Message<'_>) -> Result<(Vec<usize>, Opt), Malformed> {
+    let mut ttls = Vec::with_capacity(4);
+    let mut opt = Opt::Absent;
     for record in message.records() {
         let record = record?;
-        if record.kind != kind::OPT {
-            places.push(record.ttl_at);
+        let is_last = record.section == Section::Additional && record.data.end == message.octets().len();
+        match (record.kind == kind::OPT, opt) {
+            (true, Opt::Absent) if is_last => opt = Opt::Last(record.owner_at),
+            (true, _) => opt = Opt::Fixed,
+            (false, _) => ttls.push(record.ttl_at),
         }
     }
-    Ok(places)
-}
-
-fn has_answer(message: &Message<'_>) -> bool {
-    let asked = message.question().kind;
-    message
-        .records()
-        .flatten()
-        .any(|record| record.section == Section::Answer && (record.kind == asked || asked == kind::ANY))
-}
-
-fn lowest_answer_ttl(message: &Message<'_>) -> Option<u32> {
-    message
-        .records()
-        .flatten()
-        .filter(|record| record.section == Section::Answer)
-        .map(|record| record.ttl(message.octets()).seconds())
-        .min()
-}
-
-/// RFC 2308 §5: the lower of the SOA's TTL and its MINIMUM, which is the last field of its data.
-fn negative_ttl(message: &Message<'_>) -> Option<Duration> {
-    let soa = message
-        .records()
-        .flatten()
-        .find(|record| record.section == Section::Authority && record.kind == kind::SOA)?;
-    let minimum = message.octets()[soa.data.clone()]
-        .last_chunk::<4>()
-        .map(|octets| u32::from_be_bytes(*octets))?;
-    let seconds = soa.ttl(message.octets()).seconds().min(minimum);
-    Some(Duration::from_secs(seconds.into()))
+    Ok((ttls, opt))
 }

@@ -1,52 +1,47 @@
-//! Answers that others may be given too, bounded in octets.
+//! Answers that others may be given too: by a block's rules, bounded in entries and in octets.
 //!
-//! Two queues (as in S3-FIFO, Yang et al., SOSP 2023): what is new enters the small one, and only what was
-//! asked for again moves on to the main one. A flood of random names passes through the small queue and
-//! leaves the main one alone.
+//! ```text
+//!            ┌────────── slot of a question ──────────┐
+//!  get ──▶   │ success (what there is) │ denial (what │  ──▶ fresh ▸ stale ▸ miss
+//!            └─────────────────────────┴── is not) ───┘
+//!                         a name that does not exist has a slot for all types (RFC 2308 §5)
+//! ```
+//!
+//! What is kept is the wire's octets; a reply is a copy of them with id, question, flags and TTLs patched, so a
+//! hit costs one hash and one copy. Which entry has to go when there is no room is decided on the `shelf`.
+//!
+//! Names below one that does not exist (RFC 8020) are asked for all the same: another block, a template or
+//! `except` may answer for them, and servers that deny what stands above an existing name are still about. The
+//! questions that search lists make are for the leaves themselves, so there is little to be saved.
 
-use std::collections::{HashMap, VecDeque};
+mod key;
+mod verdict;
+mod shelf;
+mod slot;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 
-use crate::message::{Query, flag};
+use crate::answer::Ttls;
+use crate::message::WireName;
+use crate::plan::{CacheRules, Refresh, ServeStale};
 
-/// The small queue's share of the whole, as one part of this many.
-const SMALL_SHARE: usize = 10;
-/// How many times an entry is spared for having been asked for.
-const MAX_USES: u8 = 3;
-/// What an entry takes besides key and value: map slot, two pointers, counters; measured, rounded up.
-const OVERHEAD: usize = 160;
+pub use key::Key;
+pub use verdict::{Class, Kept, Kind, Maker, Verdict};
 
-/// What an answer depends on: the question, and what the client said that changes the answer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(Box<[u8]>);
+use shelf::{Place, Shelves};
+use slot::{Age, Choice, Entry, Slot};
 
-impl Key {
-    /// The key of a query; nothing where the answer is for this client alone.
-    #[must_use]
-    pub fn of(query: &Query) -> Option<Self> {
-        let edns = query.edns.as_ref();
-        if edns.is_some_and(|edns| !edns.options.is_empty()) {
-            return None;
-        }
-        let question = &query.question;
-        let mut octets = Vec::with_capacity(question.name.as_octets().len() + 6);
-        octets.extend_from_slice(question.name.as_octets());
-        octets.extend_from_slice(&question.kind.to_be_bytes());
-        octets.extend_from_slice(&question.class.to_be_bytes());
-        let [high, low] = (query.flags & (flag::RD | flag::AD | flag::CD)).to_be_bytes();
-        octets.push(
-            high | low | u8::from(edns.is_some()) << 1 | u8::from(edns.is_some_and(|edns| edns.dnssec)) << 2,
-        );
-        Some(Self(octets.into()))
-    }
-
-    fn size(&self) -> usize {
-        self.0.len()
-    }
-}
+/// An answer heavier than this part of the whole is given to who asked and not kept.
+const LARGEST_SHARE: usize = 16;
+/// What an entry takes besides key and value: its slot in the map, itself, and its place on the shelf; measured
+/// with 100,000 entries, rounded up.
+const OVERHEAD: usize = 192;
+/// After this long a refresh that nobody ended counts as failed.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the cache needs to know of a value.
 pub trait Weigh {
@@ -54,249 +49,300 @@ pub trait Weigh {
     fn weight(&self) -> usize;
 }
 
-/// The cache.
+/// What is found.
+#[derive(Debug)]
+pub enum Found<V> {
+    /// It lives.
+    Fresh(Hit<V>),
+    /// It lives, and is to be asked for again behind the answer (`prefetch`). Said once until the refresh has
+    /// ended by `insert` or `refresh_failed`.
+    FreshAndDue(Hit<V>),
+    /// It has ended, and may be given all the same (`serve_stale`).
+    Stale(Hit<V>, Ask),
+    /// Nothing.
+    Miss,
+}
+
+/// What the upstream is to be asked when an answer is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Behind the answer, which goes out at once.
+    Behind,
+    /// Before: what is stale is given only where the upstream says nothing better within this time.
+    First(Option<Duration>),
+    /// Not now: somebody does, or did in vain a short time ago.
+    NotNow,
+}
+
+/// An answer that was found.
+#[derive(Debug)]
+pub struct Hit<V> {
+    /// It.
+    pub value: Arc<V>,
+    /// Which half of the cache it was in.
+    pub class: Class,
+    /// Which TTLs it is to be given with.
+    pub ttls: Ttls,
+}
+
+/// The cache of a block.
 #[derive(Debug)]
 pub struct Cache<V> {
-    entries: HashMap<Arc<Key>, Entry<V>>,
-    small: Queue,
-    main: Queue,
+    rules: CacheRules,
     limit: usize,
-    evictions: u64,
-}
-
-#[derive(Debug)]
-struct Entry<V> {
-    value: Arc<V>,
-    expires: Timestamp,
-    weight: usize,
-    uses: u8,
-    place: Place,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Small,
-    Main,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    keys: VecDeque<Arc<Key>>,
-    weight: usize,
+    slots: HashMap<Arc<[u8]>, Slot<V>>,
+    shelves: Shelves,
+    evictions: [u64; 2],
 }
 
 impl<V: Weigh> Cache<V> {
     /// An empty cache of at most `limit` octets.
     #[must_use]
-    pub fn new(limit: usize) -> Self {
+    pub fn new(rules: &CacheRules, limit: usize) -> Self {
         Self {
-            entries: HashMap::new(),
-            small: Queue::default(),
-            main: Queue::default(),
+            shelves: Shelves::new([rules.success.entries, rules.denial.entries], limit),
+            rules: rules.clone(),
             limit,
-            evictions: 0,
+            slots: HashMap::new(),
+            evictions: [0; 2],
         }
     }
 
-    /// The value, if it is there and lives.
-    pub fn get(&mut self, key: &Key, now: Timestamp) -> Option<Arc<V>> {
-        let entry = self.entries.get_mut(key).filter(|entry| now < entry.expires)?;
-        entry.uses = (entry.uses + 1).min(MAX_USES);
-        Some(Arc::clone(&entry.value))
+    /// The rules.
+    #[must_use]
+    pub const fn rules(&self) -> &CacheRules {
+        &self.rules
     }
 
-    /// Keeps a value for `lifetime`, or none larger than the whole cache.
-    pub fn insert(&mut self, key: Key, value: Arc<V>, now: Timestamp, lifetime: Duration) {
-        let weight = value.weight() + key.size() + OVERHEAD;
-        if weight > self.limit {
+    /// Whether questions for this name go by it, in a block that answers for it.
+    #[must_use]
+    pub fn covers(&self, name: &WireName) -> bool {
+        self.rules.zones.is_empty() || self.rules.zones.iter().any(|zone| zone.holds(name))
+    }
+
+    /// What there is for a question. A client that does not desire recursion is given what others were.
+    pub fn get(&mut self, key: &Key, now: Timestamp) -> Found<V> {
+        let own = self.peek(key, now);
+        if let Some(own) = own.filter(|own| own.is_final(self.prefers_positive())) {
+            return self.hit(key, own, now);
+        }
+        let of_name = key.of_name();
+        let name = self.peek(&of_name, now);
+        match (own, name) {
+            (_, Some(name)) if name.age == Age::Fresh => self.hit(&of_name, name, now),
+            (Some(own), _) if own.kind != Kind::Failure => self.hit(key, own, now),
+            (_, Some(name)) => self.hit(&of_name, name, now),
+            (Some(own), None) => self.hit(key, own, now),
+            (None, None) => Found::Miss,
+        }
+    }
+
+    /// Keeps an answer to a question. What was asked without recursion, and what is too large, is not kept.
+    pub fn insert(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp) {
+        let of_name = key.of_name();
+        let place = if kept.kind == Kind::NameError {
+            &of_name
+        } else {
+            key
+        };
+        let weight = value.weight() + place.as_octets().len() + OVERHEAD;
+        if !key.recursion() || weight > self.limit / LARGEST_SHARE || self.is_outranked(key, kept, arrived) {
             return;
         }
-        let expires = now.after(lifetime);
-        match self.entries.get_mut(&key) {
-            Some(entry) => {
-                let before = std::mem::replace(&mut entry.weight, weight);
-                (entry.value, entry.expires) = (value, expires);
-                let queue = match entry.place {
-                    Place::Small => &mut self.small,
-                    Place::Main => &mut self.main,
-                };
-                queue.weight = queue.weight + weight - before;
-            }
-            None => self.insert_new(key, value, expires, weight),
+        self.forget_what_it_contradicts(key, &of_name, kept.kind);
+        self.put(place, value, kept, arrived, weight);
+        self.make_room(arrived);
+    }
+
+    /// Ends a refresh that brought nothing: the next is tried after the pause that the rules set.
+    pub fn refresh_failed(&mut self, key: &Key, now: Timestamp) {
+        let pause = self.stale().map_or(Duration::ZERO, |stale| stale.failure_recheck);
+        for key in [*key, key.of_name()] {
+            let slot = self.slots.get_mut(key.as_octets());
+            slot.into_iter()
+                .flat_map(Slot::entries_mut)
+                .for_each(|entry| entry.refresh_failed(now, pause));
         }
-        self.make_room(now);
+    }
+
+    /// How many there are of a class.
+    #[must_use]
+    pub fn entries(&self, class: Class) -> usize {
+        self.shelves.entries(class)
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries(Class::Success) + self.entries(Class::Denial)
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// Octets that they take.
     #[must_use]
-    pub const fn weight(&self) -> usize {
-        self.small.weight + self.main.weight
+    pub fn weight(&self) -> usize {
+        self.shelves.weight()
     }
 
-    /// How many had to go while they lived.
+    /// How many of a class had to go while they were of use.
     #[must_use]
-    pub const fn evictions(&self) -> u64 {
-        self.evictions
+    pub const fn evictions(&self, class: Class) -> u64 {
+        self.evictions[class as usize]
     }
 
-    fn insert_new(&mut self, key: Key, value: Arc<V>, expires: Timestamp, weight: usize) {
-        let key = Arc::new(key);
-        self.small.push(Arc::clone(&key), weight);
-        let entry = Entry {
-            value,
-            expires,
-            weight,
-            uses: 0,
-            place: Place::Small,
+    fn stale(&self) -> Option<&ServeStale> {
+        self.rules.serve_stale.as_ref()
+    }
+
+    fn prefers_positive(&self) -> bool {
+        self.stale().is_some_and(|stale| stale.prefers_positive)
+    }
+
+    /// What of a slot would be given.
+    fn peek(&self, key: &Key, now: Timestamp) -> Option<Choice> {
+        self.slots
+            .get(key.as_octets())
+            .and_then(|slot| slot.choose(&self.rules, now))
+    }
+
+    fn hit(&mut self, key: &Key, choice: Choice, now: Timestamp) -> Found<V> {
+        let (class, age) = (choice.kind.class(), choice.age);
+        let entry = self.slots.get_mut(key.as_octets());
+        let Some(entry) = entry.and_then(|slot| slot.of_mut(class).as_deref_mut()) else {
+            return Found::Miss;
         };
-        self.entries.insert(key, entry);
+        entry.use_once();
+        let hit = Hit {
+            value: entry.value(),
+            class,
+            ttls: ttls(&self.rules, age, now),
+        };
+        match (age, &self.rules.serve_stale) {
+            (Age::Fresh, _) | (Age::Stale, None) => {
+                let is_due = self.rules.prefetch.is_some_and(|rule| entry.is_due(&rule, now));
+                if is_due {
+                    Found::FreshAndDue(hit)
+                } else {
+                    Found::Fresh(hit)
+                }
+            }
+            (Age::Stale, Some(stale)) => Found::Stale(hit, ask(entry, stale, now)),
+        }
     }
 
-    fn make_room(&mut self, now: Timestamp) {
-        while self.weight() > self.limit {
-            let small_is_full = self.small.weight * SMALL_SHARE > self.limit || self.main.keys.is_empty();
-            if small_is_full {
-                self.turn_small(now);
-            } else {
-                self.turn_main(now);
+    /// Whether what is there is better: a failure never takes the place of an answer that may still be given,
+    /// nor an answer that answers nothing that of one that does, where that is preferred.
+    fn is_outranked(&self, key: &Key, kept: Kept, now: Timestamp) -> bool {
+        match kept.kind {
+            Kind::Failure => {
+                let own = self.slots.get(key.as_octets());
+                own.is_some_and(|slot| slot.denies(&self.rules, now))
+                    || self.peek(&key.of_name(), now).is_some()
+            }
+            Kind::Other => {
+                let own = self.slots.get(key.as_octets());
+                self.prefers_positive() && own.is_some_and(|slot| slot.answers(&self.rules, now))
+            }
+            Kind::Answer | Kind::Denial | Kind::NameError => false,
+        }
+    }
+
+    /// What was last heard counts: an answer ends a denial, a denial an answer.
+    fn forget_what_it_contradicts(&mut self, key: &Key, of_name: &Key, kind: Kind) {
+        let keeps_positive = self.prefers_positive();
+        let forgotten: &[(&Key, Class)] = match kind {
+            Kind::Failure => &[],
+            Kind::Other if keeps_positive => &[],
+            Kind::Answer | Kind::Other => &[(key, Class::Denial), (of_name, Class::Denial)],
+            Kind::Denial if keeps_positive => &[(of_name, Class::Denial)],
+            Kind::Denial => &[(key, Class::Success), (of_name, Class::Denial)],
+            Kind::NameError if keeps_positive => &[(key, Class::Denial)],
+            Kind::NameError => &[(key, Class::Success), (key, Class::Denial)],
+        };
+        for (key, class) in forgotten {
+            let slot = self.slots.get_mut(key.as_octets());
+            if let Some(entry) = slot.and_then(|slot| slot.of_mut(*class).as_deref_mut()) {
+                entry.forget();
             }
         }
     }
 
-    /// The oldest of the small queue moves on if it was asked for again, and goes otherwise.
-    fn turn_small(&mut self, now: Timestamp) {
-        let Some((key, entry)) = pop(&mut self.small, &mut self.entries) else {
+    fn put(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp, weight: usize) {
+        let class = kept.kind.class();
+        let slot = match self.slots.get_mut(key.as_octets()) {
+            Some(slot) => slot,
+            None => self.slots.entry(Arc::from(key.as_octets())).or_default(),
+        };
+        if let Some(entry) = slot.of_mut(class) {
+            self.shelves.reweigh(class, entry.place(), entry.weight(), weight);
+            entry.replace(value, kept, arrived, weight);
+            return;
+        }
+        *slot.of_mut(class) = Some(Box::new(Entry::new(value, kept, arrived, weight)));
+        let (name, _) = self
+            .slots
+            .get_key_value(key.as_octets())
+            .expect("the slot was just filled");
+        self.shelves.push(class, Place::Small, Arc::clone(name), weight);
+    }
+
+    fn make_room(&mut self, now: Timestamp) {
+        while let Some((class, place)) = self.shelves.overfull() {
+            self.turn(class, place, now);
+        }
+    }
+
+    /// The oldest of a queue gets another turn, or goes.
+    fn turn(&mut self, class: Class, place: Place, now: Timestamp) {
+        let Some(name) = self.shelves.pop(class, place) else {
             return;
         };
-        if entry.uses > 0 && now < entry.expires {
-            (entry.uses, entry.place) = (0, Place::Main);
-            self.main.push(key, entry.weight);
-        } else {
-            self.remove(&key, now);
-        }
-    }
-
-    /// The oldest of the main queue gets another turn for each time it was asked for.
-    fn turn_main(&mut self, now: Timestamp) {
-        let Some((key, entry)) = pop(&mut self.main, &mut self.entries) else {
+        let slot = self
+            .slots
+            .get_mut(&name)
+            .expect("every name on a shelf has its slot: they are added and removed together");
+        let entry = slot
+            .of_mut(class)
+            .as_deref_mut()
+            .expect("every name on a shelf has its entry: they are added and removed together");
+        let weight = entry.weight();
+        self.shelves.lighten(class, place, weight);
+        let is_of_use = entry.is_of_use(&self.rules, now);
+        if is_of_use && entry.spare(place) {
+            self.shelves.push(class, Place::Main, name, weight);
             return;
-        };
-        if entry.uses > 0 && now < entry.expires {
-            entry.uses -= 1;
-            self.main.push(key, entry.weight);
-        } else {
-            self.remove(&key, now);
         }
-    }
-
-    fn remove(&mut self, key: &Arc<Key>, now: Timestamp) {
-        let removed = self.entries.remove(key);
-        if removed.is_some_and(|entry| now < entry.expires) {
-            self.evictions += 1;
+        *slot.of_mut(class) = None;
+        if slot.is_empty() {
+            self.slots.remove(&name);
         }
+        self.evictions[class as usize] += u64::from(is_of_use);
     }
 }
 
-impl Queue {
-    fn push(&mut self, key: Arc<Key>, weight: usize) {
-        self.keys.push_back(key);
-        self.weight += weight;
+/// `keepttl` goes before the TTL of what is stale only where that is 0, as in CoreDNS.
+fn ttls(rules: &CacheRules, age: Age, now: Timestamp) -> Ttls {
+    let stale = rules.serve_stale.as_ref().filter(|_| age == Age::Stale);
+    let fixed = stale.map(|stale| u32::try_from(stale.response_ttl.as_secs()).unwrap_or(u32::MAX));
+    match fixed {
+        Some(seconds) if seconds > 0 || !rules.keep_ttl => Ttls::All(seconds),
+        Some(_) | None if rules.keep_ttl => Ttls::Original,
+        Some(_) | None => Ttls::CountedDown(now),
     }
 }
 
-/// Takes the oldest key out of a queue; its entry stays in the map for the caller to place or remove.
-fn pop<'a, V>(
-    queue: &mut Queue,
-    entries: &'a mut HashMap<Arc<Key>, Entry<V>>,
-) -> Option<(Arc<Key>, &'a mut Entry<V>)> {
-    let key = queue.keys.pop_front()?;
-    let entry = entries
-        .get_mut(&key)
-        .expect("every key of a queue has its entry: they are added and removed together");
-    queue.weight -= entry.weight;
-    Some((key, entry))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug)]
-    struct Octets(usize);
-
-    impl Weigh for Octets {
-        fn weight(&self) -> usize {
-            self.0
-        }
-    }
-
-    const NOW: Timestamp = Timestamp::from_millis(1_000);
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    fn key(number: u32) -> Key {
-        Key(number.to_be_bytes().into())
-    }
-
-    fn insert(cache: &mut Cache<Octets>, number: u32) {
-        cache.insert(key(number), Arc::new(Octets(100)), NOW, HOUR);
-    }
-
-    #[test]
-    fn an_answer_lives_until_its_time_and_not_a_moment_longer() {
-        let mut cache = Cache::new(1 << 20);
-        cache.insert(key(1), Arc::new(Octets(1)), NOW, Duration::from_secs(5));
-        assert!(
-            cache
-                .get(&key(1), NOW.after(Duration::from_millis(4_999)))
-                .is_some()
-        );
-        assert!(cache.get(&key(1), NOW.after(Duration::from_secs(5))).is_none());
-    }
-
-    #[test]
-    fn it_never_holds_more_than_its_limit() {
-        let mut cache = Cache::new(10_000);
-        for number in 0..1_000 {
-            insert(&mut cache, number);
-            assert!(cache.weight() <= 10_000);
-        }
-        assert!(cache.len() > 30 && cache.evictions() > 900, "{cache:?}");
-    }
-
-    #[test]
-    fn a_flood_of_random_names_does_not_flush_what_is_asked_for() {
-        let mut cache = Cache::new(100_000);
-        for number in 0..100 {
-            insert(&mut cache, number);
-            cache.get(&key(number), NOW);
-        }
-        for number in 1_000..20_000 {
-            insert(&mut cache, number);
-        }
-        let kept = (0..100)
-            .filter(|number| cache.get(&key(*number), NOW).is_some())
-            .count();
-        assert_eq!(kept, 100);
-    }
-
-    #[test]
-    fn a_newer_answer_replaces_the_older_and_its_weight() {
-        let mut cache = Cache::new(10_000);
-        insert(&mut cache, 1);
-        let before = cache.weight();
-        cache.insert(key(1), Arc::new(Octets(300)), NOW, HOUR);
-        assert_eq!((cache.weight() - before, cache.len()), (200, 1));
+/// Behind an answer one refresh at a time is under way. Before it everybody may ask, unless a failure is to be
+/// followed by a pause: then it is known that one is under way, and the others do not wait for it.
+fn ask<V>(entry: &mut Entry<V>, stale: &ServeStale, now: Timestamp) -> Ask {
+    match stale.refresh {
+        Refresh::Verify { timeout } if stale.failure_recheck.is_zero() => Ask::First(timeout),
+        Refresh::Verify { timeout } if entry.begin_refresh(now) => Ask::First(timeout),
+        Refresh::Immediate if entry.begin_refresh(now) => Ask::Behind,
+        Refresh::Verify { .. } | Refresh::Immediate => Ask::NotNow,
     }
 }

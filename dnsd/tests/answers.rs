@@ -6,6 +6,7 @@ mod support;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use egret_dnsd::answer::Ttls;
 use egret_dnsd::exchange::{Case, Exchange, Mismatch, Transport};
 use egret_dnsd::message::{Message, Query};
 use egret_dnsd::observe::observe;
@@ -211,68 +212,26 @@ fn ids_and_case_are_drawn_anew_for_each_question() {
 }
 
 #[test]
-fn how_long_others_may_be_given_an_answer() {
-    let a = |ttl| address("api.example.test", ttl, "192.0.2.1");
-    let nx = |message| with_code(message, ResponseCode::NXDomain);
-    let with_soa = |mut message: hickory_proto::op::Message, ttl, minimum| {
-        message.authorities.push(authority(ttl, minimum));
-        message
-    };
-    let lifetime = |write: &dyn Fn(&[u8]) -> hickory_proto::op::Message| {
-        let answer = matched("api.example.test", RecordType::A, write);
-        answer
-            .get()
-            .lifetime(Duration::from_secs(1_000))
-            .map(|it| it.as_secs())
-    };
-    assert_eq!(lifetime(&|q| response(q, vec![a(60), a(30)])), Some(30));
-    assert_eq!(lifetime(&|q| response(q, vec![a(0)])), None);
-    assert_eq!(lifetime(&|q| with_soa(response(q, vec![]), 300, 40)), Some(40));
-    assert_eq!(lifetime(&|q| nx(with_soa(response(q, vec![]), 20, 40))), Some(20));
-    assert_eq!(
-        lifetime(&|q| nx(with_soa(response(q, vec![]), 9_000, 9_000))),
-        Some(1_000)
-    );
-    assert_eq!(
-        lifetime(&|q| nx(response(q, vec![]))),
-        None,
-        "no SOA, RFC 2308 §5"
-    );
-    let dangling = || vec![alias("api.example.test", 10, "gone.test")];
-    assert_eq!(
-        lifetime(&|q| with_soa(response(q, dangling()), 300, 40)),
-        Some(10)
-    );
-    assert_eq!(lifetime(&|q| response(q, dangling())), None);
-    assert_eq!(
-        lifetime(&|q| with_code(response(q, vec![a(60)]), ResponseCode::ServFail)),
-        None
-    );
-    let cut = |q: &[u8]| {
-        let mut message = response(q, vec![a(60)]);
-        message.metadata.truncation = true;
-        message
-    };
-    assert_eq!(lifetime(&cut), None);
-}
-
-#[test]
 fn a_client_gets_its_own_id_and_case_and_what_is_left_of_the_ttl() {
     let answer = matched("api.example.test", RecordType::A, |asked| {
         response(asked, vec![address("api.example.test", 60, "192.0.2.1")])
     });
     let octets = query("aPI.eXAMPLE.tEST", RecordType::A, None);
     let client = Query::read(&octets).unwrap();
-    let reply = answer
-        .get()
-        .reply(&client, NOW.after(Duration::from_millis(20_900)));
+    let reply_after = |millis| {
+        let now = NOW.after(Duration::from_millis(millis));
+        let (reply, _whole) = answer
+            .get()
+            .reply_within(&client, Ttls::CountedDown(now), 512, 1232);
+        reply
+    };
+    let reply = reply_after(20_900);
     let message = Message::read(&reply).unwrap();
     assert_eq!(message.id(), client.id);
     assert_eq!(message.raw_question(), client.raw_question);
     let record = message.records().next().unwrap().unwrap();
     assert_eq!(record.ttl(&reply).seconds(), 40);
-    let late = answer.get().reply(&client, NOW.after(Duration::from_secs(90)));
-    assert_eq!(record.ttl(&late).seconds(), 0);
+    assert_eq!(record.ttl(&reply_after(90_000)).seconds(), 0);
 }
 
 #[test]
@@ -291,7 +250,9 @@ fn an_answer_too_large_for_a_datagram_becomes_one_that_says_so() {
     ] {
         let client = Query::read(&query("api.example.test", RecordType::A, size)).unwrap();
         let limit = client.datagram_limit(4096);
-        let (reply, is_whole) = answer.get().reply_within(&client, NOW, limit, 1232);
+        let (reply, is_whole) = answer
+            .get()
+            .reply_within(&client, Ttls::CountedDown(NOW), limit, 1232);
         let message = Message::read(&reply).unwrap();
         assert_eq!((is_whole, message.is_truncated()), (whole, !whole), "{size:?}");
         assert_eq!(message.raw_question(), client.raw_question);

@@ -5,7 +5,7 @@ mod support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use egret_dnsd::answer::Answer;
+use egret_dnsd::answer::{Answer, Ttls};
 use egret_dnsd::message::{Message, Query, Refusal, error_reply, rcode, truncated_reply};
 use hickory_proto::op::Message as Hickory;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
@@ -68,7 +68,10 @@ fn is_read_without_panic(octets: &[u8]) {
             let _owner = record.owner(octets).map(|name| name.to_name());
         }
         let answer = Answer::new(octets.to_vec(), message.question(), NOW, &ANY_TTL);
-        let _lifetime = answer.lifetime(std::time::Duration::from_secs(1));
+        if let Ok(query) = Query::read(octets) {
+            let (reply, _whole) = answer.reply_within(&query, Ttls::All(0), 65_535, 1232);
+            assert!(Message::read(&reply).is_ok());
+        }
     }
     if let Ok(query) = Query::read(octets) {
         assert!(error_reply(&query, rcode::SERVFAIL, 1232).len() > 12);

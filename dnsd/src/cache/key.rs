@@ -1,0 +1,90 @@
+//! What an answer depends on.
+//!
+//! | said by the client | kept apart? | because |
+//! |---|---|---|
+//! | name, type, class | yes | it is the question; letter case is not (RFC 4343) |
+//! | DO | yes | what was asked with it has signatures, which others must not be given (RFC 4035 §3.2.1) |
+//! | CD | yes | what was asked with it may be bogus (RFC 4035 §3.2.2) |
+//! | OPT | no | it speaks of one hop (RFC 6891 §6.1.1): it is taken off or added when the reply is written |
+//! | AD | no | upstreams are always asked with it, and the bit is taken off for who did not ask (RFC 6840 §5.7, §5.8) |
+//! | RD | half | without it an upstream may say less: such an answer is not kept, but others' answers may be given |
+//! | options | none is shared | their answer may be for one client alone (RFC 7871) |
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use crate::message::{Query, flag};
+
+/// Flags, type and class go before the name.
+const FIXED: usize = 5;
+/// A name takes 255 octets at most (RFC 1035 §3.1).
+const MAX: usize = FIXED + 255;
+
+/// The key of a question: no allocation, as every query makes one.
+#[derive(Clone, Copy)]
+pub struct Key {
+    octets: [u8; MAX],
+    length: usize,
+    recursion: bool,
+}
+
+impl Key {
+    /// The key of a query; nothing where the answer is for this client alone.
+    #[must_use]
+    pub fn of(query: &Query) -> Option<Self> {
+        let edns = query.edns.as_ref();
+        if edns.is_some_and(|edns| !edns.options.is_empty()) {
+            return None;
+        }
+        let question = &query.question;
+        let name = question.name.as_octets();
+        let mut octets = [0; MAX];
+        octets[0] =
+            u8::from(query.flags & flag::CD != 0) | u8::from(edns.is_some_and(|edns| edns.dnssec)) << 1;
+        octets[1..3].copy_from_slice(&question.kind.to_be_bytes());
+        octets[3..FIXED].copy_from_slice(&question.class.to_be_bytes());
+        octets[FIXED..FIXED + name.len()].copy_from_slice(name);
+        Some(Self {
+            octets,
+            length: FIXED + name.len(),
+            recursion: query.flags & flag::RD != 0,
+        })
+    }
+
+    /// The key of what is true of the name whatever type is asked for; type 0 is nobody's (RFC 6895 §3.1).
+    pub(super) fn of_name(mut self) -> Self {
+        self.octets[1..3].fill(0);
+        self
+    }
+
+    /// What entries are found by: all but RD.
+    pub(super) fn as_octets(&self) -> &[u8] {
+        &self.octets[..self.length]
+    }
+
+    /// Whether recursion was desired.
+    pub(super) const fn recursion(&self) -> bool {
+        self.recursion
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.recursion == other.recursion && self.as_octets() == other.as_octets()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_octets().hash(state);
+        self.recursion.hash(state);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({:?}, rd: {})", self.as_octets(), self.recursion)
+    }
+}

@@ -1,0 +1,254 @@
+//! What is kept for one question: an answer, a denial, or both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::time::Timestamp;
+
+use super::REFRESH_PATIENCE;
+use super::shelf::Place;
+use super::verdict::{Class, Kept, Kind};
+use crate::plan::{CacheRules, Prefetch};
+
+/// How many times an entry is spared for having been asked for.
+const MAX_USES: u8 = 3;
+
+/// Whether an entry has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    /// It has not.
+    Fresh,
+    /// It has, and may be given all the same.
+    Stale,
+}
+
+/// What of a slot would be given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) kind: Kind,
+    pub(super) age: Age,
+}
+
+impl Choice {
+    /// Whether nothing that is true of the name for all types goes before it.
+    pub(super) fn is_final(self, prefers_positive: bool) -> bool {
+        match self.kind {
+            Kind::Answer => self.age == Age::Fresh || prefers_positive,
+            Kind::Other | Kind::Denial | Kind::NameError => self.age == Age::Fresh,
+            Kind::Failure => false,
+        }
+    }
+}
+
+/// The entries of one question. They are boxed because nearly every slot has one of the two.
+#[derive(Debug)]
+pub(super) struct Slot<V> {
+    success: Option<Box<Entry<V>>>,
+    denial: Option<Box<Entry<V>>>,
+}
+
+/// One answer. Times are milliseconds after its arrival: there may be very many of them.
+#[derive(Debug)]
+pub(super) struct Entry<V> {
+    value: Arc<V>,
+    arrived: Timestamp,
+    lifetime: u32,
+    /// When it was last asked for, while that is watched.
+    asked_at: u32,
+    /// When it may be asked for again behind its clients' backs.
+    refresh_from: u32,
+    weight: u32,
+    /// Questions without a long pause between them.
+    asked: u32,
+    kind: Kind,
+    place: Place,
+    uses: u8,
+    /// Something else was heard since.
+    is_forgotten: bool,
+}
+
+impl<V> Default for Slot<V> {
+    fn default() -> Self {
+        Self {
+            success: None,
+            denial: None,
+        }
+    }
+}
+
+impl<V> Slot<V> {
+    /// The entry of a class.
+    pub(super) const fn of_mut(&mut self, class: Class) -> &mut Option<Box<Entry<V>>> {
+        match class {
+            Class::Success => &mut self.success,
+            Class::Denial => &mut self.denial,
+        }
+    }
+
+    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry<V>> {
+        [&mut self.success, &mut self.denial]
+            .into_iter()
+            .filter_map(Option::as_deref_mut)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.success.is_none() && self.denial.is_none()
+    }
+
+    /// What is given of the two: the denial, unless it is a failure (those pass) or answers are preferred.
+    pub(super) fn choose(&self, rules: &CacheRules, now: Timestamp) -> Option<Choice> {
+        let choice = |entry: &Option<Box<Entry<V>>>| {
+            let entry = entry.as_ref()?;
+            let age = entry.age(rules, now)?;
+            Some(Choice {
+                kind: entry.kind,
+                age,
+            })
+        };
+        let (success, denial) = (choice(&self.success), choice(&self.denial));
+        match (success, denial) {
+            (Some(success), _) if success.kind == Kind::Answer && prefers_positive(rules) => Some(success),
+            (success, Some(denial)) if denial.kind == Kind::Failure => success.or(Some(denial)),
+            (success, denial) => denial.or(success),
+        }
+    }
+
+    /// Whether there is an answer of the type asked for that may be given.
+    pub(super) fn answers(&self, rules: &CacheRules, now: Timestamp) -> bool {
+        let success = self.success.as_ref();
+        success.is_some_and(|entry| entry.kind == Kind::Answer && entry.is_of_use(rules, now))
+    }
+
+    /// Whether there is a denial, not a failure, that may be given.
+    pub(super) fn denies(&self, rules: &CacheRules, now: Timestamp) -> bool {
+        let denial = self.denial.as_ref();
+        denial.is_some_and(|entry| entry.kind != Kind::Failure && entry.is_of_use(rules, now))
+    }
+}
+
+fn prefers_positive(rules: &CacheRules) -> bool {
+    rules.serve_stale.is_some_and(|stale| stale.prefers_positive)
+}
+
+impl<V> Entry<V> {
+    pub(super) fn new(value: Arc<V>, kept: Kept, arrived: Timestamp, weight: usize) -> Self {
+        Self {
+            value,
+            arrived,
+            lifetime: millis(kept.lifetime),
+            asked_at: 0,
+            refresh_from: 0,
+            weight: u32::try_from(weight).unwrap_or(u32::MAX),
+            asked: 0,
+            kind: kept.kind,
+            place: Place::Small,
+            uses: 0,
+            is_forgotten: false,
+        }
+    }
+
+    /// Takes a newer answer in its place; how often it was asked for stays.
+    pub(super) fn replace(&mut self, value: Arc<V>, kept: Kept, arrived: Timestamp, weight: usize) {
+        let asked_at = self.arrived.after(Duration::from_millis(self.asked_at.into()));
+        *self = Self {
+            asked_at: millis(asked_at.since(arrived)),
+            asked: self.asked,
+            place: self.place,
+            uses: self.uses,
+            ..Self::new(value, kept, arrived, weight)
+        };
+    }
+
+    pub(super) fn value(&self) -> Arc<V> {
+        Arc::clone(&self.value)
+    }
+
+    pub(super) const fn weight(&self) -> usize {
+        self.weight as usize
+    }
+
+    pub(super) const fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Ends it; it goes when its turn comes.
+    pub(super) const fn forget(&mut self) {
+        self.is_forgotten = true;
+    }
+
+    /// Whether it may be given, and as what. Failures are never stale (RFC 9520 §3.2 bounds them).
+    pub(super) fn age(&self, rules: &CacheRules, now: Timestamp) -> Option<Age> {
+        let age = self.age_millis(now);
+        if self.is_forgotten {
+            return None;
+        }
+        if age < self.lifetime {
+            return Some(Age::Fresh);
+        }
+        let stale = rules
+            .serve_stale
+            .as_ref()
+            .filter(|_| self.kind != Kind::Failure)?;
+        let end = self.lifetime.saturating_add(millis(stale.up_to));
+        (age < end).then_some(Age::Stale)
+    }
+
+    pub(super) fn is_of_use(&self, rules: &CacheRules, now: Timestamp) -> bool {
+        self.age(rules, now).is_some()
+    }
+
+    pub(super) fn use_once(&mut self) {
+        self.uses = (self.uses + 1).min(MAX_USES);
+    }
+
+    /// Whether it stays when the oldest of its queue has to go: from the small queue it moves on if it was asked
+    /// for, in the main one it gets another turn for each time.
+    pub(super) const fn spare(&mut self, place: Place) -> bool {
+        if self.uses == 0 {
+            return false;
+        }
+        self.uses = match place {
+            Place::Small => 0,
+            Place::Main => self.uses - 1,
+        };
+        self.place = Place::Main;
+        true
+    }
+
+    /// Counts a question, and tells whether it is time to refresh.
+    pub(super) fn is_due(&mut self, rule: &Prefetch, now: Timestamp) -> bool {
+        let age = self.age_millis(now);
+        let is_first = self.asked == 0 || age.saturating_sub(self.asked_at) > millis(rule.within);
+        self.asked = if is_first { 1 } else { self.asked.saturating_add(1) };
+        self.asked_at = age;
+        let seconds = u64::from(self.lifetime / 1000) * u64::from(rule.percentage);
+        let left = self.lifetime.saturating_sub(age);
+        let is_near_its_end = u64::from(left) <= seconds.div_ceil(100) * 1000;
+        self.asked >= rule.amount && is_near_its_end && self.begin_refresh(now)
+    }
+
+    /// Begins a refresh unless one is under way.
+    pub(super) fn begin_refresh(&mut self, now: Timestamp) -> bool {
+        let age = self.age_millis(now);
+        let may = age >= self.refresh_from;
+        if may {
+            self.refresh_from = age.saturating_add(millis(REFRESH_PATIENCE));
+        }
+        may
+    }
+
+    /// Sets when the next refresh may begin; a pause is for what has ended.
+    pub(super) fn refresh_failed(&mut self, now: Timestamp, pause: Duration) {
+        let age = self.age_millis(now);
+        let pause = if age < self.lifetime { 0 } else { millis(pause) };
+        self.refresh_from = age.saturating_add(pause);
+    }
+
+    fn age_millis(&self, now: Timestamp) -> u32 {
+        millis(now.since(self.arrived))
+    }
+}
+
+fn millis(span: Duration) -> u32 {
+    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
+}

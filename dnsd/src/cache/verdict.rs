@@ -1,0 +1,292 @@
+//! What an answer is to the cache: of which kind, for how long, with which TTLs.
+
+use std::time::Duration;
+
+use crate::answer::TtlLimits;
+use crate::message::{Malformed, Message, Record, Section, WireName, kind, rcode};
+use crate::plan::{CacheRules, Capacity, Zone};
+
+/// The most aliases that are followed; resolvers give up earlier.
+const MAX_CHAIN: usize = 16;
+/// How long an answer is kept that says nothing and has no SOA to say how long, as CoreDNS keeps it: a referral, or
+/// no record at all.
+const WITHOUT_A_TTL: Duration = Duration::from_secs(5);
+/// Transfers of zones (RFC 1995, RFC 5936).
+const TRANSFERS: [u16; 2] = [251, 252];
+
+/// Which half of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Answers that say something.
+    Success,
+    /// Answers that say that there is nothing, and failures.
+    Denial,
+}
+
+impl Class {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Success, Self::Denial];
+
+    /// The label of metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Denial => "denial",
+        }
+    }
+}
+
+/// Who made an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// An upstream, and nothing of the block changed what it denies.
+    Upstream,
+    /// dnsd: a template, a rewritten code. A name that it denies may exist for other types (a template that
+    /// denies all AAAA is common).
+    Own,
+}
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What was asked for.
+    Answer,
+    /// Neither that nor that there is none: a referral, or no records at all.
+    Other,
+    /// That there is none of the type asked for.
+    Denial,
+    /// That there is no such name, whatever the type (RFC 2308 §5).
+    NameError,
+    /// That the server failed (RFC 9520).
+    Failure,
+}
+
+impl Kind {
+    /// Where it is kept.
+    #[must_use]
+    pub const fn class(self) -> Class {
+        match self {
+            Self::Answer | Self::Other => Class::Success,
+            Self::Denial | Self::NameError | Self::Failure => Class::Denial,
+        }
+    }
+}
+
+/// As what an answer is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its kind.
+    pub kind: Kind,
+    /// For how long, from its arrival.
+    pub lifetime: Duration,
+}
+
+/// What becomes of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Between what its TTLs are brought before anybody is told or learns from it.
+    pub ttls: TtlLimits,
+    kind: Option<Kind>,
+    lifetime: Option<Duration>,
+}
+
+impl Verdict {
+    /// Judges an answer to a question that the cache covers.
+    #[must_use]
+    pub fn of(rules: &CacheRules, message: &Message<'_>, maker: Maker) -> Self {
+        let contents = Contents::read(message).ok();
+        let found = contents
+            .as_ref()
+            .and_then(|contents| Some((contents, contents.kind(message, maker)?)));
+        let Some((contents, kind)) = found else {
+            return Self {
+                ttls: limits(&rules.success),
+                kind: None,
+                lifetime: None,
+            };
+        };
+        let lifetime = contents.lifetime(rules, kind);
+        let is_kept = !lifetime.is_zero() && !is_disabled(rules, kind, &message.question().name);
+        Self {
+            ttls: ttls(rules, kind, lifetime),
+            kind: Some(kind),
+            lifetime: is_kept.then_some(lifetime),
+        }
+    }
+
+    /// As what it is kept, if it is.
+    #[must_use]
+    pub fn kept(&self) -> Option<Kept> {
+        let (kind, lifetime) = (self.kind?, self.lifetime?);
+        Some(Kept { kind, lifetime })
+    }
+
+    /// Whether it may go out in the place of a stale answer (RFC 8767 §4: it is an answer or a denial, no
+    /// failure); where answers are preferred, only an answer may.
+    #[must_use]
+    pub fn refreshes(&self, rules: &CacheRules) -> bool {
+        let prefers_positive = rules.serve_stale.is_some_and(|stale| stale.prefers_positive);
+        match self.kind {
+            Some(Kind::Answer) => true,
+            Some(Kind::Other | Kind::Denial | Kind::NameError) => !prefers_positive,
+            Some(Kind::Failure) | None => false,
+        }
+    }
+}
+
+fn ttls(rules: &CacheRules, kind: Kind, lifetime: Duration) -> TtlLimits {
+    let at_most = seconds(lifetime);
+    match kind {
+        Kind::Answer => limits(&rules.success),
+        // The SOA tells how long its reader may remember (RFC 2308 §5): not longer than we do.
+        Kind::Other | Kind::Denial | Kind::NameError => TtlLimits {
+            at_least: at_most.min(seconds(capacity(rules, kind).min_ttl)),
+            at_most,
+        },
+        Kind::Failure => TtlLimits { at_least: 0, at_most },
+    }
+}
+
+const fn capacity(rules: &CacheRules, kind: Kind) -> &Capacity {
+    match kind.class() {
+        Class::Success => &rules.success,
+        Class::Denial => &rules.denial,
+    }
+}
+
+fn limits(capacity: &Capacity) -> TtlLimits {
+    let at_most = seconds(capacity.max_ttl);
+    TtlLimits {
+        at_least: at_most.min(seconds(capacity.min_ttl)),
+        at_most,
+    }
+}
+
+fn seconds(span: Duration) -> u32 {
+    u32::try_from(span.as_secs()).unwrap_or(u32::MAX)
+}
+
+fn is_disabled(rules: &CacheRules, kind: Kind, name: &WireName) -> bool {
+    let zones: Option<&Vec<Zone>> = match kind.class() {
+        Class::Success => rules.disabled.success.as_ref(),
+        Class::Denial => rules.disabled.denial.as_ref(),
+    };
+    zones.is_some_and(|zones| zones.is_empty() || zones.iter().any(|zone| zone.holds(name)))
+}
+
+/// What stands in an answer.
+#[derive(Debug, Default)]
+struct Contents {
+    answers: usize,
+    answers_the_question: bool,
+    has_soa: bool,
+    /// The upper bits of the code (RFC 6891 §6.1.3): there is no code below 16 in the header then.
+    is_extended_code: bool,
+    /// Of all records; for a denial the SOA's MINIMUM too (RFC 2308 §5).
+    lowest_ttl: Option<u32>,
+    soa_minimum: Option<u32>,
+}
+
+impl Contents {
+    fn read(message: &Message<'_>) -> Result<Self, Malformed> {
+        let mut contents = Self::default();
+        for record in message.records() {
+            contents.take(message, &record?);
+        }
+        contents.answers_the_question = contents.answers > 0 && answers_the_question(message);
+        Ok(contents)
+    }
+
+    fn take(&mut self, message: &Message<'_>, record: &Record) {
+        let octets = message.octets();
+        if record.kind == kind::OPT {
+            self.is_extended_code |= octets[record.ttl_at] != 0;
+            return;
+        }
+        self.answers += usize::from(record.section == Section::Answer);
+        let ttl = record.ttl(octets).seconds();
+        self.lowest_ttl = Some(self.lowest_ttl.map_or(ttl, |lowest| lowest.min(ttl)));
+        if record.section == Section::Authority && record.kind == kind::SOA {
+            self.has_soa = true;
+            let minimum = octets[record.data.clone()].last_chunk::<4>();
+            self.soa_minimum = minimum.map(|octets| u32::from_be_bytes(*octets));
+        }
+    }
+
+    fn kind(&self, message: &Message<'_>, maker: Maker) -> Option<Kind> {
+        if message.is_truncated() || self.is_extended_code || TRANSFERS.contains(&message.question().kind) {
+            return None;
+        }
+        match message.rcode() {
+            rcode::NOERROR if self.answers_the_question => Some(Kind::Answer),
+            rcode::NOERROR if self.has_soa => Some(Kind::Denial),
+            // Aliases that lead nowhere, and nothing says for how long (RFC 2308 §5).
+            rcode::NOERROR if self.answers > 0 => None,
+            rcode::NOERROR => Some(Kind::Other),
+            rcode::NXDOMAIN if !self.has_soa => None,
+            // The name that does not exist is at the end of the aliases (RFC 6604 §3), not the one asked for.
+            rcode::NXDOMAIN if self.answers > 0 || maker == Maker::Own => Some(Kind::Denial),
+            rcode::NXDOMAIN => Some(Kind::NameError),
+            rcode::SERVFAIL | rcode::NOTIMP => Some(Kind::Failure),
+            _other => None,
+        }
+    }
+
+    fn lifetime(&self, rules: &CacheRules, kind: Kind) -> Duration {
+        let said = match kind {
+            Kind::Failure => return rules.servfail,
+            Kind::Other => WITHOUT_A_TTL,
+            Kind::Answer => self
+                .lowest_ttl
+                .map_or(WITHOUT_A_TTL, |ttl| Duration::from_secs(ttl.into())),
+            Kind::Denial | Kind::NameError => {
+                let lowest = self.lowest_ttl.into_iter().chain(self.soa_minimum).min();
+                Duration::from_secs(lowest.unwrap_or(0).into())
+            }
+        };
+        let capacity = capacity(rules, kind);
+        said.max(capacity.min_ttl).min(capacity.max_ttl)
+    }
+}
+
+/// Whether a record of the type asked for stands at the end of the aliases (RFC 1034 §3.6.2).
+fn answers_the_question(message: &Message<'_>) -> bool {
+    let question = message.question();
+    let end = match question.kind {
+        kind::CNAME | kind::ANY => Some(question.name),
+        _other => end_of_aliases(message),
+    };
+    end.is_some_and(|end| {
+        answers(message).any(|record| {
+            (record.kind == question.kind || question.kind == kind::ANY)
+                && record.owner(message.octets()).is_ok_and(|owner| owner == end)
+        })
+    })
+}
+
+/// Nothing where they never end. Aliases stand in order nearly always, so one pass does.
+fn end_of_aliases(message: &Message<'_>) -> Option<WireName> {
+    let mut end = message.question().name;
+    let mut followed = 0;
+    loop {
+        let before = followed;
+        for record in answers(message).filter(|record| record.kind == kind::CNAME) {
+            if record.owner(message.octets()).is_ok_and(|owner| owner == end) {
+                end = WireName::read(message.octets(), record.data.start).ok()?.0;
+                followed += 1;
+            }
+            if followed > MAX_CHAIN {
+                return None;
+            }
+        }
+        if before == followed {
+            return Some(end);
+        }
+    }
+}
+
+fn answers<'a>(message: &Message<'a>) -> impl Iterator<Item = Record> + use<'a> {
+    let records = message.records().flatten();
+    records.filter(|record| record.section == Section::Answer)
+}

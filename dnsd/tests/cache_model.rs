@@ -1,0 +1,234 @@
+//! The cache against a slow and obvious model under random histories, and within its bounds.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_dnsd::cache::{Cache, Class, Found, Hit, Kept, Key, Kind, Weigh};
+use egret_dnsd::message::Query;
+use egret_dnsd::plan::{CacheRules, Capacity, Disabled, Refresh, ServeStale};
+use egret_shared::time::Timestamp;
+use hickory_proto::rr::RecordType;
+use proptest::prelude::*;
+use support::{NOW, query};
+
+const LARGE: usize = 64 << 20;
+
+fn rules() -> CacheRules {
+    let capacity = |max_ttl| Capacity {
+        entries: 9984,
+        max_ttl: secs(max_ttl),
+        min_ttl: secs(5),
+    };
+    CacheRules {
+        zones: Vec::new(),
+        success: capacity(3600),
+        denial: capacity(1800),
+        prefetch: None,
+        serve_stale: None,
+        servfail: secs(5),
+        disabled: Disabled::default(),
+        keep_ttl: false,
+    }
+}
+
+fn stale(refresh: Refresh) -> ServeStale {
+    ServeStale {
+        up_to: secs(3600),
+        refresh,
+        response_ttl: secs(0),
+        failure_recheck: secs(0),
+        prefers_positive: false,
+    }
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn at(seconds: u64) -> Timestamp {
+    NOW.after(secs(seconds))
+}
+
+/// A value with a number to know it by.
+#[derive(Debug)]
+struct Numbered(usize);
+
+impl Weigh for Numbered {
+    fn weight(&self) -> usize {
+        100
+    }
+}
+
+fn key(text: &str, kind: RecordType) -> Key {
+    Key::of(&Query::read(&query(text, kind, None)).unwrap()).unwrap()
+}
+
+const fn kept(kind: Kind, seconds: u64) -> Kept {
+    Kept {
+        kind,
+        lifetime: secs(seconds),
+    }
+}
+
+fn number(found: &Found<Numbered>) -> Option<usize> {
+    match found {
+        Found::Fresh(Hit { value, .. })
+        | Found::FreshAndDue(Hit { value, .. })
+        | Found::Stale(Hit { value, .. }, _) => Some(value.0),
+        Found::Miss => None,
+    }
+}
+
+/// What was heard, in order; nothing is ever forgotten or moved.
+#[derive(Clone, Debug)]
+struct Heard {
+    name: usize,
+    kind_asked: usize,
+    kept: Kept,
+    at: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Insert(usize, usize, Kind, u64),
+    Get(usize, usize),
+    Wait(u64),
+}
+
+#[derive(Debug)]
+struct Model {
+    stale_for: u64,
+    prefers_positive: bool,
+    heard: Vec<Heard>,
+}
+
+impl Model {
+    fn is_of_use(&self, heard: &Heard, now: u64) -> bool {
+        let stale = if heard.kept.kind == Kind::Failure {
+            0
+        } else {
+            self.stale_for
+        };
+        now < heard.at + heard.kept.lifetime.as_secs() + stale
+    }
+
+    fn is_fresh(heard: &Heard, now: u64) -> bool {
+        now < heard.at + heard.kept.lifetime.as_secs()
+    }
+
+    /// The number of what was heard last about a question among these kinds.
+    fn last(&self, name: usize, asked: Option<usize>, kinds: &[Kind]) -> Option<usize> {
+        self.heard.iter().rposition(|heard| {
+            heard.name == name
+                && asked.is_none_or(|asked| heard.kind_asked == asked)
+                && kinds.contains(&heard.kept.kind)
+        })
+    }
+
+    /// What is to be given: the newest of what concerns the question, failures last, answers that live before
+    /// denials of the name that came with another type.
+    fn get(&self, name: usize, asked: usize, now: u64) -> Option<(usize, bool)> {
+        use Kind::{Answer, Denial, Failure, NameError, Other};
+        let of_use = |number: &usize| self.is_of_use(&self.heard[*number], now);
+        let with_age = |number: usize| (number, Self::is_fresh(&self.heard[number], now));
+        if self.prefers_positive
+            && let Some(answer) = self.last(name, Some(asked), &[Answer]).filter(of_use)
+        {
+            return Some(with_age(answer));
+        }
+        let exists = self.last(name, None, &[Answer, Other, Denial]);
+        let denied = self
+            .last(name, None, &[NameError])
+            .filter(|denied| exists.is_none_or(|exists| exists < *denied));
+        let own = self.last(name, Some(asked), &[Answer, Other, Denial, NameError]);
+        let failure = self.last(name, Some(asked), &[Failure]);
+        let failure = failure.filter(|failure| own.is_none_or(|own| own < *failure));
+        let failure = failure.filter(of_use).map(with_age);
+        let own = own.filter(|own| self.heard[*own].kept.kind != NameError);
+        let own = own.filter(of_use).map(with_age);
+        let denied = denied.filter(of_use).map(with_age);
+        let fresh = |found: Option<(usize, bool)>| found.filter(|(_, is_fresh)| *is_fresh);
+        fresh(own).or(fresh(denied)).or(own).or(denied).or(failure)
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let kind = prop_oneof![
+        Just(Kind::Answer),
+        Just(Kind::Denial),
+        Just(Kind::NameError),
+        Just(Kind::Failure),
+    ];
+    prop_oneof![
+        3 => (0..3_usize, 0..2_usize, kind, 1..40_u64).prop_map(|(name, asked, kind, ttl)| Event::Insert(name, asked, kind, ttl)),
+        4 => (0..3_usize, 0..2_usize).prop_map(|(name, asked)| Event::Get(name, asked)),
+        2 => (0..30_u64).prop_map(Event::Wait),
+    ]
+}
+
+fn asked(name: usize, kind: usize) -> Key {
+    key(&format!("n{name}.test"), [RecordType::A, RecordType::AAAA][kind])
+}
+
+proptest! {
+    #[test]
+    fn what_is_given_is_what_the_model_gives(
+        events in proptest::collection::vec(event(), 1..60),
+        stale_for in prop_oneof![Just(0_u64), Just(20)],
+        prefers_positive in any::<bool>(),
+    ) {
+        let serve_stale = (stale_for > 0).then(|| ServeStale { up_to: secs(stale_for), prefers_positive, ..stale(Refresh::Immediate) });
+        let mut cache: Cache<Numbered> = Cache::new(&CacheRules { serve_stale, ..rules() }, LARGE);
+        let mut model = Model { stale_for, prefers_positive: prefers_positive && stale_for > 0, heard: Vec::new() };
+        let mut now = 0;
+        for event in events {
+            match event {
+                Event::Wait(seconds) => now += seconds,
+                Event::Get(name, kind) => {
+                    let found = match cache.get(&asked(name, kind), at(now)) {
+                        Found::Fresh(hit) => Some((hit.value.0, true)),
+                        Found::Stale(hit, _) => Some((hit.value.0, false)),
+                        Found::FreshAndDue(_) => unreachable!("nothing is prefetched"),
+                        Found::Miss => None,
+                    };
+                    prop_assert_eq!(found, model.get(name, kind, now), "{:?}", model);
+                }
+                Event::Insert(name, kind, what, ttl) => {
+                    // A failure leaves a denial alone that may still be given; the model says so by not hearing it.
+                    let given = model.get(name, kind, now).map(|(number, _)| model.heard[number].kept.kind);
+                    let kept = kept(what, ttl);
+                    cache.insert(&asked(name, kind), Arc::new(Numbered(model.heard.len())), kept, at(now));
+                    if what != Kind::Failure || !matches!(given, Some(Kind::Denial | Kind::NameError)) {
+                        model.heard.push(Heard { name, kind_asked: kind, kept, at: now });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_keeps_its_bounds_and_gives_only_what_was_heard(
+        events in proptest::collection::vec((0..200_usize, 0..2_usize, any::<bool>(), any::<bool>(), 0..3_u64), 1..600),
+        entries in 1..40_usize,
+        limit in 5_000..40_000_usize,
+    ) {
+        let capacity = Capacity { entries, ..rules().success };
+        let mut cache = Cache::new(&CacheRules { success: capacity, denial: capacity, ..rules() }, limit);
+        let mut now = 0;
+        for (name, kind, is_insert, is_answer, seconds) in events {
+            now += seconds;
+            if is_insert {
+                let kept = kept(if is_answer { Kind::Answer } else { Kind::NameError }, 20);
+                cache.insert(&asked(name, kind), Arc::new(Numbered(name)), kept, at(now));
+            } else if let Some(number) = number(&cache.get(&asked(name, kind), at(now))) {
+                prop_assert_eq!(number, name);
+            }
+            prop_assert!(cache.weight() <= limit);
+            prop_assert!(Class::ALL.into_iter().all(|class| cache.entries(class) <= entries));
+            prop_assert_eq!(cache.weight() == 0, cache.is_empty());
+        }
+    }
+}
