@@ -19,6 +19,7 @@ pub mod resolve;
 pub mod answer;
 pub mod server;
 pub mod cache;
+pub mod local;
 pub mod forward;
 pub mod exchange;
 pub mod observe;
