@@ -1,14 +1,16 @@
 //! One question to one upstream: what is asked, and whether a message that arrives answers it.
 //!
 //! An answer is taken only if it comes from the server and port that were asked (the socket sees to that),
-//! with the id, type, class and the exact case of the name. `Matched` cannot be made elsewhere, and
-//! nothing else can be observed: a message that somebody else made up opens nothing.
+//! with the id, type, class and the exact case of the name. `Matched` is made here for such an answer alone, and for
+//! dnsd's own; nothing else can be observed: a message that somebody else made up opens nothing.
+
+mod hop;
 
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::answer::{Answer, TtlLimits};
-use crate::message::{Message, Query, QueryParts, mix_case, query};
+use crate::message::{Edns, HEADER, Message, Query, QueryParts, mix_case, query, rcode};
 
 /// How the letters of the question are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,7 @@ pub enum Case {
 pub struct Exchange {
     id: u16,
     octets: Vec<u8>,
+    question_end: usize,
     transport: Transport,
 }
 
@@ -39,6 +42,19 @@ pub enum Transport {
 /// Something that was proven to answer a question of ours.
 #[derive(Clone, Debug)]
 pub struct Matched<T>(T);
+
+impl Matched<Answer> {
+    /// What dnsd itself says: by its own files and rules, or of what was proven.
+    #[must_use]
+    pub const fn own(answer: Answer) -> Self {
+        Self(answer)
+    }
+
+    /// Brings its TTLs between limits.
+    pub fn limit_ttls(&mut self, limits: &TtlLimits) {
+        self.0.limit_ttls(limits);
+    }
+}
 
 impl<T> Matched<T> {
     /// What was proven.
@@ -58,11 +74,13 @@ pub enum Mismatch {
     Question,
     /// The right name in another case.
     Case,
+    /// The right id and a code that says no, without the question: some servers answer so what they cannot read.
+    Bare,
 }
 
 impl Mismatch {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Unreadable, Self::Id, Self::Question, Self::Case];
+    pub const ALL: [Self; 5] = [Self::Unreadable, Self::Id, Self::Question, Self::Case, Self::Bare];
 
     /// The label of the metric.
     #[must_use]
@@ -72,6 +90,7 @@ impl Mismatch {
             Self::Id => "id",
             Self::Question => "question",
             Self::Case => "case",
+            Self::Bare => "bare",
         }
     }
 }
@@ -80,6 +99,16 @@ impl Exchange {
     /// Writes the question; the id and the case are drawn at random.
     #[must_use]
     pub fn new(client: &Query, transport: Transport, case: Case, udp_size: u16) -> Self {
+        Self::write(client, transport, case, client.edns.as_ref(), udp_size)
+    }
+
+    /// The same without an OPT, for an upstream that does not know EDNS.
+    #[must_use]
+    pub fn without_edns(client: &Query, transport: Transport, case: Case) -> Self {
+        Self::write(client, transport, case, None, 0)
+    }
+
+    fn write(client: &Query, transport: Transport, case: Case, edns: Option<&Edns>, udp_size: u16) -> Self {
         let id = rand::random();
         let mut raw_question = client.raw_question.clone();
         let name = client.question.name.as_octets();
@@ -91,11 +120,12 @@ impl Exchange {
             id,
             flags: client.flags,
             raw_question: &raw_question,
-            edns: client.edns.as_ref(),
+            edns,
             udp_size,
         });
         Self {
             id,
+            question_end: HEADER + raw_question.len(),
             octets,
             transport,
         }
@@ -105,6 +135,18 @@ impl Exchange {
     #[must_use]
     pub fn octets(&self) -> &[u8] {
         &self.octets
+    }
+
+    /// The id.
+    #[must_use]
+    pub const fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The same question by another id: on a connection each that is under way has its own.
+    pub fn set_id(&mut self, id: u16) {
+        self.id = id;
+        self.octets[..2].copy_from_slice(&id.to_be_bytes());
     }
 
     /// Takes a message that arrived where the answer is expected.
@@ -117,26 +159,52 @@ impl Exchange {
         now: Timestamp,
         limits: &TtlLimits,
     ) -> Result<Matched<Answer>, Mismatch> {
-        let message = Message::read(octets).map_err(|_malformed| Mismatch::Unreadable)?;
+        let message = Message::read(octets).map_err(|_malformed| self.unreadable(octets))?;
         if !switch::is_off(Switch::MatchAnswer) {
             self.check(&message)?;
         }
-        let answer = Answer::new(octets.to_vec(), message.question(), now, limits);
-        Ok(Matched(answer))
+        let octets = hop::end_to_end(&message);
+        Ok(Matched(Answer::new(octets, message.question(), now, limits)))
     }
 
     fn check(&self, message: &Message<'_>) -> Result<(), Mismatch> {
-        let asked = Message::read(&self.octets).expect("our own question can be read");
         if !message.is_response() || message.opcode() != 0 {
             Err(Mismatch::Unreadable)
         } else if message.id() != self.id {
             Err(Mismatch::Id)
-        } else if message.question() != asked.question() {
+        } else if message.raw_question() == self.raw_question() {
+            Ok(())
+        } else if !message.raw_question().eq_ignore_ascii_case(self.raw_question()) || !self.is_same(message)
+        {
             Err(Mismatch::Question)
-        } else if self.transport == Transport::Udp && message.raw_question() != asked.raw_question() {
+        } else if self.transport == Transport::Udp {
             Err(Mismatch::Case)
         } else {
             Ok(())
+        }
+    }
+
+    /// Type and class have no case: the octets of one are letters of another.
+    fn is_same(&self, message: &Message<'_>) -> bool {
+        message.raw_question().last_chunk::<4>() == self.raw_question().last_chunk::<4>()
+    }
+
+    fn raw_question(&self) -> &[u8] {
+        &self.octets[HEADER..self.question_end]
+    }
+
+    /// Whether what cannot be read at least says that the question could not be either (RFC 1035 §4.1.1: FORMERR,
+    /// NOTIMP), by a header alone.
+    fn unreadable(&self, octets: &[u8]) -> Mismatch {
+        let is_ours = octets.len() == HEADER
+            && octets[..2] == self.id.to_be_bytes()
+            && octets[2] & 0xf8 == 0x80
+            && matches!(octets[3] & 0xf, rcode::FORMERR | rcode::NOTIMP)
+            && octets[4..] == [0; 8];
+        if is_ours {
+            Mismatch::Bare
+        } else {
+            Mismatch::Unreadable
         }
     }
 }

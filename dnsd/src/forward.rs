@@ -1,156 +1,237 @@
-//! Asking upstreams: in order, with failover, within the client's patience; equal questions are asked once.
+//! Asking upstreams (`forward`): in the order of the policy, with failover, within the client's patience; equal
+//! questions are asked once.
+//!
+//! ```text
+//!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: a socket for each question
+//!                                                └──▶ stream: connections that are shared, with TLS or without
+//! ```
 
-mod ask;
-mod flights;
+mod build;
+mod failure;
+mod course;
+mod order;
+mod upstream;
 mod health;
+mod check;
+mod udp;
+mod stream;
+mod connection;
+mod dial;
+mod tls;
+mod fault;
+mod resolv;
+mod meter;
+mod flights;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::rt::clock;
-use egret_shared::switch::{self, Switch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::answer::Answer;
-use crate::config::{Config, Upstream};
-use crate::exchange::{Case, Matched};
-use crate::message::{Query, rcode};
-use crate::metrics::{Metrics, Retry, UpstreamError};
-use health::Health;
+use crate::answer::{Answer, TtlLimits};
+use crate::exchange::Matched;
+use crate::message::{Query, WireName, rcode};
+use crate::metrics::{Metrics, Retry, Transport};
+use crate::plan::{self, Zone};
+use course::{Budget, Choice, Course, Next, Room, Turn};
+use meter::Shared;
+use order::Order;
+use upstream::Inquiry;
 
+pub use build::Unusable;
+pub use failure::{Failure, extended};
 pub use flights::Flights;
+pub use tls::TlsError;
 
-/// How often all upstreams are gone through: a datagram may be lost.
-const ROUNDS: usize = 2;
+/// What holds for one question, whoever is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long the client is kept waiting.
+    pub patience: Duration,
+    /// The largest datagram that upstreams are told to send.
+    pub udp_size: u16,
+    /// Between what TTLs are brought.
+    pub ttl: TtlLimits,
+}
 
-/// Asks upstreams, and remembers which of them say nothing.
+/// Asks the upstreams of one `forward`.
 #[derive(Debug)]
 pub struct Forwarder {
-    health: Health,
+    from: Zone,
+    except: Vec<Zone>,
+    next: Vec<u8>,
+    next_on_nodata: bool,
+    failover: Vec<u8>,
+    read_timeout: Duration,
+    choice: Choice,
+    room: Room,
+    budget: Budget,
     metrics: Arc<Metrics>,
 }
 
 impl Forwarder {
-    /// Knows nothing of any upstream yet.
-    #[must_use]
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self {
-            health: Health::default(),
+    /// Knows nothing of any upstream yet. Files that the plan names are read.
+    ///
+    /// # Errors
+    /// What of the plan cannot be put in force.
+    pub fn new(plan: &plan::Forward, metrics: Arc<Metrics>) -> Result<Self, Unusable> {
+        let upstreams = build::upstreams(plan, &metrics)?;
+        let choice = Choice {
+            order: Order::new(plan.policy, upstreams.len()),
+            attempts: match plan.max_connect_attempts {
+                None => 2 * upstreams.len(),
+                Some(0) => usize::MAX,
+                Some(most) => usize::try_from(most).unwrap_or(usize::MAX),
+            },
+            upstreams,
+            fails_fast: plan.fails_fast,
+            shared: Shared::register(),
+        };
+        Ok(Self {
+            from: plan.from,
+            except: plan.except.clone(),
+            next: plan.next.clone(),
+            next_on_nodata: plan.next_on_nodata,
+            failover: plan.failover.clone(),
+            read_timeout: plan.read_timeout,
+            choice,
+            room: Room::new(plan.max_concurrent),
+            budget: Budget::new(),
             metrics,
-        }
+        })
     }
 
-    /// Asks the upstreams in turn until one answers or the time is up. An answer that says "I failed" or "I
-    /// refuse" is kept, in case nobody has a better one.
+    /// Whether it is asked for this name: below `from`, and not below an exception. The name of `from` itself cannot
+    /// be excepted, as in CoreDNS.
+    #[must_use]
+    pub fn holds(&self, name: &WireName) -> bool {
+        let is_excepted = || self.except.iter().any(|zone| zone.holds(name));
+        name == self.from.apex() || self.from.holds(name) && !is_excepted()
+    }
+
+    /// Whether the next `forward` that holds the name is to be asked, since this one answered so (`next`,
+    /// `next_on_nodata`).
+    #[must_use]
+    pub fn passes_on(&self, answer: &Answer) -> bool {
+        let message = answer.message();
+        let is_empty = || message.octets()[6..8] == [0, 0];
+        self.next.contains(&message.rcode())
+            || self.next_on_nodata && message.rcode() == rcode::NOERROR && is_empty()
+    }
+
+    /// Asks upstreams until one answers or the time is up. After an answer with a code of `failover` the next one is
+    /// asked, each once; the last such answer is given if nobody has a better one.
     ///
     /// # Errors
     /// Why the last one gave none.
-    pub async fn forward(&self, query: &Query, config: &Config) -> Result<Matched<Answer>, UpstreamError> {
-        let begun = Instant::now();
-        let (mut failure, mut poor) = (UpstreamError::Timeout, None);
-        let order = self.health.order(&config.upstreams, clock::now());
-        for (turn, upstream) in std::iter::repeat_n(&order, ROUNDS).flatten().enumerate() {
-            let left = config.total_timeout.saturating_sub(begun.elapsed());
+    pub async fn ask(
+        &self,
+        query: &Query,
+        client: Transport,
+        limits: &Limits,
+    ) -> Result<Matched<Answer>, Failure> {
+        let Some(_place) = self.room.enter() else {
+            self.choice.shared.rejected.increment(1);
+            self.metrics.upstream_error(Failure::OverLimit);
+            return Err(Failure::OverLimit);
+        };
+        let inquiry = Inquiry {
+            query,
+            client,
+            limits,
+        };
+        self.budget.earn();
+        self.pursue(inquiry, Instant::now() + limits.patience).await
+    }
+
+    async fn pursue(&self, inquiry: Inquiry<'_>, end: Instant) -> Result<Matched<Answer>, Failure> {
+        let mut course = Course::new(&self.choice);
+        let (mut failure, mut poor, mut poor_ones) = (Failure::Timeout, None, 0);
+        loop {
+            let turn = match course.next() {
+                Next::Ask(turn) => turn,
+                Next::Nobody => break,
+                Next::AllDead => {
+                    failure = Failure::AllDead;
+                    break;
+                }
+            };
+            if !turn.pause.is_zero() {
+                tokio::time::sleep(turn.pause).await;
+            }
+            let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            if turn > 0 {
-                self.metrics.retry(Retry::Failed);
+            match self.attempt(turn, inquiry, left.min(self.read_timeout)).await {
+                Ok(answer) if !self.failover.contains(&answer.get().rcode()) => return Ok(answer),
+                Ok(answer) => {
+                    poor = Some(answer);
+                    poor_ones += 1;
+                    if poor_ones >= self.choice.upstreams.len() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    course.failed();
+                    failure = error;
+                }
             }
-            match self.attempt(query, config, *upstream, left).await {
-                Ok(answer) if is_good(&answer) || order.len() == 1 => return Ok(answer),
-                Ok(answer) => poor = poor.or(Some(answer)),
-                Err(error) => failure = error,
-            }
+            self.metrics.retry(Retry::Failed);
         }
         poor.ok_or(failure)
     }
 
+    /// Asks one upstream. If it is slower than it was of late, the backup is asked as well, once, and who answers
+    /// first counts.
     async fn attempt(
         &self,
-        query: &Query,
-        config: &Config,
-        upstream: Upstream,
-        left: Duration,
-    ) -> Result<Matched<Answer>, UpstreamError> {
+        turn: Turn<'_>,
+        inquiry: Inquiry<'_>,
+        patience: Duration,
+    ) -> Result<Matched<Answer>, Failure> {
         let begun = Instant::now();
-        let attempt = Attempt {
-            query,
-            config,
-            metrics: &self.metrics,
-            upstream,
-        };
-        let result = attempt.within(left.min(config.try_timeout)).await;
-        self.health.note(upstream, result.is_ok(), clock::now());
-        match &result {
-            Ok(_) => self
-                .metrics
-                .upstream_seconds
-                .record(begun.elapsed().as_secs_f64()),
-            Err(error) => self.metrics.upstream_error(*error),
-        }
-        result
-    }
-}
-
-fn is_good(answer: &Matched<Answer>) -> bool {
-    !matches!(
-        answer.get().rcode(),
-        rcode::SERVFAIL | rcode::REFUSED | rcode::NOTIMP
-    )
-}
-
-/// One upstream is asked.
-struct Attempt<'a> {
-    query: &'a Query,
-    config: &'a Config,
-    metrics: &'a Metrics,
-    upstream: Upstream,
-}
-
-impl Attempt<'_> {
-    async fn within(&self, patience: Duration) -> Result<Matched<Answer>, UpstreamError> {
-        let answer = tokio::time::timeout(patience, self.answer()).await;
-        answer.unwrap_or(Err(UpstreamError::Timeout))
-    }
-
-    /// Over UDP first; over TCP if it is to be so, if the answer was cut, or if the upstream does not keep the case.
-    async fn answer(&self) -> Result<Matched<Answer>, UpstreamError> {
-        if self.upstream.tcp_only || self.config.force_tcp {
-            return self.over_tcp().await;
-        }
-        match self.over_udp(Case::Mixed).await? {
-            ask::Datagram::Answer(answer) if is_cut(&answer) => {
-                self.metrics.retry(Retry::Truncated);
-                // Without TCP, the cut answer is better than none: the client may have a way.
-                Ok(self.over_tcp().await.unwrap_or(answer))
+        let mut asking = pin!(turn.upstream.ask(inquiry));
+        if let Some(usual) = turn.upstream.usual(patience) {
+            if let Ok(result) = timeout(usual, &mut asking).await {
+                return result;
             }
-            ask::Datagram::Answer(answer) => Ok(answer),
-            ask::Datagram::OtherCase => self.without_case().await,
+            if self.budget.spend() {
+                self.metrics.retry(Retry::Slow);
+                // Boxed: the rare way must not make every waiting question as large as itself.
+                let backup = Box::pin(turn.backup.ask(inquiry));
+                let first = timeout_at(begun + patience, first_answer(asking, backup)).await;
+                if !Arc::ptr_eq(turn.upstream, turn.backup) {
+                    turn.upstream.health.took(begun.elapsed());
+                }
+                return first.unwrap_or_else(|_elapsed| {
+                    turn.upstream.failed(Failure::Timeout);
+                    Err(Failure::Timeout)
+                });
+            }
         }
-    }
-
-    async fn without_case(&self) -> Result<Matched<Answer>, UpstreamError> {
-        self.metrics.retry(Retry::Case);
-        if let Ok(answer) = self.over_tcp().await {
-            return Ok(answer);
-        }
-        self.metrics.retry(Retry::Plain);
-        match self.over_udp(Case::Plain).await? {
-            ask::Datagram::Answer(answer) => Ok(answer),
-            ask::Datagram::OtherCase => Err(UpstreamError::Timeout),
-        }
-    }
-
-    async fn over_udp(&self, case: Case) -> Result<ask::Datagram, UpstreamError> {
-        ask::over_udp(self.query, case, self.upstream.address, self.config, self.metrics).await
-    }
-
-    async fn over_tcp(&self) -> Result<Matched<Answer>, UpstreamError> {
-        ask::over_tcp(self.query, self.upstream.address, self.config, self.metrics).await
+        timeout_at(begun + patience, asking)
+            .await
+            .unwrap_or_else(|_elapsed| {
+                turn.upstream.failed(Failure::Timeout);
+                Err(Failure::Timeout)
+            })
     }
 }
 
-fn is_cut(answer: &Matched<Answer>) -> bool {
-    answer.get().message().is_truncated() && !switch::is_off(Switch::RetryTruncated)
+/// Who answers first; a failure counts only if the other fails as well.
+async fn first_answer<T>(
+    mut one: impl Future<Output = Result<T, Failure>> + Unpin,
+    mut other: impl Future<Output = Result<T, Failure>> + Unpin,
+) -> Result<T, Failure> {
+    let (result, is_one) = tokio::select! {
+        result = &mut one => (result, true),
+        result = &mut other => (result, false),
+    };
+    match result {
+        Ok(answer) => Ok(answer),
+        Err(_one) if is_one => other.await,
+        Err(_other) => one.await,
+    }
 }

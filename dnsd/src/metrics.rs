@@ -7,6 +7,7 @@ use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use crate::client::Unattributed;
 use crate::config::OnStall;
 use crate::exchange::Mismatch;
+use crate::forward::Failure;
 use crate::hold::Stall;
 
 /// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the end of patience.
@@ -48,11 +49,25 @@ pub enum Retry {
     Plain,
     /// It failed, or refused: the next one.
     Failed,
+    /// It does not know EDNS: without.
+    Edns,
+    /// It closed a connection that nobody used: over another one.
+    Closed,
+    /// It is slower than usual: it, or another one, is asked as well.
+    Slow,
 }
 
 impl Retry {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Truncated, Self::Case, Self::Plain, Self::Failed];
+    pub const ALL: [Self; 7] = [
+        Self::Truncated,
+        Self::Case,
+        Self::Plain,
+        Self::Failed,
+        Self::Edns,
+        Self::Closed,
+        Self::Slow,
+    ];
 
     /// The label.
     #[must_use]
@@ -62,35 +77,9 @@ impl Retry {
             Self::Case => "case",
             Self::Plain => "plain",
             Self::Failed => "failed",
-        }
-    }
-}
-
-/// Why an upstream gave no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamError {
-    /// It said nothing in time.
-    Timeout,
-    /// It cannot be reached.
-    Unreachable,
-    /// This host has no socket, port or memory left.
-    Local,
-    /// More queries wait than may.
-    OverLimit,
-}
-
-impl UpstreamError {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Timeout, Self::Unreachable, Self::Local, Self::OverLimit];
-
-    /// The label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Unreachable => "unreachable",
-            Self::Local => "local",
-            Self::OverLimit => "over_limit",
+            Self::Edns => "edns",
+            Self::Closed => "closed",
+            Self::Slow => "slow",
         }
     }
 }
@@ -104,9 +93,9 @@ pub struct Metrics {
     queries: [[Counter; 2]; 2],
     responses: [Counter; 7],
     unattributed: [Counter; 4],
-    mismatches: [Counter; 4],
-    retries: [Counter; 4],
-    upstream_errors: [Counter; 4],
+    mismatches: [Counter; 5],
+    retries: [Counter; 7],
+    upstream_errors: [Counter; 7],
     stalls: [[Counter; 5]; 3],
     /// Queries that no reply was given to, since they were none.
     pub ignored: Counter,
@@ -186,7 +175,7 @@ impl Metrics {
                 .map(|reason| counter!("egret_dnsd_upstream_mismatches_total", "reason" => reason.label())),
             retries: Retry::ALL
                 .map(|reason| counter!("egret_dnsd_upstream_retries_total", "reason" => reason.label())),
-            upstream_errors: UpstreamError::ALL
+            upstream_errors: Failure::ALL
                 .map(|reason| counter!("egret_dnsd_upstream_errors_total", "reason" => reason.label())),
             stalls: OnStall::ALL.map(|action| {
                 Stall::ALL.map(|reason| {
@@ -248,7 +237,7 @@ impl Metrics {
     }
 
     /// An upstream gave no answer.
-    pub fn upstream_error(&self, reason: UpstreamError) {
+    pub fn upstream_error(&self, reason: Failure) {
         self.upstream_errors[reason as usize].increment(1);
     }
 

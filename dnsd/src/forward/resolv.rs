@@ -1,0 +1,49 @@
+//! Upstreams that a file like /etc/resolv.conf names (resolv.conf(5)).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use crate::plan::Protocol;
+
+/// The `nameserver` lines of a file, at the port of the protocol.
+pub(super) fn read(path: &Path, protocol: Protocol) -> io::Result<Vec<SocketAddr>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(nameservers(&text)
+        .map(|address| SocketAddr::new(address, port(protocol)))
+        .collect())
+}
+
+/// What is no address is passed over, as the libraries do that the file is written for; the zone of a link-local
+/// address is left out, as CoreDNS does.
+fn nameservers(text: &str) -> impl Iterator<Item = IpAddr> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let address = words
+            .next()
+            .filter(|word| *word == "nameserver")
+            .and(words.next())?;
+        let without_zone = address.split('%').next().unwrap_or(address);
+        without_zone.parse().ok()
+    })
+}
+
+const fn port(protocol: Protocol) -> u16 {
+    match protocol {
+        Protocol::Dns | Protocol::Tcp => 53,
+        Protocol::Tls => 853,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nameservers_are_read_as_the_libraries_read_them() {
+        let text = "# comment\nsearch a.test\nnameserver 192.0.2.1\n nameserver\t2001:db8::1 # behind\n\
+                    nameserver\nnameserver none\nnameserver fe80::1%eth0\nnameservers 192.0.2.9\n;nameserver 192.0.2.8\n";
+        let read: Vec<String> = nameservers(text).map(|address| address.to_string()).collect();
+        assert_eq!(read, ["192.0.2.1", "2001:db8::1", "fe80::1"]);
+    }
+}

@@ -1,0 +1,282 @@
+//! Questions in datagrams.
+//!
+//! A question has a socket to itself, connected to the upstream, at a port that the kernel draws: nothing that
+//! arrives there can be the answer to another question under way. Towards upstreams outside, the socket serves one
+//! question only, so that nobody can find out the port in time to make use of it. Towards upstreams that are near it
+//! is kept and drawn at random by a later question, a few dozen times: a socket costs more than the rest of a question.
+//! What comes late to such a port has another id and is passed over; a socket whose question had no answer is closed.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use egret_shared::rt::clock;
+use egret_shared::switch::{self, Switch};
+use egret_shared::time::Timestamp;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use super::failure::Failure;
+use super::fault;
+use super::meter::{Carrier, Meter};
+use crate::answer::{Answer, TtlLimits};
+use crate::exchange::{Exchange, Matched, Mismatch};
+use crate::metrics::Metrics;
+
+/// Octets of a datagram that are read: all there can be.
+const LARGEST: usize = 65_535;
+/// Questions of one socket: with so many, what it costs to make is small beside what they cost.
+const USES: u16 = 64;
+/// Sockets that are kept at most, whatever `max_idle_conns` allows.
+const MOST_IDLE: usize = 1_024;
+
+/// What came back in a datagram.
+#[derive(Debug)]
+pub(super) enum Datagram {
+    /// The answer.
+    Answer(Matched<Answer>),
+    /// What may be the answer of a server that does not keep the case, or anybody's: it is not taken.
+    OtherCase,
+    /// A header that says that the question cannot be read.
+    Bare,
+}
+
+/// The sockets towards one upstream.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    keeping: Option<Keeping>,
+    /// Held for a few operations on the list.
+    idle: Mutex<Vec<Idle>>,
+}
+
+/// How sockets are kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keeping {
+    /// How long one that nobody uses is kept.
+    pub(super) expire: Duration,
+    /// How long one is used; zero means any time.
+    pub(super) max_age: Duration,
+    /// How many are kept; 0 means any number.
+    pub(super) most_idle: usize,
+}
+
+#[derive(Debug)]
+struct Idle {
+    socket: UdpSocket,
+    uses: u16,
+    made: Timestamp,
+    used: Timestamp,
+}
+
+impl Sockets {
+    pub(super) fn new(to: SocketAddr, source: Option<IpAddr>, keeping: Keeping) -> Self {
+        Self {
+            to,
+            source,
+            keeping: is_near(to.ip()).then_some(keeping),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Asks, and waits for ever.
+    pub(super) async fn ask(
+        &self,
+        exchange: &Exchange,
+        ttl: &TtlLimits,
+        meter: &Meter,
+        metrics: &Metrics,
+    ) -> Result<Datagram, Failure> {
+        let mut idle = self.take(meter).map_err(|error| fault::of(&error))?;
+        let sent = self.send(&idle.socket, exchange.octets()).await;
+        sent.map_err(|error| fault::of(&error))?;
+        let datagram = receive(&idle.socket, exchange, ttl, metrics).await?;
+        if let Datagram::Answer(_) = datagram {
+            idle.uses += 1;
+            idle.used = clock::now();
+            self.give_back(idle);
+        }
+        Ok(datagram)
+    }
+
+    /// Closes what nobody used for long; whether any is left.
+    pub(super) fn sweep(&self, now: Timestamp) -> bool {
+        let Some(keeping) = self.keeping else {
+            return false;
+        };
+        let mut idle = self.idle();
+        idle.retain(|idle| !keeping.is_over(idle, now));
+        !idle.is_empty()
+    }
+
+    /// How many are kept now.
+    pub(super) fn count(&self) -> usize {
+        self.idle().len()
+    }
+
+    fn take(&self, meter: &Meter) -> io::Result<Idle> {
+        let now = clock::now();
+        if let Some(kept) = self.draw(now) {
+            meter.reused(Carrier::Udp);
+            return Ok(kept);
+        }
+        meter.opened(Carrier::Udp);
+        Ok(Idle {
+            socket: open(self.to, self.source)?,
+            uses: 0,
+            made: now,
+            used: now,
+        })
+    }
+
+    /// Any of those that are kept, so that the next port cannot be told from the last ones.
+    fn draw(&self, now: Timestamp) -> Option<Idle> {
+        let keeping = self.keeping?;
+        let mut idle = self.idle();
+        while !idle.is_empty() {
+            let index = rand::random_range(0..idle.len());
+            let drawn = idle.swap_remove(index);
+            if !keeping.is_over(&drawn, now) {
+                return Some(drawn);
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, kept: Idle) {
+        let Some(keeping) = self.keeping else {
+            return;
+        };
+        let most = match keeping.most_idle {
+            0 => MOST_IDLE,
+            most => most.min(MOST_IDLE),
+        };
+        let mut idle = self.idle();
+        if kept.uses < USES && idle.len() < most {
+            idle.push(kept);
+        }
+    }
+
+    async fn send(&self, socket: &UdpSocket, octets: &[u8]) -> io::Result<usize> {
+        if switch::is_off(Switch::MatchAnswer) {
+            return socket.send_to(octets, self.to).await;
+        }
+        socket.send(octets).await
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keeping {
+    fn is_over(&self, idle: &Idle, now: Timestamp) -> bool {
+        now.since(idle.used) >= self.expire || !self.max_age.is_zero() && now.since(idle.made) >= self.max_age
+    }
+}
+
+/// A socket that takes messages from this server and port only: the kernel drops all others.
+fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
+    let kind = Type::DGRAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::UDP))?;
+    // Without an address to ask from, the kernel draws address and port when it connects.
+    if let Some(source) = source {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    if !switch::is_off(Switch::MatchAnswer) {
+        socket.connect(&to.into())?;
+    }
+    UdpSocket::from_std(socket.into())
+}
+
+async fn receive(
+    socket: &UdpSocket,
+    exchange: &Exchange,
+    ttl: &TtlLimits,
+    metrics: &Metrics,
+) -> Result<Datagram, Failure> {
+    loop {
+        // That nobody listens there is an error of the socket, and nothing to read.
+        let ready = socket.ready(Interest::READABLE | Interest::ERROR).await;
+        if ready.map_err(|error| fault::of(&error))?.is_error() {
+            return Err(failure_of(socket));
+        }
+        let taken = BUFFER.with_borrow_mut(|buffer| {
+            let length = socket.try_recv(buffer)?;
+            Ok(exchange.take(&buffer[..length], clock::now(), ttl))
+        });
+        match taken {
+            Ok(Ok(answer)) => return Ok(Datagram::Answer(answer)),
+            Ok(Err(mismatch)) => {
+                metrics.mismatch(mismatch);
+                match mismatch {
+                    Mismatch::Case => return Ok(Datagram::OtherCase),
+                    Mismatch::Bare => return Ok(Datagram::Bare),
+                    Mismatch::Unreadable | Mismatch::Id | Mismatch::Question => {}
+                }
+            }
+            Err(error) if is_nothing(&error) => {}
+            Err(error) => return Err(fault::of(&error)),
+        }
+    }
+}
+
+fn failure_of(socket: &UdpSocket) -> Failure {
+    match socket.take_error() {
+        Ok(Some(error)) | Err(error) => fault::of(&error),
+        Ok(None) => Failure::Unreachable,
+    }
+}
+
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+thread_local! {
+    /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGEST].into_boxed_slice());
+}
+
+/// Whether an upstream is on this node, or in networks that are not routed through the internet, where a cluster's
+/// Services are (RFC 1918, 3927, 4193, 4291, 6598): nobody outside can send in its name.
+fn is_near(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let is_shared = v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64;
+            v4.is_loopback() || v4.is_private() || v4.is_link_local() || is_shared
+        }
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_is_what_is_not_routed_through_the_internet() {
+        for near in [
+            "127.0.0.1",
+            "10.96.0.10",
+            "172.20.0.10",
+            "192.168.1.1",
+            "100.64.0.10",
+            "169.254.169.254",
+            "::1",
+            "fd00::a",
+            "fe80::1",
+        ] {
+            assert!(is_near(near.parse().unwrap()), "{near}");
+        }
+        for far in ["8.8.8.8", "100.128.0.1", "172.32.0.1", "2001:4860:4860::8888"] {
+            assert!(!is_near(far.parse().unwrap()), "{far}");
+        }
+    }
+}

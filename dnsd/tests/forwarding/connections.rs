@@ -1,0 +1,295 @@
+//! Connections (RFC 7766): shared, kept, and what becomes of questions when they end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use egret_dnsd::forward::{Failure, Forwarder};
+use egret_dnsd::plan::Forward;
+use hickory_proto::rr::rdata::TXT;
+use hickory_proto::rr::{RData, Record};
+use tokio::time::Instant;
+
+use super::world::{
+    Asked, Deed, Over, Upstream, ask, ask_over, forwarder, framed, join_all, nobody, owner, plan, read, until,
+};
+
+fn by_tcp(upstream: &Upstream) -> Forward {
+    Forward {
+        force_tcp: true,
+        ..plan(&[upstream.address])
+    }
+}
+
+async fn ask_many(forwarder: &Forwarder, names: &[String]) -> Vec<Result<String, Failure>> {
+    let asking = names.iter().map(|name| ask(forwarder, name)).collect();
+    let answers = join_all(asking).await;
+    answers
+        .into_iter()
+        .map(|answer| answer.map(|answer| owner(&answer)))
+        .collect()
+}
+
+fn names(count: usize, zone: &str) -> Vec<String> {
+    (0..count).map(|number| format!("n{number}.{zone}")).collect()
+}
+
+#[tokio::test]
+async fn one_connection_carries_many_questions_and_answers_come_in_any_order() {
+    let upstream = Upstream::start(|asked| match asked.name().starts_with("n0.") {
+        true => vec![Deed::Wait(Duration::from_millis(100)), Deed::Say(asked.one())],
+        false => vec![Deed::Say(asked.one())],
+    })
+    .await;
+    let forwarder = forwarder(&by_tcp(&upstream));
+    let names = names(20, "test");
+    let answers = ask_many(&forwarder, &names).await;
+    let wanted: Vec<_> = names.iter().map(|name| Ok(format!("{name}."))).collect();
+    assert_eq!(answers, wanted);
+    for number in 0..20 {
+        ask(&forwarder, &format!("later{number}.test")).await.unwrap();
+    }
+    assert_eq!((upstream.accepted(), upstream.asked()), (1, 40));
+}
+
+#[tokio::test]
+async fn many_questions_at_once_open_more_connections_but_few() {
+    let upstream =
+        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())]).await;
+    let forwarder = forwarder(&by_tcp(&upstream));
+    let answers = ask_many(&forwarder, &names(300, "test")).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert!((5..=20).contains(&upstream.accepted()), "{}", upstream.accepted());
+}
+
+#[tokio::test]
+async fn of_idle_connections_as_many_are_kept_as_may_be() {
+    for (most, left) in [(1, 1), (3, 3)] {
+        let upstream =
+            Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())])
+                .await;
+        let forwarder = forwarder(&Forward {
+            max_idle_connections: most,
+            ..by_tcp(&upstream)
+        });
+        ask_many(&forwarder, &names(200, "test")).await;
+        assert!(upstream.accepted() > 3);
+        until("the rest is closed", || upstream.open() == left).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_nobody_uses_ends_after_expire() {
+    let upstream = Upstream::honest().await;
+    let forwarder = forwarder(&Forward {
+        expire: Duration::from_millis(100),
+        ..by_tcp(&upstream)
+    });
+    ask(&forwarder, "a.test").await.unwrap();
+    ask(&forwarder, "b.test").await.unwrap();
+    until("it ends", || upstream.open() == 0).await;
+    ask(&forwarder, "c.test").await.unwrap();
+    assert_eq!(upstream.accepted(), 2);
+}
+
+#[tokio::test]
+async fn a_connection_is_used_no_longer_than_max_age_though_it_is_busy() {
+    for (max_age, accepted) in [(Duration::ZERO, 1), (Duration::from_millis(90), 2)] {
+        let upstream = Upstream::honest().await;
+        let forwarder = forwarder(&Forward {
+            max_age,
+            ..by_tcp(&upstream)
+        });
+        for number in 0..5 {
+            ask(&forwarder, &format!("n{number}.test")).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        assert_eq!(upstream.accepted(), accepted, "{max_age:?}");
+    }
+}
+
+/// Closes each connection after so many questions, the last of which is not answered.
+async fn closing_after(count: usize) -> Upstream {
+    let seen = Arc::new(AtomicUsize::new(0));
+    Upstream::start(move |asked| {
+        if seen.fetch_add(1, Ordering::Relaxed) % count == count - 1 {
+            return vec![Deed::HangUp];
+        }
+        vec![Deed::Say(asked.one())]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_on_another() {
+    let upstream = closing_after(3).await;
+    let forwarder = forwarder(&Forward {
+        max_connect_attempts: Some(1),
+        ..by_tcp(&upstream)
+    });
+    for number in 0..4 {
+        let name = format!("n{number}.test");
+        assert_eq!(owner(&ask(&forwarder, &name).await.unwrap()), format!("{name}."));
+    }
+    assert_eq!((upstream.accepted(), upstream.asked()), (2, 5));
+}
+
+#[tokio::test]
+async fn an_upstream_that_closes_each_connection_at_once_is_not_asked_for_ever() {
+    let upstream = Upstream::start(|_| vec![Deed::HangUp]).await;
+    let forwarder = forwarder(&by_tcp(&upstream));
+    let begun = Instant::now();
+    let failure = ask(&forwarder, "a.test").await.map(|it| owner(&it));
+    assert_eq!(failure, Err(Failure::Unreachable));
+    assert!(begun.elapsed() < Duration::from_secs(1) && upstream.accepted() <= 4);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_is_told_at_once() {
+    let begun = Instant::now();
+    let mut plan = plan(&[nobody().await]);
+    plan.force_tcp = true;
+    let failure = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
+    assert_eq!(failure, Err(Failure::Unreachable));
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn an_upstream_that_accepts_and_never_answers_costs_its_patience_and_no_more() {
+    let upstream = Upstream::dead().await;
+    let forwarder = forwarder(&Forward {
+        read_timeout: Duration::from_millis(100),
+        max_connect_attempts: Some(1),
+        ..by_tcp(&upstream)
+    });
+    let begun = Instant::now();
+    let failure = ask(&forwarder, "a.test").await.map(|it| owner(&it));
+    assert!(failure.is_err());
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    until("the connection is given up", || upstream.open() == 0).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_died_silently_is_replaced_by_another() {
+    let silent = Arc::new(AtomicUsize::new(0));
+    let is_silent = Arc::clone(&silent);
+    // From some moment on, the connection that is there says nothing any more; new ones do.
+    let upstream = Upstream::start(move |asked| {
+        let dead_port = is_silent.load(Ordering::Relaxed);
+        if usize::from(asked.from.port()) == dead_port {
+            return Vec::new();
+        }
+        vec![Deed::Say(asked.one())]
+    })
+    .await;
+    let forwarder = forwarder(&by_tcp(&upstream));
+    ask(&forwarder, "a.test").await.unwrap();
+    silent.store(upstream.heard()[0].from.port().into(), Ordering::Relaxed);
+    let begun = Instant::now();
+    for name in ["b.test", "c.test", "d.test"] {
+        ask(&forwarder, name).await.unwrap();
+    }
+    assert!(
+        begun.elapsed() < Duration::from_millis(2_900),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(upstream.accepted() >= 2);
+}
+
+#[tokio::test]
+async fn a_message_that_ends_in_its_middle_is_no_answer() {
+    let cut = |asked: &Asked| {
+        let whole = framed(&asked.one());
+        vec![Deed::Raw(whole[..whole.len() - 3].to_vec()), Deed::HangUp]
+    };
+    let upstream = Upstream::start(cut).await;
+    let failure = ask(&forwarder(&by_tcp(&upstream)), "a.test")
+        .await
+        .map(|it| owner(&it));
+    assert_eq!(failure, Err(Failure::Unreachable));
+}
+
+#[tokio::test]
+async fn a_message_that_comes_octet_by_octet_is_read() {
+    let upstream = Upstream::start(|asked| {
+        let whole = framed(&asked.one());
+        whole.iter().map(|octet| Deed::Raw(vec![*octet])).collect()
+    })
+    .await;
+    let answer = ask(&forwarder(&by_tcp(&upstream)), "a.test").await.unwrap();
+    assert_eq!(owner(&answer), "a.test.");
+}
+
+fn large(asked: &Asked) -> Vec<u8> {
+    let name = hickory_proto::rr::Name::from_ascii(asked.name()).unwrap();
+    let text = |number: usize| TXT::new(vec![format!("{number:0>250}")]);
+    let records = (0..230).map(|number| Record::from_rdata(name.clone(), 60, RData::TXT(text(number))));
+    asked.answer(records.collect())
+}
+
+#[tokio::test]
+async fn an_answer_of_nearly_64_kib_comes_whole() {
+    let upstream = Upstream::start(|asked| match asked.over {
+        Over::Udp => vec![Deed::Say(asked.cut())],
+        Over::Tcp => vec![Deed::Say(large(asked))],
+    })
+    .await;
+    let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
+        .await
+        .unwrap();
+    assert_eq!(read(&answer).answers.len(), 230);
+    assert!(answer.get().message().octets().len() > 60_000);
+}
+
+#[tokio::test]
+async fn what_answers_another_question_on_a_connection_is_nonsense_and_other_ids_are_passed_over() {
+    let upstream = Upstream::start(|asked| {
+        let mut other_id = asked.one();
+        other_id[0] ^= 1;
+        vec![Deed::Say(other_id), Deed::Say(vec![1]), Deed::Say(asked.one())]
+    })
+    .await;
+    let answer = ask(&forwarder(&by_tcp(&upstream)), "a.test").await.unwrap();
+    assert_eq!(owner(&answer), "a.test.");
+    let liar = Upstream::start(|asked| {
+        let mut octets = asked.one();
+        octets[13] ^= 3;
+        vec![Deed::Say(octets)]
+    })
+    .await;
+    let failure = ask(&forwarder(&by_tcp(&liar)), "a.test")
+        .await
+        .map(|it| owner(&it));
+    assert_eq!(failure, Err(Failure::Nonsense));
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_when_nobody_waits_any_more_is_not_given_to_another() {
+    let upstream = Upstream::start(|asked| match asked.name().as_str() {
+        "slow.test." => vec![Deed::Wait(Duration::from_millis(150)), Deed::Say(asked.one())],
+        _other => vec![Deed::Wait(Duration::from_millis(60)), Deed::Say(asked.one())],
+    })
+    .await;
+    let forwarder = forwarder(&Forward {
+        read_timeout: Duration::from_millis(100),
+        max_connect_attempts: Some(1),
+        ..by_tcp(&upstream)
+    });
+    assert!(ask(&forwarder, "slow.test").await.is_err());
+    for number in 0..3 {
+        let name = format!("n{number}.test");
+        let answer = ask_over(&forwarder, &name, egret_dnsd::metrics::Transport::Tcp).await;
+        assert_eq!(owner(&answer.unwrap()), format!("{name}."));
+    }
+}
+
+#[tokio::test]
+async fn connections_end_with_the_forwarder() {
+    let upstream = Upstream::honest().await;
+    let forwarder = forwarder(&by_tcp(&upstream));
+    ask(&forwarder, "a.test").await.unwrap();
+    assert_eq!(upstream.open(), 1);
+    drop(forwarder);
+    until("it ends", || upstream.open() == 0).await;
+}

@@ -1,0 +1,276 @@
+//! Datagrams: what is taken for an answer, and what is not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use egret_dnsd::forward::Failure;
+use egret_dnsd::metrics::Transport;
+use hickory_proto::rr::RecordType;
+use tokio::time::Instant;
+
+use super::world::{
+    Asked, Deed, Over, Upstream, address, ask, ask_over, forwarder, join_all, nobody, owner, plan, query,
+    read, response,
+};
+
+const EVIL: &str = "192.0.2.66";
+
+fn addresses(answer: &egret_dnsd::exchange::Matched<egret_dnsd::answer::Answer>) -> Vec<String> {
+    let records = read(answer).answers;
+    records.iter().map(|record| record.data.to_string()).collect()
+}
+
+fn lie(asked: &Asked) -> Vec<u8> {
+    asked.answer(vec![address(&asked.name(), 60, EVIL)])
+}
+
+fn by_another_id(asked: &Asked) -> Deed {
+    let mut octets = lie(asked);
+    octets[0] ^= 1;
+    Deed::Say(octets)
+}
+
+fn to_another_name(asked: &Asked) -> Deed {
+    let mut octets = response(
+        &query("evil.example.test", RecordType::A, None),
+        vec![address("evil.example.test", 60, EVIL)],
+    )
+    .to_vec()
+    .unwrap();
+    octets[..2].copy_from_slice(&asked.octets[..2]);
+    Deed::Say(octets)
+}
+
+fn to_another_type(asked: &Asked) -> Deed {
+    let mut octets = lie(asked);
+    let question_end = 12 + asked.name().len() + 1 + 4;
+    octets[question_end - 3] = 28;
+    Deed::Say(octets)
+}
+
+fn from_another_port(asked: &Asked) -> Deed {
+    Deed::SayFromElsewhere(lie(asked))
+}
+
+fn that_is_no_response(asked: &Asked) -> Deed {
+    let mut octets = lie(asked);
+    octets[2] &= 0x7f;
+    Deed::Say(octets)
+}
+
+fn that_is_no_message(_asked: &Asked) -> Deed {
+    Deed::Say(vec![0; 7])
+}
+
+#[tokio::test]
+async fn what_does_not_answer_the_question_is_passed_over_and_the_true_answer_is_taken() {
+    type Lie = fn(&Asked) -> Deed;
+    let lies: [(&str, Lie); 6] = [
+        ("id", by_another_id),
+        ("name", to_another_name),
+        ("type", to_another_type),
+        ("port", from_another_port),
+        ("query", that_is_no_response),
+        ("octets", that_is_no_message),
+    ];
+    for (what, lie) in lies {
+        let upstream = Upstream::start(move |asked| {
+            vec![
+                lie(asked),
+                Deed::Wait(Duration::from_millis(20)),
+                Deed::Say(asked.one()),
+            ]
+        })
+        .await;
+        let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test").await;
+        assert_eq!(addresses(&answer.unwrap()), ["192.0.2.1"], "{what}");
+        assert_eq!(upstream.asked(), 1, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_twice_is_not_taken_for_the_next_question() {
+    let upstream = Upstream::start(|asked| {
+        vec![
+            Deed::Say(asked.one()),
+            Deed::Say(asked.one()),
+            Deed::Say(asked.one()),
+        ]
+    })
+    .await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    for number in 0..100 {
+        let name = format!("n{number}.test");
+        assert_eq!(owner(&ask(&forwarder, &name).await.unwrap()), format!("{name}."));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_not_taken_for_the_next_question() {
+    let upstream = Upstream::start(|asked| {
+        if asked.name() == "slow.test." {
+            let late = Duration::from_millis(120);
+            return vec![Deed::Wait(late), Deed::Say(asked.one())];
+        }
+        vec![Deed::Wait(Duration::from_millis(60)), Deed::Say(asked.one())]
+    })
+    .await;
+    let mut plan = plan(&[upstream.address]);
+    plan.read_timeout = Duration::from_millis(100);
+    plan.max_connect_attempts = Some(1);
+    let forwarder = forwarder(&plan);
+    assert_eq!(
+        ask(&forwarder, "first.test").await.map(|it| owner(&it)),
+        Ok("first.test.".to_owned())
+    );
+    assert_eq!(
+        ask(&forwarder, "slow.test").await.map(|it| owner(&it)),
+        Err(Failure::Timeout)
+    );
+    for number in 0..3 {
+        let name = format!("n{number}.test");
+        assert_eq!(owner(&ask(&forwarder, &name).await.unwrap()), format!("{name}."));
+    }
+}
+
+#[tokio::test]
+async fn towards_who_is_near_a_port_serves_some_questions_never_two_at_once() {
+    let upstream = Upstream::honest().await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    for number in 0..300 {
+        ask(&forwarder, &format!("n{number}.test")).await.unwrap();
+    }
+    let mut by_port = BTreeMap::<u16, usize>::new();
+    for asked in upstream.heard() {
+        *by_port.entry(asked.from.port()).or_default() += 1;
+    }
+    assert!((5..20).contains(&by_port.len()), "{by_port:?}");
+    assert!(by_port.values().all(|uses| *uses <= 64), "{by_port:?}");
+
+    let slow =
+        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(30)), Deed::Say(asked.one())]).await;
+    let forwarder = self::forwarder(&plan(&[slow.address]));
+    for round in 0..2 {
+        let names: Vec<String> = (0..20).map(|number| format!("n{number}.r{round}.test")).collect();
+        let asking: Vec<_> = names.iter().map(|name| ask(&forwarder, name)).collect();
+        let mut asked = Vec::new();
+        for answer in join_all(asking).await {
+            asked.push(answer.unwrap());
+        }
+        let ports: std::collections::BTreeSet<u16> = slow.heard()[round * 20..]
+            .iter()
+            .map(|asked| asked.from.port())
+            .collect();
+        assert_eq!(ports.len(), 20);
+    }
+}
+
+#[tokio::test]
+async fn sockets_that_nobody_uses_are_closed_in_time() {
+    let upstream = Upstream::honest().await;
+    let mut plan = plan(&[upstream.address]);
+    plan.expire = Duration::from_millis(80);
+    let forwarder = forwarder(&plan);
+    ask(&forwarder, "a.test").await.unwrap();
+    ask(&forwarder, "b.test").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    ask(&forwarder, "c.test").await.unwrap();
+    let ports: Vec<u16> = upstream.heard().iter().map(|asked| asked.from.port()).collect();
+    assert!(ports[0] == ports[1] && ports[1] != ports[2], "{ports:?}");
+}
+
+#[tokio::test]
+async fn a_port_is_used_no_longer_than_max_age() {
+    let upstream = Upstream::honest().await;
+    for (max_age, same) in [(Duration::ZERO, true), (Duration::from_millis(60), false)] {
+        let mut plan = plan(&[upstream.address]);
+        plan.max_age = max_age;
+        let forwarder = forwarder(&plan);
+        let first = upstream.asked();
+        for name in ["a.test", "b.test", "c.test"] {
+            ask(&forwarder, name).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+        let heard = upstream.heard();
+        assert_eq!(
+            heard[first].from.port() == heard[first + 2].from.port(),
+            same,
+            "{max_age:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cut_answer_is_asked_for_over_tcp_and_given_as_it_is_where_there_is_none() {
+    let upstream = Upstream::start(|asked| match asked.over {
+        Over::Udp => vec![Deed::Say(asked.cut())],
+        Over::Tcp => vec![Deed::Say(asked.one())],
+    })
+    .await;
+    let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
+        .await
+        .unwrap();
+    assert_eq!(owner(&answer), "a.test.");
+    let always = Upstream::start(|asked| vec![Deed::Say(asked.cut())]).await;
+    let answer = ask(&forwarder(&plan(&[always.address])), "a.test").await.unwrap();
+    assert!(read(&answer).metadata.truncation);
+    let no_tcp = Upstream::start(|asked| match asked.over {
+        Over::Udp => vec![Deed::Say(asked.cut())],
+        Over::Tcp => vec![Deed::HangUp],
+    })
+    .await;
+    let answer = ask(&forwarder(&plan(&[no_tcp.address])), "a.test").await.unwrap();
+    assert!(read(&answer).metadata.truncation);
+}
+
+#[tokio::test]
+async fn who_does_not_keep_the_case_is_asked_over_tcp_and_that_is_remembered() {
+    let upstream = Upstream::start(|asked| {
+        let mut octets = asked.octets.clone();
+        octets[12..].make_ascii_lowercase();
+        let lower = Asked {
+            octets,
+            ..asked.clone()
+        };
+        vec![Deed::Say(lower.one())]
+    })
+    .await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    for name in ["first-with-letters.test", "second-with-letters.test"] {
+        assert_eq!(owner(&ask(&forwarder, name).await.unwrap()), format!("{name}."));
+    }
+    let over: Vec<Over> = upstream.heard().iter().map(|asked| asked.over).collect();
+    assert_eq!(over, [Over::Udp, Over::Tcp, Over::Tcp]);
+}
+
+#[tokio::test]
+async fn what_carries_a_question_is_as_configured() {
+    let upstream = Upstream::honest().await;
+    // force_tcp, prefer_udp, how the client came, what carries it.
+    let rows = [
+        (false, false, Transport::Udp, Over::Udp),
+        (false, false, Transport::Tcp, Over::Tcp),
+        (false, true, Transport::Udp, Over::Udp),
+        (false, true, Transport::Tcp, Over::Udp),
+        (true, false, Transport::Udp, Over::Tcp),
+        (true, true, Transport::Udp, Over::Tcp),
+        (true, true, Transport::Tcp, Over::Tcp),
+    ];
+    for (force_tcp, prefer_udp, client, over) in rows {
+        let mut plan = plan(&[upstream.address]);
+        (plan.force_tcp, plan.prefer_udp) = (force_tcp, prefer_udp);
+        ask_over(&forwarder(&plan), "a.test", client).await.unwrap();
+        let asked = upstream.heard().pop().unwrap();
+        assert_eq!(asked.over, over, "{force_tcp} {prefer_udp} {client:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_where_nobody_is_is_told_at_once() {
+    let begun = Instant::now();
+    let mut plan = plan(&[nobody().await]);
+    plan.max_connect_attempts = Some(1);
+    let failure = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
+    assert_eq!(failure, Err(Failure::Unreachable));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,172 @@
+//! EDNS towards upstreams: what they are told, and those that do not understand it.
+
+use egret_dnsd::message::Query;
+use egret_dnsd::metrics::Transport;
+use hickory_proto::op::{Edns, Message, ResponseCode};
+use hickory_proto::rr::RecordType;
+use hickory_proto::rr::rdata::opt::EdnsOption;
+
+use super::world::{
+    Asked, Deed, Over, PATIENCE, Upstream, ask, forwarder, limits, owner, plan, query, question, read,
+    response,
+};
+
+fn refusal(asked: &Asked) -> Vec<u8> {
+    let mut message = Message::from_vec(&asked.code(ResponseCode::FormErr)).unwrap();
+    message.edns = None;
+    message.to_vec().unwrap()
+}
+
+fn refusal_without_question(asked: &Asked) -> Vec<u8> {
+    let mut header = refusal(asked)[..12].to_vec();
+    header[4..].fill(0);
+    header
+}
+
+fn bad_version(asked: &Asked) -> Vec<u8> {
+    let mut message = response(&asked.octets, Vec::new());
+    message.metadata.response_code = ResponseCode::BADVERS;
+    message.set_edns(Edns::new());
+    message.to_vec().unwrap()
+}
+
+fn not_implemented(asked: &Asked) -> Vec<u8> {
+    let mut message = Message::from_vec(&asked.code(ResponseCode::NotImp)).unwrap();
+    message.edns = None;
+    message.to_vec().unwrap()
+}
+
+#[tokio::test]
+async fn who_does_not_know_edns_is_asked_without_and_that_is_remembered() {
+    type Refusal = fn(&Asked) -> Vec<u8>;
+    let rows: [(&str, Refusal); 4] = [
+        ("FORMERR", refusal),
+        ("FORMERR without the question", refusal_without_question),
+        ("BADVERS", bad_version),
+        ("NOTIMP", not_implemented),
+    ];
+    for (what, refusal) in rows {
+        let upstream = Upstream::start(move |asked| match asked.message().edns {
+            Some(_) => vec![Deed::Say(refusal(asked))],
+            None => vec![Deed::Say(asked.one())],
+        })
+        .await;
+        let forwarder = forwarder(&plan(&[upstream.address]));
+        assert_eq!(
+            owner(&ask(&forwarder, "a.test").await.unwrap()),
+            "a.test.",
+            "{what}"
+        );
+        assert_eq!(
+            owner(&ask(&forwarder, "b.test").await.unwrap()),
+            "b.test.",
+            "{what}"
+        );
+        let with_edns: Vec<bool> = upstream
+            .heard()
+            .iter()
+            .map(|asked| asked.message().edns.is_some())
+            .collect();
+        assert_eq!(with_edns, [true, false, false], "{what}");
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_read_the_question_either_way_is_believed_and_asked_with_edns_again() {
+    let upstream = Upstream::start(|asked| vec![Deed::Say(refusal(asked))]).await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    for _ in 0..2 {
+        let answer = ask(&forwarder, "a.test").await.unwrap();
+        assert_eq!(answer.get().rcode(), 1);
+    }
+    let with_edns = upstream
+        .heard()
+        .iter()
+        .filter(|asked| asked.message().edns.is_some())
+        .count();
+    assert_eq!((with_edns, upstream.asked()), (2, 4));
+}
+
+#[tokio::test]
+async fn an_upstream_that_knows_edns_and_says_formerr_is_believed() {
+    let upstream = Upstream::start(|asked| {
+        let mut message = Message::from_vec(&asked.code(ResponseCode::FormErr)).unwrap();
+        message.set_edns(Edns::new());
+        vec![Deed::Say(message.to_vec().unwrap())]
+    })
+    .await;
+    let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
+        .await
+        .unwrap();
+    assert_eq!((answer.get().rcode(), upstream.asked()), (1, 1));
+}
+
+#[tokio::test]
+async fn upstreams_are_told_the_size_that_dnsd_takes_and_options_that_are_not_of_one_hop() {
+    let upstream = Upstream::honest().await;
+    let mut message = Message::from_vec(&query("a.test", RecordType::A, Some(4096))).unwrap();
+    let mut edns = Edns::new();
+    edns.set_max_payload(4096);
+    edns.set_dnssec_ok(true);
+    for code in [10, 11, 12, 65_001] {
+        edns.options_mut().insert(EdnsOption::Unknown(code, vec![0; 8]));
+    }
+    message.set_edns(edns);
+    let query = Query::read(&message.to_vec().unwrap()).unwrap();
+    for (client, over) in [(Transport::Udp, Over::Udp), (Transport::Tcp, Over::Tcp)] {
+        let forwarder = forwarder(&plan(&[upstream.address]));
+        forwarder.ask(&query, client, &limits(PATIENCE)).await.unwrap();
+        let asked = upstream.heard().pop().unwrap();
+        let edns = asked.message().edns.unwrap();
+        let codes: Vec<u16> = edns
+            .options()
+            .as_ref()
+            .iter()
+            .map(|(code, _)| (*code).into())
+            .collect();
+        assert_eq!(
+            (asked.over, edns.max_payload(), edns.flags().dnssec_ok),
+            (over, 1232, true)
+        );
+        assert_eq!(codes, [65_001]);
+    }
+}
+
+#[tokio::test]
+async fn what_an_upstream_says_to_dnsd_alone_is_not_relayed() {
+    let upstream = Upstream::start(|asked| {
+        let mut message = Message::from_vec(&asked.one()).unwrap();
+        let mut edns = Edns::new();
+        for code in [10, 11, 12, 15] {
+            edns.options_mut().insert(EdnsOption::Unknown(code, vec![0; 8]));
+        }
+        message.set_edns(edns);
+        vec![Deed::Say(message.to_vec().unwrap())]
+    })
+    .await;
+    let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
+        .await
+        .unwrap();
+    let edns = read(&answer).edns.unwrap();
+    let codes: Vec<u16> = edns
+        .options()
+        .as_ref()
+        .iter()
+        .map(|(code, _)| (*code).into())
+        .collect();
+    assert_eq!(codes, [15]);
+    assert_eq!(owner(&answer), "a.test.");
+}
+
+#[tokio::test]
+async fn a_question_without_edns_goes_without() {
+    let upstream = Upstream::honest().await;
+    let mut query = question("a.test");
+    query.edns = None;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    forwarder
+        .ask(&query, Transport::Udp, &limits(PATIENCE))
+        .await
+        .unwrap();
+    assert!(upstream.heard()[0].message().edns.is_none());
+}

@@ -1,0 +1,10 @@
+//! Asking upstreams, on loopback: real sockets, and upstreams that are slow, dead, or lie.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+mod support;
+mod world;
+mod datagrams;
+mod edns;
+mod connections;
