@@ -127,7 +127,7 @@ fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
 fn a_pod_that_closes_for_want_of_a_set_opens_when_the_set_is_there() {
     in_both_flavours(|flavour| {
         // Somebody's set of another type is in the way of one family, and a rule of theirs holds it there.
-        let name = format!("egret-{}-4", set("some").digest());
+        let name = format!("{}-egret-4", set("some").digest());
         run("ipset", &["create", &name, "bitmap:port", "range", "1-9"]);
         run(
             &format!("iptables-{}", flavour.name()),

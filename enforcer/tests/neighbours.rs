@@ -68,7 +68,7 @@ fn settle(backend: &mut Netfilter) {
 }
 
 fn name_of(set_name: &str) -> String {
-    format!("egret-{}-4", set(set_name).digest())
+    format!("{}-egret-4", set(set_name).digest())
 }
 
 #[test]

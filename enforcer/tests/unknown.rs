@@ -255,7 +255,7 @@ fn a_pod_whose_chains_the_kernel_refuses_is_closed_alone() {
         backend.apply(&begin.0, NOW);
         run(
             "ipset",
-            &["destroy", &format!("egret-{}-4", set("peers").digest())],
+            &["destroy", &format!("{}-egret-4", set("peers").digest())],
         );
         let allow = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
         let egress = vec![tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny)];

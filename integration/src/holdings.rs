@@ -7,9 +7,9 @@ use std::{
 
 use crate::{Family, Node, Pod, WorldError};
 
-/// How names of the enforcer's chains and sets begin.
+/// How names of the enforcer's chains begin, and what is in those of its sets.
 const CHAINS: &str = "EGRET-";
-const SETS: &str = "egret-";
+const SETS: &str = "-egret-";
 
 /// A listing of sets and rules, taken at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Holdings {
             .flatten()
             .filter(ours)
             .map(|line| without_counters(line));
-        let sets = self.sets.iter().filter(|(name, _)| name.starts_with(SETS));
+        let sets = self.sets.iter().filter(|(name, _)| name.contains(SETS));
         let lasting = sets.map(|(name, members)| {
             let lasting = members.iter().filter(|(_, left)| left.is_none());
             let lasting: Vec<_> = lasting.map(|(member, _)| member.as_str()).collect();
@@ -144,16 +144,16 @@ mod tests {
             ":EGRET-E-a - [5:300]",
             "-A EGRET-FROM -i veth1 -g EGRET-E-a",
             "-A EGRET-FROM -i veth11 -g EGRET-E-b",
-            "-A EGRET-E-a -m set --match-set egret-one-4 dst -g EGRET-EA-a",
+            "-A EGRET-E-a -m set --match-set one-egret-4 dst -g EGRET-EA-a",
             "-A EGRET-E-a -g EGRET-E3-a",
-            "-A EGRET-E3-a -m set --match-set egret-two-4 dst -g EGRET-DENY",
-            "-A EGRET-E-b -m set --match-set egret-other-4 dst -g EGRET-EA-b",
+            "-A EGRET-E3-a -m set --match-set two-egret-4 dst -g EGRET-DENY",
+            "-A EGRET-E-b -m set --match-set other-egret-4 dst -g EGRET-EA-b",
         ]
         .map(str::to_owned)
         .into();
         assert_eq!(
             sets_asked(&rules, "veth1"),
-            BTreeSet::from(["egret-one-4", "egret-two-4"])
+            BTreeSet::from(["one-egret-4", "two-egret-4"])
         );
         assert_eq!(sets_asked(&rules, "veth2"), BTreeSet::new());
     }
@@ -161,11 +161,11 @@ mod tests {
     #[test]
     fn members_are_read_with_the_time_that_they_have_left() {
         let sets = read_sets(
-            "create egret-one-4 hash:ip family inet hashsize 64 timeout 0\nadd egret-one-4 203.0.113.7 timeout 29\n\
+            "create one-egret-4 hash:ip family inet hashsize 64 timeout 0\nadd one-egret-4 203.0.113.7 timeout 29\n\
              create foreign hash:net family inet\nadd foreign 10.0.0.0/8\n",
         );
         assert_eq!(
-            sets["egret-one-4"],
+            sets["one-egret-4"],
             BTreeMap::from([("203.0.113.7".to_owned(), Some(29))])
         );
         assert_eq!(sets["foreign"], BTreeMap::from([("10.0.0.0/8".to_owned(), None)]));

@@ -284,8 +284,13 @@ impl IpSets {
 
     /// All sets whose names begin so, with their members, in the order of their names.
     pub fn list(&mut self, prefix: &str) -> Result<Vec<SetListing>, Error> {
+        self.list_those(|name| name.starts_with(prefix))
+    }
+
+    /// The same of the sets whose names are such.
+    pub fn list_those(&mut self, is_such: impl Fn(&str) -> bool) -> Result<Vec<SetListing>, Error> {
         let mut names = self.names()?;
-        names.retain(|name| name.starts_with(prefix));
+        names.retain(|name| is_such(name));
         names.sort();
         let listings = names
             .iter()

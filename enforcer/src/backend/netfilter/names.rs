@@ -12,8 +12,9 @@ pub const CHAIN_PREFIX: &str = "EGRET-";
 const DENIED_PREFIX: &str = "EGRET-D-";
 /// … or why one would be if policies in audit were in force: as long as the other.
 const WOULD_PREFIX: &str = "EGRET-W-";
-/// Every set of ours begins so.
-pub const SET_PREFIX: &str = "egret-";
+/// Every set of ours ends so, but for its family. The kernel finds a set by comparing its name with that of each one before it, letter
+/// by letter: so they differ from the first letter on.
+const SET_SUFFIX: &str = "-egret";
 
 /// The most lists of one tier that have chains of their own; with more the last two loop, which the kernel
 /// refuses.
@@ -254,7 +255,7 @@ pub fn set(id: SetId, family: Family) -> SetName {
         Family::V4 => '4',
         Family::V6 => '6',
     };
-    SetName::new(format!("{SET_PREFIX}{}-{digit}", id.digest()))
+    SetName::new(format!("{}{SET_SUFFIX}-{digit}", id.digest()))
         .expect("24 letters, digits and dashes are a name")
 }
 
@@ -313,9 +314,9 @@ pub fn is_own_chain(name: &str) -> bool {
 /// Whether a set is the enforcer's.
 #[must_use]
 pub fn is_own_set(name: &str) -> bool {
-    let digest = name
-        .strip_prefix(SET_PREFIX)
-        .and_then(|rest| rest.strip_suffix("-4").or_else(|| rest.strip_suffix("-6")));
+    let named = name.strip_suffix("-4").or_else(|| name.strip_suffix("-6"));
+    // The other way round they were before.
+    let digest = named.and_then(|rest| rest.strip_suffix(SET_SUFFIX).or_else(|| rest.strip_prefix("egret-")));
     digest.is_some_and(is_digest)
 }
 
@@ -367,9 +368,11 @@ mod tests {
         ] {
             assert!(!is_own_chain(name), "{name}");
         }
+        assert!(is_own_set("egret-aaaaaaaaaaaaaaaa-4"), "as they were before");
         for name in [
             "egret-dnsd-alive-4",
             "egret-aaaaaaaaaaaaaaaa",
+            "aaaaaaaaaaaaaaaa-4",
             "cali-aaaaaaaaaaaaaaaa-4",
         ] {
             assert!(!is_own_set(name), "{name}");

@@ -82,9 +82,8 @@ impl Sets {
     pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let listed: BTreeMap<String, Known> = self
             .ipsets
-            .list(names::SET_PREFIX)?
+            .list_those(names::is_own_set)?
             .into_iter()
-            .filter(|listing| names::is_own_set(&listing.name))
             .map(|listing| (listing.name.clone(), Known::of(listing, now)))
             .collect();
         let drift = drift(&self.known, &listed, now);
