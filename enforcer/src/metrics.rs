@@ -13,7 +13,7 @@ use metrics::{
 
 use crate::apply::retry::Retry;
 use crate::backend::outlook::{GapKind, Outlook};
-use crate::backend::{Ended, Standing, VerdictCount, VerdictKey};
+use crate::backend::{Ended, Pending, Standing, VerdictCount, VerdictKey};
 use crate::engine::Report;
 use crate::link::MOST_PEERS;
 use crate::state::Problem;
@@ -78,6 +78,9 @@ impl Metrics {
         }
         for outcome in EVENTS {
             events(outcome, 0);
+        }
+        for concerned in ["node", "pod"] {
+            refusals(concerned).absolute(0);
         }
         events_listen(false);
         report(&Report::default());
@@ -145,6 +148,16 @@ impl Metrics {
         retry.after(standing.wants_retry(), now)
     }
 
+    /// Counts an attempt after which the kernel is not as it should be, to be made again.
+    pub(crate) fn refused(&self, standing: &Standing) {
+        if standing.broken.is_some() {
+            refusals("node").increment(1);
+        }
+        let refused = standing.pending.values();
+        let refused = refused.filter(|pending| matches!(pending, Pending::Refused(_)));
+        refusals("pod").increment(u64::try_from(refused.count()).unwrap_or(u64::MAX));
+    }
+
     pub(crate) fn peers(&self, connected: usize, dropped: u64, held: u64) {
         self.0.peers.set(as_gauge(connected));
         self.0.peers_dropped.absolute(dropped);
@@ -152,6 +165,10 @@ impl Metrics {
             .held
             .set(as_gauge(usize::try_from(held).unwrap_or(usize::MAX)));
     }
+}
+
+fn refusals(concerned: &'static str) -> Counter {
+    counter!("egret_enforcer_kernel_refusals_total", "concerned" => concerned)
 }
 
 /// Counts a change that was handed to `iptables-restore`.
@@ -304,7 +321,7 @@ fn describe() {
     );
 }
 
-const COUNTERS: [(&str, &str); 18] = [
+const COUNTERS: [(&str, &str); 19] = [
     (
         "egret_enforcer_verdicts_total",
         "Packets that were judged: the first of each allowed connection, and every refused one, by tier, action and direction.",
@@ -325,6 +342,10 @@ const COUNTERS: [(&str, &str); 18] = [
     (
         "egret_enforcer_kernel_repairs_total",
         "Differences between the kernel and what it should hold that were repaired, by kind.",
+    ),
+    (
+        "egret_enforcer_kernel_refusals_total",
+        "Attempts after which the kernel did not hold what it should, and that are made again, by whom they concern: a pod (each one counts), or the node.",
     ),
     (
         "egret_enforcer_restored_chains_total",

@@ -1,10 +1,12 @@
 //! What follows from what happened: one pass. Answers first, for somebody waits for them; then everything else, which
 //! takes the backend away if it takes long.
 
+use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
 
 use super::flight::{Done, Hands, Landed, Work};
 use super::{Engine, Phase, Question, note_owners};
+use crate::apply::retry::Retry;
 use crate::backend::Standing;
 
 impl Engine {
@@ -52,22 +54,26 @@ impl Engine {
 
     /// Opens what pods were told, as far as that needs nothing else; says whether it is all.
     fn open_answers(&mut self, now: Timestamp) -> bool {
-        let Phase::Running(compiler) = &mut self.compiler else {
-            return false;
-        };
-        while let Some(batch) = compiler.poll_answers(self.hands.busy(), now) {
+        while let Some(batch) = self.next_answer(now) {
             let started = self.metrics.start();
             match &mut self.hands {
                 Hands::Here(backend) => {
-                    self.standing = backend.apply(&batch, now);
-                    self.retry = self.metrics.repaired(&self.standing, self.retry, now);
+                    let standing = backend.apply(&batch, now);
+                    self.note_standing(standing, now);
                 }
                 Hands::Away(flight) => flight.open(&batch, now),
                 Hands::Moving => {}
             }
             self.metrics.programmed(started, false);
         }
-        !compiler.has_answers()
+        matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_answers())
+    }
+
+    fn next_answer(&mut self, now: Timestamp) -> Option<Batch> {
+        match &mut self.compiler {
+            Phase::Running(compiler) => compiler.poll_answers(self.hands.busy(), now),
+            Phase::Starting { .. } | Phase::Moving => None,
+        }
     }
 
     /// All that there is to do.
@@ -118,6 +124,9 @@ impl Engine {
         }
         if let Some(standing) = done.compared {
             self.alert.compared(&standing, now);
+            if self.retry != Retry::Idle && standing.wants_retry() {
+                self.metrics.refused(&standing);
+            }
             self.note_standing(standing, now);
             self.set_resync(self.resync, now);
         }
@@ -125,6 +134,9 @@ impl Engine {
     }
 
     fn note_standing(&mut self, standing: Standing, now: Timestamp) {
+        if self.retry == Retry::Idle && standing.wants_retry() {
+            self.metrics.refused(&standing);
+        }
         self.retry = self.metrics.repaired(&standing, self.retry, now);
         self.standing = standing;
     }
