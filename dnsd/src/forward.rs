@@ -20,6 +20,7 @@ mod dial;
 mod tls;
 mod fault;
 mod resolv;
+mod names;
 mod meter;
 mod flights;
 
@@ -42,6 +43,7 @@ use upstream::Inquiry;
 pub use build::Unusable;
 pub use failure::{Failure, extended};
 pub use flights::Flights;
+pub use names::look_up;
 pub use tls::TlsError;
 
 /// What holds for one question, whoever is asked.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Limits;
 use crate::answer::TtlLimits;
-use crate::message::{CLASS_IN, Query, Question, flag};
+use crate::message::Query;
 use crate::plan::HealthCheck;
 
 /// How long a check is waited for (CoreDNS' value).
@@ -43,20 +43,6 @@ impl Check {
     }
 
     pub(super) fn query(&self) -> Query {
-        let mut raw_question = self.0.domain.as_octets().to_vec();
-        raw_question.extend_from_slice(&NS.to_be_bytes());
-        raw_question.extend_from_slice(&CLASS_IN.to_be_bytes());
-        Query {
-            id: 0,
-            flags: if self.0.recursion { flag::RD } else { 0 },
-            question: Question {
-                name: self.0.domain,
-                kind: NS,
-                class: CLASS_IN,
-                end: crate::message::HEADER + raw_question.len(),
-            },
-            raw_question,
-            edns: None,
-        }
+        super::names::question(self.0.domain, NS, self.0.recursion)
     }
 }

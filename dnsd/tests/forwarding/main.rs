@@ -8,3 +8,5 @@ mod world;
 mod datagrams;
 mod edns;
 mod connections;
+mod choice;
+mod patience;

@@ -1,0 +1,443 @@
+//! Whom a question goes to: policies, failover, health, and what a forward is asked for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use egret_dnsd::forward::{Failure, Forwarder, Unusable, look_up};
+use egret_dnsd::metrics::Metrics;
+use egret_dnsd::plan::{self, Forward, HealthCheck, Policy, Protocol, UpstreamHost, Zone};
+use hickory_proto::op::ResponseCode;
+use tokio::time::Instant;
+
+use super::world::{
+    Deed, LOOPBACK, Over, PATIENCE, Upstream, address, ask, forwarder, join_all, limits, nobody, owner, plan,
+    question, until, wire_name,
+};
+
+async fn honest(count: usize) -> Vec<Upstream> {
+    let mut upstreams = Vec::new();
+    for _ in 0..count {
+        upstreams.push(Upstream::honest().await);
+    }
+    upstreams
+}
+
+fn addresses(upstreams: &[Upstream]) -> Vec<SocketAddr> {
+    upstreams.iter().map(|upstream| upstream.address).collect()
+}
+
+async fn counts(policy: Policy, upstreams: &[Upstream], questions: usize) -> Vec<usize> {
+    let before: Vec<usize> = upstreams.iter().map(Upstream::asked).collect();
+    let forwarder = forwarder(&Forward {
+        policy,
+        ..plan(&addresses(upstreams))
+    });
+    for number in 0..questions {
+        ask(&forwarder, &format!("n{number}.test")).await.unwrap();
+    }
+    let after = upstreams.iter().map(Upstream::asked);
+    after.zip(before).map(|(after, before)| after - before).collect()
+}
+
+#[tokio::test]
+async fn upstreams_are_asked_in_the_order_of_the_policy() {
+    let upstreams = honest(3).await;
+    assert_eq!(counts(Policy::Sequential, &upstreams, 30).await, [30, 0, 0]);
+    assert_eq!(counts(Policy::RoundRobin, &upstreams, 30).await, [10, 10, 10]);
+    let random = counts(Policy::Random, &upstreams, 90).await;
+    assert!(random.iter().all(|count| (10..60).contains(count)), "{random:?}");
+}
+
+#[tokio::test]
+async fn lowest_latency_goes_to_who_answers_soonest() {
+    let slow =
+        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(20)), Deed::Say(asked.one())]).await;
+    let fast = Upstream::honest().await;
+    let counts = counts(Policy::LowestLatency, &[slow, fast], 60).await;
+    assert!(counts[1] > 50, "{counts:?}");
+}
+
+#[tokio::test]
+async fn the_next_upstream_is_asked_when_one_cannot_be_reached_or_says_nothing() {
+    let (dead, alive) = (Upstream::dead().await, Upstream::honest().await);
+    for first in [nobody().await, dead.address] {
+        let forwarder = forwarder(&Forward {
+            read_timeout: Duration::from_millis(100),
+            ..plan(&[first, alive.address])
+        });
+        let begun = Instant::now();
+        assert_eq!(owner(&ask(&forwarder, "a.test").await.unwrap()), "a.test.");
+        assert!(begun.elapsed() < Duration::from_secs(1));
+    }
+}
+
+#[tokio::test]
+async fn codes_of_failover_lead_to_the_next_and_the_last_word_counts() {
+    let refusing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::Refused))]).await;
+    let failing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::ServFail))]).await;
+    let alive = Upstream::honest().await;
+    // Upstreams, codes of failover, the code of the answer.
+    let rows: [(&[&Upstream], &[u8], u8); 5] = [
+        (&[&refusing, &alive], &[], 5),
+        (&[&refusing, &alive], &[5], 0),
+        (&[&refusing, &alive], &[2], 5),
+        (&[&refusing, &failing], &[2, 5], 2),
+        (&[&refusing, &failing, &alive], &[2, 5], 0),
+    ];
+    for (upstreams, failover, code) in rows {
+        let addresses: Vec<SocketAddr> = upstreams.iter().map(|upstream| upstream.address).collect();
+        let forwarder = forwarder(&Forward {
+            failover: failover.to_vec(),
+            ..plan(&addresses)
+        });
+        let answer = ask(&forwarder, "a.test").await.unwrap();
+        assert_eq!(answer.get().rcode(), code, "{failover:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_poor_answer_is_better_than_none() {
+    let failing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::ServFail))]).await;
+    let forwarder = forwarder(&Forward {
+        failover: vec![2],
+        ..plan(&[failing.address, nobody().await])
+    });
+    assert_eq!(ask(&forwarder, "a.test").await.unwrap().get().rcode(), 2);
+}
+
+#[tokio::test]
+async fn codes_of_next_pass_a_question_on() {
+    let upstream = Upstream::start(|asked| match asked.name().as_str() {
+        "none.test." => vec![Deed::Say(asked.code(ResponseCode::NXDomain))],
+        "empty.test." => vec![Deed::Say(asked.answer(Vec::new()))],
+        _other => vec![Deed::Say(asked.one())],
+    })
+    .await;
+    // next, next_on_nodata, which names are passed on.
+    let rows: [(&[u8], bool, [bool; 3]); 4] = [
+        (&[], false, [false, false, false]),
+        (&[3], false, [true, false, false]),
+        (&[], true, [false, true, false]),
+        (&[0], false, [false, true, true]),
+    ];
+    for (next, next_on_nodata, passed) in rows {
+        let forwarder = forwarder(&Forward {
+            next: next.to_vec(),
+            next_on_nodata,
+            ..plan(&[upstream.address])
+        });
+        for (name, passed) in ["none.test", "empty.test", "one.test"].into_iter().zip(passed) {
+            let answer = ask(&forwarder, name).await.unwrap();
+            assert_eq!(forwarder.passes_on(answer.get()), passed, "{next:?} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_forward_is_asked_for_names_below_from_and_not_below_exceptions() {
+    let rows = [
+        (".", None, "a.test", true),
+        ("test", None, "a.test", true),
+        ("test", None, "TEST", true),
+        ("test", None, "xtest", false),
+        ("test", Some("b.test"), "a.b.test", false),
+        ("test", Some("b.test"), "xb.test", true),
+        ("test", Some("test"), "test", true),
+        ("test", Some("test"), "a.test", false),
+    ];
+    let upstream = nobody().await;
+    for (from, except, name, holds) in rows {
+        let forwarder = forwarder(&Forward {
+            from: Zone::new(wire_name(from)),
+            except: except
+                .into_iter()
+                .map(|name| Zone::new(wire_name(name)))
+                .collect(),
+            ..plan(&[upstream])
+        });
+        assert_eq!(
+            forwarder.holds(&wire_name(name)),
+            holds,
+            "{from} {except:?} {name}"
+        );
+    }
+}
+
+/// An upstream that lives or not as it is told.
+async fn mortal() -> (Upstream, Arc<AtomicBool>) {
+    let lives = Arc::new(AtomicBool::new(false));
+    let is_alive = Arc::clone(&lives);
+    let upstream = Upstream::start(move |asked| match is_alive.load(Ordering::Relaxed) {
+        true => vec![Deed::Say(asked.one())],
+        false => vec![],
+    })
+    .await;
+    (upstream, lives)
+}
+
+fn checked(upstreams: &[SocketAddr]) -> Forward {
+    Forward {
+        read_timeout: Duration::from_millis(50),
+        health_check: HealthCheck {
+            interval: Duration::from_millis(20),
+            recursion: true,
+            domain: wire_name("."),
+        },
+        max_fails: 1,
+        ..plan(upstreams)
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_fails_is_checked_as_configured_until_it_lives() {
+    for (recursion, domain, force_tcp) in [
+        (true, ".", false),
+        (false, "check.test", false),
+        (true, ".", true),
+    ] {
+        let (upstream, lives) = mortal().await;
+        let forwarder = forwarder(&Forward {
+            force_tcp,
+            health_check: HealthCheck {
+                interval: Duration::from_millis(20),
+                recursion,
+                domain: wire_name(domain),
+            },
+            ..checked(&[upstream.address])
+        });
+        assert!(upstream.checks().is_empty());
+        assert!(ask(&forwarder, "a.test").await.is_err());
+        until("it is checked", || !upstream.checks().is_empty()).await;
+        let check = upstream.checks().remove(0);
+        assert_eq!(check.message().metadata.recursion_desired, recursion);
+        assert_eq!(check.name(), wire_name(domain).to_string());
+        assert_eq!(check.over, if force_tcp { Over::Tcp } else { Over::Udp });
+        lives.store(true, Ordering::Relaxed);
+        until("it lives", || upstream.checks().len() >= 2).await;
+        ask(&forwarder, "b.test").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let checks = upstream.checks().len();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(upstream.checks().len(), checks, "nobody checks what lives");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_is_dead_after_more_failed_checks_than_max_fails_and_is_not_asked() {
+    // Nobody is there: a check fails at once, instead of after the second that it is waited for.
+    for (max_fails, fails_fast, wanted) in [
+        (1, true, Failure::AllDead),
+        (1, false, Failure::Unreachable),
+        (0, true, Failure::Unreachable),
+    ] {
+        let forwarder = forwarder(&Forward {
+            max_fails,
+            fails_fast,
+            max_connect_attempts: Some(1),
+            ..checked(&[nobody().await])
+        });
+        assert!(ask(&forwarder, "a.test").await.is_err());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let failure = ask(&forwarder, "b.test").await.map(|it| owner(&it));
+        assert_eq!(failure, Err(wanted), "{max_fails} {fails_fast}");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_upstream_costs_nobody_anything_and_is_asked_again_when_it_lives() {
+    let (mortal, lives) = mortal().await;
+    let alive = Upstream::honest().await;
+    let forwarder = forwarder(&checked(&[mortal.address, alive.address]));
+    for number in 0..20 {
+        ask(&forwarder, &format!("n{number}.test")).await.unwrap();
+    }
+    assert_eq!(mortal.asked(), 1);
+    lives.store(true, Ordering::Relaxed);
+    let again = async {
+        while mortal.asked() < 2 {
+            ask(&forwarder, "again.test").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("it is asked again");
+}
+
+#[tokio::test]
+async fn so_many_attempts_are_made_as_may_be() {
+    for (most, asked) in [(Some(1), 1), (Some(3), 3), (None, 4)] {
+        let (first, second) = (Upstream::dead().await, Upstream::dead().await);
+        let forwarder = forwarder(&Forward {
+            read_timeout: Duration::from_millis(30),
+            max_connect_attempts: most,
+            max_fails: 0,
+            ..plan(&[first.address, second.address])
+        });
+        assert!(ask(&forwarder, "a.test").await.is_err());
+        assert_eq!(first.asked() + second.asked(), asked, "{most:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_bound_it_is_tried_until_the_time_is_up_but_not_in_a_circle() {
+    let forwarder = forwarder(&Forward {
+        max_connect_attempts: Some(0),
+        max_fails: 0,
+        ..plan(&[nobody().await])
+    });
+    let begun = Instant::now();
+    let patience = limits(Duration::from_millis(600));
+    let client = egret_dnsd::metrics::Transport::Udp;
+    let failure = forwarder.ask(&question("a.test"), client, &patience).await;
+    assert!(failure.is_err());
+    let elapsed = begun.elapsed();
+    assert!(
+        (Duration::from_millis(300)..Duration::from_millis(1_500)).contains(&elapsed),
+        "{elapsed:?}"
+    );
+}
+
+#[tokio::test]
+async fn over_max_concurrent_questions_are_refused_and_below_they_are_not() {
+    for (most, refused) in [(0, 0), (3, 2), (5, 0)] {
+        let upstream =
+            Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())])
+                .await;
+        let forwarder = forwarder(&Forward {
+            max_concurrent: most,
+            ..plan(&[upstream.address])
+        });
+        let names = ["a.test", "b.test", "c.test", "d.test", "e.test"];
+        let answers = join_all(names.iter().map(|name| ask(&forwarder, name)).collect()).await;
+        let over = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let codes: Vec<u8> = over.map(|failure| failure.rcode()).collect();
+        assert_eq!(codes, vec![5; refused], "{most}");
+        ask(&forwarder, "later.test").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn questions_and_checks_come_from_the_source_address() {
+    let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53));
+    for force_tcp in [false, true] {
+        let upstream = Upstream::start(|asked| match asked.is_check() || asked.name() == "a.test." {
+            true => vec![Deed::Say(asked.one())],
+            false => Vec::new(),
+        })
+        .await;
+        let forwarder = forwarder(&Forward {
+            source: Some(source),
+            force_tcp,
+            ..checked(&[upstream.address])
+        });
+        ask(&forwarder, "a.test").await.unwrap();
+        assert!(ask(&forwarder, "b.test").await.is_err());
+        until("it is checked", || !upstream.checks().is_empty()).await;
+        let heard = upstream.heard().into_iter().chain(upstream.checks());
+        assert!(heard.into_iter().all(|asked| asked.from.ip() == source));
+    }
+    let unusable = Forwarder::new(
+        &Forward {
+            source: Some("::1".parse().unwrap()),
+            ..plan(&[nobody().await])
+        },
+        Arc::new(Metrics::register()),
+    );
+    assert!(matches!(unusable, Err(Unusable::Source { .. })));
+}
+
+fn written(host: UpstreamHost) -> Vec<plan::Upstream> {
+    vec![plan::Upstream {
+        host,
+        protocol: Protocol::Dns,
+        server_name: None,
+    }]
+}
+
+#[tokio::test]
+async fn upstreams_come_from_a_file_like_resolv_conf() {
+    let path = std::env::temp_dir().join(format!("egret-resolv-{}.conf", std::process::id()));
+    let plan = Forward {
+        to: written(UpstreamHost::ResolvConf(path.clone())),
+        ..plan(&[])
+    };
+    let make = |plan: &Forward| Forwarder::new(plan, Arc::new(Metrics::register()));
+    assert!(matches!(make(&plan), Err(Unusable::File { .. })));
+    fs::write(&path, "search a.test\n").unwrap();
+    assert!(matches!(make(&plan), Err(Unusable::Nobody { .. })));
+    fs::write(&path, "nameserver 192.0.2.1\n".repeat(16)).unwrap();
+    assert!(matches!(make(&plan), Err(Unusable::TooMany { count: 16, .. })));
+    fs::write(&path, "nameserver 192.0.2.1\nnameserver 2001:db8::1\n").unwrap();
+    assert!(make(&plan).is_ok());
+    fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test]
+async fn upstreams_that_are_written_as_names_are_looked_up() {
+    let upstream = Upstream::honest().await;
+    let resolver = Upstream::start(|asked| {
+        let is_v4 = asked.octets[asked.octets.len() - 3] == 1;
+        match (asked.name().as_str(), is_v4) {
+            ("here.test.", true) => {
+                vec![Deed::Say(asked.answer(vec![address(
+                    "here.test",
+                    60,
+                    &LOOPBACK.to_string(),
+                )]))]
+            }
+            _other => vec![Deed::Say(asked.answer(Vec::new()))],
+        }
+    })
+    .await;
+    let metrics = Arc::new(Metrics::register());
+    let with = |name: &str| Forward {
+        to: written(UpstreamHost::Name(wire_name(name), upstream.address.port())),
+        resolver: vec![resolver.address],
+        ..plan(&[])
+    };
+    assert!(matches!(
+        Forwarder::new(&with("here.test"), Arc::clone(&metrics)),
+        Err(Unusable::Name { .. })
+    ));
+    let found = look_up(&with("here.test"), &metrics).await.unwrap();
+    assert_eq!(
+        owner(&ask(&forwarder(&found), "a.test").await.unwrap()),
+        "a.test."
+    );
+    let nowhere = look_up(&with("nowhere.test"), &metrics).await;
+    assert!(matches!(nowhere, Err(Unusable::Name { .. })));
+    let untouched = plan(&[upstream.address]);
+    assert_eq!(look_up(&untouched, &metrics).await.unwrap(), untouched);
+}
+
+#[tokio::test]
+async fn a_question_in_ten_at_most_is_asked_twice() {
+    let mut by_name = BTreeMap::<String, usize>::new();
+    let fast = Arc::new(AtomicBool::new(true));
+    let is_fast = Arc::clone(&fast);
+    let upstream = Upstream::start(move |asked| {
+        if is_fast.load(Ordering::Relaxed) {
+            return vec![Deed::Say(asked.one())];
+        }
+        vec![Deed::Wait(Duration::from_millis(120)), Deed::Say(asked.one())]
+    })
+    .await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    for number in 0..10 {
+        ask(&forwarder, &format!("n{number}.test")).await.unwrap();
+    }
+    fast.store(false, Ordering::Relaxed);
+    let names: Vec<String> = (0..200).map(|number| format!("slow{number}.test")).collect();
+    let answers = join_all(names.iter().map(|name| ask(&forwarder, name)).collect()).await;
+    assert!(answers.iter().all(Result::is_ok));
+    for asked in upstream.heard() {
+        *by_name.entry(asked.name()).or_default() += 1;
+    }
+    let twice = by_name.values().filter(|count| **count > 1).count();
+    assert!((10..=42).contains(&twice), "{twice}");
+}
