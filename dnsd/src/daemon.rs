@@ -14,6 +14,7 @@ use egret_dnsd::admin::{Heart, Operators};
 use egret_dnsd::client::Attribution;
 use egret_dnsd::config::{Args, Config, file_name};
 use egret_dnsd::files;
+use egret_dnsd::handover::Inheritance;
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
 use egret_dnsd::metrics::{BUCKETS, Metrics};
@@ -51,7 +52,7 @@ impl Daemon {
             outlet: Outlet::to_stdout()?,
         };
         let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
-        let listeners = Listeners::bind(&serving.tables)?;
+        let listeners = Listeners::bind(&serving.tables, &mut Inheritance::none())?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
         let holder = Arc::new(Holder::new(

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use offer::{Event, Offer};
-pub use take::{Granted, Taken, take};
+pub use take::{Granted, Inheritance, Taken, take};
 pub use wire::HandoverError;
 
 /// What a socket is for.

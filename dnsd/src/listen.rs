@@ -8,6 +8,7 @@ mod tcp;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use egret_shared::rt::task;
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::handover::{Inheritance, Name, Purpose};
 use crate::resolve::Resolver;
 use crate::server::{Port, Table};
 use crate::tally::Tally;
@@ -33,6 +35,14 @@ struct Bound {
     port: Arc<Port>,
     udp: Datagrams,
     tcp: TcpListener,
+    kept: Kept,
+}
+
+/// Descriptors of the same sockets, for a successor, or to listen again.
+#[derive(Debug)]
+struct Kept {
+    udp: OwnedFd,
+    tcp: OwnedFd,
 }
 
 /// Sockets that are listened on.
@@ -46,7 +56,11 @@ pub struct Listening {
 #[derive(Debug)]
 struct Open {
     port: Arc<Port>,
+    /// Ends the listeners and, when they have nothing under way, the connections.
     close: CancellationToken,
+    /// Ends the listeners alone.
+    pause: CancellationToken,
+    kept: Kept,
 }
 
 /// Why an address cannot be listened on.
@@ -85,16 +99,17 @@ impl Service {
 }
 
 impl Listeners {
-    /// Binds all of the addresses, or none.
+    /// Binds all of the addresses, or none; what was inherited is not bound again.
     ///
     /// # Errors
     /// With the address.
     pub fn bind<'a>(
         tables: impl IntoIterator<Item = (&'a SocketAddr, &'a Arc<Table>)>,
+        inheritance: &mut Inheritance,
     ) -> Result<Self, ListenError> {
         let mut bound = Vec::new();
         for (address, table) in tables {
-            match Bound::new(*address, table) {
+            match Bound::new(*address, table, inheritance) {
                 Ok(sockets) => bound.push(sockets),
                 Err(error) if address.ip().is_unspecified() && error.is_without_ipv6() => {
                     tracing::info!(%address, "this host has no IPv6");
@@ -127,7 +142,11 @@ impl Listeners {
 }
 
 impl Bound {
-    fn new(address: SocketAddr, table: &Arc<Table>) -> Result<Self, ListenError> {
+    fn new(
+        address: SocketAddr,
+        table: &Arc<Table>,
+        inheritance: &mut Inheritance,
+    ) -> Result<Self, ListenError> {
         let error = |address, transport| {
             move |source| ListenError {
                 address,
@@ -135,11 +154,22 @@ impl Bound {
                 source,
             }
         };
-        let udp = Datagrams::bind(address).map_err(error(address, "UDP"))?;
+        let mut inherited = |purpose| inheritance.socket(Name { purpose, address });
+        let udp = match inherited(Purpose::Udp) {
+            Some(socket) => Datagrams::inherit(socket),
+            None => Datagrams::bind(address),
+        };
+        let udp = udp.map_err(error(address, "UDP"))?;
         // Port 0 is for tests: TCP gets the port that UDP drew.
         let drawn = udp.local_address().map_err(error(address, "UDP"))?;
+        let tcp = match inherited(Purpose::Tcp) {
+            Some(socket) => tcp::inherit(socket),
+            None => tcp::bind(drawn),
+        };
+        let tcp = tcp.map_err(error(drawn, "TCP"))?;
         Ok(Self {
-            tcp: tcp::bind(drawn).map_err(error(drawn, "TCP"))?,
+            kept: Kept::of(&udp, &tcp).map_err(error(address, "UDP and TCP"))?,
+            tcp,
             port: Arc::new(Port::new(address, Arc::clone(table))),
             udp,
         })
@@ -168,6 +198,7 @@ impl Listening {
             tables
                 .iter()
                 .filter(|(address, _)| !self.open.contains_key(address)),
+            &mut Inheritance::none(),
         )?;
         for (address, open) in &self.open {
             match tables.get(address) {
@@ -195,16 +226,94 @@ impl Listening {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    fn open(&mut self, listeners: Listeners) {
-        for Bound { port, udp, tcp } in listeners.0 {
-            let close = self.service.stop.child_token();
-            let service = &self.service;
-            let over_udp = udp::serve(udp, Arc::clone(&port), service.clone(), close.clone());
-            let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), close.clone());
-            watch(&mut self.tasks, task::spawn("udp", over_udp), close.clone());
-            watch(&mut self.tasks, task::spawn("tcp", over_tcp), close.clone());
-            self.open.insert(port.address, Open { port, close });
+    /// Descriptors of all sockets, for a successor.
+    ///
+    /// # Errors
+    /// When no more files may be open.
+    pub fn sockets(&self) -> io::Result<Vec<(Name, OwnedFd)>> {
+        let mut sockets = Vec::new();
+        for (address, open) in &self.open {
+            for (purpose, socket) in [(Purpose::Udp, &open.kept.udp), (Purpose::Tcp, &open.kept.tcp)] {
+                sockets.push((
+                    Name {
+                        purpose,
+                        address: *address,
+                    },
+                    socket.try_clone()?,
+                ));
+            }
         }
+        Ok(sockets)
+    }
+
+    /// Takes no more datagrams and accepts no more connections; those that there are go on. What comes in waits in the
+    /// sockets, for a successor or for `resume`.
+    pub async fn pause(&mut self) {
+        for open in self.open.values() {
+            open.pause.cancel();
+        }
+        self.all_ended().await;
+    }
+
+    /// Listens again after a pause.
+    ///
+    /// # Errors
+    /// When the sockets cannot be listened on any more.
+    pub fn resume(&mut self) -> io::Result<()> {
+        let mut again = Vec::new();
+        for open in self.open.values() {
+            let (udp, tcp) = (open.kept.udp.try_clone()?, open.kept.tcp.try_clone()?);
+            again.push((Datagrams::inherit(udp)?, tcp::inherit(tcp)?));
+        }
+        for (open, (udp, tcp)) in std::mem::take(&mut self.open).into_values().zip(again) {
+            let Open {
+                port,
+                close,
+                kept,
+                pause: _ended,
+            } = open;
+            self.listen(Bound { port, udp, tcp, kept }, close);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, listeners: Listeners) {
+        for bound in listeners.0 {
+            let close = self.service.stop.child_token();
+            self.listen(bound, close);
+        }
+    }
+
+    fn listen(&mut self, bound: Bound, close: CancellationToken) {
+        let Bound { port, udp, tcp, kept } = bound;
+        let pause = close.child_token();
+        let ends = tcp::Ends {
+            listener: pause.clone(),
+            connections: close.clone(),
+        };
+        let service = &self.service;
+        let over_udp = udp::serve(udp, Arc::clone(&port), service.clone(), pause.clone());
+        let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), ends);
+        watch(&mut self.tasks, task::spawn("udp", over_udp), pause.clone());
+        watch(&mut self.tasks, task::spawn("tcp", over_tcp), pause.clone());
+        self.open.insert(
+            port.address,
+            Open {
+                port,
+                close,
+                pause,
+                kept,
+            },
+        );
+    }
+}
+
+impl Kept {
+    fn of(udp: &Datagrams, tcp: &TcpListener) -> io::Result<Self> {
+        Ok(Self {
+            udp: udp.as_fd().try_clone_to_owned()?,
+            tcp: tcp.as_fd().try_clone_to_owned()?,
+        })
     }
 }
 

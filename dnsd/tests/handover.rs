@@ -21,9 +21,9 @@ fn a_datagram_that_waits_is_read_by_the_successor() {
     let successor = {
         let path = place.path();
         std::thread::spawn(move || {
-            let mut taken = take(&path, PATIENCE).unwrap().unwrap();
-            let inherited = UdpSocket::from(taken.socket(name).unwrap());
-            assert_eq!(taken.left().count(), 0);
+            let (taken, mut inheritance) = take(&path, PATIENCE).unwrap().unwrap();
+            let inherited = UdpSocket::from(inheritance.socket(name).unwrap());
+            assert_eq!(inheritance.left().count(), 0);
             let granted = taken.stop_predecessor().unwrap();
             let mut buffer = [0; 16];
             inherited.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -55,7 +55,7 @@ fn a_successor_that_dies_before_it_serves_changes_nothing() {
     for pauses in [false, true] {
         let path = place.path();
         let successor = std::thread::spawn(move || {
-            let taken = take(&path, PATIENCE).unwrap().unwrap();
+            let (taken, _sockets) = take(&path, PATIENCE).unwrap().unwrap();
             if pauses {
                 drop(taken.stop_predecessor().unwrap());
             }

@@ -11,11 +11,32 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::Name;
 use super::wire::{HandoverError, Word, due, receive, send};
 
-/// What a predecessor gave: its sockets, while it still answers.
+/// A predecessor that has given its sockets, and still answers.
 #[derive(Debug)]
 pub struct Taken {
     connection: Socket,
-    sockets: BTreeMap<Name, OwnedFd>,
+}
+
+/// Sockets of a predecessor; those that nobody takes are closed, for this process.
+#[derive(Debug)]
+pub struct Inheritance(BTreeMap<Name, OwnedFd>);
+
+impl Inheritance {
+    /// There was no predecessor.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// The socket of this name, if there is one; it is the caller's then.
+    pub fn socket(&mut self, name: Name) -> Option<OwnedFd> {
+        self.0.remove(&name)
+    }
+
+    /// What nobody has taken.
+    pub fn left(&self) -> impl Iterator<Item = &Name> {
+        self.0.keys()
+    }
 }
 
 /// The predecessor reads no more: the successor's turn.
@@ -29,7 +50,7 @@ pub struct Granted {
 ///
 /// # Errors
 /// When somebody listens and gives nothing that can be used.
-pub fn take(path: &Path, patience: Duration) -> Result<Option<Taken>, HandoverError> {
+pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, HandoverError> {
     let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     connection.set_read_timeout(Some(patience))?;
     connection.set_write_timeout(Some(patience))?;
@@ -59,23 +80,11 @@ pub fn take(path: &Path, patience: Duration) -> Result<Option<Taken>, HandoverEr
             named: names.len(),
         });
     }
-    Ok(Some(Taken {
-        connection,
-        sockets: names.into_iter().zip(given).collect(),
-    }))
+    let sockets = names.into_iter().zip(given).collect();
+    Ok(Some((Taken { connection }, Inheritance(sockets))))
 }
 
 impl Taken {
-    /// The socket of this name, if there is one; it is the caller's then.
-    pub fn socket(&mut self, name: Name) -> Option<OwnedFd> {
-        self.sockets.remove(&name)
-    }
-
-    /// What nobody has taken.
-    pub fn left(&self) -> impl Iterator<Item = &Name> {
-        self.sockets.keys()
-    }
-
     /// Tells the predecessor to read no more, and waits until it does not.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
@@ -50,10 +50,20 @@ impl Datagrams {
         }
         socket.bind(&address.into())?;
         socket.set_nonblocking(true)?;
+        Self::inherit(socket.into())
+    }
+
+    /// A socket that was bound before, perhaps by another process.
+    pub(super) fn inherit(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from_std(socket.into())?;
         Ok(Self {
-            socket: UdpSocket::from_std(socket.into())?,
-            is_wildcard: address.ip().is_unspecified(),
+            is_wildcard: socket.local_addr()?.ip().is_unspecified(),
+            socket,
         })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {

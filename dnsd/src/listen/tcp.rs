@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,17 +47,30 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-pub(super) async fn serve(
-    listener: TcpListener,
-    port: Arc<Port>,
-    service: Service,
-    close: CancellationToken,
-) {
-    let door = Door { port, service, close };
+/// A socket that listens already, perhaps for another process.
+pub(super) fn inherit(socket: OwnedFd) -> io::Result<TcpListener> {
+    TcpListener::from_std(socket.into())
+}
+
+/// When it ends.
+#[derive(Debug)]
+pub(super) struct Ends {
+    /// No more connections are accepted.
+    pub(super) listener: CancellationToken,
+    /// Connections are not read any more.
+    pub(super) connections: CancellationToken,
+}
+
+pub(super) async fn serve(listener: TcpListener, port: Arc<Port>, service: Service, ends: Ends) {
+    let door = Door {
+        port,
+        service,
+        close: ends.connections,
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = door.close.cancelled() => return,
+            () = ends.listener.cancelled() => return,
         };
         match accepted {
             Ok((stream, peer)) => door.admit(stream, peer),

@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::keeper::Setup;
+use super::rules::{Fallback, Situation};
 use crate::config::Span;
 
 /// What `node-cache` is told.
@@ -59,6 +61,25 @@ pub enum Wanted {
     Version,
     /// `-plugins`.
     Plugins,
+}
+
+impl Flags {
+    /// What they say of the host.
+    #[must_use]
+    pub fn setup(&self, fallback: Fallback) -> Setup {
+        Setup {
+            interface: self.sets_up_interface.then(|| self.interface_name.clone()),
+            rules: self.sets_up_rules,
+            situation: Situation {
+                local_ips: self.local_ips.clone(),
+                dns_port: self.dns_port,
+                health_port: self.health_port,
+                fallback,
+            },
+            sync_interval: self.sync_interval,
+            skips_teardown: self.skips_teardown,
+        }
+    }
 }
 
 /// Why the command line cannot be taken.

@@ -7,9 +7,8 @@ use std::time::Duration;
 use metrics::{Counter, counter};
 
 use super::network::{ErrorType, NetworkError, Rules, ensure_interface, remove_interface};
-use super::rules::{Fallback, Situation};
+use super::rules::Situation;
 use super::source::{Source, SourceError};
-use super::{Flags, network};
 
 /// How often template and ConfigMap are looked at.
 const CONFIG_PERIOD: Duration = Duration::from_secs(10);
@@ -34,45 +33,49 @@ impl SetupErrors {
         counters.for_each(|(_, counter)| counter.increment(1));
     }
 
-    fn network(&self, error: &NetworkError) {
+    /// Of interface and rules.
+    pub fn network(&self, error: &NetworkError) {
         tracing::error!(%error, "the network cannot be set up; it is tried again");
         self.count(error.kind());
     }
 
-    fn source(&self, error: &SourceError) {
+    /// Of the template and the ConfigMaps.
+    pub fn source(&self, error: &SourceError) {
         tracing::error!(%error, "the Corefile stays as it is");
         self.count(ErrorType::ConfigMap);
     }
 }
 
-/// node-cache before it serves: the Corefile is written, the addresses are there.
+/// What is set up on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The interface that holds the local addresses; none where somebody else sees to them.
+    pub interface: Option<String>,
+    /// Whether there are rules.
+    pub rules: bool,
+    /// What the rules depend on.
+    pub situation: Situation,
+    /// How often interface and rules are looked at.
+    pub sync_interval: Duration,
+    /// Whether everything stays at the end.
+    pub skips_teardown: bool,
+}
+
+/// Everything before it serves: the Corefile is written, the addresses are there.
 #[derive(Debug)]
 pub struct Prepared {
-    flags: Flags,
-    source: Source,
-    situation: Situation,
+    setup: Setup,
+    source: Option<Source>,
     errors: SetupErrors,
 }
 
 impl Prepared {
-    /// Writes the Corefile and sets up the interface. What fails is counted and tried again later, as node-cache does:
-    /// whether dnsd can serve without it will be seen.
+    /// Sets up the interface. What fails is counted and tried again later, as node-cache does: whether dnsd can serve
+    /// without it will be seen. `source` is what the Corefile is made of, if it is made.
     #[must_use]
-    pub fn new(flags: &Flags, fallback: Fallback, environment: impl Fn(&str) -> Option<String>) -> Self {
-        let errors = SetupErrors::default();
-        let mut source = Source::new(flags, environment);
-        let _changed: bool = source.refresh(|error| errors.source(&error));
-        if let (false, Some(text)) = (flags.quiet, source.text()) {
-            tracing::info!(corefile = %flags.corefile.display(), "using this Corefile:\n{text}");
-        }
+    pub fn new(setup: Setup, source: Option<Source>, errors: SetupErrors) -> Self {
         let prepared = Self {
-            situation: Situation {
-                local_ips: flags.local_ips.clone(),
-                dns_port: flags.dns_port,
-                health_port: flags.health_port,
-                fallback,
-            },
-            flags: flags.clone(),
+            setup,
             source,
             errors,
         };
@@ -80,14 +83,14 @@ impl Prepared {
         prepared
     }
 
-    /// What the rules depend on.
+    /// What is set up.
     #[must_use]
-    pub const fn situation(&self) -> &Situation {
-        &self.situation
+    pub const fn setup(&self) -> &Setup {
+        &self.setup
     }
 
     /// Sets up the rules, now that somebody answers, and looks after everything until it is told to stop. `reload` is
-    /// called when there is another Corefile and the flags say that it is in force at once.
+    /// called when there is another Corefile.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -106,12 +109,12 @@ impl Prepared {
     }
 
     fn interface(&self) {
-        if !self.flags.sets_up_interface {
+        let Some(name) = &self.setup.interface else {
             return;
-        }
-        let name = &self.flags.interface_name;
-        match ensure_interface(name, &self.flags.local_ips) {
-            Ok(true) => tracing::info!(interface = name, addresses = ?self.flags.local_ips, "added"),
+        };
+        let addresses = &self.setup.situation.local_ips;
+        match ensure_interface(name, addresses) {
+            Ok(true) => tracing::info!(interface = name, ?addresses, "added"),
             Ok(false) => {}
             Err(error) => self.errors.network(&error),
         }
@@ -160,7 +163,7 @@ struct Work {
 
 impl Work {
     fn go(mut self, inbox: &Receiver<Order>, reload: impl Fn()) {
-        let interval = self.prepared.flags.sync_interval;
+        let interval = self.prepared.setup.sync_interval;
         let (mut until_sync, mut until_config) = (Duration::ZERO, CONFIG_PERIOD);
         loop {
             let wait = until_sync.min(until_config);
@@ -183,7 +186,7 @@ impl Work {
 
     fn sync(&mut self) {
         self.prepared.interface();
-        if !self.prepared.flags.sets_up_rules {
+        if !self.prepared.setup.rules {
             return;
         }
         match self.ensure_rules() {
@@ -196,30 +199,32 @@ impl Work {
     fn ensure_rules(&mut self) -> Result<usize, NetworkError> {
         match &mut self.rules {
             Some(rules) => rules.ensure(),
-            none => none.insert(Rules::new(self.prepared.situation.clone())?).ensure(),
+            none => none
+                .insert(Rules::new(self.prepared.setup.situation.clone())?)
+                .ensure(),
         }
     }
 
     fn config(&mut self, reload: impl Fn()) {
-        let errors = &self.prepared.errors;
-        if self.prepared.source.refresh(|error| errors.source(&error)) {
-            tracing::info!(corefile = %self.prepared.flags.corefile.display(), "the Corefile was written anew");
-            if self.prepared.flags.reloads_at_once {
-                reload();
-            }
+        let Some(source) = &mut self.prepared.source else {
+            return;
+        };
+        if source.refresh(|error| self.prepared.errors.source(&error)) {
+            tracing::info!(corefile = %source.path().display(), "the Corefile was written anew");
+            reload();
         }
     }
 
     fn tear_down(self) {
-        let flags = &self.prepared.flags;
-        if flags.skips_teardown {
+        let setup = &self.prepared.setup;
+        if setup.skips_teardown {
             return;
         }
         tracing::info!("tearing down");
-        let removed = self.rules.as_ref().map_or(Ok(()), network::Rules::remove);
+        let removed = self.rules.as_ref().map_or(Ok(()), Rules::remove);
         removed.unwrap_or_else(|error| self.prepared.errors.network(&error));
-        if flags.sets_up_interface {
-            match remove_interface(&flags.interface_name) {
+        if let Some(name) = &setup.interface {
+            match remove_interface(name) {
                 Ok(_was_there) => {}
                 Err(error) => self.prepared.errors.network(&error),
             }

@@ -106,6 +106,12 @@ impl Source {
         self.written.as_deref()
     }
 
+    /// Where it is written.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.flags.corefile
+    }
+
     fn make(&self) -> Result<String, SourceError> {
         let path = &self.flags.base_corefile;
         let template = std::fs::read_to_string(path);

@@ -1,0 +1,310 @@
+//! A whole dnsd on loopback: real sockets, and upstreams that do as they are told.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use egret_dnsd::client::{Attribution, Routes, Way};
+use egret_dnsd::config::{Config, Written};
+use egret_dnsd::link;
+use egret_dnsd::listen::{Listeners, Listening, Service};
+use egret_dnsd::metrics::Metrics;
+use egret_dnsd::release::Holder;
+use egret_dnsd::resolve::Resolver;
+use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
+use egret_kernel::links::Attachment;
+use egret_shared::revision::Instance;
+use egret_shared::rt::{clock, task};
+use hickory_proto::op::Message;
+use hickory_proto::rr::{Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use crate::support::{query, response};
+
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Long enough that a test which waits for it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Loopback as if a pod were behind it.
+pub(crate) struct Loopback;
+
+impl Routes for Loopback {
+    fn way_to(&mut self, _address: IpAddr) -> io::Result<Way> {
+        Ok(Way::Leaves(1))
+    }
+
+    fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
+        Ok(Some(Attachment::to(&interface)))
+    }
+}
+
+pub(crate) type Behaviour = Arc<dyn Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    Udp,
+    Tcp,
+}
+
+/// An upstream that sends whatever its behaviour makes of a query.
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Upstream {
+    pub(crate) async fn start(
+        behaviour: impl Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        let udp = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+        let address = udp.local_addr().unwrap();
+        let tcp = TcpListener::bind(address).await.unwrap();
+        let (behaviour, asked): (Behaviour, _) = (Arc::new(behaviour), Arc::new(AtomicUsize::new(0)));
+        drop(task::spawn(
+            "upstream",
+            Self::over_udp(udp, Arc::clone(&behaviour), Arc::clone(&asked)),
+        ));
+        drop(task::spawn("upstream", Self::over_tcp(tcp, behaviour)));
+        Self { address, asked }
+    }
+
+    /// Answers each question with these records.
+    pub(crate) async fn with(records: fn() -> Vec<Record>) -> Self {
+        Self::start(move |query, _| vec![response(query, records()).to_vec().unwrap()]).await
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    async fn over_udp(socket: UdpSocket, behaviour: Behaviour, asked: Arc<AtomicUsize>) {
+        let mut buffer = vec![0; 4096];
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+            // Checks of its health ask for the root: they are nobody's question.
+            asked.fetch_add(usize::from(buffer[12] != 0), Ordering::Relaxed);
+            for reply in behaviour(&buffer[..length], Over::Udp) {
+                socket.send_to(&reply, from).await.unwrap();
+            }
+        }
+    }
+
+    async fn over_tcp(listener: TcpListener, behaviour: Behaviour) {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let query = read_framed(&mut stream).await;
+            for reply in behaviour(&query, Over::Tcp) {
+                stream.write_all(&framed(&reply)).await.unwrap();
+            }
+        }
+    }
+}
+
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
+    let mut framed = u16::try_from(message.len()).unwrap().to_be_bytes().to_vec();
+    framed.extend_from_slice(message);
+    framed
+}
+
+pub(crate) async fn read_framed(stream: &mut TcpStream) -> Vec<u8> {
+    let length = stream.read_u16().await.unwrap();
+    let mut octets = vec![0; length.into()];
+    stream.read_exact(&mut octets).await.unwrap();
+    octets
+}
+
+/// A dnsd in this process.
+pub(crate) struct Dnsd {
+    pub(crate) address: SocketAddr,
+    /// All of its addresses, in order.
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) socket: PathBuf,
+    pub(crate) holder: Arc<Holder>,
+    pub(crate) service: Service,
+    pub(crate) means: Means,
+    listening: Listening,
+    /// What it wrote about queries.
+    pub(crate) lines: Lines,
+}
+
+/// Lines that were written.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        io::Write::write(&mut *self.0.lock().unwrap(), octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Waits until one of them has this.
+    pub(crate) async fn has(&self, wanted: &str) -> String {
+        let found = async {
+            loop {
+                let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+                if let Some(line) = text.lines().find(|line| line.contains(wanted)) {
+                    return line.to_owned();
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, found).await.unwrap_or_else(|_elapsed| {
+            panic!("{wanted:?} was not written, but {:?}", self.text());
+        })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+fn socket_of(name: &str) -> PathBuf {
+    let socket = std::env::temp_dir().join(format!("egret-dnsd-{name}-{}.sock", std::process::id()));
+    drop(std::fs::remove_file(&socket));
+    socket
+}
+
+/// The configuration with the blocks of a Corefile in the place of the simple form; keys without a port draw one.
+pub(crate) fn with_blocks(corefile: &str, options: &str) -> Config {
+    let yaml =
+        format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"192.0.2.1:53\"]\nlink: /nonexistent\n{options}");
+    let written: Written = serde_saphyr::from_str(&yaml).unwrap();
+    let read = egret_dnsd::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
+    let (plan, _warnings) = read.unwrap_or_else(|errors| panic!("{errors:?}"));
+    Config {
+        plan,
+        ..written.mean().unwrap()
+    }
+}
+
+impl Dnsd {
+    pub(crate) fn start(name: &str, upstreams: &[&Upstream], options: &str) -> Self {
+        let socket = socket_of(name);
+        let upstreams: Vec<String> = upstreams.iter().map(|it| format!("\"{}\"", it.address)).collect();
+        let yaml = format!(
+            "listen: [\"127.0.0.1:0\"]\nupstreams: [{}]\nlink: {}\n{options}",
+            upstreams.join(", "),
+            socket.display()
+        );
+        let written: Written = serde_saphyr::from_str(&yaml).unwrap();
+        Self::run(written.mean().unwrap(), socket)
+    }
+
+    /// With the blocks of a Corefile.
+    pub(crate) fn with(name: &str, corefile: &str) -> Self {
+        Self::run(with_blocks(corefile, ""), socket_of(name))
+    }
+
+    pub(crate) fn run(config: Config, socket: PathBuf) -> Self {
+        let metrics = Arc::new(Metrics::register());
+        let lines = Lines::default();
+        let means = Means {
+            metrics: Arc::clone(&metrics),
+            counts: Arc::default(),
+            outlet: Outlet::to(lines.clone()).unwrap(),
+        };
+        let hold = config.hold;
+        let serving = Serving::new(config, None, &host_interfaces, &means).unwrap();
+        let listeners =
+            Listeners::bind(&serving.tables, &mut egret_dnsd::handover::Inheritance::none()).unwrap();
+        let addresses = listeners.addresses().unwrap();
+        let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
+        let holder = Arc::new(Holder::new(
+            hold,
+            clock::now(),
+            Arc::clone(&attribution),
+            Arc::clone(&metrics),
+        ));
+        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
+        let service = Service::new(Arc::new(resolver));
+        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        let path = socket.as_path().into();
+        let instance = Instance::from_random(1);
+        drop(task::spawn(
+            "link",
+            link::keep(path, instance, Arc::clone(&holder), metrics),
+        ));
+        Self {
+            address: addresses[0],
+            addresses,
+            socket,
+            holder,
+            listening: listeners.serve(&service),
+            service,
+            means,
+            lines,
+        }
+    }
+
+    /// Puts other blocks in force.
+    pub(crate) fn put_in_force(&mut self, corefile: &str) -> Result<(), String> {
+        let resolver = &self.service.resolver;
+        let current = resolver.serving();
+        let config = with_blocks(corefile, "");
+        let serving = Serving::new(config, Some(&current), &host_interfaces, &self.means)
+            .map_err(|error| error.to_string())?;
+        self.listening
+            .adopt(&serving.tables)
+            .map_err(|error| error.to_string())?;
+        resolver.put_in_force(serving);
+        Ok(())
+    }
+
+    /// What an answer says in short: its code, and its addresses in the order in which they stand.
+    pub(crate) async fn says(&self, name: &str) -> String {
+        in_short(&self.ask(name).await.expect("an answer"))
+    }
+
+    /// Asks at one of its addresses.
+    pub(crate) async fn ask_at(&self, address: SocketAddr, asked: &[u8]) -> Option<Message> {
+        let client = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+        client.connect(address).await.unwrap();
+        client.send(asked).await.unwrap();
+        let mut buffer = vec![0; 65_535];
+        let length = timeout(PATIENCE, client.recv(&mut buffer)).await.ok()?.unwrap();
+        assert_eq!(buffer[..2], asked[..2]);
+        Some(Message::from_vec(&buffer[..length]).unwrap())
+    }
+
+    /// Waits until an enforcer is connected and its interest known.
+    pub(crate) async fn is_linked(&self) {
+        let linked = async {
+            while !self.holder.figures().is_interest_known {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, linked).await.expect("the link is up");
+    }
+
+    pub(crate) async fn ask(&self, name: &str) -> Option<Message> {
+        self.ask_at(self.address, &query(name, RecordType::A, Some(1232)))
+            .await
+    }
+}
+
+/// A message in short.
+pub(crate) fn in_short(message: &Message) -> String {
+    let code = format!("{:?}", message.metadata.response_code);
+    let addresses = message.answers.iter().map(|record| record.data.to_string());
+    std::iter::once(code)
+        .chain(addresses)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+impl Drop for Dnsd {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.socket));
+    }
+}
