@@ -10,3 +10,4 @@ mod edns;
 mod connections;
 mod choice;
 mod patience;
+mod tls;
