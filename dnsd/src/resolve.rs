@@ -1,7 +1,6 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
 use std::borrow::{Borrow, Cow};
-use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,17 +14,16 @@ use crate::client::{Attribution, Client};
 use crate::config::{Config, OnStall};
 use crate::forward::Failure;
 use crate::hold::{Origin, Stall};
-use crate::message::{
-    CLASS_IN, Query, Question, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
-};
+use crate::message::{Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode};
 use crate::metrics::{Metrics, Transport};
 use crate::observe::Told;
 use crate::release::{Admission, Held, Holder, stalled};
 use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Port, Serving, Table, Terms};
 use crate::tally::{Place, Tally};
 
-/// Transfers of whole zones: answers of many messages, from who has the zone (RFC 5936 §2.2, RFC 1995 §2).
-const TRANSFERS: [u16; 2] = [251, 252];
+/// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
+/// the same.
+const STALE_LIVES: u64 = 30;
 
 /// All that answering takes.
 #[derive(Debug)]
@@ -142,7 +140,7 @@ impl Resolver {
         if let Client::Unattributed(reason) = client {
             self.metrics.unattributed(reason);
         }
-        let Some(entry) = entry(&table, &query.question, arrival.asked) else {
+        let Some(entry) = table.entry(&query.question, arrival.asked) else {
             return self.refuse_unknown(&query, &arrival, &table, octets);
         };
         let asked = Asked {
@@ -150,7 +148,7 @@ impl Resolver {
             entry: Arc::clone(entry),
             octets: octets.len(),
             begun: entry.is_watched().then(Instant::now),
-            table,
+            table: Arc::clone(&table),
             query,
             client,
             arrival,
@@ -161,7 +159,11 @@ impl Resolver {
     /// Answers from the cache, or makes the query wait.
     fn begin(self: &Arc<Self>, asked: Asked, now: Timestamp) -> Step {
         let block = &asked.entry.block;
-        let Some(key) = &asked.key else {
+        let Some(key) = asked
+            .key
+            .as_ref()
+            .filter(|_| !block.translates(&asked.query, &asked.arrival))
+        else {
             return self.wait(asked, None);
         };
         let hit = match block.cached(key, now) {
@@ -328,20 +330,15 @@ impl Resolver {
     }
 }
 
-/// Who answers a question at the address that was asked. Classes other than IN go to upstreams or nowhere.
-fn entry<'a>(table: &'a Table, question: &Question, asked: Option<IpAddr>) -> Option<&'a Arc<Entry>> {
-    if question.class != CLASS_IN && !table.takes_other_classes || TRANSFERS.contains(&question.kind) {
-        return None;
-    }
-    table.zones(asked).find(question)
-}
-
 /// What an answer tells, with the ends that its client makes of the TTLs it is given.
 fn as_given<'a>(told: &'a Told, known: &Known, ttls: Ttls, now: Timestamp) -> Cow<'a, Told> {
     match ttls {
         Ttls::CountedDown(_) => Cow::Borrowed(told),
         Ttls::Original => Cow::Owned(told.later(now.since(known.answer.get().arrived()))),
-        Ttls::All(seconds) => Cow::Owned(told.until(now.after(Duration::from_secs(seconds.into())))),
+        Ttls::All(seconds) => {
+            let seconds = u64::from(seconds).max(STALE_LIVES);
+            Cow::Owned(told.until(now.after(Duration::from_secs(seconds))))
+        }
     }
 }
 
@@ -353,7 +350,8 @@ impl Asked {
             Transport::Udp => self.query.datagram_limit(most),
             Transport::Tcp => usize::from(u16::MAX),
         };
-        known.answer.get().reply_within(&self.query, ttls, limit, most)
+        let (reply, is_whole) = known.answer.get().reply_within(&self.query, ttls, limit, most);
+        (self.entry.block.balance(reply, &self.query, most), is_whole)
     }
 
     /// The largest datagram to clients and from upstreams.
@@ -364,9 +362,10 @@ impl Asked {
 
     fn terms(&self) -> Terms {
         Terms {
-            config: Arc::clone(&self.table.config),
+            table: Arc::clone(&self.table),
             arrival: self.arrival,
             may_ask_outside: self.entry.may_ask_outside,
+            depth: 0,
         }
     }
 }
@@ -392,6 +391,9 @@ impl Pending {
 }
 
 async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Stale>) -> Step {
+    if asked.entry.block.translates(&asked.query, &asked.arrival) {
+        return translated(resolver, asked).await;
+    }
     let heard = match (stale, asked.key) {
         (Some((hit, patience)), Some(key)) => match refreshed(&asked, key, patience).await {
             Some(known) => Ok(known),
@@ -407,6 +409,17 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
             let now = clock::now();
             asked.entry.block.note_kept_failure(&asked.query, &known);
             let given = resolver.give(&asked, &known, Ttls::CountedDown(now), known.by, now);
+            resolver.step(asked, given)
+        }
+        Err(failed) => resolver.fail(&asked, failed),
+    }
+}
+
+/// IPv6 addresses made of IPv4 ones, where the name has none (RFC 6147).
+async fn translated(resolver: &Arc<Resolver>, asked: Box<Asked>) -> Step {
+    match asked.entry.translate(&asked.query, asked.terms()).await {
+        Ok((known, ttls)) => {
+            let given = resolver.give(&asked, &known, ttls, known.by, clock::now());
             resolver.step(asked, given)
         }
         Err(failed) => resolver.fail(&asked, failed),

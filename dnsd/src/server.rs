@@ -19,6 +19,7 @@ mod counted;
 mod querylog;
 mod errorlog;
 mod outlet;
+mod own;
 mod names;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub use chain::Failed;
 pub use counted::{By, Counts, OfCache, OfZone, Page};
 pub use entry::{Arrival, Entry, Terms};
 pub use outlet::Outlet;
+pub use own::InvalidOwn;
 pub use port::{Port, Table};
 pub use querylog::Event;
 pub use zones::Zones;
@@ -70,6 +72,9 @@ pub enum Unfit {
     /// Whom a block asks cannot be told.
     #[error(transparent)]
     Forward(#[from] Unusable),
+    /// What it answers itself cannot be told.
+    #[error("{0}: {1}")]
+    Own(String, InvalidOwn),
     /// Two blocks answer for the same zone at the same address.
     #[error("{origin}: the zone {zone} at {address} is already answered for by {other}")]
     Twice {

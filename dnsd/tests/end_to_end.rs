@@ -2,212 +2,22 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
+#[path = "support/whole.rs"]
+mod whole;
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::client::{Attribution, Routes, Way};
-use egret_dnsd::config::{Config, Written};
-use egret_dnsd::link;
-use egret_dnsd::listen::{Listeners, Service};
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::release::Holder;
-use egret_dnsd::resolve::Resolver;
-use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
-use egret_kernel::links::Attachment;
 use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
-use egret_shared::rt::{clock, task};
+use egret_shared::rt::task;
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
 use support::{address, query, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
-
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Long enough that a test which waits for it has failed.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Loopback as if a pod were behind it.
-struct Loopback;
-
-impl Routes for Loopback {
-    fn way_to(&mut self, _address: IpAddr) -> io::Result<Way> {
-        Ok(Way::Leaves(1))
-    }
-
-    fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
-        Ok(Some(Attachment::to(&interface)))
-    }
-}
-
-type Behaviour = Arc<dyn Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync>;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
-    Udp,
-    Tcp,
-}
-
-/// An upstream that sends whatever its behaviour makes of a query.
-struct Upstream {
-    address: SocketAddr,
-    asked: Arc<AtomicUsize>,
-}
-
-impl Upstream {
-    async fn start(behaviour: impl Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Self {
-        let udp = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
-        let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
-        let (behaviour, asked): (Behaviour, _) = (Arc::new(behaviour), Arc::new(AtomicUsize::new(0)));
-        drop(task::spawn(
-            "upstream",
-            Self::over_udp(udp, Arc::clone(&behaviour), Arc::clone(&asked)),
-        ));
-        drop(task::spawn("upstream", Self::over_tcp(tcp, behaviour)));
-        Self { address, asked }
-    }
-
-    /// Answers each question with these records.
-    async fn with(records: fn() -> Vec<Record>) -> Self {
-        Self::start(move |query, _| vec![response(query, records()).to_vec().unwrap()]).await
-    }
-
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
-    }
-
-    async fn over_udp(socket: UdpSocket, behaviour: Behaviour, asked: Arc<AtomicUsize>) {
-        let mut buffer = vec![0; 4096];
-        loop {
-            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-            asked.fetch_add(1, Ordering::Relaxed);
-            for reply in behaviour(&buffer[..length], Over::Udp) {
-                socket.send_to(&reply, from).await.unwrap();
-            }
-        }
-    }
-
-    async fn over_tcp(listener: TcpListener, behaviour: Behaviour) {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let query = read_framed(&mut stream).await;
-            for reply in behaviour(&query, Over::Tcp) {
-                stream.write_all(&framed(&reply)).await.unwrap();
-            }
-        }
-    }
-}
-
-fn framed(message: &[u8]) -> Vec<u8> {
-    let mut framed = u16::try_from(message.len()).unwrap().to_be_bytes().to_vec();
-    framed.extend_from_slice(message);
-    framed
-}
-
-async fn read_framed(stream: &mut TcpStream) -> Vec<u8> {
-    let length = stream.read_u16().await.unwrap();
-    let mut octets = vec![0; length.into()];
-    stream.read_exact(&mut octets).await.unwrap();
-    octets
-}
-
-/// A dnsd in this process.
-struct Dnsd {
-    address: SocketAddr,
-    socket: PathBuf,
-    holder: Arc<Holder>,
-    service: Service,
-}
-
-impl Dnsd {
-    fn start(name: &str, upstreams: &[&Upstream], options: &str) -> Self {
-        let socket = std::env::temp_dir().join(format!("egret-dnsd-{name}-{}.sock", std::process::id()));
-        drop(std::fs::remove_file(&socket));
-        let upstreams: Vec<String> = upstreams.iter().map(|it| format!("\"{}\"", it.address)).collect();
-        let yaml = format!(
-            "listen: [\"127.0.0.1:0\"]\nupstreams: [{}]\nlink: {}\n{options}",
-            upstreams.join(", "),
-            socket.display()
-        );
-        let written: Written = serde_saphyr::from_str(&yaml).unwrap();
-        Self::run(written.mean().unwrap(), socket)
-    }
-
-    fn run(config: Config, socket: PathBuf) -> Self {
-        let metrics = Arc::new(Metrics::register());
-        let means = Means {
-            metrics: Arc::clone(&metrics),
-            counts: Arc::default(),
-            outlet: Outlet::to_stdout().unwrap(),
-        };
-        let (hold, serving) = (
-            config.hold,
-            Serving::new(config, None, &host_interfaces, &means).unwrap(),
-        );
-        let listeners = Listeners::bind(&serving.tables).unwrap();
-        let address = listeners.addresses().unwrap()[0];
-        let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
-        let holder = Arc::new(Holder::new(
-            hold,
-            clock::now(),
-            Arc::clone(&attribution),
-            Arc::clone(&metrics),
-        ));
-        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
-        let service = Service::new(Arc::new(resolver));
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
-        let path = socket.as_path().into();
-        let instance = Instance::from_random(1);
-        drop(task::spawn(
-            "link",
-            link::keep(path, instance, Arc::clone(&holder), metrics),
-        ));
-        let mut tasks = listeners.serve(&service);
-        drop(task::spawn("listeners", async move {
-            tasks.all_ended().await;
-        }));
-        Self {
-            address,
-            socket,
-            holder,
-            service,
-        }
-    }
-
-    /// Waits until an enforcer is connected and its interest known.
-    async fn is_linked(&self) {
-        let linked = async {
-            while !self.holder.figures().is_interest_known {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(PATIENCE, linked).await.expect("the link is up");
-    }
-
-    async fn ask(&self, name: &str) -> Option<Message> {
-        let client = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
-        client.connect(self.address).await.unwrap();
-        let asked = query(name, RecordType::A, Some(1232));
-        client.send(&asked).await.unwrap();
-        let mut buffer = vec![0; 65_535];
-        let length = timeout(PATIENCE, client.recv(&mut buffer)).await.ok()?.unwrap();
-        assert_eq!(buffer[..2], asked[..2]);
-        Some(Message::from_vec(&buffer[..length]).unwrap())
-    }
-}
-
-impl Drop for Dnsd {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.socket));
-    }
-}
+use whole::{Dnsd, LOOPBACK, Over, PATIENCE, Upstream, framed, read_framed};
 
 /// An enforcer that has one interest, keeps what it is told, and realizes when it is asked to.
 struct Enforcer {

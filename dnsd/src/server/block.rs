@@ -8,13 +8,14 @@ use crate::answer::Answer;
 use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict, Weigh};
 use crate::config::Config;
 use crate::exchange::Matched;
-use crate::forward::{Flights, Unusable};
+use crate::forward::Flights;
+use crate::local::Asker;
 use crate::message::Query;
 use crate::observe::Told;
 use crate::plan;
 
 use super::chain::{Chain, Failed};
-use super::{By, Event, Means, OfCache, Serving, errorlog, querylog};
+use super::{Arrival, By, Event, Means, OfCache, Serving, Unfit, errorlog, querylog};
 
 /// A block of the plan, running.
 #[derive(Debug)]
@@ -73,7 +74,7 @@ impl Block {
         octets: usize,
         before: Option<&Serving>,
         means: &Means,
-    ) -> Result<Arc<Self>, Unusable> {
+    ) -> Result<Arc<Self>, Unfit> {
         let before = before.filter(|before| before.config.asks_like(config));
         let same = before.and_then(|before| before.blocks.iter().find(|block| is_same(block.plan(), plan)));
         if let Some(block) = same.filter(|_| !reads_files(plan)) {
@@ -168,6 +169,24 @@ impl Block {
         if let Some(mut cache) = self.cache() {
             cache.refresh_failed(key, now);
         }
+    }
+
+    /// Whether an answer may have to be made of another question's (`dns64`).
+    #[must_use]
+    pub fn translates(&self, query: &Query, arrival: &Arrival) -> bool {
+        let asker = Asker {
+            client: arrival.source,
+            server: arrival.source,
+            over_tcp: false,
+        };
+        let translator = self.chain.own.dns64.as_ref();
+        translator.is_some_and(|translator| translator.applies(query, &asker))
+    }
+
+    /// An answer in the order that the block wants (`loadbalance`).
+    #[must_use]
+    pub fn balance(&self, reply: Vec<u8>, query: &Query, udp_size: u16) -> Vec<u8> {
+        self.chain.own.balance(reply, query, udp_size)
     }
 
     /// Whether lines are written about queries.

@@ -3,21 +3,27 @@
 use std::sync::Arc;
 
 use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
 
 use crate::answer::{Answer, TtlLimits};
 use crate::cache::{Maker, Verdict};
 use crate::config::Config;
 use crate::exchange::Matched;
-use crate::forward::{Failure, Forwarder, Limits, Unusable};
+use crate::forward::{Failure, Forwarder, Limits};
+use crate::local::rewrite::Rules;
+use crate::local::{Outcome, append, whoami};
 use crate::message::{Message, Query, explained_reply, rcode};
 use crate::metrics::Metrics;
 use crate::observe::observe;
 use crate::plan;
 
-use super::{By, Known, Terms};
+use super::own::Own;
+use super::{By, Known, Terms, Unfit};
 
 /// Extended DNS Errors (RFC 8914 §4) of what no upstream is to blame for.
 mod extended {
+    /// What no other code says.
+    pub(super) const OTHER: u16 = 0;
     /// The server is no authority for the name, and has nobody to ask.
     pub(super) const NOT_AUTHORITATIVE: u16 = 20;
     /// The operator does not want the question to be asked.
@@ -29,6 +35,7 @@ mod extended {
 pub(super) struct Chain {
     cache: Option<plan::CacheRules>,
     bufsize: Option<u16>,
+    pub(super) own: Own,
     forward: Vec<Forwarder>,
     metrics: Arc<Metrics>,
 }
@@ -46,6 +53,12 @@ pub enum Failed {
     NoBlock,
     /// More queries wait than may.
     Crowded,
+    /// A rule made no name of the name, or nothing of the answer.
+    Rewrite,
+    /// A template or the hosts file says that it knows the name, and nothing of it.
+    Local,
+    /// Aliases lead from one lookup to the next, for too long.
+    TooDeep,
 }
 
 impl Failed {
@@ -54,7 +67,7 @@ impl Failed {
     pub const fn rcode(self) -> u8 {
         match self {
             Self::Upstream(failure) => failure.rcode(),
-            Self::NoAnswer | Self::Crowded => rcode::SERVFAIL,
+            Self::NoAnswer | Self::Crowded | Self::Rewrite | Self::Local | Self::TooDeep => rcode::SERVFAIL,
             Self::Kept | Self::NoBlock => rcode::REFUSED,
         }
     }
@@ -67,6 +80,7 @@ impl Failed {
             Self::NoAnswer | Self::NoBlock => extended::NOT_AUTHORITATIVE,
             Self::Kept => extended::PROHIBITED,
             Self::Crowded => Failure::OverLimit.extended_error(),
+            Self::Rewrite | Self::Local | Self::TooDeep => extended::OTHER,
         }
     }
 
@@ -84,37 +98,113 @@ impl Failed {
             Self::NoAnswer => "no next plugin found",
             Self::Kept => "a name of the cluster, and only somebody outside could be asked",
             Self::NoBlock => "no server block answers for this name here",
+            Self::Rewrite => {
+                "plugin/rewrite: a rule makes no name of the name, or the answer cannot be changed"
+            }
+            Self::Local => {
+                "plugin/hosts or plugin/template: nothing is known of the name, and nobody is asked"
+            }
+            Self::TooDeep => "aliases lead on and on",
             Self::Crowded => "more queries wait for upstreams than may",
         }
     }
 }
 
 impl Chain {
-    pub(super) fn new(plan: &plan::Block, metrics: &Arc<Metrics>) -> Result<Self, Unusable> {
+    pub(super) fn new(plan: &plan::Block, metrics: &Arc<Metrics>) -> Result<Self, Unfit> {
         let forward = plan.forward.iter();
         let forward = forward.map(|forward| Forwarder::new(forward, Arc::clone(metrics)));
         Ok(Self {
             cache: plan.cache.clone(),
             bufsize: plan.bufsize,
+            own: Own::new(plan).map_err(|error| Unfit::Own(plan.origin.clone(), error))?,
             forward: forward.collect::<Result<_, _>>()?,
             metrics: Arc::clone(metrics),
         })
     }
 
-    /// Answers, or says why not.
+    /// Answers, or says why not: the question as the rules make it, and what they did taken back in the answer.
     pub(super) async fn solve(&self, query: Query, terms: &Terms) -> Result<Known, Failed> {
-        match self.forward(&query, terms).await {
-            Ok(answer) => Ok(self.known(answer, Maker::Upstream, By::Forward, terms)),
+        let solved = match &self.own.rewrite {
+            None => self.make(&query, terms).await,
+            Some(rules) => self.rewritten(rules, &query, terms).await,
+        };
+        match solved {
+            Ok(made) => Ok(self.known(made, terms)),
             Err(failed) => self.known_failure(&query, failed, terms).ok_or(failed),
+        }
+    }
+
+    async fn rewritten(&self, rules: &Rules, query: &Query, terms: &Terms) -> Result<Made, Failed> {
+        let (asked, revert) = rules
+            .apply(query.clone(), &terms.asker())
+            .map_err(|_no_name| Failed::Rewrite)?;
+        let made = self.make(&asked, terms).await?;
+        if revert.is_nothing() {
+            return Ok(made);
+        }
+        let octets = made.answer.get().message().octets().to_vec();
+        let found = match revert.target(&octets) {
+            Some(target) => terms.follow(&asked, &target).await.ok(),
+            None => None,
+        };
+        let octets = revert
+            .apply(octets, found.as_deref(), u16::MAX)
+            .map_err(|_unusable| Failed::Rewrite)?;
+        Ok(Made {
+            answer: own(octets, made.answer.get().arrived()).ok_or(Failed::Rewrite)?,
+            maker: if revert.may_deny_otherwise(&asked) {
+                Maker::Own
+            } else {
+                made.maker
+            },
+            by: made.by,
+            is_shareable: revert.is_shareable() && made.is_shareable,
+        })
+    }
+
+    /// The parts of the chain in their order: templates, hosts, upstreams, whoami.
+    async fn make(&self, query: &Query, terms: &Terms) -> Result<Made, Failed> {
+        let (asker, size) = (terms.asker(), u16::MAX);
+        if let Some(templates) = &self.own.templates {
+            let outcome = templates.answer(query, &asker, size);
+            if outcome != Outcome::Next {
+                terms.count_template(&query.question);
+                return local(outcome, query, terms, By::Template).await;
+            }
+        }
+        if let Some(hosts) = &self.own.hosts {
+            let outcome = hosts.table().answer(query, size);
+            if outcome != Outcome::Next {
+                return local(outcome, query, terms, By::Hosts).await;
+            }
+        }
+        match self.forward(query, terms).await {
+            Ok(answer) => Ok(Made {
+                answer,
+                maker: Maker::Upstream,
+                by: By::Forward,
+                is_shareable: true,
+            }),
+            Err(Failed::NoAnswer) if self.own.whoami => {
+                let octets = whoami::answer(query, &asker, size).map_err(|_too_long| Failed::NoAnswer)?;
+                let made = local(Outcome::Answer(octets), query, terms, By::Whoami).await?;
+                // It tells one client about itself.
+                Ok(Made {
+                    is_shareable: false,
+                    ..made
+                })
+            }
+            Err(failed) => Err(failed),
         }
     }
 
     /// The first that is asked for the name answers; the next where it passes on what it heard.
     async fn forward(&self, query: &Query, terms: &Terms) -> Result<Matched<Answer>, Failed> {
         let limits = Limits {
-            patience: terms.config.total_timeout,
-            udp_size: self.udp_size(&terms.config),
-            ttl: terms.config.ttl,
+            patience: terms.table.config.total_timeout,
+            udp_size: self.udp_size(&terms.table.config),
+            ttl: terms.table.config.ttl,
         };
         let mut heard = None;
         let name = &query.question.name;
@@ -141,7 +231,13 @@ impl Chain {
 
     /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
     /// believes what it is told.
-    fn known(&self, mut answer: Matched<Answer>, maker: Maker, by: By, terms: &Terms) -> Known {
+    fn known(&self, made: Made, terms: &Terms) -> Known {
+        let Made {
+            mut answer,
+            maker,
+            by,
+            is_shareable,
+        } = made;
         if !answer.get().is_readable() {
             self.metrics.unreadable_answers.increment(1);
         }
@@ -152,9 +248,9 @@ impl Chain {
         if let Some(verdict) = &verdict {
             answer.limit_ttls(&verdict.ttls);
         }
-        let (told, protected) = observe(&answer, &terms.config.protected);
+        let (told, protected) = observe(&answer, &terms.table.config.protected);
         self.metrics.protected.increment(protected as u64);
-        let is_shareable = answer.get().is_shareable();
+        let is_shareable = is_shareable && answer.get().is_shareable();
         Known {
             kept: verdict
                 .and_then(|verdict| verdict.kept())
@@ -167,33 +263,86 @@ impl Chain {
         }
     }
 
+    /// An answer that dns64 made.
+    pub(super) fn made_of_a(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
+        let (told, protected) = observe(&answer, &terms.table.config.protected);
+        self.metrics.protected.increment(protected as u64);
+        Known {
+            answer,
+            told,
+            kept: None,
+            maker: Maker::Own,
+            by: By::Dns64,
+            failed: None,
+        }
+    }
+
     /// A failure that is kept for a while, so that those who ask again do not make it worse (RFC 9520 §3.1).
     fn known_failure(&self, query: &Query, failed: Failed, terms: &Terms) -> Option<Known> {
         let rules = self.cache.as_ref().filter(|rules| !rules.servfail.is_zero())?;
         let remembered = match failed {
             Failed::Upstream(failure) => failure.rcode() == rcode::SERVFAIL && failure != Failure::Local,
-            Failed::NoAnswer | Failed::Kept | Failed::NoBlock | Failed::Crowded => false,
+            Failed::NoAnswer
+            | Failed::Kept
+            | Failed::NoBlock
+            | Failed::Crowded
+            | Failed::Rewrite
+            | Failed::Local
+            | Failed::TooDeep => false,
         };
         if !remembered {
             return None;
         }
-        let size = self.udp_size(&terms.config);
+        let size = self.udp_size(&terms.table.config);
         let octets = explained_reply(query, failed.rcode(), failed.extended_error(), size);
         let message = Message::read(&octets).expect("dnsd's own reply can be read");
         let verdict = Verdict::of(rules, &message, Maker::Own);
-        let question = *message.question();
-        let limits = TtlLimits {
-            at_least: 0,
-            at_most: u32::MAX,
-        };
-        let answer = Matched::own(Answer::new(octets, &question, clock::now(), &limits));
+        let kept = verdict.kept();
+        let answer = own(octets, clock::now()).expect("dnsd's own reply can be read");
         Some(Known {
             answer,
             told: None,
-            kept: verdict.kept(),
+            kept,
             maker: Maker::Own,
             by: By::Server,
             failed: Some(failed),
         })
     }
+}
+
+/// An answer and where it came from.
+struct Made {
+    answer: Matched<Answer>,
+    maker: Maker,
+    by: By,
+    /// Whether other clients may be given it.
+    is_shareable: bool,
+}
+
+/// What dnsd says itself; an alias is followed as a client would.
+async fn local(outcome: Outcome, query: &Query, terms: &Terms, by: By) -> Result<Made, Failed> {
+    let octets = match outcome {
+        Outcome::Answer(octets) => octets,
+        Outcome::Follow(octets, target) => match terms.follow(query, &target).await {
+            Ok(found) => append(octets, &found, query, u16::MAX),
+            Err(_nothing_found) => octets,
+        },
+        Outcome::Fail | Outcome::Next => return Err(Failed::Local),
+    };
+    Ok(Made {
+        answer: own(octets, clock::now()).ok_or(Failed::Local)?,
+        maker: Maker::Own,
+        by,
+        is_shareable: true,
+    })
+}
+
+/// A message of dnsd's own as an answer; nothing where it cannot be read.
+pub(super) fn own(octets: Vec<u8>, made: Timestamp) -> Option<Matched<Answer>> {
+    const ANY: TtlLimits = TtlLimits {
+        at_least: 0,
+        at_most: u32::MAX,
+    };
+    let question = *Message::read(&octets).ok()?.question();
+    Some(Matched::own(Answer::new(octets, &question, made, &ANY)))
 }

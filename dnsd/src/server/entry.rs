@@ -1,18 +1,23 @@
 //! A zone at an address and who answers for it: equal questions at once are asked once, and answers are kept.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use egret_shared::rt::clock;
+use metrics::{Label, counter};
 
-use crate::cache::Key;
-use crate::config::Config;
+use crate::answer::Ttls;
+use crate::cache::{Ask, Found, Key};
 use crate::forward::Failure;
-use crate::message::Query;
+use crate::local::Asker;
+use crate::message::{Message, Query, Question, WireName, explained_reply, rcode};
 use crate::metrics::Transport;
 use crate::plan::Zone;
 
-use super::{Block, By, Event, Failed, Known, OfCache, OfZone};
+use super::chain::own;
+use super::names::{class_name, kind_name};
+use super::{Block, By, Event, Failed, Known, OfCache, OfZone, Table};
 
 /// A zone and who answers for it.
 #[derive(Debug)]
@@ -46,12 +51,74 @@ pub struct Arrival {
 /// Under which conditions a question is answered.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// What was in force when it came.
-    pub config: Arc<Config>,
+    /// What was in force, where it was asked, when it came.
+    pub table: Arc<Table>,
     /// Who asked first.
     pub arrival: Arrival,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
+    /// From how many other questions this one comes.
+    pub depth: u8,
+}
+
+/// Questions that come from a question: aliases of rules and templates, A for AAAA.
+const DEEPEST: u8 = 8;
+
+impl Terms {
+    pub(super) fn asker(&self) -> Asker {
+        let asked = self.arrival.asked.unwrap_or(self.table.address.ip());
+        Asker {
+            client: self.arrival.source,
+            server: SocketAddr::new(asked, self.table.address.port()),
+            over_tcp: self.arrival.transport == Transport::Tcp,
+        }
+    }
+
+    /// What is known of a name, of the type that is asked for: octets of a response to that question.
+    pub(super) async fn follow(&self, query: &Query, target: &WireName) -> Result<Vec<u8>, Failed> {
+        let question = query.asking(target, query.question.kind, query.question.class);
+        let (known, ttls) = self.look_up(question.clone()).await?;
+        let size = u16::MAX;
+        let (octets, _whole) = known
+            .answer
+            .get()
+            .reply_within(&question, ttls, usize::from(size), size);
+        Ok(octets)
+    }
+
+    /// Asks as a client would at the same address.
+    pub(super) fn look_up(
+        &self,
+        query: Query,
+    ) -> Pin<Box<dyn Future<Output = Result<(Arc<Known>, Ttls), Failed>> + Send + '_>> {
+        Box::pin(async move {
+            if self.depth >= DEEPEST {
+                return Err(Failed::TooDeep);
+            }
+            let entry = self
+                .table
+                .entry(&query.question, self.arrival.asked)
+                .ok_or(Failed::NoBlock)?;
+            let terms = Self {
+                may_ask_outside: entry.may_ask_outside,
+                depth: self.depth + 1,
+                ..self.clone()
+            };
+            entry.answer(query, terms).await
+        })
+    }
+
+    /// Counts that a template answered.
+    pub(super) fn count_template(&self, question: &Question) {
+        let labels = [
+            Label::new("server", self.table.server()),
+            Label::new("zone", ".".to_owned()),
+            Label::new("view", ""),
+            Label::new("class", class_name(question.class)),
+            Label::new("type", kind_name(question.kind)),
+        ];
+        counter!("coredns_template_matches_total", labels.iter()).increment(1);
+    }
 }
 
 impl Entry {
@@ -100,6 +167,66 @@ impl Entry {
             .join(key, ask)
             .await
             .unwrap_or(Err(Failed::Upstream(Failure::Local)))
+    }
+
+    /// Answers from the cache or by the chain.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        query: Query,
+        terms: Terms,
+    ) -> Result<(Arc<Known>, Ttls), Failed> {
+        let now = clock::now();
+        let key = self.block.key(&query);
+        let found = key.map_or(Found::Miss, |key| self.block.cached(&key, now));
+        match (found, key) {
+            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((hit.value, hit.ttls)),
+            (Found::FreshAndDue(hit) | Found::Stale(hit, _), Some(key)) => {
+                let better = Arc::clone(self).refresh(key, query, terms).await;
+                Ok(better.map_or((hit.value, hit.ttls), |known| (known, Ttls::CountedDown(now))))
+            }
+            (Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss, key) => {
+                let known = self.ask(key, &query, terms).await?;
+                Ok((known, Ttls::CountedDown(clock::now())))
+            }
+        }
+    }
+
+    /// Answers a question for IPv6 addresses with some that are made of IPv4 ones, where there are no others.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn translate(
+        self: &Arc<Self>,
+        query: &Query,
+        terms: Terms,
+    ) -> Result<(Arc<Known>, Ttls), Failed> {
+        let aaaa = self.answer(query.clone(), terms.clone()).await;
+        let Some(translator) = &self.block.chain.own.dns64 else {
+            return aaaa;
+        };
+        let empty = || explained_reply(query, rcode::SERVFAIL, 0, u16::MAX);
+        let octets = match &aaaa {
+            Ok((known, _)) if !translator.wants_a(&known.answer.get().message()) => return aaaa,
+            Ok((known, _)) => known.answer.get().message().octets().to_vec(),
+            Err(_counts_as_empty) => empty(),
+        };
+        let question = translator.question_for_a(query);
+        let (a, ttls) = terms.look_up(question.clone()).await?;
+        let size = u16::MAX;
+        let (a, _whole) = a
+            .answer
+            .get()
+            .reply_within(&question, ttls, usize::from(size), size);
+        let made = Message::read(&octets)
+            .ok()
+            .zip(Message::read(&a).ok())
+            .and_then(|(aaaa, a)| translator.synthesize(query, &aaaa, &a, size).ok());
+        let Some(answer) = made.and_then(|octets| own(octets, clock::now())) else {
+            return Err(Failed::Rewrite);
+        };
+        counter!("coredns_dns64_requests_translated_total", "server" => terms.table.server()).increment(1);
+        let known = self.block.chain.made_of_a(answer, &terms);
+        Ok((Arc::new(known), Ttls::CountedDown(clock::now())))
     }
 
     /// Asks again for an answer that is kept.

@@ -5,10 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Config;
+use crate::message::{CLASS_IN, Question};
 use crate::plan::{Timeouts, Zone};
 
 use super::outside::{Inside, kept};
 use super::{Block, By, Counts, Entry, Event, OfZone, Unfit, Zones};
+
+/// Transfers of whole zones: answers of many messages, from who has the zone (RFC 5936 §2.2, RFC 1995 §2).
+const TRANSFERS: [u16; 2] = [251, 252];
 
 /// A socket's view of what is in force; another plan changes it under the socket.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub struct Port {
 /// Who answers at an address.
 #[derive(Debug)]
 pub struct Table {
+    /// The address.
+    pub address: SocketAddr,
     /// What is in force.
     pub config: Arc<Config>,
     /// How connections are kept.
@@ -57,6 +63,21 @@ impl Port {
 }
 
 impl Table {
+    /// Who answers a question at the address that was asked. Classes other than IN go to upstreams or nowhere.
+    #[must_use]
+    pub fn entry(&self, question: &Question, asked: Option<IpAddr>) -> Option<&Arc<Entry>> {
+        if question.class != CLASS_IN && !self.takes_other_classes || TRANSFERS.contains(&question.kind) {
+            return None;
+        }
+        self.zones(asked).find(question)
+    }
+
+    /// The address as CoreDNS writes it.
+    #[must_use]
+    pub fn server(&self) -> String {
+        server_label(self.address)
+    }
+
     /// Counts a query that no block answers.
     pub fn note_dropped(&self, event: &Event<'_>) {
         if let Some(counts) = &self.dropped {
@@ -71,8 +92,7 @@ impl Table {
     }
 
     /// The zones at the address that was asked.
-    #[must_use]
-    pub fn zones(&self, asked: Option<IpAddr>) -> &Zones {
+    fn zones(&self, asked: Option<IpAddr>) -> &Zones {
         if self.at.is_empty() {
             return &self.zones;
         }
@@ -121,6 +141,7 @@ pub(super) fn tables(
         let of_port = at.iter().filter(|(other, _)| other.port() == address.port());
         let mut blocks = at[&address].iter();
         let table = Table {
+            address,
             config: Arc::clone(config),
             timeouts: blocks.next().expect("an address has a block").plan().timeouts,
             zones,
