@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use egret_policies::api::manifest;
 use egret_policies::lower::lower;
+use egret_policies::model::Shared;
 use egret_policies::model::cluster::Entity;
 
 pub mod change;
@@ -89,9 +90,12 @@ impl Elsewhere {
             .chain((0..FIREWALLS).map(admin::firewall))
     }
 
-    /// The same as the compiler takes them.
+    /// The same as the compiler takes them from a source.
     pub fn entities(self) -> impl Iterator<Item = Entity> {
-        self.manifests().flat_map(|text| entities_of(&text))
+        let mut shared = Shared::default();
+        self.manifests()
+            .flat_map(|text| entities_of(&text))
+            .map(move |entity| shared.entity(entity))
     }
 }
 

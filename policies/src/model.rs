@@ -9,10 +9,12 @@ use egret_shared::net::{IpNet, PortRange, Transport};
 
 mod selector;
 mod labels;
+mod shared;
 pub mod cluster;
 
 pub use labels::Labels;
 pub use selector::{NamespaceSelector, Requirement, Selector, Values};
+pub use shared::Shared;
 
 /// A policy as it was understood: one that was not understood at all isolates what it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,10 +204,10 @@ pub enum Effect {
     None,
     /// Its rules. In the NetworkPolicy tier this isolates, whether or not there is a rule; in the others
     /// they are tried in order, the first match decides, and without one the next policy is asked.
-    Rules(Vec<Rule>),
+    Rules(Arc<[Rule]>),
     /// Rules of the form of 2016: they isolate nobody. They allow where the annotation of that form isolates
     /// the namespace (a `LegacyNetworkPolicy` with `Rules`), and say nothing where it does not.
-    Opens(Vec<Rule>),
+    Opens(Arc<[Rule]>),
 }
 
 /// One rule: matches when a peer and a port match.

@@ -372,7 +372,7 @@ fn networks_and_nodes_go_on_matching_the_address_itself() {
         "f",
         "",
     );
-    firewall.egress = Effect::Rules(vec![deny(Peers::OneOf(vec![Peer::NodeAddresses(selector(""))]))]);
+    firewall.egress = Effect::Rules(vec![deny(Peers::OneOf(vec![Peer::NodeAddresses(selector(""))]))].into());
     let mut situation = cluster(vec![firewall, allow_dns()]);
     situation.apply(node("here", "", &["192.0.2.1"]));
     let to_own_node = situation.decide_connection(&Connection {

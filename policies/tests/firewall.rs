@@ -332,7 +332,7 @@ trait EgressOf {
 
 impl EgressOf for Policy {
     fn egress_of(mut self, rules: Vec<egret_policies::model::Rule>) -> Policy {
-        self.egress = egret_policies::model::Effect::Rules(rules);
+        self.egress = egret_policies::model::Effect::Rules(rules.into());
         self
     }
 }

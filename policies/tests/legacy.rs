@@ -6,6 +6,8 @@
 mod common;
 mod situation;
 
+use std::sync::Arc;
+
 use common::{codes, indent, lowered};
 use egret_policies::diagnostic::Code;
 use egret_policies::memory::Protocol;
@@ -324,7 +326,7 @@ fn an_object_of_2016_that_cannot_be_read_allows_nothing() {
         let [Entity::Policy(policy)] = &lowered.entities[..] else {
             panic!("{:?}", lowered.entities);
         };
-        assert_eq!(policy.ingress, Effect::Opens(Vec::new()), "{spec}");
+        assert_eq!(policy.ingress, Effect::Opens(Arc::default()), "{spec}");
         assert!(lowered.diagnostics.len() > 1, "{spec}");
     }
 }

@@ -6,6 +6,7 @@ mod common;
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use common::{codes, labels, lowered, pod};
 use egret_policies::diagnostic::Code;
@@ -391,7 +392,7 @@ fn the_annotation_of_2016_isolates_ingress() {
         assert_eq!(policy.subject.pods, Selector::everything());
         assert_eq!(
             (&policy.ingress, &policy.egress),
-            (&Effect::Rules(Vec::new()), &Effect::None)
+            (&Effect::Rules(Arc::default()), &Effect::None)
         );
     }
 }

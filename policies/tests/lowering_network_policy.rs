@@ -100,7 +100,7 @@ fn a_policy_without_spec_isolates_the_ingress_of_its_namespace() {
     let (policy, diagnostics) = policy(text);
     assert_eq!(
         (policy.ingress, policy.egress),
-        (Effect::Rules(Vec::new()), Effect::None)
+        (Effect::Rules(Arc::default()), Effect::None)
     );
     assert_eq!(
         policy.subject.namespaces,
@@ -115,7 +115,7 @@ fn policy_types_that_cannot_be_read_isolate_in_both_directions() {
     for types in ["[Foo]", "[ingress]", "Ingress", "[Egress, 1]", "{}"] {
         let (policy, diagnostics) = policy(&np(&format!("policyTypes: {types}\ningress: [{{}}]")));
         assert_eq!(rules(&policy.ingress).len(), 1, "{types}");
-        assert_eq!(policy.egress, Effect::Rules(Vec::new()), "{types}");
+        assert_eq!(policy.egress, Effect::Rules(Arc::default()), "{types}");
         assert!(
             diagnostics
                 .iter()
@@ -130,7 +130,7 @@ fn rules_of_a_direction_that_is_not_listed_are_ignored_with_a_warning() {
     let (policy, diagnostics) = policy(&np("policyTypes: [Egress]\ningress: [{}]"));
     assert_eq!(
         (policy.ingress, policy.egress),
-        (Effect::None, Effect::Rules(Vec::new()))
+        (Effect::None, Effect::Rules(Arc::default()))
     );
     assert_eq!(codes(&diagnostics), [Code::RulesIgnored]);
 }
@@ -350,7 +350,7 @@ fn an_invalid_requirement_in_a_subject_counts_as_met_and_the_rules_open_nothing(
     assert!(!policy.subject.pods.matches(&labels(&[("app", "db")])));
     assert_eq!(
         (policy.ingress, policy.egress),
-        (Effect::Rules(Vec::new()), Effect::None)
+        (Effect::Rules(Arc::default()), Effect::None)
     );
     assert_eq!(codes(&diagnostics), [Code::InvalidSelector]);
     assert_eq!(
@@ -494,7 +494,7 @@ fn an_unknown_field_of_the_spec_closes_everything() {
         "foo: null",
     ] {
         let (policy, diagnostics) = policy(&np(&format!("ingress: [{{}}]\n{field}")));
-        let closed = Effect::Rules(Vec::new());
+        let closed = Effect::Rules(Arc::default());
         assert_eq!((&policy.ingress, &policy.egress), (&closed, &closed), "{field}");
         assert_eq!(codes(&diagnostics), [Code::UnknownField], "{field}");
     }
@@ -529,7 +529,7 @@ fn an_unknown_field_outside_the_spec_is_a_warning() {
         .replace("spec:", "extra: 1\nspec:")
         .replace("{name: p", "{name: p, nmae: q");
     let (policy, diagnostics) = policy(&text);
-    assert_eq!(policy.ingress, Effect::Rules(Vec::new()));
+    assert_eq!(policy.ingress, Effect::Rules(Arc::default()));
     assert_eq!(
         codes(&diagnostics),
         [Code::UnknownFieldOutside, Code::UnknownFieldOutside]
@@ -558,7 +558,7 @@ fn rules_that_are_no_rules_are_closed() {
     let (policy, _) = policy(&np("egress: {to: []}"));
     assert_eq!(
         policy.egress,
-        Effect::Rules(Vec::new()),
+        Effect::Rules(Arc::default()),
         "an egress that is no list isolates"
     );
 }
@@ -567,7 +567,7 @@ fn rules_that_are_no_rules_are_closed() {
 fn a_spec_that_cannot_be_read_isolates_the_namespace() {
     let text = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: [1]\n";
     let (policy, diagnostics) = policy(text);
-    let closed = Effect::Rules(Vec::new());
+    let closed = Effect::Rules(Arc::default());
     assert_eq!((&policy.ingress, &policy.egress), (&closed, &closed));
     assert_eq!(policy.subject.pods, Selector::everything());
     assert_eq!(codes(&diagnostics), [Code::WrongType]);
@@ -584,7 +584,11 @@ fn a_version_that_is_not_known_isolates_its_subject_in_both_directions() {
             .replace("networking.k8s.io/v1", version);
         let (policy, diagnostics) = policy(&text);
         for direction in Direction::ALL {
-            assert_eq!(*policy.effect(direction), Effect::Rules(Vec::new()), "{version}");
+            assert_eq!(
+                *policy.effect(direction),
+                Effect::Rules(Arc::default()),
+                "{version}"
+            );
         }
         assert!(
             !policy.subject.pods.matches(&labels(&[("app", "db")])),
@@ -618,6 +622,6 @@ fn an_object_with_errors_without_end_is_closed_and_told_of_a_few() {
         crate::common::policy(&np(&format!("ingress: [{{}}]\n{}", fields.trim_end())));
     assert_eq!(
         (policy.ingress, diagnostics.len()),
-        (Effect::Rules(Vec::new()), 201)
+        (Effect::Rules(Arc::default()), 201)
     );
 }

@@ -2,6 +2,8 @@
 
 mod situation;
 
+use std::sync::Arc;
+
 use egret_policies::compiler::{Event, NodeScope, PodToOwnNode, Settings};
 use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::memory::{Connection, End, Protocol, Who};
@@ -510,7 +512,7 @@ fn no_network_policy_keeps_a_pod_from_itself_and_every_other_tier_does() {
     use Kind::{BaselineAdminNetworkPolicy, ClusterNetworkPolicy, LegacyNetworkPolicy};
     let isolated = || network_policy("default/p", "").egress(vec![]).ingress(vec![]);
     let mut legacy = policy(LegacyNetworkPolicy, Tier::NetworkPolicy, 0, "default/p", "");
-    legacy.ingress = Effect::Rules(vec![]);
+    legacy.ingress = Effect::Rules(Arc::default());
     let on = |kind, tier, action| {
         let rules = || vec![rule(action, pods("app=client"), Ports::Any)];
         policy(kind, tier, 1, "t", "").egress(rules()).ingress(rules())

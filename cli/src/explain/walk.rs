@@ -40,8 +40,8 @@ fn speaking<'a>(policies: &[&'a Policy], tier: Tier, direction: Direction) -> Ve
     });
     of_tier()
         .filter_map(|policy| match policy.effect(direction) {
-            Effect::Rules(rules) => Some((*policy, rules.as_slice())),
-            Effect::Opens(rules) if is_annotated => Some((*policy, rules.as_slice())),
+            Effect::Rules(rules) => Some((*policy, &rules[..])),
+            Effect::Opens(rules) if is_annotated => Some((*policy, &rules[..])),
             Effect::Opens(_) | Effect::None => None,
         })
         .collect()

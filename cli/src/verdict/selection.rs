@@ -182,7 +182,7 @@ pub(crate) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
             Effect::None => None,
             Effect::Rules(rules) | Effect::Opens(rules) => Some(rules),
         })
-        .flatten()
+        .flat_map(|rules| rules.iter())
         .filter_map(|rule| match &rule.peers {
             Peers::Any => None,
             Peers::OneOf(peers) => Some(peers),

@@ -152,7 +152,7 @@ fn denying(
 }
 
 fn deny_everything() -> Effect {
-    Effect::Rules(vec![rule::deny_all(&Label { index: 0, name: None })])
+    Effect::Rules(Arc::new([rule::deny_all(&Label { index: 0, name: None })]))
 }
 
 /// The place in the order of evaluation, and whether it is the one that was meant.

@@ -70,7 +70,7 @@ fn policy(object: &Object, priority: u32, rules: Vec<Rule>, exposure: Exposure) 
             priority,
         },
         subject: rule::every_pod(),
-        egress: Effect::Rules(rules),
+        egress: Effect::Rules(rules.into()),
         ingress: Effect::None,
         exposure,
         enforcement: Enforcement::Enforced,

@@ -31,7 +31,7 @@ pub(super) fn default_deny(namespace: &Arc<str>, name: &str) -> Policy {
             pods: Selector::everything(),
         },
         egress: Effect::None,
-        ingress: Effect::Rules(Vec::new()),
+        ingress: Effect::Rules(Arc::default()),
         exposure: Exposure::Ignore,
         enforcement: Enforcement::Enforced,
     }
@@ -56,7 +56,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
             pods,
         },
         egress: Effect::None,
-        ingress: Effect::Opens(rules),
+        ingress: Effect::Opens(rules.into()),
         exposure: Exposure::Ignore,
         enforcement: Enforcement::Enforced,
     }

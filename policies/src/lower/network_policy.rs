@@ -47,8 +47,8 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
     let mut policy = isolating(object, Kind::NetworkPolicy, pods, &[]);
     for (direction, rules) in [(Direction::Ingress, ingress), (Direction::Egress, egress)] {
         let effect = match (whole, types.contains(&direction)) {
-            (Err(Refused), _) => Effect::Rules(Vec::new()),
-            (Ok(()), true) => Effect::Rules(if sound { rules.rules } else { Vec::new() }),
+            (Err(Refused), _) => Effect::Rules(Arc::default()),
+            (Ok(()), true) => Effect::Rules(if sound { rules.rules.into() } else { Arc::default() }),
             (Ok(()), false) => {
                 rules.warn_if_ignored(direction, notes);
                 Effect::None
@@ -256,7 +256,7 @@ pub(super) const RANK: Rank = Rank {
 
 fn isolating(object: &Object, kind: Kind, pods: Selector, directions: &[Direction]) -> Policy {
     let effect = |direction| match directions.contains(&direction) {
-        true => Effect::Rules(Vec::new()),
+        true => Effect::Rules(Arc::default()),
         false => Effect::None,
     };
     Policy {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Labels;
+use super::{Labels, Shared};
 
 /// All requirements must hold; none means every object.
 ///
@@ -33,6 +33,11 @@ impl Selector {
         self.requirements().all(|requirement| requirement.holds(labels))
     }
 
+    /// The same, of a list that equal selectors have in common.
+    pub(super) fn shared(&self, shared: &mut Shared) -> Self {
+        Self(self.0.as_ref().map(|list| shared.requirements(list)))
+    }
+
     /// The requirements, in a fixed order: equal selectors have equal lists.
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {
         self.0.iter().flat_map(|requirements| requirements.iter())
@@ -53,6 +58,15 @@ pub enum Requirement {
 }
 
 impl Requirement {
+    pub(super) fn of_shared(&self, shared: &mut Shared) -> Self {
+        match self {
+            Self::In(key, values) => Self::In(shared.text(key), values.of_shared(shared)),
+            Self::NotIn(key, values) => Self::NotIn(shared.text(key), values.of_shared(shared)),
+            Self::Exists(key) => Self::Exists(shared.text(key)),
+            Self::DoesNotExist(key) => Self::DoesNotExist(shared.text(key)),
+        }
+    }
+
     fn holds(&self, labels: &Labels) -> bool {
         match self {
             Self::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
@@ -84,6 +98,10 @@ impl Values {
     #[must_use]
     pub fn is_disjoint(&self, others: &Self) -> bool {
         !self.iter().any(|value| others.contains(value))
+    }
+
+    fn of_shared(&self, shared: &mut Shared) -> Self {
+        Self(self.0.iter().map(|value| shared.text(value)).collect())
     }
 
     /// How many there are.
@@ -134,4 +152,13 @@ pub enum NamespaceSelector {
     /// Namespaces by their labels. A namespace without an object has only its default label
     /// `kubernetes.io/metadata.name`.
     Matching(Selector),
+}
+
+impl NamespaceSelector {
+    pub(super) fn shared(&self, shared: &mut Shared) -> Self {
+        match self {
+            Self::Named(name) => Self::Named(shared.text(name)),
+            Self::Matching(selector) => Self::Matching(selector.shared(shared)),
+        }
+    }
 }

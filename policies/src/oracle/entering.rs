@@ -47,7 +47,7 @@ impl World {
 
     fn opinion(&self, policy: &Policy, entering: Entering) -> Option<Action> {
         let rules = match policy.effect(Direction::Egress) {
-            Effect::Rules(rules) => rules.as_slice(),
+            Effect::Rules(rules) => &rules[..],
             Effect::None | Effect::Opens(_) => &[],
         };
         let first = rules.iter().find(|rule| self.leads_to(rule, entering));

@@ -451,7 +451,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 fn legacy(name: &str, ingress: Effect) -> (Effect, Effect) {
     let ingress = match ingress {
         Effect::Rules(rules) if name == "p" => Effect::Opens(rules),
-        Effect::None | Effect::Opens(_) | Effect::Rules(_) => Effect::Rules(Vec::new()),
+        Effect::None | Effect::Opens(_) | Effect::Rules(_) => Effect::Rules(Arc::default()),
     };
     (Effect::None, ingress)
 }
@@ -463,7 +463,7 @@ fn effect(direction: Direction) -> impl Strategy<Value = Effect> {
             for (index, rule) in rules.iter_mut().enumerate() {
                 rule.index = index;
             }
-            Effect::Rules(rules)
+            Effect::Rules(rules.into())
         }),
     ]
 }

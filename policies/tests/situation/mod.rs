@@ -136,12 +136,12 @@ pub(crate) trait Say: Sized {
 
 impl Say for Policy {
     fn egress(mut self, rules: Vec<Rule>) -> Self {
-        self.egress = Effect::Rules(numbered(rules));
+        self.egress = Effect::Rules(numbered(rules).into());
         self
     }
 
     fn ingress(mut self, rules: Vec<Rule>) -> Self {
-        self.ingress = Effect::Rules(numbered(rules));
+        self.ingress = Effect::Rules(numbered(rules).into());
         self
     }
 }

@@ -188,7 +188,7 @@ pub(super) fn rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
         .into_iter()
         .flat_map(|direction| match policy.effect(direction) {
             Effect::None => &[],
-            Effect::Rules(rules) | Effect::Opens(rules) => rules.as_slice(),
+            Effect::Rules(rules) | Effect::Opens(rules) => &rules[..],
         })
 }
 

@@ -37,13 +37,13 @@ pub(super) fn to_all() -> [(EntityKey, Entity); 1] {
 }
 
 fn nothing() -> Effect {
-    Effect::Rules(vec![Rule {
+    Effect::Rules(Arc::new([Rule {
         index: 0,
         name: None,
         action: Action::Deny,
         peers: Peers::Any,
         ports: Ports::Any,
-    }])
+    }]))
 }
 
 #[cfg(test)]
