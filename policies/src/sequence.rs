@@ -19,6 +19,7 @@ mod watch;
 mod by_name;
 mod order;
 mod suspects;
+mod users;
 mod aside;
 mod answered;
 
@@ -106,7 +107,7 @@ impl Sets {
             self.make(&after.set, index, records);
         }
         if let Some(set) = self.live.get_mut(&id) {
-            set.users.insert(user.clone(), after.clone());
+            set.users.insert(user, after);
         }
     }
 

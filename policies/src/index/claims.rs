@@ -11,7 +11,8 @@ use crate::model::cluster::{Pod, PodLife};
 /// Claims on addresses: of live pods with a network of their own, and of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    pods: BTreeMap<IpAddr, BTreeSet<PodKey>>,
+    /// Hardly ever more than one.
+    pods: BTreeMap<IpAddr, Vec<PodKey>>,
     nodes: BTreeMap<IpAddr, usize>,
 }
 
@@ -43,7 +44,11 @@ impl Claims {
             (PodLife::Live, true) => self.claim_node(&pod.addresses),
             (PodLife::Live, false) => {
                 for address in canonical(&pod.addresses) {
-                    self.pods.entry(address).or_default().insert(pod.key.clone());
+                    let keys = self.pods.entry(address).or_default();
+                    if !keys.contains(&pod.key) {
+                        keys.reserve_exact(1);
+                        keys.push(pod.key.clone());
+                    }
                 }
             }
         }
@@ -63,7 +68,7 @@ impl Claims {
 
     fn withdraw_from(&mut self, address: IpAddr, key: &PodKey) {
         if let Some(keys) = self.pods.get_mut(&address) {
-            keys.remove(key);
+            keys.retain(|one| one != key);
             if keys.is_empty() {
                 self.pods.remove(&address);
             }

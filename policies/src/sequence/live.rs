@@ -7,12 +7,12 @@ use std::sync::Arc;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::compile::{NamedSet, SetContent, Use};
+use crate::compile::{NamedSet, SetContent};
 use crate::records::Records;
 use crate::rules::{Lapsed, Member, MembersChanged, SetId};
 
-use super::User;
 use super::suspects::Changed;
+use super::users::Users;
 
 /// Who puts members into a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub(super) enum Contributor {
 #[derive(Debug)]
 pub(super) struct LiveSet {
     pub(super) named: Arc<NamedSet>,
-    pub(super) users: BTreeMap<User, Use>,
+    pub(super) users: Users,
     /// Whether a backend was told to make it.
     pub(super) is_programmed: bool,
     /// Whether a backend knows the records that were over before.
@@ -51,7 +51,7 @@ impl LiveSet {
     pub(super) const fn new(named: Arc<NamedSet>) -> Self {
         Self {
             named,
-            users: BTreeMap::new(),
+            users: Users::new(),
             is_programmed: false,
             is_lapsed_told: false,
             contributions: BTreeMap::new(),

@@ -8,13 +8,14 @@
 //! these rules written anew: what was sent to it until now was judged as if it were nobody's, and a moment more of
 //! that, or of half of it, opens nothing of a pod that was there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_shared::net::IpNet;
 use egret_shared::time::Timestamp;
 
 use super::User;
+use super::users::Users;
 use crate::compile::Use;
 use crate::rules::{Batch, Member, MembersChanged, SetId};
 
@@ -56,7 +57,7 @@ impl Effect {
 pub(super) struct Change<'a> {
     pub(super) effect: Effect,
     /// Whose rules name it.
-    pub(super) users: &'a BTreeMap<User, Use>,
+    pub(super) users: &'a Users,
     pub(super) former: Former,
     pub(super) members: MembersChanged,
     concerned: Concerned,
@@ -81,7 +82,7 @@ struct Concerned {
 
 impl<'a> Change<'a> {
     pub(super) fn new(
-        users: &'a BTreeMap<User, Use>,
+        users: &'a Users,
         former: &[Use],
         of: Former,
         members: MembersChanged,
@@ -104,7 +105,7 @@ impl<'a> Change<'a> {
             Former::Gone => !self.concerned.is_empty(),
             Former::Replaced => true,
         };
-        by_former || replaced.iter().any(|user| self.users.contains_key(user))
+        by_former || replaced.iter().any(|user| self.users.contains(user))
     }
 
     /// Whether somebody's packets of one address meet two changed sets.
@@ -119,7 +120,7 @@ impl<'a> Change<'a> {
             true => (self.users, other.users),
             false => (other.users, self.users),
         };
-        few.keys().any(|user| many.contains_key(user))
+        few.keys().any(|user| many.contains(user))
     }
 }
 
