@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
+use egret_policies::model::Shared;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -22,11 +24,13 @@ use crate::state::{Known, ObjectKeeper, Texts, date_of};
 mod news;
 mod scan;
 mod file;
+mod reading;
 mod merge;
 mod closed;
 
 use file::{File, octets_of};
 use news::News;
+use reading::{Octets, TOGETHER, Understood, understand};
 use scan::{Fingerprint, scan};
 
 /// How long it must have been still, unless all that changed is known to be whole: an editor writes in several steps.
@@ -42,7 +46,8 @@ type Found = BTreeMap<PathBuf, Fingerprint>;
 pub struct Directory {
     root: PathBuf,
     files: BTreeMap<PathBuf, File>,
-    told: BTreeMap<EntityKey, Entity>,
+    told: BTreeMap<EntityKey, Arc<Entity>>,
+    shared: Shared,
     state: SourceState,
     reported: Vec<(Severity, String)>,
     /// What it said in an earlier life, until it counts or the folder speaks.
@@ -61,6 +66,7 @@ impl Directory {
             root,
             files: BTreeMap::new(),
             told: BTreeMap::new(),
+            shared: Shared::default(),
             state: SourceState::default(),
             reported: Vec::new(),
             known: None,
@@ -182,7 +188,8 @@ impl Directory {
         self.recall(&known);
         let mut merged = merge::merge(&self.files);
         if known.is_of_other_boot {
-            merged.entities.extend(closed::to_all());
+            let closing = closed::to_all().map(|(key, entity)| (key, Arc::new(entity)));
+            merged.entities.extend(closing);
         }
         let events = merge::events(&self.told, &merged.entities);
         self.told = merged.entities;
@@ -194,7 +201,8 @@ impl Directory {
     }
 
     fn recall(&mut self, known: &Known) {
-        let recalled = |(path, texts): (&PathBuf, &Vec<_>)| (path.clone(), File::known(path, texts));
+        let recalled =
+            |(path, texts): (&PathBuf, &Vec<_>)| (path.clone(), File::known(path, texts, &mut self.shared));
         self.files = known.texts.iter().map(recalled).collect();
     }
 
@@ -218,10 +226,12 @@ impl Directory {
             self.recall(&known);
         }
         self.files.retain(|path, _| found.contains_key(path));
-        for (path, fingerprint) in found {
-            if self.is_other(path, fingerprint) || news.is_whole(path) {
-                self.read(path, *fingerprint, news);
-            }
+        let is_due = |(path, fingerprint): &(&PathBuf, &Fingerprint)| {
+            self.is_other(path, fingerprint) || news.is_whole(path)
+        };
+        let due: Vec<(&PathBuf, &Fingerprint)> = found.iter().filter(is_due).collect();
+        for together in due.chunks(TOGETHER) {
+            self.read(together, news);
         }
         news.was_taken();
         let merged = merge::merge(&self.files);
@@ -241,13 +251,31 @@ impl Directory {
         events
     }
 
-    /// Reads the file, unless somebody is heard to write it until it was read: that is told when it is over.
-    fn read(&mut self, path: &Path, fingerprint: Fingerprint, news: &mut News) {
-        let octets = octets_of(path);
-        news.hear();
-        if !news.is_half(path, clock::now()) {
-            let file = self.files.entry(path.to_owned()).or_default();
-            file.take_octets(path, octets, fingerprint);
+    /// Reads files, but those that somebody is heard to write until they were read: that is told when it is over.
+    fn read(&mut self, due: &[(&PathBuf, &Fingerprint)], news: &mut News) {
+        let mut whole = Vec::with_capacity(due.len());
+        for (path, fingerprint) in due {
+            let octets = octets_of(path);
+            news.hear();
+            if !news.is_half(path, clock::now()) {
+                whole.push(Octets {
+                    path: (*path).clone(),
+                    fingerprint: **fingerprint,
+                    octets,
+                });
+            }
+        }
+        for Understood {
+            path,
+            fingerprint,
+            content,
+        } in understand(whole)
+        {
+            let file = self.files.entry(path.clone()).or_default();
+            file.take(&path, content, fingerprint, &mut self.shared);
+            if self.keeper.is_none() {
+                file.forget_texts();
+            }
         }
     }
 

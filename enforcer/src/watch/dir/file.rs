@@ -8,6 +8,7 @@ use std::sync::Arc;
 use egret_policies::api::manifest;
 use egret_policies::diagnostic::Severity;
 use egret_policies::lower::lower;
+use egret_policies::model::Shared;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_shared::switch::{Switch, is_off};
 
@@ -18,16 +19,16 @@ use super::scan::Fingerprint;
 pub(super) struct File {
     fingerprint: Option<Fingerprint>,
     /// What is in force of it.
-    pub(super) entities: Vec<Entity>,
+    pub(super) entities: Box<[Arc<Entity>]>,
     /// What is wrong with it as it is now, each in a line.
     pub(super) lines: Vec<(Severity, String)>,
     /// Why it, or an object in it, cannot be taken as it is now.
     pub(super) bad: Option<String>,
     has_good: bool,
     /// Its objects as they last were without an error.
-    sound: BTreeMap<EntityKey, Entity>,
+    sound: Box<[Arc<Entity>]>,
     /// What it has to be read from, one after the other, to say what it says: the last text without an error, and one
-    /// with errors that was taken since.
+    /// with errors that was taken since; none where nobody keeps them.
     texts: Vec<Arc<[u8]>>,
 }
 
@@ -38,10 +39,10 @@ impl File {
     }
 
     /// A file that was read in an earlier life. It is read again when it is there.
-    pub(super) fn known(path: &Path, texts: &[Arc<[u8]>]) -> Self {
+    pub(super) fn known(path: &Path, texts: &[Arc<[u8]>], shared: &mut Shared) -> Self {
         let mut file = Self::default();
         for text in texts {
-            file.take_text(Ok(text.to_vec()), &path.display().to_string());
+            file.take_content(Content::of(path, Ok(text.to_vec())), path, shared);
         }
         file
     }
@@ -53,25 +54,34 @@ impl File {
     /// Takes what was read. Where it cannot be taken, what it said before stays; where it said nothing before, what can be read
     /// of it counts, since to enforce nothing of it would be weaker. An object with an error is treated alike: an API
     /// server would have refused it and kept the one before.
-    pub(super) fn take_octets(&mut self, path: &Path, octets: io::Result<Vec<u8>>, fingerprint: Fingerprint) {
+    pub(super) fn take(
+        &mut self,
+        path: &Path,
+        content: Content,
+        fingerprint: Fingerprint,
+        shared: &mut Shared,
+    ) {
         self.fingerprint = Some(fingerprint);
-        self.take_text(octets, &path.display().to_string());
+        self.take_content(content, path, shared);
     }
 
-    fn take_text(&mut self, octets: io::Result<Vec<u8>>, name: &str) {
-        let (read, text) = match octets {
-            Ok(octets) => (Read::of(&octets, name), Some(octets)),
-            Err(error) => (Read::failed(format!("{name}: {error}")), None),
-        };
+    /// Nobody asks for its texts.
+    pub(super) fn forget_texts(&mut self) {
+        self.texts = Vec::new();
+    }
+
+    fn take_content(&mut self, content: Content, path: &Path, shared: &mut Shared) {
+        let name = path.display().to_string();
+        let Content { read, text } = content;
         self.lines = read.lines;
         self.bad = read.bad;
         if self.bad.is_some() && is_off(Switch::KeepLastGood) {
-            self.entities.clear();
+            self.entities = Box::default();
         } else if self.bad.is_none() || !self.has_good {
-            self.take(read.objects, name);
+            self.take_objects(read.objects, &name, shared);
             self.keep_text(text);
         } else {
-            self.say_kept(name);
+            self.say_kept(&name);
         }
         self.has_good |= self.bad.is_none();
     }
@@ -83,30 +93,31 @@ impl File {
         self.texts.extend(text.map(Arc::from));
     }
 
-    fn take(&mut self, objects: Vec<Object>, name: &str) {
-        let before = std::mem::take(&mut self.sound);
-        self.entities.clear();
+    fn take_objects(&mut self, objects: Vec<Object>, name: &str, shared: &mut Shared) {
+        let before = std::mem::take(&mut self.sound).into_iter();
+        let before: BTreeMap<EntityKey, Arc<Entity>> = before.map(|entity| (entity.key(), entity)).collect();
+        let (mut entities, mut sound) = (Vec::new(), Vec::new());
         for object in objects {
             for entity in object.entities {
                 let last = before
                     .get(&entity.key())
                     .filter(|_| !is_off(Switch::KeepLastGood));
-                match (&object.error, last) {
-                    (None, _) => self.keep(entity),
+                let taken = match (&object.error, last) {
                     (Some(error), Some(last)) => {
                         self.bad.get_or_insert_with(|| error.clone());
                         self.say_kept(&format!("{name}: {}", last.key()));
-                        self.keep(last.clone());
+                        Arc::clone(last)
                     }
-                    (Some(_), None) => self.entities.push(entity),
+                    (None, _) | (Some(_), None) => Arc::new(shared.entity(entity)),
+                };
+                if object.error.is_none() || last.is_some() {
+                    sound.push(Arc::clone(&taken));
                 }
+                entities.push(taken);
             }
         }
-    }
-
-    fn keep(&mut self, entity: Entity) {
-        self.sound.insert(entity.key(), entity.clone());
-        self.entities.push(entity);
+        self.entities = entities.into();
+        self.sound = sound.into();
     }
 
     fn say_kept(&mut self, what: &str) {
@@ -123,6 +134,28 @@ pub(super) fn octets_of(path: &Path) -> io::Result<Vec<u8>> {
     let most = u64::try_from(manifest::MAX_BYTES + 1).map_err(io::Error::other)?;
     std::fs::File::open(path)?.take(most).read_to_end(&mut octets)?;
     Ok(octets)
+}
+
+/// What was read of a file, and understood without regard to what it said before.
+pub(super) struct Content {
+    read: Read,
+    text: Option<Vec<u8>>,
+}
+
+impl Content {
+    pub(super) fn of(path: &Path, octets: io::Result<Vec<u8>>) -> Self {
+        let name = path.display().to_string();
+        match octets {
+            Ok(octets) => Self {
+                read: Read::of(&octets, &name),
+                text: Some(octets),
+            },
+            Err(error) => Self {
+                read: Read::failed(format!("{name}: {error}")),
+                text: None,
+            },
+        }
+    }
 }
 
 struct Object {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
@@ -13,7 +14,7 @@ use super::file::File;
 /// What all files say together.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
-    pub(super) entities: BTreeMap<EntityKey, Entity>,
+    pub(super) entities: BTreeMap<EntityKey, Arc<Entity>>,
     pub(super) bad: Vec<String>,
     pub(super) lines: Vec<(Severity, String)>,
     pub(super) severities: BTreeMap<Severity, usize>,
@@ -32,7 +33,7 @@ pub(super) fn merge(files: &BTreeMap<PathBuf, File>) -> Merged {
             match homes.entry(entity.key()) {
                 Entry::Vacant(home) => {
                     home.insert(path);
-                    merged.entities.insert(entity.key(), entity.clone());
+                    merged.entities.insert(entity.key(), Arc::clone(entity));
                 }
                 Entry::Occupied(home) => {
                     let (key, first) = (entity.key(), home.get().display());
@@ -47,8 +48,8 @@ pub(super) fn merge(files: &BTreeMap<PathBuf, File>) -> Merged {
 
 /// What leads from one state to the other.
 pub(super) fn events(
-    before: &BTreeMap<EntityKey, Entity>,
-    after: &BTreeMap<EntityKey, Entity>,
+    before: &BTreeMap<EntityKey, Arc<Entity>>,
+    after: &BTreeMap<EntityKey, Arc<Entity>>,
 ) -> Vec<Event> {
     let gone = before
         .keys()
@@ -58,7 +59,7 @@ pub(super) fn events(
     let come = after
         .iter()
         .filter(|(key, entity)| before.get(*key) != Some(*entity));
-    gone.chain(come.map(|(_, entity)| Event::Apply(entity.clone())))
+    gone.chain(come.map(|(_, entity)| Event::Apply(Entity::clone(entity))))
         .collect()
 }
 
