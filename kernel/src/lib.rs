@@ -26,6 +26,8 @@ pub mod sockets;
 pub mod nflog;
 // The wire under the last five.
 pub mod netlink;
+// The memory of this process.
+pub mod memory;
 // What tests do to all of them: stop between two steps, refuse one.
 pub mod faults;
 

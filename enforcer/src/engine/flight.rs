@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use egret_kernel::memory;
 use egret_policies::rules::{Batch, SetId};
 use egret_shared::time::Timestamp;
 use tokio::task::JoinHandle;
@@ -12,6 +13,9 @@ use tokio::task::JoinHandle;
 use super::input::Question;
 use crate::backend::{Backend, Ended, Meanwhile, Standing};
 use crate::metrics::Metrics;
+
+/// Sets and rules of pods. To look for memory that is free takes as long as a small change does.
+const MUCH: usize = 1000;
 
 /// Where the backend is.
 #[derive(Debug)]
@@ -203,12 +207,24 @@ impl Work {
         let alarm = self.look.then(|| backend.look(now)).flatten();
         let compared = self.compare.then(|| backend.reconcile(now));
         let ended = backend.end_forbidden();
+        if self.is_much() {
+            drop(self.batches);
+            memory::give_back();
+        }
         Done {
             standings,
             alarm,
             compared,
             ended,
         }
+    }
+}
+
+impl Work {
+    /// Whether it is that of a start: what it was made of is many times what stays of it.
+    fn is_much(&self) -> bool {
+        let made = |batch: &Batch| batch.sets_created.len() + batch.rules_replaced.len();
+        self.batches.iter().map(made).sum::<usize>() > MUCH
     }
 }
 
