@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use egret_benches::big::{Elsewhere, entities_of, pod};
 use egret_benches::{START, compiler};
-use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::memory::InMemory;
 use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::Event;
 use egret_policies::model::cluster::Entity;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
-use crate::meter::memory;
+use crate::meter::{memory, own};
 use crate::world::{self, Node};
 
 /// One in so many changes is also made in the kernel.
@@ -22,65 +20,65 @@ const KERNEL_SHARE: usize = 50;
 /// Behind all pods of the cluster, and 50,000 of them have an address.
 const NEW: usize = 0x2000;
 
-/// Prints the memory after each tenth of so many pod changes with a backend that has no kernel, and of a part of them
-/// with `netfilter`.
+/// Prints the memory after each tenth of so many pod changes with a compiler alone, and of a part of them with
+/// `netfilter`.
 pub(crate) fn measure(times: usize) -> anyhow::Result<()> {
     world::enter()?;
-    println!("| pod changes | without a kernel MiB | pod changes | netfilter MiB |\n|---|---|---|---|");
-    let without = without_a_kernel(times)?;
-    let with = with_netfilter(times / KERNEL_SHARE)?;
-    for (one, other) in without.iter().zip(&with) {
-        println!("| {} | {:.1} | {} | {:.1} |", one.0, one.1, other.0, other.1);
-    }
-    Ok(())
+    println!("| | pod changes | MiB | own CPU of a change, ms |\n|---|---|---|---|");
+    with_a_compiler(times)?;
+    with_netfilter(times / KERNEL_SHARE)
 }
 
-fn without_a_kernel(times: usize) -> anyhow::Result<Vec<(usize, f64)>> {
+fn with_a_compiler(times: usize) -> anyhow::Result<()> {
     let mut compiler = compiler(Elsewhere::TARGET.entities()).in_sync();
-    let mut backend = InMemory::default();
-    backend.adopt(START)?;
     let mut pass = |events: Vec<Event>, now| {
         for event in events {
             compiler.handle(event, now);
         }
         compiler.handle_timeout(now);
-        while let Some(batch) = compiler.poll_batch(now) {
-            backend.apply(&batch, now);
-        }
+        while compiler.poll_batch(now).is_some() {}
+        compiler.poll_interests();
         Ok(())
     };
     pass(Vec::new(), START)?;
-    churn(times, pass)
+    churn("compiler", times, pass)
 }
 
-fn with_netfilter(times: usize) -> anyhow::Result<Vec<(usize, f64)>> {
+fn with_netfilter(times: usize) -> anyhow::Result<()> {
     let mut node = Node::new(Flavour::Nft)?;
     let first = node.batches();
     node.apply(&first)?;
-    churn(times, |events, now| {
+    drop(first);
+    churn("netfilter", times, |events, now| {
         node.now = now;
         let batches: Vec<_> = events.into_iter().flat_map(|event| node.compile(event)).collect();
         node.apply(&batches)
     })
 }
 
-/// The memory after each tenth.
+/// Prints the memory after each tenth.
 fn churn(
+    what: &str,
     times: usize,
     mut pass: impl FnMut(Vec<Event>, Timestamp) -> anyhow::Result<()>,
-) -> anyhow::Result<Vec<(usize, f64)>> {
-    let mut after = vec![(0, memory("VmRSS")?)];
+) -> anyhow::Result<()> {
+    println!("| {what} | 0 | {:.1} | |", memory("VmRSS")?);
+    let mut used = Duration::ZERO;
     for number in 0..times / 2 {
         let now = START.after(Duration::from_millis(10 * u64::try_from(number)?));
         let pod = stranger(number);
         let key = pod.key();
+        let before = own();
         pass(vec![Event::Apply(pod), Event::Observed(told(number, now))], now)?;
         pass(vec![Event::Delete(key)], now)?;
+        used += own() - before;
         if (number + 1) % (times / 20).max(1) == 0 {
-            after.push(((number + 1) * 2, memory("VmRSS")?));
+            let changes = (number + 1) * 2;
+            let each = used.as_secs_f64() * 1e3 / f64::from(u32::try_from(changes)?);
+            println!("| {what} | {changes} | {:.1} | {each:.2} |", memory("VmRSS")?);
         }
     }
-    Ok(after)
+    Ok(())
 }
 
 /// A pod of this node that never was.
