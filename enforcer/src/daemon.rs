@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::Context;
@@ -87,12 +88,14 @@ impl Daemon {
             remembered: state.remembered,
             keeper: state.keeper,
         };
-        let engine = start_engine(setup, taken)?;
         let instance = Instance::from_random(RandomState::new().build_hasher().finish());
-        drop(task::spawn(
-            "link",
-            link::serve(listener, config.fixed.link.clone(), instance, inputs.clone()),
-        ));
+        let link = Link {
+            listener: listener.into_std()?,
+            path: config.fixed.link.clone(),
+            instance,
+            engine: inputs.clone(),
+        };
+        let engine = start_engine(setup, taken, link)?;
         drop(task::spawn(
             "watch",
             Directory::new(config.fixed.source.clone())
@@ -259,17 +262,39 @@ fn choose_flavour(chosen: Option<Flavour>) -> anyhow::Result<Flavour> {
     Ok(detected.flavour)
 }
 
-/// The engine has a thread of its own: what it does to the kernel blocks nobody else.
+/// Where dnsds connect, and whom they speak to.
+struct Link {
+    listener: std::os::unix::net::UnixListener,
+    path: PathBuf,
+    instance: Instance,
+    engine: mpsc::Sender<Input>,
+}
+
+/// The engine has a thread of its own: what it does to the kernel blocks nobody else. The link is read and written there
+/// as well: what a dnsd tells would wait for the engine all the same, and handing it from thread to thread and its
+/// answer back costs about as much as all that the engine does for it.
 fn start_engine(
     setup: Setup,
     inputs: mpsc::Receiver<Input>,
+    link: Link,
 ) -> anyhow::Result<std::thread::JoinHandle<Box<dyn Backend>>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::UnixListener::from_std(link.listener)?
+    };
     let engine = Engine::new(setup);
+    let run = async move {
+        drop(task::spawn(
+            "link",
+            link::serve(listener, link.path, link.instance, link.engine),
+        ));
+        engine.run(inputs).await
+    };
     let thread = std::thread::Builder::new().name("engine".to_owned());
-    Ok(thread.spawn(move || runtime.block_on(engine.run(inputs)))?)
+    Ok(thread.spawn(move || runtime.block_on(run))?)
 }
 
 /// Tells what is denied, if that is wanted. What asks for its file to be opened anew.
