@@ -1,6 +1,6 @@
 //! Members as the kernel holds them: a network of length 0 is two halves there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use egret_kernel::ipset::Member as Held;
 use egret_policies::rules::Member;
@@ -35,25 +35,26 @@ pub(super) fn halves(member: Held) -> Vec<Held> {
     }
 }
 
-/// What the kernel is to hold for wanted members; with `only`, as far as those go.
-pub(super) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>, only: Option<&BTreeSet<Held>>) -> Members {
-    match only {
-        None => wanted
-            .iter()
-            .flat_map(|(member, expires)| held_as(*member).into_iter().map(move |held| (held, *expires)))
-            .collect(),
-        Some(only) => only
-            .iter()
-            .filter_map(|held| Some((*held, wanted_for(wanted, *held)?)))
-            .collect(),
-    }
+/// What the kernel is to hold for wanted members.
+pub(super) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
+    let held = |(member, expires): (&Member, &Option<Timestamp>)| {
+        let expires = *expires;
+        held_as(*member).into_iter().map(move |held| (held, expires))
+    };
+    wanted.iter().flat_map(held).collect()
 }
 
 /// The life of the wanted member that a held one stands for.
-fn wanted_for(wanted: &BTreeMap<Member, Option<Timestamp>>, held: Held) -> Option<Option<Timestamp>> {
-    stands_for(held)
-        .into_iter()
-        .find_map(|member| wanted.get(&member).copied())
+pub(super) fn wanted_for(
+    wanted: &BTreeMap<Member, Option<Timestamp>>,
+    held: Held,
+) -> Option<Option<Timestamp>> {
+    match held {
+        Held::Address(address) => wanted.get(&Member::Address(address)).copied(),
+        Held::Net(_) | Held::AddressPort { .. } => stands_for(held)
+            .into_iter()
+            .find_map(|member| wanted.get(&member).copied()),
+    }
 }
 
 fn stands_for(held: Held) -> Vec<Member> {
@@ -91,18 +92,13 @@ mod tests {
     #[test]
     fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
         let half = Held::Net("0.0.0.0/1".parse().unwrap());
-        let only = BTreeSet::from([half]);
         for (wanted, stays) in [
             (vec![net("0.0.0.0/0")], true),
             (vec![net("0.0.0.0/1")], true),
             (vec![net("10.0.0.0/8")], false),
         ] {
             let wanted = wanted.into_iter().map(|member| (member, None)).collect();
-            assert_eq!(
-                target(&wanted, Some(&only)).contains_key(&half),
-                stays,
-                "{wanted:?}"
-            );
+            assert_eq!(wanted_for(&wanted, half).is_some(), stays, "{wanted:?}");
         }
     }
 

@@ -203,7 +203,7 @@ impl Sets {
         let Some(wanted) = self.wanted.get(&id) else {
             return false;
         };
-        let target = members::target(&wanted.members, None);
+        let target = members::target(&wanted.members);
         Family::BOTH.into_iter().any(|family| {
             let known = self.known.get(names::set(id, family).as_str());
             let held = known.into_iter().flat_map(|known| known.members.keys());
@@ -276,6 +276,7 @@ impl Sets {
 
     /// Writes changes that were noted to the sets that are there.
     pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+        let mut writes = Vec::new();
         for change in changes {
             let Some(wanted) = self
                 .wanted
@@ -288,9 +289,14 @@ impl Sets {
                 .removed
                 .iter()
                 .chain(change.added.iter().map(|(member, _)| member));
-            let touched: BTreeSet<Held> = members.flat_map(|member| members::held_as(*member)).collect();
-            let target = members::target(&wanted.members, Some(&touched));
-            self.write(change.set, &touched, &target, now);
+            let mut touched: Vec<Held> = members.flat_map(|member| members::held_as(*member)).collect();
+            touched.sort_unstable();
+            touched.dedup();
+            let target = |held| members::wanted_for(&wanted.members, held);
+            self.plan(change.set, &touched, target, now, &mut writes);
+        }
+        self.carry_out(writes);
+        for change in changes {
             if let Some(wanted) = self.wanted.get_mut(&change.set) {
                 wanted.make_room(now);
             }
@@ -325,7 +331,7 @@ impl Sets {
             return false;
         };
         wanted.forget_oldest(now);
-        let (kind, target) = (wanted.kind, members::target(&wanted.members, None));
+        let (kind, target) = (wanted.kind, members::target(&wanted.members));
         for family in Family::BOTH {
             if let Err(reason) = self.create(id, kind, family, target.len()) {
                 tracing::error!(reason, "a set cannot be made");
@@ -339,8 +345,10 @@ impl Sets {
             SetKind::Records => BTreeSet::new(),
             SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
         };
-        let touched = target.keys().chain(&surplus).copied().collect();
-        self.write(id, &touched, &target, now);
+        let touched: Vec<Held> = target.keys().chain(&surplus).copied().collect();
+        let mut writes = Vec::new();
+        self.plan(id, &touched, |held| target.get(&held).copied(), now, &mut writes);
+        self.carry_out(writes);
         !surplus.is_empty()
     }
 
@@ -387,55 +395,55 @@ impl Sets {
         Ok(())
     }
 
-    /// Makes the touched members as the target says, where the sets are there.
-    fn write(&mut self, id: SetId, touched: &BTreeSet<Held>, target: &Members, now: Timestamp) {
+    /// Plans to make the touched members as the target says.
+    fn plan(
+        &self,
+        id: SetId,
+        touched: &[Held],
+        target: impl Fn(Held) -> Option<Option<Timestamp>>,
+        now: Timestamp,
+        writes: &mut Vec<Write>,
+    ) {
         for family in Family::BOTH {
+            if touched.iter().all(|member| member.family() != family) {
+                continue;
+            }
             let name = names::set(id, family).as_str().to_owned();
-            if let Err(reason) = self.write_family(&name, family, touched, target, now) {
-                tracing::warn!(set = name, reason, "a set does not hold what it should");
-                self.failed.insert(id, reason);
+            let known = self.known.get(&name);
+            let mut write = Write::of(id, name);
+            for member in touched.iter().filter(|member| member.family() == family) {
+                let held = known.and_then(|known| known.members.get(member)).copied();
+                match target(*member) {
+                    Some(expires) if lives_longer(expires, held, now) => write.add(*member, expires, now),
+                    None if held.is_some() => write.change.deleted.push(Entry::lasting(*member)),
+                    Some(_) | None => {}
+                }
+            }
+            if !write.is_empty() {
+                writes.push(write);
             }
         }
     }
 
-    fn write_family(
-        &mut self,
-        name: &str,
-        family: Family,
-        touched: &BTreeSet<Held>,
-        target: &Members,
-        now: Timestamp,
-    ) -> Result<(), String> {
-        let touched = touched.iter().filter(|member| member.family() == family);
-        let Some(known) = self.known.get_mut(name) else {
-            return if touched.count() == 0 {
-                Ok(())
-            } else {
-                Err(format!("the set {name} is not there"))
-            };
-        };
-        let (mut add, mut delete) = (Vec::new(), Vec::new());
-        for member in touched {
-            match (target.get(member), known.members.get(member)) {
-                (Some(expires), held) if lives_longer(*expires, held.copied(), now) => {
-                    add.push((*member, *expires))
+    /// Writes what was planned, all of it in one exchange with the kernel.
+    fn carry_out(&mut self, writes: Vec<Write>) {
+        let (ours, changes): (Vec<_>, Vec<_>) = writes
+            .into_iter()
+            .map(|write| ((write.id, write.held), write.change))
+            .unzip();
+        let outcomes = self.ipsets.change_all(&changes);
+        for (((id, held), change), outcome) in ours.into_iter().zip(changes).zip(outcomes) {
+            if let Err(error) = outcome {
+                let reason = said(&error);
+                tracing::warn!(set = change.name, reason, "a set does not hold what it should");
+                self.failed.insert(id, reason);
+            } else if let Some(known) = self.known.get_mut(&change.name) {
+                known.members.extend(held);
+                for deleted in &change.deleted {
+                    known.members.remove(&deleted.member);
                 }
-                (None, Some(_)) => delete.push(*member),
-                (Some(_), _) | (None, None) => {}
             }
         }
-        let entries: Vec<Entry> = add
-            .iter()
-            .filter_map(|(member, expires)| entry(*member, *expires, now))
-            .collect();
-        self.ipsets.add(name, &entries).map_err(|error| said(&error))?;
-        known.members.extend(add);
-        let entries: Vec<Entry> = delete.iter().map(|member| Entry::lasting(*member)).collect();
-        self.ipsets.delete(name, &entries).map_err(|error| said(&error))?;
-        for member in &delete {
-            known.members.remove(member);
-        }
-        Ok(())
     }
 
     pub(super) fn unwant(&mut self, destroyed: &[SetId]) {
@@ -492,6 +500,36 @@ impl Sets {
             lines.extend(self.failed.get(id).map(|reason| format!("  pending: {reason}")));
         }
         lines.join("\n")
+    }
+}
+
+/// What is to be written to the set of one family.
+struct Write {
+    id: SetId,
+    change: ipset::Change,
+    /// What it holds then, with the ends that the kernel was not told to the millisecond.
+    held: Vec<(Held, Option<Timestamp>)>,
+}
+
+impl Write {
+    fn of(id: SetId, name: String) -> Self {
+        let change = ipset::Change {
+            name,
+            ..ipset::Change::default()
+        };
+        let held = Vec::new();
+        Self { id, change, held }
+    }
+
+    fn add(&mut self, member: Held, expires: Option<Timestamp>, now: Timestamp) {
+        if let Some(entry) = entry(member, expires, now) {
+            self.change.added.push(entry);
+        }
+        self.held.push((member, expires));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.change.deleted.is_empty()
     }
 }
 
