@@ -15,7 +15,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::svcb::{IpHint, SVCB, SvcParamKey, SvcParamValue};
 use hickory_proto::rr::rdata::{A, AAAA, HTTPS};
 use hickory_proto::rr::{RData, Record, RecordType};
-use support::{ANY_TTL, NOW, address, alias, authority, matched, name, query, response, with_code};
+use support::{ANY_TTL, NOW, address, alias, matched, name, query, response, with_code};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
@@ -232,6 +232,77 @@ fn a_client_gets_its_own_id_and_case_and_what_is_left_of_the_ttl() {
     let record = message.records().next().unwrap().unwrap();
     assert_eq!(record.ttl(&reply).seconds(), 40);
     assert_eq!(record.ttl(&reply_after(90_000)).seconds(), 0);
+}
+
+#[test]
+fn clients_with_and_without_an_opt_share_an_answer() {
+    use hickory_proto::op::{Edns, Message as Hickory};
+    let exchanged = |has_opt: bool| {
+        matched("api.example.test", RecordType::A, |asked| {
+            let mut message = response(asked, vec![address("api.example.test", 60, "192.0.2.1")]);
+            message.edns = has_opt.then(|| {
+                let mut edns = Edns::new();
+                edns.set_max_payload(4096);
+                edns
+            });
+            message
+        })
+    };
+    for upstream_has_opt in [false, true] {
+        let answer = exchanged(upstream_has_opt);
+        assert!(answer.get().is_shareable());
+        for client_has_opt in [false, true] {
+            let octets = query("api.example.test", RecordType::A, client_has_opt.then_some(1232));
+            let client = Query::read(&octets).unwrap();
+            let (reply, _whole) = answer.get().reply_within(&client, Ttls::Original, 512, 1232);
+            let reply = Hickory::from_vec(&reply).unwrap();
+            assert_eq!(
+                reply.edns.is_some(),
+                client_has_opt,
+                "upstream: {upstream_has_opt}"
+            );
+            assert_eq!((reply.answers.len(), reply.answers[0].ttl), (1, 60));
+        }
+    }
+}
+
+#[test]
+fn flags_are_the_clients_and_only_who_asked_hears_that_data_is_authentic() {
+    use hickory_proto::op::{Edns, Message as Hickory};
+    let answer = matched("api.example.test", RecordType::A, |asked| {
+        let mut message = response(asked, vec![address("api.example.test", 60, "192.0.2.1")]);
+        message.metadata.authentic_data = true;
+        message
+    });
+    let replied = |change: fn(&mut Hickory)| {
+        let octets = query("api.example.test", RecordType::A, None);
+        let mut message = Hickory::from_vec(&octets).unwrap();
+        change(&mut message);
+        let client = Query::read(&message.to_vec().unwrap()).unwrap();
+        let (reply, _whole) = answer.get().reply_within(&client, Ttls::Original, 512, 1232);
+        let flags = Hickory::from_vec(&reply).unwrap().metadata;
+        (
+            flags.recursion_desired,
+            flags.checking_disabled,
+            flags.authentic_data,
+        )
+    };
+    assert_eq!(replied(|_| ()), (true, false, false));
+    assert_eq!(replied(|m| m.metadata.authentic_data = true), (true, false, true));
+    assert_eq!(
+        replied(|m| m.metadata.recursion_desired = false),
+        (false, false, false)
+    );
+    assert_eq!(
+        replied(|m| m.metadata.checking_disabled = true),
+        (true, true, false)
+    );
+    let with_do = |m: &mut Hickory| {
+        let mut edns = Edns::new();
+        edns.set_dnssec_ok(true);
+        m.set_edns(edns);
+    };
+    assert_eq!(replied(with_do), (true, false, true));
 }
 
 #[test]

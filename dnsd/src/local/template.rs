@@ -89,6 +89,16 @@ impl Templates {
         })
     }
 
+    /// Whether a record tells who asked (`.Remote`, `.Message.Id`): such an answer is for one client alone.
+    #[must_use]
+    pub fn tell_clients_apart(&self) -> bool {
+        let tells = |pieces: &Vec<Piece>| pieces.iter().any(Piece::tells_the_client);
+        self.templates.iter().any(|template| {
+            let sections = [&template.answer, &template.additional, &template.authority];
+            sections.into_iter().flatten().any(tells)
+        })
+    }
+
     /// Answers a query.
     #[must_use]
     pub fn answer(&self, query: &Query, asker: &Asker, udp_size: u16) -> Outcome {

@@ -38,5 +38,10 @@ pub fn answer(query: &Query, asker: &Asker, udp_size: u16) -> Result<Vec<u8>, To
 }
 
 fn service(name: &WireName, protocol: &str) -> Option<WireName> {
-    WireName::parse(&format!("_{protocol}.{name}")).ok()
+    let name = name.to_string();
+    WireName::parse(&format!(
+        "_{protocol}.{}",
+        name.strip_suffix('.').unwrap_or(&name)
+    ))
+    .ok()
 }

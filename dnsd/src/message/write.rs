@@ -185,11 +185,12 @@ impl Writer {
 
     fn opt(&mut self, query: &Query, udp_size: u16, response: &Response) -> Result<(), TooLong> {
         let dnssec = query.edns.as_ref().is_some_and(|edns| edns.dnssec);
+        let upper = (response.rcode >> 4 & 0xff) as u8;
         self.octets.push(0);
         self.octets.extend_from_slice(&kind::OPT.to_be_bytes());
         self.octets.extend_from_slice(&udp_size.to_be_bytes());
         self.octets
-            .extend_from_slice(&[0, 0, if dnssec { 0x80 } else { 0 }, 0]);
+            .extend_from_slice(&[upper, 0, if dnssec { 0x80 } else { 0 }, 0]);
         let start = self.octets.len();
         self.octets.extend_from_slice(&[0, 0]);
         self.octets.extend_from_slice(&response.options);

@@ -86,6 +86,27 @@ impl Place {
         }
     }
 
+    /// Whether it depends on who asks.
+    pub(super) fn tells_the_client(&self) -> bool {
+        match self {
+            Self::Remote | Self::MessageId => true,
+            Self::GroupAt(place) | Self::Match(place) => place.tells_the_client(),
+            Self::ParseInt(places) => places.iter().any(Self::tells_the_client),
+            Self::Text(_)
+            | Self::Number(_)
+            | Self::Zone
+            | Self::Name
+            | Self::Class
+            | Self::Type
+            | Self::Regex
+            | Self::Group(_)
+            | Self::QuestionName
+            | Self::QuestionType
+            | Self::QuestionClass
+            | Self::MessageFlag(_) => false,
+        }
+    }
+
     /// What it is filled with; nothing where there is none, which makes the answer a failure.
     pub(super) fn value(&self, found: &Found<'_>) -> Option<Value> {
         let question = &found.query.question;

@@ -19,6 +19,16 @@ pub(super) enum Piece {
     Place(usize, Place),
 }
 
+impl Piece {
+    /// Whether it depends on who asks.
+    pub(super) fn tells_the_client(&self) -> bool {
+        match self {
+            Self::Text(..) => false,
+            Self::Place(_, place) => place.tells_the_client(),
+        }
+    }
+}
+
 /// What of a template is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

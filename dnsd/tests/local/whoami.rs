@@ -1,0 +1,35 @@
+//! `whoami`.
+
+use egret_dnsd::local::{Asker, whoami};
+use hickory_proto::rr::RecordType;
+
+use crate::{SIZE, asked, asker, read, texts};
+
+#[test]
+fn a_client_is_told_its_address_port_and_transport() {
+    let over_tcp = Asker {
+        client: "[2001:db8::7]:50000".parse().unwrap(),
+        over_tcp: true,
+        ..asker()
+    };
+    for (asker, name, expected) in [
+        (
+            asker(),
+            "a.test",
+            ["a.test. 0 IN A 10.0.0.7", "_udp.a.test. 0 IN SRV 0 0 40000 ."],
+        ),
+        (
+            over_tcp,
+            "a.test",
+            [
+                "a.test. 0 IN AAAA 2001:db8::7",
+                "_tcp.a.test. 0 IN SRV 0 0 50000 .",
+            ],
+        ),
+        (asker(), ".", [". 0 IN A 10.0.0.7", "_udp. 0 IN SRV 0 0 40000 ."]),
+    ] {
+        let message = read(&whoami::answer(&asked(name, RecordType::A), &asker, SIZE).unwrap());
+        assert_eq!(texts(&message.additionals), expected);
+        assert!(message.answers.is_empty() && message.metadata.authoritative);
+    }
+}
