@@ -19,6 +19,7 @@ mod guard;
 mod waiting;
 mod remembered;
 mod news;
+mod few;
 
 pub use news::Walk;
 pub use remembered::{Ledger, Remembered, RememberedChange, RememberedRecord};
@@ -89,6 +90,9 @@ pub struct RecordStats {
     pub unattributed: u64,
 }
 
+/// The most records that end at one moment.
+const MOST_ENDS: usize = 1_024;
+
 /// All records of local pods.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -102,6 +106,8 @@ pub(crate) struct Records {
     news: News,
     /// Records that are over and remembered.
     lapsed: usize,
+    /// How many records ended at the last moment at which any did.
+    ended: (Timestamp, usize),
     guard: Guard,
     pub(crate) stats: RecordStats,
 }
@@ -124,6 +130,7 @@ impl Records {
             pods: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
             lapsed: 0,
+            ended: (Timestamp::from_millis(0), 0),
             stats,
         }
     }
@@ -136,34 +143,28 @@ impl Records {
         addresses: &[ObservedAddress],
         now: Timestamp,
     ) -> Vec<Told> {
-        let name = self.pods.entry(pod.clone()).or_default().shared_name(question);
         let mut changed = Vec::new();
         if is_off(Switch::AccumulateAddresses) {
-            changed.extend(self.forget_name(pod, &name));
+            changed.extend(self.forget_name(pod, question, now));
         }
         self.answers += 1;
-        for observed in addresses {
+        let ends = addresses.iter().filter_map(|observed| {
             let address = observed.address.to_canonical();
             if self.settings.is_protected(address) {
                 self.stats.protected += 1;
-                continue;
+                return None;
             }
             if self.guard.is_closed(address) {
                 self.stats.protected += 1;
             }
-            let Some(until) = self.settings.lifetime(observed.expires, now) else {
-                continue;
-            };
-            let told = Told {
-                pod: pod.clone(),
-                name: Arc::clone(&name),
-                address,
-            };
-            self.tell(&told, until, self.answers);
-            changed.push(told);
+            let until = self.settings.lifetime(observed.expires, now)?;
+            Some((address, until))
+        });
+        let ends: Vec<_> = ends.collect();
+        if !ends.is_empty() {
+            changed.extend(self.tell(pod, question, &ends, self.answers));
+            changed.extend(self.keep_limits(pod, question, now));
         }
-        changed.extend(self.keep_limits(pod, &name));
-        self.forget_empty_pod(pod);
         changed
     }
 
@@ -192,22 +193,10 @@ impl Records {
                 self.stats.evicted_total += 1;
                 continue;
             }
-            let name = self
-                .pods
-                .entry(pod.clone())
-                .or_default()
-                .shared_name(&record.name);
-            let told = Told {
-                pod: pod.clone(),
-                name: Arc::clone(&name),
-                address,
-            };
             self.restored += 1;
-            self.tell(&told, until, self.restored);
-            changed.push(told);
-            changed.extend(self.keep_limits(pod, &name));
+            changed.extend(self.tell(pod, &record.name, &[(address, until)], self.restored));
+            changed.extend(self.keep_limits(pod, &record.name, now));
         }
-        self.forget_empty_pod(pod);
         changed
     }
 
@@ -220,17 +209,37 @@ impl Records {
             .unwrap_or_default()
     }
 
-    /// Ends what has lived its time; returns it.
+    /// Ends what has lived its time; returns it. Where very many end at once, only so many do at one moment, and the others at the
+    /// next: nobody waits for their end, for the kernel and whoever is asked compare the time themselves.
     pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Told> {
+        if self.ended.0 != now {
+            self.ended = (now, 0);
+        }
         let mut expired = Vec::new();
-        let is_over = |(until, _): &&(Timestamp, Told)| *until <= now;
-        while let Some((until, told)) = self.by_expiry.first().filter(is_over).cloned() {
-            self.take_out(&told);
-            self.keep_lapsed(&told.pod, &told.name, told.address, until);
+        while self.ended.1 < MOST_ENDS
+            && let Some(told) = self.first_over(now)
+        {
+            self.ended.1 += 1;
+            self.end(&told);
             expired.push(told);
         }
-        self.stats.expired += expired.len() as u64;
         expired
+    }
+
+    /// The one that ended first of those whose time is over.
+    fn first_over(&self, now: Timestamp) -> Option<Told> {
+        let first = self.by_expiry.first();
+        first
+            .filter(|(until, _)| *until <= now)
+            .map(|(_, told)| told.clone())
+    }
+
+    /// Its time is over, and it is remembered.
+    fn end(&mut self, told: &Told) {
+        if let Some(until) = self.take_out(told) {
+            self.keep_lapsed(&told.pod, &told.name, told.address, until);
+            self.stats.expired += 1;
+        }
     }
 
     /// When the next record ends.
@@ -352,36 +361,52 @@ impl Records {
     }
 
     /// A newer answer extends what was told, and never shortens it.
-    fn tell(&mut self, told: &Told, until: Timestamp, answer: u64) {
-        let Some(records) = self.pods.get_mut(&told.pod) else {
-            return;
-        };
-        let lapsed = records.lapsed.len();
-        let before = records.tell(&told.name, told.address, until, answer);
-        self.lapsed -= lapsed - records.lapsed.len();
-        if let Some(before) = before.filter(|before| *before < until) {
-            self.by_expiry.remove(&(before, told.clone()));
+    fn tell(&mut self, pod: &PodKey, name: &DnsName, ends: &[(IpAddr, Timestamp)], answer: u64) -> Vec<Told> {
+        let records = self.pods.entry(pod.clone()).or_default();
+        let name = records.shared_name(name);
+        let mut all = Vec::with_capacity(ends.len());
+        for (address, until) in ends {
+            let told = Told {
+                pod: pod.clone(),
+                name: Arc::clone(&name),
+                address: *address,
+            };
+            let lapsed = records.lapsed.len();
+            let before = records.tell(&name, *address, *until, answer);
+            self.lapsed -= lapsed - records.lapsed.len();
+            if let Some(before) = before.filter(|before| before < until) {
+                self.by_expiry.remove(&(before, told.clone()));
+            }
+            if before.is_none_or(|before| before < *until) {
+                self.by_expiry.insert((*until, told.clone()));
+                self.news.note(pod, &name, *address);
+            }
+            all.push(told);
         }
-        if before.is_none_or(|before| before < until) {
-            self.by_expiry.insert((until, told.clone()));
+        all
+    }
+
+    /// A record has to go; one whose time is over is remembered all the same.
+    fn remove(&mut self, told: &Told, now: Timestamp) {
+        if self.is_over(told, now) {
+            self.end(told);
+        } else {
+            self.take_out(told);
             self.news.note(&told.pod, &told.name, told.address);
         }
     }
 
-    /// Forgets a record before its time.
-    fn remove(&mut self, told: &Told) {
-        self.take_out(told);
-        self.news.note(&told.pod, &told.name, told.address);
+    fn is_over(&self, told: &Told, now: Timestamp) -> bool {
+        let records = self.pods.get(&told.pod);
+        let end = records.and_then(|records| records.end_of(&told.name, told.address));
+        end.is_some_and(|until| until <= now)
     }
 
-    fn take_out(&mut self, told: &Told) {
-        let until = self
-            .pods
-            .get_mut(&told.pod)
-            .and_then(|records| records.remove(&told.name, told.address));
-        if let Some(until) = until {
-            self.by_expiry.remove(&(until, told.clone()));
-        }
+    fn take_out(&mut self, told: &Told) -> Option<Timestamp> {
+        let records = self.pods.get_mut(&told.pod)?;
+        let until = records.remove(&told.name, told.address)?;
+        self.by_expiry.remove(&(until, told.clone()));
+        Some(until)
     }
 
     /// Remembers a record that is over, at the cost of the oldest such where there are too many.
@@ -419,13 +444,13 @@ impl Records {
         oldest.is_some()
     }
 
-    fn forget_name(&mut self, pod: &PodKey, name: &Arc<DnsName>) -> Vec<Told> {
+    fn forget_name(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<Told> {
         let told: Vec<Told> = self
             .pods
             .get(pod)
-            .map(|records| records.told(pod).filter(|told| told.name == *name).collect())
+            .map(|records| records.told(pod).filter(|told| *told.name == *name).collect())
             .unwrap_or_default();
-        told.iter().for_each(|told| self.remove(told));
+        told.iter().for_each(|told| self.remove(told, now));
         told
     }
 
@@ -435,17 +460,28 @@ impl Records {
         }
     }
 
-    /// Takes the oldest away until every limit holds again; the expired went before.
-    fn keep_limits(&mut self, pod: &PodKey, name: &DnsName) -> Vec<Told> {
+    fn is_over_a_limit(&self, pod: &PodKey, name: &DnsName) -> bool {
+        let limits = self.settings.limits;
+        let of_pod = |records: &PodRecords| {
+            records.names() > limits.names_per_pod || records.addresses_of(name) > limits.addresses_per_name()
+        };
+        self.by_expiry.len() > limits.total || self.pods.get(pod).is_some_and(of_pod)
+    }
+
+    /// Takes the oldest away until every limit holds again; what is over goes before.
+    fn keep_limits(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<Told> {
         let limits = self.settings.limits;
         let mut evicted = Vec::new();
+        if !self.is_over_a_limit(pod, name) {
+            return evicted;
+        }
         while let Some(oldest) = self
             .pods
             .get(pod)
             .and_then(|records| records.oldest_address_over(pod, name, limits.addresses_per_name()))
         {
             self.stats.evicted_addresses_per_name += 1;
-            self.remove(&oldest);
+            self.remove(&oldest, now);
             evicted.push(oldest);
         }
         while let Some(oldest) = self
@@ -454,18 +490,24 @@ impl Records {
             .filter(|records| records.names() > limits.names_per_pod)
             .and_then(PodRecords::oldest_name)
         {
-            let gone = self.forget_name(pod, &oldest);
+            let gone = self.forget_name(pod, &oldest, now);
             self.stats.evicted_names_per_pod += gone.len() as u64;
             evicted.extend(gone);
         }
         while self.by_expiry.len() > limits.total {
+            if let Some(over) = self.first_over(now) {
+                self.end(&over);
+                evicted.push(over);
+                continue;
+            }
             let Some(oldest) = self.oldest_of_largest_pod() else {
                 break;
             };
             self.stats.evicted_total += 1;
-            self.remove(&oldest);
+            self.remove(&oldest, now);
             evicted.push(oldest);
         }
+        self.forget_empty_pod(pod);
         evicted
     }
 

@@ -431,6 +431,78 @@ fn what_gives_way_is_forgotten_where_it_is_remembered() {
     assert_eq!(names, [a, a, c, c], "what was told last stays, the oldest first");
 }
 
+/// So many at once that each pass ends a part of them.
+#[test]
+fn very_many_records_that_end_at_once_end_in_parts_and_none_is_lost() {
+    let mut situation = situation(&["*.example.test"]);
+    situation.compiler.note_record_changes();
+    let names = (0..30).map(|number| format!("n{number}.example.test"));
+    for name in names {
+        situation.observe("10.0.0.1", &name, &many(100), 60);
+    }
+    situation.compiler.take_record_changes();
+    assert!(reaches(&situation, "default/client", "203.0.0.1"));
+    situation.sleep(90);
+    let stats = |situation: &Situation| {
+        let stats = situation.compiler.record_stats();
+        (stats.records, stats.expired)
+    };
+    let mut parts = 0;
+    while situation
+        .compiler
+        .poll_timeout()
+        .is_some_and(|at| at <= situation.now)
+    {
+        let before = stats(&situation).1;
+        situation.compiler.handle_timeout(situation.now);
+        parts += 1;
+        assert!(
+            stats(&situation).1 - before <= 1_024,
+            "the engine has its turn in between"
+        );
+        assert!(
+            !reaches(&situation, "default/client", "203.0.0.1"),
+            "it is over all the same"
+        );
+        situation.now = situation.now.after(Duration::from_millis(1));
+    }
+    assert_eq!((parts, stats(&situation)), (3, (0, 3_000)));
+    assert_eq!(
+        situation.compiler.record_stats().lapsed,
+        2_048,
+        "the most of a pod"
+    );
+}
+
+/// Not all that ended is taken in yet when there are too many.
+#[test]
+fn what_is_over_gives_way_before_what_lives_and_is_remembered() {
+    let limits = RecordLimits {
+        total: 2_000,
+        ..RecordLimits::default()
+    };
+    let records = RecordSettings {
+        limits,
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(records, &["*.example.test"]);
+    let tell = |situation: &mut Situation, client: &str, names: u32| {
+        for number in 0..names {
+            situation.observe(client, &format!("n{number}.example.test"), &many(100), 60);
+        }
+    };
+    tell(&mut situation, "10.0.0.1", 20);
+    situation.sleep(90);
+    tell(&mut situation, "10.0.0.2", 11);
+    let stats = situation.compiler.record_stats();
+    assert_eq!(
+        (stats.evicted_total, stats.records, stats.lapsed),
+        (0, 2_000, 1_100)
+    );
+    let is_of_other = |record: &egret_policies::records::Record<'_>| record.pod.name() == "other";
+    assert_eq!(situation.compiler.records().filter(is_of_other).count(), 1_100);
+}
+
 /// A copy that takes in steps of a walk and what changes meanwhile, at every size of a step.
 #[test]
 fn a_walk_and_what_changes_meanwhile_are_all_that_is_remembered() {

@@ -13,6 +13,7 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::time::Timestamp;
 
 use super::RememberedRecord;
+use super::few::Few;
 use super::news::ByEnd;
 
 /// The most of one pod.
@@ -23,7 +24,7 @@ pub(super) const MOST: usize = 50_000;
 /// The records of a pod that are over.
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
-    ends: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Timestamp>>,
+    ends: BTreeMap<Arc<DnsName>, Few<IpAddr, Timestamp>>,
     by_end: BTreeSet<ByEnd>,
 }
 
@@ -81,7 +82,7 @@ impl Lapsed {
             .iter()
             .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)));
         let mut addresses = BTreeMap::new();
-        for (address, ended) in named.flat_map(|(_, ends)| ends) {
+        for (address, ended) in named.flat_map(|(_, ends)| ends.iter()) {
             let last = addresses.entry(*address).or_insert(*ended);
             *last = (*last).max(*ended);
         }
@@ -90,7 +91,7 @@ impl Lapsed {
 
     /// The names of an address, each with its end.
     pub(super) fn names_of(&self, address: IpAddr) -> impl Iterator<Item = (Timestamp, Arc<DnsName>)> {
-        let of_name = move |(name, ends): (&Arc<DnsName>, &BTreeMap<IpAddr, Timestamp>)| {
+        let of_name = move |(name, ends): (&Arc<DnsName>, &Few<IpAddr, Timestamp>)| {
             ends.get(&address).map(|ended| (*ended, Arc::clone(name)))
         };
         self.ends.iter().filter_map(of_name)

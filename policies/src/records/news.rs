@@ -34,12 +34,8 @@ impl News {
         if !self.is_noting {
             return;
         }
-        if !self.pods.contains_key(pod) {
-            self.pods.insert(pod.clone(), Touched::default());
-        }
-        if let Some(touched) = self.pods.get_mut(pod) {
-            touched.records.push((Arc::clone(name), address));
-        }
+        let touched = self.pods.entry(pod.clone()).or_default();
+        touched.records.push((Arc::clone(name), address));
     }
 
     pub(super) fn note_anew(&mut self, pod: &PodKey) {

@@ -9,6 +9,7 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use super::few::Few;
 use super::lapsed::Lapsed;
 use super::news::ByAge;
 use super::{RememberedRecord, Told};
@@ -16,9 +17,9 @@ use super::{RememberedRecord, Told};
 /// The records of a pod, by name and by address.
 #[derive(Debug, Default)]
 pub(super) struct PodRecords {
-    names: BTreeMap<Arc<DnsName>, BTreeMap<IpAddr, Life>>,
+    names: BTreeMap<Arc<DnsName>, Few<IpAddr, Life>>,
     /// The names of an address, each with the end of the record.
-    by_address: BTreeMap<IpAddr, BTreeMap<Arc<DnsName>, Timestamp>>,
+    by_address: BTreeMap<IpAddr, Few<Arc<DnsName>, Timestamp>>,
     by_age: BTreeSet<ByAge>,
     pub(super) lapsed: Lapsed,
 }
@@ -53,10 +54,10 @@ impl PodRecords {
         let until = before.map_or(until, |before| before.until.max(until));
         let answer = before.map_or(answer, |before| before.answer.max(answer));
         lives.insert(address, Life { until, answer });
-        self.by_address
-            .entry(address)
-            .or_default()
-            .insert(Arc::clone(name), until);
+        if before.is_none_or(|before| before.until != until) {
+            let names = self.by_address.entry(address).or_default();
+            names.insert(Arc::clone(name), until);
+        }
         if let Some(before) = before {
             self.by_age.remove(&(before.answer, Arc::clone(name), address));
         }
@@ -95,7 +96,7 @@ impl PodRecords {
         self.names
             .iter()
             .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)))
-            .flat_map(|(_, lives)| lives.keys().copied())
+            .flat_map(|(_, lives)| lives.iter().map(|(address, _)| *address))
             .collect()
     }
 
@@ -109,7 +110,7 @@ impl PodRecords {
 
     /// The names of an address, live or over; what ends or ended last comes first.
     pub(super) fn names_of(&self, address: IpAddr) -> Vec<Arc<DnsName>> {
-        let live = self.by_address.get(&address).into_iter().flatten();
+        let live = self.by_address.get(&address).into_iter().flat_map(Few::iter);
         let live = live.map(|(name, until)| (*until, Arc::clone(name)));
         let mut names: Vec<_> = live.chain(self.lapsed.names_of(address)).collect();
         names.sort_by(|one, other| other.cmp(one));
@@ -175,7 +176,7 @@ impl PodRecords {
     /// The name whose last answer is longest ago. Those before it in age were told again, but for some of their addresses.
     pub(super) fn oldest_name(&self) -> Option<Arc<DnsName>> {
         let is_last = |(answer, name, _): &&ByAge| {
-            let lives = self.names.get(name).into_iter().flatten();
+            let lives = self.names.get(name).into_iter().flat_map(Few::iter);
             lives.map(|(_, life)| life.answer).max() == Some(*answer)
         };
         self.by_age
@@ -188,12 +189,16 @@ impl PodRecords {
         self.told(pod).next()
     }
 
+    pub(super) fn addresses_of(&self, name: &DnsName) -> usize {
+        self.names.get(name).map_or(0, Few::len)
+    }
+
     pub(super) fn names(&self) -> usize {
         self.names.len()
     }
 
     pub(super) fn largest_name(&self) -> usize {
-        self.names.values().map(BTreeMap::len).max().unwrap_or(0)
+        self.names.values().map(Few::len).max().unwrap_or(0)
     }
 
     pub(super) fn len(&self) -> usize {
