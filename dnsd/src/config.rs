@@ -5,6 +5,7 @@ mod value;
 mod written;
 mod lower;
 mod corefile;
+mod servers;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -102,6 +103,16 @@ pub enum Invalid {
     /// A field of the simple form beside server blocks.
     #[error("{0} is said by the server blocks: leave it out")]
     InBlocks(&'static str),
+    /// A field of a server block.
+    #[error("{field}: {wrong}; accepted: {accepted}")]
+    Block {
+        /// Which, as `servers[0].forward[1]`.
+        field: String,
+        /// What is wrong with it.
+        wrong: String,
+        /// What would be accepted.
+        accepted: String,
+    },
     /// The Corefile.
     #[error("{}", .0.join("\n"))]
     Corefile(Vec<String>),
@@ -148,8 +159,19 @@ impl Written {
     ///
     /// # Errors
     /// With the field.
-    pub fn mean(self) -> Result<Config, Invalid> {
-        self.mean_with(None)
+    pub fn mean(mut self) -> Result<Config, Invalid> {
+        let blocks = self.take_servers().map(servers::Servers::plan).transpose()?;
+        self.mean_with(blocks)
+    }
+
+    /// The server blocks and what is said beside them, if there are blocks.
+    fn take_servers(&mut self) -> Option<servers::Servers> {
+        self.servers.take().map(|servers| servers::Servers {
+            servers,
+            reload: self.reload.take(),
+            health: self.health.take().unwrap_or_default(),
+            prometheus: self.prometheus.take().unwrap_or_default(),
+        })
     }
 
     /// The same with server blocks that were written elsewhere, in the place of the simple form.
@@ -157,7 +179,10 @@ impl Written {
         let ttl = self.ttl_limits()?;
         let simple = match &blocks {
             Some(_) => self.is_without_simple_form().map(|()| None)?,
-            None => Some(self.simple_form()?),
+            None => self
+                .is_without_blocks()
+                .and_then(|()| self.simple_form())
+                .map(Some)?,
         };
         let cluster_domains = self
             .cluster_domains
@@ -240,9 +265,30 @@ impl Written {
             ("forceTcp", self.force_tcp.is_some()),
             ("tryTimeout", self.try_timeout.is_some()),
             ("maxNegativeTtl", self.max_negative_ttl.is_some()),
+            ("servers", self.servers.is_some()),
+            ("reload", self.reload.is_some()),
+            ("health", self.health.is_some()),
+            ("prometheus", self.prometheus.is_some()),
         ];
         match fields.into_iter().find(|(_, is_there)| *is_there) {
             Some((field, _)) => Err(Invalid::InBlocks(field)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is said beside blocks says nothing without them.
+    fn is_without_blocks(&self) -> Result<(), Invalid> {
+        let fields = [
+            ("reload", self.reload.is_some()),
+            ("health", self.health.is_some()),
+            ("prometheus", self.prometheus.is_some()),
+        ];
+        match fields.into_iter().find(|(_, is_there)| *is_there) {
+            Some((field, _)) => Err(Invalid::Block {
+                field: field.to_owned(),
+                wrong: "there are no server blocks".to_owned(),
+                accepted: "it beside servers".to_owned(),
+            }),
             None => Ok(()),
         }
     }

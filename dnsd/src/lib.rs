@@ -12,6 +12,9 @@
 pub mod config;
 pub mod plan;
 pub mod corefile;
+pub mod command;
+pub mod check;
+pub mod convert;
 pub mod message;
 pub mod listen;
 pub mod client;

@@ -19,6 +19,9 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return tell_usage(&error),
     };
+    if let Some(command) = &args.command {
+        return command.run();
+    }
     let config = match Config::load(&args) {
         Ok(config) => config,
         Err(error) => {

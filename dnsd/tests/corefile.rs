@@ -5,9 +5,15 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use egret_dnsd::corefile::{Error, Warning, expand, read};
+use egret_dnsd::corefile::{Error, Warning, read};
 use egret_dnsd::plan::{Plan, UpstreamHost};
+use proptest::prelude::*;
+use serde_json::{Value, json};
 
+#[path = "corefile/accepted.rs"]
+mod accepted;
+#[path = "corefile/refused.rs"]
+mod refused;
 #[path = "corefile/stock.rs"]
 mod stock;
 
@@ -33,6 +39,8 @@ fn env(name: &str) -> Option<String> {
     match name {
         "UPSTREAM" => Some("192.0.2.53".to_owned()),
         "WHAT" => Some("cache".to_owned()),
+        "TWO" => Some("a.example b.example".to_owned()),
+        "OTHER" => Some("{$UPSTREAM}".to_owned()),
         "ROUND" => Some("{$ROUND}".to_owned()),
         _other => None,
     }
@@ -42,25 +50,22 @@ fn reading(text: &str) -> Result<(Plan, Vec<Warning>), Vec<Error>> {
     read(text, "/etc/coredns/Corefile", &env, &load, 53)
 }
 
-fn plan(text: &str) -> Plan {
+/// The plan as JSON, and its warnings.
+fn understood(text: &str) -> (Value, Vec<String>) {
     match reading(text) {
-        Ok((plan, _)) => plan,
+        Ok((plan, warnings)) => (
+            serde_json::to_value(&plan).unwrap(),
+            warnings.iter().map(ToString::to_string).collect(),
+        ),
         Err(errors) => panic!("{errors:?} in {text}"),
     }
 }
 
-/// Where something was written is not what it means.
-fn without_places(mut plan: Plan) -> Plan {
-    for block in &mut plan.blocks {
-        block.origin.clear();
-        for forward in &mut block.forward {
-            forward.origin.clear();
-        }
-        for template in &mut block.template {
-            template.origin.clear();
-        }
+fn errors(text: &str) -> Vec<String> {
+    match reading(text) {
+        Ok(found) => vec![format!("{found:?} from {text}")],
+        Err(errors) => errors.iter().map(ToString::to_string).collect(),
     }
-    plan
 }
 
 #[test]
@@ -92,6 +97,140 @@ fn the_stock_corefile_of_node_local_dns_is_four_blocks() {
     assert_eq!(plan.reload.unwrap().interval, Duration::from_secs(30));
     assert_eq!(plan.health[0].address, "169.254.20.10:8080".parse().unwrap());
     assert_eq!(plan.prometheus, ["[::]:9253".parse().unwrap()]);
-    let written = expand(&stock::corefile(), "Corefile", &env, &load).unwrap();
-    assert_eq!(without_places(self::plan(&written)), without_places(plan));
+}
+
+#[test]
+fn words_mean_what_they_mean_to_coredns() {
+    let mut wrong = Vec::new();
+    for (directive, pointer, value) in accepted::in_a_block() {
+        let (plan, warnings) = understood(&format!(".:53 {{\n{directive}\n}}\n"));
+        let found = plan["servers"][0].pointer(pointer);
+        if found != Some(&value) || !warnings.is_empty() {
+            wrong.push(format!("{directive}: {pointer} is {found:?}, {warnings:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn texts_mean_what_they_mean_to_coredns() {
+    for (text, pointer, value) in accepted::texts() {
+        let (plan, _) = understood(text);
+        assert_eq!(
+            plan.pointer(pointer),
+            Some(&value),
+            "{text}: {pointer} of {plan:#}"
+        );
+    }
+}
+
+#[test]
+fn what_does_nothing_or_something_else_is_warned_of_with_its_place() {
+    let mut wrong = Vec::new();
+    for (text, warning) in accepted::warned_of() {
+        let (_, warnings) = understood(text);
+        if warnings != [format!("/etc/coredns/{warning}")] {
+            wrong.push(warnings);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_is_refused_is_refused_with_its_place_and_what_would_be_accepted() {
+    let mut wrong = Vec::new();
+    for (text, error) in refused::texts() {
+        let found = errors(text);
+        if found != [format!("/etc/coredns/{error}")] {
+            wrong.push((error, found));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn values_out_of_their_ranges_are_refused() {
+    for directive in refused::in_a_block() {
+        let found = errors(&format!(".:53 {{\n{directive}\n}}\n"));
+        assert!(
+            found.len() == 1 && found[0].contains("; accepted: "),
+            "{directive}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn all_that_is_wrong_with_the_directives_is_told_at_once() {
+    let found = errors(". {\n  cache 0\n  ready\n  forward .\n}\na. {\n  bufsize 1\n}\n");
+    let places: Vec<&str> = found
+        .iter()
+        .map(|line| line.split(": ").next().unwrap())
+        .collect();
+    assert_eq!(
+        places,
+        ["2:9", "3:3", "4:3", "7:11"].map(|place| format!("/etc/coredns/Corefile:{place}"))
+    );
+}
+
+#[test]
+fn a_zone_with_another_port_is_a_block_of_its_own() {
+    let (plan, _) = understood("a.example b.example:5353 c.example {\n  bind 192.0.2.1\n}\n");
+    let blocks = plan["servers"].as_array().unwrap();
+    let served: Vec<(&Value, &Value)> = blocks
+        .iter()
+        .map(|block| (&block["port"], &block["zones"]))
+        .collect();
+    assert_eq!(
+        served,
+        [
+            (&json!(53), &json!(["a.example.", "c.example."])),
+            (&json!(5353), &json!(["b.example."])),
+        ]
+    );
+}
+
+/// The function of `cargo fuzz`: what is accepted means the same with everything in its place, and as YAML.
+#[path = "../../fuzz/src/corefile.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod round_trip;
+
+#[test]
+fn what_is_accepted_means_the_same_as_yaml() {
+    for (directive, _, _) in accepted::in_a_block() {
+        round_trip::check(format!(".:53 {{\n{directive}\n}}\n").as_bytes());
+    }
+    for (text, _, _) in accepted::texts() {
+        round_trip::check(text.as_bytes());
+    }
+}
+
+/// As often as a block may have it.
+fn some_directives() -> impl Strategy<Value = String> {
+    let all: Vec<&str> = accepted::in_a_block()
+        .into_iter()
+        .map(|(text, _, _)| text)
+        .collect();
+    prop::collection::vec(prop::sample::select(all), 0..12).prop_map(|mut directives| {
+        let once = ["cache", "errors", "hosts", "loop", "prometheus", "{", "import"];
+        let mut seen: Vec<&str> = Vec::new();
+        directives.retain(|directive| {
+            let name = once.into_iter().find(|name| directive.starts_with(name));
+            let is_new = name.is_none_or(|name| !seen.contains(&name) && name != "{" && name != "import");
+            seen.extend(name);
+            is_new
+        });
+        directives.join("\n")
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_plan_means_the_same_as_yaml(blocks in prop::collection::vec(some_directives(), 1..4)) {
+        let mut text = String::new();
+        for (index, directives) in blocks.iter().enumerate() {
+            text.push_str(&format!("zone{index}.example 10.{}.0.0/15 {{\n{directives}\n}}\n", index * 2));
+        }
+        prop_assert!(reading(&text).is_ok(), "{:?} in {text}", reading(&text));
+        round_trip::check(text.as_bytes());
+    }
 }

@@ -1,5 +1,5 @@
-//! What fuzzing found, and what it begins with, is replayed: no octets keep the reader of messages busy or make it
-//! panic. The function is that of `cargo fuzz`, the octets those of `fuzz/corpus/message`.
+//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages and of Corefiles
+//! busy or make them panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
@@ -12,8 +12,14 @@ use proptest::prelude::*;
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
 mod message;
 
-fn corpus() -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/message");
+#[path = "../../fuzz/src/corefile.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod corefile;
+
+fn corpus(reader: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(reader);
     let files = fs::read_dir(&folder).unwrap();
     files
         .map(|entry| fs::read(entry.unwrap().path()).unwrap())
@@ -22,10 +28,15 @@ fn corpus() -> Vec<Vec<u8>> {
 
 #[test]
 fn what_was_found_stays_mended() {
-    let files = corpus();
-    assert!(files.len() > 5, "{} files", files.len());
-    for octets in files {
-        message::check(&octets);
+    for (reader, check) in [
+        ("message", message::check as fn(&[u8])),
+        ("corefile", corefile::check),
+    ] {
+        let files = corpus(reader);
+        assert!(files.len() > 5, "{} files of {reader}", files.len());
+        for octets in files {
+            check(&octets);
+        }
     }
 }
 
@@ -36,7 +47,7 @@ proptest! {
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {
-        let files = corpus();
+        let files = corpus("message");
         let mut octets = files[file.index(files.len())].clone();
         for (at, octet) in edits {
             let at = at.index(octets.len());
@@ -44,5 +55,27 @@ proptest! {
         }
         message::check(&octets);
         message::check(&octets[..cut.index(octets.len())]);
+    }
+
+    #[test]
+    fn a_corefile_whose_words_are_exchanged_is_taken_or_refused(
+        file in any::<prop::sample::Index>(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6),
+    ) {
+        let files = corpus("corefile");
+        let text = String::from_utf8_lossy(&files[file.index(files.len())]).into_owned();
+        let mut words: Vec<&str> = text.split_inclusive(char::is_whitespace).collect();
+        for (to, from) in edits {
+            let word = words[from.index(words.len())];
+            let to = to.index(words.len());
+            words[to] = word;
+        }
+        corefile::check(words.concat().as_bytes());
+    }
+
+    #[test]
+    fn no_text_keeps_the_reader_of_corefiles_busy(text in "(\\PC|[ \n\"{}$%#\\\\]){0,200}") {
+        corefile::check(text.as_bytes());
+        corefile::check(format!(". {{\n{text}\n}}").as_bytes());
     }
 }

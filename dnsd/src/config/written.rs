@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use egret_shared::net::IpNet;
 use serde::Deserialize;
 
+use crate::command::Command;
+use crate::plan::{Block, Health, Reload};
+
 use super::value::{OnStall, Size, Span, Upstream};
 
 /// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
@@ -16,13 +19,20 @@ use super::value::{OnStall, Size, Span, Upstream};
 /// cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
 /// signal, 64 wrong usage or configuration, 1 anything else.
 #[derive(Clone, Debug, clap::Parser)]
-#[command(name = "dnsd", version, verbatim_doc_comment)]
+#[command(
+    name = "dnsd",
+    version,
+    verbatim_doc_comment,
+    args_conflicts_with_subcommands = true
+)]
 pub struct Args {
     /// The configuration file (YAML).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub written: Written,
+    #[command(subcommand)]
+    pub command: Option<Command>,
 }
 
 /// The fields, none of which need be written.
@@ -111,6 +121,18 @@ pub struct Written {
     /// server blocks, none with --upstream]
     #[arg(long = "cluster-domain", value_name = "NAME", num_args = 1..)]
     pub cluster_domains: Option<Vec<String>>,
+    /// Server blocks in the place of listen and upstreams (only in the file)
+    #[arg(skip)]
+    pub servers: Option<Vec<Block>>,
+    /// How often the file is looked at (only in the file, beside servers)
+    #[arg(skip)]
+    pub reload: Option<Reload>,
+    /// Where /health is answered (only in the file, beside servers)
+    #[arg(skip)]
+    pub health: Option<Vec<Health>>,
+    /// Where metrics are answered as CoreDNS does (only in the file, beside servers)
+    #[arg(skip)]
+    pub prometheus: Option<Vec<SocketAddr>>,
 }
 
 impl Written {
@@ -147,6 +169,10 @@ impl Written {
             tcp_idle: self.tcp_idle.or(below.tcp_idle),
             protected: self.protected.or(below.protected),
             cluster_domains: self.cluster_domains.or(below.cluster_domains),
+            servers: self.servers.or(below.servers),
+            reload: self.reload.or(below.reload),
+            health: self.health.or(below.health),
+            prometheus: self.prometheus.or(below.prometheus),
         }
     }
 }

@@ -34,13 +34,13 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        write!(f, "{}:{}:{}", one_line(&self.file), self.line, self.column)
     }
 }
 
 /// Why a Corefile cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {wrong}; accepted: {accepted}")]
+#[error("{place}: {}; accepted: {accepted}", one_line(.wrong))]
 pub struct Error {
     /// Where.
     pub place: Place,
@@ -48,6 +48,19 @@ pub struct Error {
     pub wrong: String,
     /// What would be accepted.
     pub accepted: String,
+}
+
+/// Words between quotes may have line breaks, and terminals obey other control characters.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
 }
 
 /// What is accepted, and yet does not do what it seems to say.
@@ -61,7 +74,7 @@ pub struct Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.text)
+        write!(f, "{}: {}", self.place, one_line(&self.text))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::written::{percent, stale_ttl, up_to_five_minutes};
+use super::written::{percent, positive_ttl, stale_ttl, ttl, up_to_five_minutes};
 use super::{Zone, span};
 
 /// `cache [TTL] [ZONES…] { … }`.
@@ -16,6 +16,7 @@ pub struct CacheRules {
     /// Answers that say something.
     pub success: Capacity,
     /// Answers that say there is nothing.
+    #[serde(deserialize_with = "denial")]
     pub denial: Capacity,
     /// Answers that are asked for again before they end.
     pub prefetch: Option<Prefetch>,
@@ -37,10 +38,10 @@ pub struct Capacity {
     /// Answers at most; CoreDNS' 9984 where nothing is said.
     pub entries: usize,
     /// TTLs above are lowered to this.
-    #[serde(with = "span")]
+    #[serde(with = "positive_ttl")]
     pub max_ttl: Duration,
     /// TTLs below are raised to this.
-    #[serde(with = "span")]
+    #[serde(with = "ttl")]
     pub min_ttl: Duration,
 }
 
@@ -108,10 +109,7 @@ impl Default for CacheRules {
         Self {
             zones: Vec::new(),
             success: Capacity::default(),
-            denial: Capacity {
-                max_ttl: Duration::from_secs(1_800),
-                ..Capacity::default()
-            },
+            denial: Capacity::of_denials(),
             prefetch: None,
             serve_stale: None,
             servfail: Duration::from_secs(5),
@@ -121,7 +119,56 @@ impl Default for CacheRules {
     }
 }
 
-/// Of answers that say something; a denial's `max_ttl` is half an hour where its `Capacity` is not written at all.
+impl Capacity {
+    const fn of_denials() -> Self {
+        Self {
+            entries: 9_984,
+            max_ttl: Duration::from_secs(1_800),
+            min_ttl: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What is not written is as for denials, not as for answers.
+fn denial<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Capacity, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+    struct Denial {
+        entries: usize,
+        #[serde(with = "positive_ttl")]
+        max_ttl: Duration,
+        #[serde(with = "ttl")]
+        min_ttl: Duration,
+    }
+
+    impl Default for Denial {
+        fn default() -> Self {
+            let Capacity {
+                entries,
+                max_ttl,
+                min_ttl,
+            } = Capacity::of_denials();
+            Self {
+                entries,
+                max_ttl,
+                min_ttl,
+            }
+        }
+    }
+
+    let Denial {
+        entries,
+        max_ttl,
+        min_ttl,
+    } = Denial::deserialize(deserializer)?;
+    Ok(Capacity {
+        entries,
+        max_ttl,
+        min_ttl,
+    })
+}
+
+/// Of answers that say something.
 impl Default for Capacity {
     fn default() -> Self {
         Self {

@@ -141,6 +141,36 @@ pub struct HealthCheck {
     pub domain: WireName,
 }
 
+impl Forward {
+    /// The most upstreams that are written (CoreDNS' limit).
+    pub const MOST_UPSTREAMS: usize = 15;
+
+    /// What of it does not fit together, and what would be accepted.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<(&'static str, &'static str)> {
+        if self.to.is_empty() || self.to.len() > Self::MOST_UPSTREAMS {
+            return Some(("the number of upstreams", "1 to 15 upstreams"));
+        }
+        if self.read_timeout.is_zero() {
+            return Some(("no time to read", "more than nothing, as in \"2s\""));
+        }
+        if !self.max_age.is_zero() && self.max_age < self.expire {
+            return Some(("the greatest age is below the time to expire", "as much or more"));
+        }
+        if self.failover.contains(&0) {
+            return Some(("failover upon NOERROR, which is an answer", "other codes"));
+        }
+        let names = self.to.iter().any(|upstream| upstream.server_name.is_some());
+        if names && self.tls.server_name.is_some() {
+            return Some((
+                "an upstream names its certificate, and all upstreams are said to have another",
+                "one of the two",
+            ));
+        }
+        None
+    }
+}
+
 /// CoreDNS', but for `to`, which must be said.
 impl Default for Forward {
     fn default() -> Self {

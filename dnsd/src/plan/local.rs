@@ -271,6 +271,7 @@ pub struct WeightFile {
     /// The file.
     pub file: PathBuf,
     /// How often it is looked at; zero never.
+    #[serde(with = "span")]
     pub reload: Duration,
 }
 
@@ -297,6 +298,17 @@ impl Default for Hosts {
             fallthrough: Fallthrough::No,
             fallthrough_unsupported: false,
         }
+    }
+}
+
+impl Dns64 {
+    /// What prefixes are accepted.
+    pub const PREFIXES: &str = "an IPv6 network of 32, 40, 48, 56, 64 or 96 bits, as in \"64:ff9b::/96\"";
+
+    /// RFC 6052 §2.2; CoreDNS takes 72, 80 and 88, too, and makes addresses of them that say nothing.
+    #[must_use]
+    pub fn has_usable_prefix(&self) -> bool {
+        matches!(self.prefix, IpNet::V6(_)) && matches!(self.prefix.prefix_len(), 32 | 40 | 48 | 56 | 64 | 96)
     }
 }
 

@@ -201,6 +201,20 @@ impl Default for Health {
     }
 }
 
+impl Reload {
+    /// The shortest interval, and the shortest jitter that is any.
+    pub const SHORTEST: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
+
+    /// The jitter is half of the interval at most.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self {
+            jitter: self.jitter.min(self.interval / 2),
+            ..self
+        }
+    }
+}
+
 /// CoreDNS'.
 impl Default for Reload {
     fn default() -> Self {

@@ -34,6 +34,12 @@ impl FromStr for Upstream {
                 accepted: "an address without it, or tls://ADDRESS%SERVERNAME[:PORT]",
             });
         }
+        if server_name.as_deref().is_some_and(|name| !is_host_name(name)) {
+            return Err(InvalidUpstream {
+                wrong: format!("{written:?}: what follows the % is no name of a server"),
+                accepted: "tls://ADDRESS%SERVERNAME[:PORT]",
+            });
+        }
         let host = host(&text, protocol).ok_or_else(|| InvalidUpstream {
             wrong: format!("{written:?} cannot be asked"),
             accepted: ACCEPTED,
@@ -80,9 +86,14 @@ fn part_server_name(text: &str) -> (String, Option<String>) {
         Some((name, port)) => (name, format!(":{port}")),
         None => (behind, String::new()),
     };
-    let closing = if address.starts_with('[') { "]" } else { "" };
     let name = name.trim_end_matches(']').to_owned();
-    (format!("{address}{closing}{port}"), Some(name))
+    let address = address.strip_prefix('[').unwrap_or(address);
+    let address = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.to_owned()
+    };
+    (format!("{address}{port}"), Some(name))
 }
 
 const fn default_port(protocol: Protocol) -> u16 {
@@ -97,7 +108,7 @@ fn host(text: &str, protocol: Protocol) -> Option<UpstreamHost> {
     if let Some(address) = endpoint(text, default) {
         return Some(UpstreamHost::Address(address));
     }
-    if text.contains('/') {
+    if text.contains('/') && !text.contains("://") {
         return Some(UpstreamHost::ResolvConf(PathBuf::from(text)));
     }
     let (name, port) = match text.rsplit_once(':') {

@@ -70,6 +70,10 @@ spans! {
     up_to_five_minutes: |span| span <= Duration::from_secs(300), "0s to 5m";
     /// A TTL.
     stale_ttl: |span| span.subsec_nanos() == 0 && span.as_secs() <= u64::from(u32::MAX), "a number of whole seconds";
+    /// A TTL.
+    ttl: |span| span.subsec_nanos() == 0 && span.as_secs() <= u64::from(u32::MAX), "a number of whole seconds";
+    /// A TTL that is something.
+    positive_ttl: |span| span.subsec_nanos() == 0 && (1..=u64::from(u32::MAX)).contains(&span.as_secs()), "1s or more, whole seconds,";
     /// A TTL that hosts may have.
     seconds: |span| span.subsec_nanos() == 0 && (1..=65_535).contains(&span.as_secs()), "1s to 65535s, whole seconds,";
 }

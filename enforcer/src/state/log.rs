@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::boot::BootId;
 use super::format::{self, Problem, octets, read_body};
 
-/// The version that this code writes. It reads what was written whole as well, see [`format`].
+/// The version that this code writes. It reads what was written whole as well.
 const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"egret/st";
 const VERSION_AT: usize = 8;

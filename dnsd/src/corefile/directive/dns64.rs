@@ -8,8 +8,6 @@ use super::super::place::Error;
 use super::super::syntax::{Directive, Line, Token};
 use super::Draft;
 
-const PREFIX: &str = "an IPv6 network of 32, 40, 48, 56, 64 or 96 bits, as in \"64:ff9b::/96\"";
-
 pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
     let mut dns64 = draft.block.dns64.clone().unwrap_or_default();
     if let Some(token) = directive.head.at_most_one("dns64 [PREFIX]")? {
@@ -40,12 +38,15 @@ fn option(line: &Line, dns64: &mut Dns64) -> Result<(), Error> {
     Ok(())
 }
 
-/// RFC 6052 §2.2; CoreDNS takes 72, 80 and 88, too, and makes addresses of them that say nothing.
 fn prefix(token: &Token) -> Result<IpNet, Error> {
-    let network = token.text.parse::<IpNet>().ok().map(|network| network.trunc());
-    network
-        .filter(|network| {
-            matches!(network, IpNet::V6(_)) && matches!(network.prefix_len(), 32 | 40 | 48 | 56 | 64 | 96)
-        })
-        .ok_or_else(|| token.error(format!("prefix: {:?}", token.text), PREFIX))
+    let wrong = || token.error(format!("prefix: {:?}", token.text), Dns64::PREFIXES);
+    let network = token.text.parse::<IpNet>().map_err(|_not_a_network| wrong())?;
+    let dns64 = Dns64 {
+        prefix: network.trunc(),
+        ..Dns64::default()
+    };
+    if dns64.has_usable_prefix() {
+        return Ok(dns64.prefix);
+    }
+    Err(wrong())
 }

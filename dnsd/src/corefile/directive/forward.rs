@@ -18,9 +18,6 @@ const OPTIONS: &str = "except, force_tcp, prefer_udp, expire, max_age, max_idle_
      failfast_all_unhealthy_upstreams, failover, source_address, resolver";
 const HEALTH_CHECK: &str = "health_check DURATION [no_rec] [domain FQDN]";
 
-/// CoreDNS' limit.
-const MOST_UPSTREAMS: usize = 15;
-
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
     let head = &directive.head;
     let [from, to @ ..] = head.between(2, usize::MAX, USAGE)? else {
@@ -181,26 +178,14 @@ fn failover(line: &Line) -> Result<Vec<u8>, Error> {
 }
 
 fn check(head: &Line, written: usize, forward: &Forward) -> Result<(), Error> {
-    if written > MOST_UPSTREAMS {
+    if written > Forward::MOST_UPSTREAMS {
         return Err(head.name.error(
             format!("forward: {written} upstreams"),
-            format!("{MOST_UPSTREAMS} at most"),
+            format!("{} at most", Forward::MOST_UPSTREAMS),
         ));
     }
-    if !forward.max_age.is_zero() && forward.max_age < forward.expire {
-        return Err(head
-            .name
-            .error("forward: max_age is below expire", "max_age of expire or more"));
-    }
-    let named = forward.to.iter().find(|upstream| upstream.server_name.is_some());
-    match (named, &forward.tls.server_name) {
-        (Some(upstream), Some(name)) => Err(head.name.error(
-            format!(
-                "forward: tls_servername says {name:?}, and the upstream {:?} says another",
-                upstream.server_name.as_deref().unwrap_or_default()
-            ),
-            "one of the two",
-        )),
-        (Some(_) | None, _) => Ok(()),
+    match forward.contradiction() {
+        Some((wrong, accepted)) => Err(head.name.error(format!("forward: {wrong}"), accepted)),
+        None => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::Reload;
 
 use super::super::place::{Error, Notes};
-use super::super::syntax::Directive;
+use super::super::syntax::{Directive, Token};
 use super::Draft;
 
 const USAGE: &str = "reload [INTERVAL] [JITTER]";
@@ -15,13 +15,13 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
     let default = Reload::default();
     let args = directive.head.between(0, 2, USAGE)?;
     let interval = match args.first() {
-        Some(token) => token.span_within("the interval", Duration::from_secs(2), Duration::MAX)?,
+        Some(token) => interval(token)?,
         None => default.interval,
     };
     let jitter = match args.get(1) {
         Some(token) => {
             let jitter = token.span("the jitter")?;
-            if !jitter.is_zero() && jitter < Duration::from_secs(1) {
+            if !jitter.is_zero() && jitter < Reload::SHORTEST.1 {
                 return Err(token.error(format!("the jitter: {:?}", token.text), "0, or 1s or more"));
             }
             jitter
@@ -36,9 +36,15 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
             "more than half of the interval: half of it is taken",
         );
     }
-    draft.reload = Some(Reload {
-        interval,
-        jitter: jitter.min(interval / 2),
-    });
+    let reload = Reload { interval, jitter };
+    draft.reload = Some(reload.bounded());
     Ok(())
+}
+
+fn interval(token: &Token) -> Result<Duration, Error> {
+    let interval = token.span("the interval")?;
+    if interval < Reload::SHORTEST.0 {
+        return Err(token.error(format!("the interval: {:?}", token.text), "2s or more"));
+    }
+    Ok(interval)
 }

@@ -1,5 +1,6 @@
 //! `template CLASS TYPE [ZONES…] { match…; answer…; additional…; authority…; rcode; ederror; fallthrough }`.
 
+use crate::local::template::check;
 use crate::plan::{Fallthrough, Template, TemplateText};
 
 use super::super::place::{Error, Notes};
@@ -8,6 +9,7 @@ use super::super::value::{self, CLASSES, RCODES, TYPES};
 use super::{Draft, hosts};
 
 const USAGE: &str = "template CLASS TYPE [ZONES...]";
+const RECORD: &str = "a record as in a zone file, with places like {{ .Name }} to be filled in";
 const OPTIONS: &str = "match, answer, additional, authority, rcode, ederror, fallthrough";
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
@@ -28,6 +30,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
     for line in directive.options() {
         option(line, &mut template, notes)?;
     }
+    check_records(directive.options(), &template)?;
     draft.block.template.push(template);
     Ok(())
 }
@@ -62,13 +65,21 @@ fn option(line: &Line, template: &mut Template, notes: &mut Notes) -> Result<(),
 
 fn records(line: &Line, records: &mut Vec<TemplateText>) -> Result<(), Error> {
     for token in line.some("answer|additional|authority RECORD...")? {
-        records.push(record(token)?);
+        records.push(TemplateText(token.text.clone()));
     }
     Ok(())
 }
 
-fn record(token: &Token) -> Result<TemplateText, Error> {
-    Ok(TemplateText(token.text.clone()))
+/// Once all expressions were read: a record may take groups of one that stands below it.
+fn check_records(options: &[Line], template: &Template) -> Result<(), Error> {
+    let lines = options
+        .iter()
+        .filter(|line| matches!(line.name.text.as_str(), "answer" | "additional" | "authority"));
+    for token in lines.flat_map(|line| &line.args) {
+        check(&TemplateText(token.text.clone()), &template.matches)
+            .map_err(|error| token.error(format!("template: {error}"), RECORD))?;
+    }
+    Ok(())
 }
 
 fn extended_error(line: &Line) -> Result<(u16, String), Error> {

@@ -70,6 +70,9 @@ impl<'a> Parser<'a> {
             if next.text == "{" || (next.starts_line && !keys.is_empty() && comma.is_none()) {
                 break;
             }
+            if next.text == "}" {
+                return Err(stray(next));
+            }
             if next.starts_line && next.text == "import" {
                 self.import()?;
                 continue;
