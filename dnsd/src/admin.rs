@@ -1,6 +1,9 @@
 //! What operators are answered. It runs on a thread of its own: the heart that `/healthz` looks at is that of the
 //! thread which serves.
 
+mod process;
+
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +15,7 @@ use egret_shared::time::Timestamp;
 use crate::listen::Service;
 use crate::metrics::Metrics;
 use crate::release::Holder;
+use crate::server::{Counts, Page, Serving};
 
 /// How often the heart beats.
 const BEAT: Duration = Duration::from_millis(100);
@@ -53,6 +57,8 @@ pub struct Operators {
     pub holder: Arc<Holder>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What CoreDNS counts.
+    pub counts: Arc<Counts>,
     /// How it is rendered.
     pub recorder: telemetry::Metrics,
     /// What was counted of the ledger's evictions so far; `Hold` has no handles.
@@ -98,7 +104,14 @@ impl Admin for Operators {
 
     fn metrics(&self) -> String {
         self.refresh();
-        self.recorder.render()
+        let mut page = Page::default();
+        let serving = self.service.resolver.serving();
+        serving.count_caches();
+        self.counts.sweep();
+        self.counts.write(&mut page);
+        about(&serving, &mut page);
+        process::write(&mut page);
+        self.recorder.render() + &page.text()
     }
 
     fn page(&self, _path: &str) -> Option<String> {
@@ -107,6 +120,11 @@ impl Admin for Operators {
 }
 
 impl Operators {
+    /// Whether only how setting up goes is shown there.
+    pub(crate) fn shows_setup_at(&self, address: SocketAddr) -> bool {
+        self.service.resolver.serving().config.fixed.setup_metrics == Some(address)
+    }
+
     fn refresh(&self) {
         let (resolver, metrics) = (&self.service.resolver, &self.metrics);
         let (serving, held) = (resolver.serving(), self.holder.figures());
@@ -130,5 +148,41 @@ impl Operators {
         let mut seen = self.seen_evictions.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.ledger_evictions.increment(held.evictions - *seen);
         *seen = held.evictions;
+    }
+}
+
+/// What is in force, as CoreDNS tells it.
+fn about(serving: &Serving, page: &mut Page) {
+    let name = "coredns_build_info";
+    page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");
+    let version = concat!("egret-dnsd-", env!("CARGO_PKG_VERSION"));
+    page.series(
+        name,
+        &[("version", version), ("revision", ""), ("goversion", "")],
+        1.0,
+    );
+    let name = "coredns_reload_version_info";
+    page.family(
+        name,
+        "gauge",
+        "A metric with a constant '1' value labeled by hash, and value which type of hash generated.",
+    );
+    page.series(name, &[("hash", "sha512"), ("value", &serving.version())], 1.0);
+    let name = "coredns_plugin_enabled";
+    page.family(
+        name,
+        "gauge",
+        "A metric that indicates whether a plugin is enabled on per server and zone basis.",
+    );
+    for table in serving.tables.values() {
+        for (zone, plugin) in table.plugins() {
+            let labels = [
+                ("server", &*table.server()),
+                ("zone", &zone),
+                ("view", ""),
+                ("name", plugin),
+            ];
+            page.series(name, &labels, 1.0);
+        }
     }
 }

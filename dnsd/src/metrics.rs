@@ -149,6 +149,10 @@ pub struct Metrics {
     pub tcp_connections: Gauge,
     /// TCP connections that were closed at once.
     pub tcp_refused: Counter,
+    /// Plans that could not be put in force while dnsd ran.
+    pub reload_failed: Counter,
+    /// Faults of dnsd's own.
+    pub panics: Counter,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -208,6 +212,8 @@ impl Metrics {
             interested_clients: gauge!("egret_dnsd_interested_clients"),
             tcp_connections: gauge!("egret_dnsd_tcp_connections"),
             tcp_refused: counter!("egret_dnsd_tcp_refused_total"),
+            reload_failed: counter!("coredns_reload_failed_total"),
+            panics: counter!("coredns_panics_total"),
         }
     }
 
@@ -371,5 +377,46 @@ fn describe() {
     total!(
         "egret_dnsd_tcp_refused_total",
         "TCP connections closed at once, being over a limit."
+    );
+    total!(
+        "egret_dnsd_log_lines_lost_total",
+        "Lines about queries that nobody wrote down in time."
+    );
+    now!(
+        "egret_dnsd_loop",
+        "1 while what a zone's upstreams are asked comes back here, else 0."
+    );
+    total!(
+        "coredns_reload_failed_total",
+        "Counter of the number of failed reload attempts."
+    );
+    total!(
+        "coredns_panics_total",
+        "A metrics that counts the number of panics."
+    );
+    spans!(
+        "coredns_health_request_duration_seconds",
+        Unit::Seconds,
+        "Histogram of the time (in seconds) each request took."
+    );
+    total!(
+        "coredns_health_request_failures_total",
+        "The number of times the health check failed."
+    );
+    now!(
+        "coredns_hosts_entries",
+        "The combined number of entries in hosts and Corefile."
+    );
+    now!(
+        "coredns_hosts_reload_timestamp_seconds",
+        "The timestamp of the last reload of hosts file."
+    );
+    total!(
+        "coredns_template_matches_total",
+        "Counter of template regex matches."
+    );
+    total!(
+        "coredns_dns64_requests_translated_total",
+        "Counter of DNS requests translated by dns64."
     );
 }

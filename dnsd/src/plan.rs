@@ -101,6 +101,30 @@ pub struct Block {
     pub whoami: bool,
 }
 
+impl Block {
+    /// The directives that it has, by CoreDNS' names.
+    pub fn plugins(&self) -> impl Iterator<Item = &'static str> {
+        let has = [
+            ("bufsize", self.bufsize.is_some()),
+            ("debug", self.debug),
+            ("prometheus", self.prometheus),
+            ("errors", self.errors.is_some()),
+            ("log", !self.log.is_empty()),
+            ("dns64", self.dns64.is_some()),
+            ("loadbalance", self.loadbalance.is_some()),
+            ("cache", self.cache.is_some()),
+            ("rewrite", !self.rewrite.is_empty()),
+            ("template", !self.template.is_empty()),
+            ("hosts", self.hosts.is_some()),
+            ("loop", self.detects_loop),
+            ("forward", !self.forward.is_empty()),
+            ("whoami", self.whoami),
+        ];
+        has.into_iter()
+            .filter_map(|(name, is_there)| is_there.then_some(name))
+    }
+}
+
 /// How connections of clients are kept (`timeouts`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]

@@ -1,6 +1,7 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
 use std::borrow::{Borrow, Cow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -127,9 +128,21 @@ impl Resolver {
 
     /// Takes a query: replies at once if it can.
     pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival, port: &Port) -> Step {
+        let table = port.table();
+        if table.is_debugged {
+            return self.take_at(&table, octets, arrival);
+        }
+        // A fault in one answer is that client's alone. What is shared stays true: locks are held for one operation.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.take_at(&table, octets, arrival)));
+        taken.unwrap_or_else(|_panic| {
+            self.metrics.panics.increment(1);
+            self.refuse(octets, Refusal::Reply(rcode::SERVFAIL), &table.config)
+        })
+    }
+
+    fn take_at(self: &Arc<Self>, table: &Arc<Table>, octets: &[u8], arrival: Arrival) -> Step {
         let now = clock::now();
         self.metrics.query(arrival.transport, arrival.source.is_ipv6());
-        let table = port.table();
         let query = match Query::read(octets) {
             Ok(query) => query,
             Err(refusal) => return self.refuse(octets, refusal, &table.config),
@@ -141,14 +154,14 @@ impl Resolver {
             self.metrics.unattributed(reason);
         }
         let Some(entry) = table.entry(&query.question, arrival.asked) else {
-            return self.refuse_unknown(&query, &arrival, &table, octets);
+            return self.refuse_unknown(&query, &arrival, table, octets);
         };
         let asked = Asked {
             key: entry.block.key(&query),
             entry: Arc::clone(entry),
             octets: octets.len(),
             begun: entry.is_watched().then(Instant::now),
-            table: Arc::clone(&table),
+            table: Arc::clone(table),
             query,
             client,
             arrival,
@@ -158,6 +171,7 @@ impl Resolver {
 
     /// Answers from the cache, or makes the query wait.
     fn begin(self: &Arc<Self>, asked: Asked, now: Timestamp) -> Step {
+        asked.entry.block.note_query(&asked.query);
         let block = &asked.entry.block;
         let Some(key) = asked
             .key
@@ -365,6 +379,7 @@ impl Asked {
             table: Arc::clone(&self.table),
             arrival: self.arrival,
             may_ask_outside: self.entry.may_ask_outside,
+            may_forward: self.entry.block.may_forward(&self.query),
             depth: 0,
         }
     }

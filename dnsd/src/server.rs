@@ -20,11 +20,14 @@ mod querylog;
 mod errorlog;
 mod outlet;
 mod own;
+mod probe;
 mod names;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+use sha2::{Digest, Sha512};
 
 use crate::config::Config;
 use crate::forward::Unusable;
@@ -123,6 +126,22 @@ impl Serving {
             tables,
             blocks,
         })
+    }
+
+    /// The plan as a word that another has only if it says the same.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let digest = Sha512::digest(format!("{:?}", self.config.plan));
+        digest.iter().map(|octet| format!("{octet:02x}")).collect()
+    }
+
+    /// Looks for loops, once in each block, at the first address where it answers.
+    pub fn look_for_loops(&self, bound: impl Fn(SocketAddr) -> SocketAddr) {
+        for (address, table) in &self.tables {
+            for entry in table.entries() {
+                entry.block.look_for_loops(bound(*address));
+            }
+        }
     }
 
     /// Tells how much the caches keep.

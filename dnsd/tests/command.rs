@@ -114,8 +114,12 @@ struct Running {
 
 impl Running {
     fn start(file: &File) -> Self {
+        Self::with(&["--config", file.path()])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_dnsd"))
-            .args(["--config", file.path()])
+            .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -191,6 +195,48 @@ fn it_says_when_it_is_ready_takes_a_new_file_and_stops_cleanly() {
     dnsd.signal(Signal::SIGTERM);
     dnsd.line("\"stopped\"");
     assert_eq!(dnsd.child.wait().unwrap().code(), Some(0));
+}
+
+/// A port that nobody listens on at this moment.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn a_corefile_is_served_and_taken_again_by_signal_and_by_itself() {
+    let [port, metrics, health, other] = std::array::from_fn(|_| free_port());
+    let corefile = |health: u16, more: &str| {
+        format!(
+            ".:{port} {{\n bind 127.0.0.1\n prometheus 127.0.0.1:{metrics}\n health 127.0.0.1:{health}\n reload 2s 1s\n whoami\n {more}\n}}\n"
+        )
+    };
+    let file = File::with("corefile", &corefile(health, ""));
+    let mut dnsd = Running::with(&[
+        "--corefile",
+        file.path(),
+        "--admin",
+        "127.0.0.1:0",
+        "--link",
+        "/nonexistent/link.sock",
+    ]);
+    dnsd.line("\"ready\"");
+    let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    assert!(get(at(health), "/health").ends_with("\r\n\r\nOK\n"));
+    let page = get(at(metrics), "/metrics");
+    let enabled = format!(
+        "coredns_plugin_enabled{{server=\"dns://127.0.0.1:{port}\",zone=\".\",view=\"\",name=\"whoami\"}} 1"
+    );
+    assert!(page.contains(&enabled), "{page}");
+    std::fs::write(&file.0, corefile(health, "nonsense")).unwrap();
+    dnsd.signal(Signal::SIGUSR1);
+    let line = dnsd.line("stays as it is");
+    assert!(line.contains(&format!("{}:7:2", file.path())), "{line}");
+    assert!(get(at(metrics), "/metrics").contains("\ncoredns_reload_failed_total 1\n"));
+    std::fs::write(&file.0, corefile(other, "")).unwrap();
+    dnsd.line("was read again");
+    assert!(get(at(other), "/health").starts_with("HTTP/1.1 200"));
+    assert!(TcpStream::connect(at(health)).is_err(), "the old one is closed");
 }
 
 #[test]

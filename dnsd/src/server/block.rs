@@ -1,8 +1,10 @@
 //! A server block at work: what it keeps, and the chain that answers what it does not have.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_shared::time::Timestamp;
+use metrics::Counter;
 
 use crate::answer::Answer;
 use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict, Weigh};
@@ -15,6 +17,7 @@ use crate::observe::Told;
 use crate::plan;
 
 use super::chain::{Chain, Failed};
+use super::probe::Probe;
 use super::{Arrival, By, Event, Means, OfCache, Serving, Unfit, errorlog, querylog};
 
 /// A block of the plan, running.
@@ -26,6 +29,7 @@ pub struct Block {
     pub(super) chain: Chain,
     log: querylog::Rules,
     errors: Option<errorlog::Rules>,
+    probe: Option<Arc<Probe>>,
     means: Means,
 }
 
@@ -89,6 +93,11 @@ impl Block {
             plan: plan.clone(),
             store,
             chain: Chain::new(plan, &means.metrics)?,
+            probe: plan
+                .zones
+                .first()
+                .filter(|_| plan.detects_loop)
+                .map(|zone| Probe::new(*zone)),
             log: querylog::Rules::new(&plan.log),
             errors: plan
                 .errors
@@ -189,6 +198,31 @@ impl Block {
         self.chain.own.balance(reply, query, udp_size)
     }
 
+    /// A query came: it may be the one that looks for a loop.
+    pub fn note_query(&self, query: &Query) {
+        if let Some(probe) = &self.probe {
+            probe.note(query);
+        }
+    }
+
+    /// Whether upstreams may be asked: not where that ends here again.
+    #[must_use]
+    pub fn may_forward(&self, query: &Query) -> bool {
+        self.probe.as_ref().is_none_or(|probe| probe.lets_pass(query))
+    }
+
+    /// Looks for a loop at an address where it answers, once.
+    pub fn look_for_loops(&self, address: SocketAddr) {
+        if let Some(probe) = &self.probe {
+            probe.begin(address);
+        }
+    }
+
+    /// Faults of dnsd's own.
+    pub(super) fn panics(&self) -> &Counter {
+        &self.means.metrics.panics
+    }
+
     /// Whether lines are written about queries.
     pub(super) const fn logs(&self) -> bool {
         !self.log.is_empty()
@@ -203,8 +237,18 @@ impl Block {
 
     /// Writes a line about a query without an answer, if one is wanted.
     pub fn note_error(&self, query: &Query, failed: Failed) {
-        if let Some(errors) = &self.errors {
-            errors.note(query, failed.rcode(), failed.said());
+        match &self.errors {
+            Some(errors) => errors.note(query, failed.rcode(), failed.said()),
+            None if self.plan.debug => {
+                let line = format!(
+                    "{} {:?}: {}",
+                    self.plan.origin,
+                    query.question.name,
+                    failed.said()
+                );
+                self.means.outlet.say(plan::LogLevel::Debug, &line);
+            }
+            None => {}
         }
     }
 

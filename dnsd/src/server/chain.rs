@@ -59,6 +59,8 @@ pub enum Failed {
     Local,
     /// Aliases lead from one lookup to the next, for too long.
     TooDeep,
+    /// What upstreams are asked comes back here.
+    Loop,
 }
 
 impl Failed {
@@ -67,7 +69,9 @@ impl Failed {
     pub const fn rcode(self) -> u8 {
         match self {
             Self::Upstream(failure) => failure.rcode(),
-            Self::NoAnswer | Self::Crowded | Self::Rewrite | Self::Local | Self::TooDeep => rcode::SERVFAIL,
+            Self::NoAnswer | Self::Crowded | Self::Rewrite | Self::Local | Self::TooDeep | Self::Loop => {
+                rcode::SERVFAIL
+            }
             Self::Kept | Self::NoBlock => rcode::REFUSED,
         }
     }
@@ -80,7 +84,7 @@ impl Failed {
             Self::NoAnswer | Self::NoBlock => extended::NOT_AUTHORITATIVE,
             Self::Kept => extended::PROHIBITED,
             Self::Crowded => Failure::OverLimit.extended_error(),
-            Self::Rewrite | Self::Local | Self::TooDeep => extended::OTHER,
+            Self::Rewrite | Self::Local | Self::TooDeep | Self::Loop => extended::OTHER,
         }
     }
 
@@ -104,6 +108,7 @@ impl Failed {
             Self::Local => {
                 "plugin/hosts or plugin/template: nothing is known of the name, and nobody is asked"
             }
+            Self::Loop => "plugin/loop: what upstreams are asked comes back here",
             Self::TooDeep => "aliases lead on and on",
             Self::Crowded => "more queries wait for upstreams than may",
         }
@@ -206,6 +211,9 @@ impl Chain {
             udp_size: self.udp_size(&terms.table.config),
             ttl: terms.table.config.ttl,
         };
+        if !terms.may_forward {
+            return Err(Failed::Loop);
+        }
         let mut heard = None;
         let name = &query.question.name;
         for forwarder in self.forward.iter().filter(|forwarder| forwarder.holds(name)) {
@@ -288,7 +296,8 @@ impl Chain {
             | Failed::Crowded
             | Failed::Rewrite
             | Failed::Local
-            | Failed::TooDeep => false,
+            | Failed::TooDeep
+            | Failed::Loop => false,
         };
         if !remembered {
             return None;

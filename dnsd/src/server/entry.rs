@@ -57,6 +57,8 @@ pub struct Terms {
     pub arrival: Arrival,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
+    /// Whether upstreams may be asked at all.
+    pub may_forward: bool,
     /// From how many other questions this one comes.
     pub depth: u8,
 }
@@ -101,6 +103,7 @@ impl Terms {
                 .ok_or(Failed::NoBlock)?;
             let terms = Self {
                 may_ask_outside: entry.may_ask_outside,
+                may_forward: entry.block.may_forward(&query),
                 depth: self.depth + 1,
                 ..self.clone()
             };
@@ -159,14 +162,15 @@ impl Entry {
             return solving.await.map(Arc::new);
         };
         let (entry, query) = (Arc::clone(self), query.clone());
+        let panicked = self.block.panics().clone();
         let ask = || async move {
             let solved = entry.block.chain.solve(query, &terms).await;
             solved.map(|known| entry.block.keep(&key, known))
         };
-        flights
-            .join(key, ask)
-            .await
-            .unwrap_or(Err(Failed::Upstream(Failure::Local)))
+        flights.join(key, ask).await.unwrap_or_else(|| {
+            panicked.increment(1);
+            Err(Failed::Upstream(Failure::Local))
+        })
     }
 
     /// Answers from the cache or by the chain.

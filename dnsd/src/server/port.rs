@@ -36,6 +36,8 @@ pub struct Table {
     at: Vec<(IpAddr, Zones)>,
     /// Whether classes other than IN are answered: where somebody may be asked for them.
     pub takes_other_classes: bool,
+    /// Whether a fault ends the program (`debug`), as CoreDNS has it for all blocks of an address.
+    pub is_debugged: bool,
     /// What is counted of queries that no block answers, where metrics are wanted.
     dropped: Option<Arc<OfZone>>,
 }
@@ -83,6 +85,18 @@ impl Table {
         if let Some(counts) = &self.dropped {
             counts.count(event, By::Server);
         }
+    }
+
+    /// The parts of the chains, by zone.
+    pub fn plugins(&self) -> impl Iterator<Item = (String, &'static str)> {
+        let own = self.entries().filter(|entry| entry.may_ask_outside);
+        own.flat_map(|entry| {
+            let zone = entry.zone.to_string();
+            let plugins = entry.block.plan().plugins();
+            plugins
+                .map(move |plugin| (zone.clone(), plugin))
+                .collect::<Vec<_>>()
+        })
     }
 
     /// All zones.
@@ -146,6 +160,7 @@ pub(super) fn tables(
             timeouts: blocks.next().expect("an address has a block").plan().timeouts,
             zones,
             at: under.remove(&address).unwrap_or_default(),
+            is_debugged: at[&address].iter().any(|block| block.plan().debug),
             dropped: at[&address]
                 .iter()
                 .any(|block| block.plan().prometheus)

@@ -79,6 +79,7 @@ fn respond(request: &Request<Incoming>, admin: &dyn Admin) -> Response<Full<Byte
         );
     }
     match request.uri().path() {
+        "/health" => state(admin.health().map(|()| "OK".to_owned())),
         "/healthz" => state(admin.health().map(|()| "ok".to_owned())),
         "/readyz" => state(admin.readiness()),
         "/metrics" => text(StatusCode::OK, admin.metrics()),

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub enum Request {
     /// SIGTERM or SIGINT: finish what is under way and exit.
     Stop,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP or SIGUSR1: read the configuration again.
     Reload,
 }
 
@@ -17,6 +17,7 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    user: Signal,
 }
 
 impl Signals {
@@ -29,6 +30,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
         })
     }
 
@@ -38,6 +40,7 @@ impl Signals {
             _ = self.terminate.recv() => Request::Stop,
             _ = self.interrupt.recv() => Request::Stop,
             _ = self.hangup.recv() => Request::Reload,
+            _ = self.user.recv() => Request::Reload,
         }
     }
 }

@@ -1,0 +1,87 @@
+//! What the kernel knows of the process, by the names that Prometheus' own libraries use.
+
+use std::fs;
+
+use crate::server::Page;
+
+/// Clock ticks of a second in /proc: the kernel says 100 to programs on every architecture that it runs on today.
+const TICKS: f64 = 100.0;
+/// Octets of a page of memory.
+const PAGE: f64 = 4096.0;
+
+/// Writes them; what the kernel does not tell is left out.
+pub(super) fn write(page: &mut Page) {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name stands in parentheses and may have anything in it.
+    let (_, stat) = stat.rsplit_once(')').unwrap_or_default();
+    let fields: Vec<f64> = stat
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.parse().unwrap_or(0.0))
+        .collect();
+    // Fields as proc(5) counts them, from the fourth.
+    let field = |number: usize| fields.get(number - 4).copied();
+    let start = field(22)
+        .zip(boot_time())
+        .map(|(ticks, boot)| boot + ticks / TICKS);
+    let open = fs::read_dir("/proc/self/fd").ok().map(|files| files.count());
+    for (name, kind, help, value) in [
+        (
+            "process_cpu_seconds_total",
+            "counter",
+            "Total user and system CPU time spent in seconds.",
+            field(14)
+                .zip(field(15))
+                .map(|(user, system)| (user + system) / TICKS),
+        ),
+        (
+            "process_open_fds",
+            "gauge",
+            "Number of open file descriptors.",
+            open.and_then(|open| u32::try_from(open).ok()).map(f64::from),
+        ),
+        (
+            "process_max_fds",
+            "gauge",
+            "Maximum number of open file descriptors.",
+            max_fds(),
+        ),
+        (
+            "process_virtual_memory_bytes",
+            "gauge",
+            "Virtual memory size in bytes.",
+            field(23),
+        ),
+        (
+            "process_resident_memory_bytes",
+            "gauge",
+            "Resident memory size in bytes.",
+            field(24).map(|pages| pages * PAGE),
+        ),
+        (
+            "process_start_time_seconds",
+            "gauge",
+            "Start time of the process since unix epoch in seconds.",
+            start,
+        ),
+    ] {
+        if let Some(value) = value {
+            page.family(name, kind, help);
+            page.series(name, &[], value);
+        }
+    }
+}
+
+fn boot_time() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    stat.lines()
+        .find_map(|line| line.strip_prefix("btime ")?.parse().ok())
+}
+
+fn max_fds() -> Option<f64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

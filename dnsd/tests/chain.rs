@@ -1,0 +1,465 @@
+//! Each part of a chain on real sockets: two configurations whose answers differ.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+#[path = "support/whole.rs"]
+mod whole;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::{Record, RecordType};
+use support::{address, alias, query, response, with_code};
+use tokio::time::{Instant, timeout};
+use whole::{Dnsd, PATIENCE, Upstream, in_short};
+
+/// Tells 192.0.2.1 for each name when asked for A, 10 addresses for `many.test`, an alias for `www.test`, and nothing for
+/// AAAA.
+async fn upstream() -> Upstream {
+    Upstream::start(|query, _| {
+        let asked = Message::from_vec(query).unwrap().queries[0].clone();
+        let name = asked.name.to_lowercase().to_ascii();
+        let owner = asked.name.to_ascii();
+        let records: Vec<Record> = match (asked.query_type, name.as_str()) {
+            (RecordType::A, "many.test.") => (0..10)
+                .map(|last| address(&owner, 60, &format!("192.0.2.{last}")))
+                .collect(),
+            (RecordType::A, "www.test.") => vec![
+                alias(&owner, 60, "origin.test"),
+                address("origin.test", 60, "192.0.2.7"),
+            ],
+            (RecordType::A, "none.test.") => {
+                return vec![
+                    with_code(response(query, Vec::new()), ResponseCode::NXDomain)
+                        .to_vec()
+                        .unwrap(),
+                ];
+            }
+            (RecordType::A, _) => vec![address(&owner, 60, "192.0.2.1")],
+            _other => Vec::new(),
+        };
+        vec![response(query, records).to_vec().unwrap()]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn each_option_makes_another_answer() {
+    let up = upstream().await;
+    let hosts = std::env::temp_dir().join(format!("egret-hosts-{}", std::process::id()));
+    std::fs::write(&hosts, "192.0.2.50 file.test\n").unwrap();
+    let hosts_file = hosts.display().to_string();
+    let v4 = RecordType::A;
+    let v6 = RecordType::AAAA;
+    for (place, (option, name, kind, without, with)) in [
+        (
+            "rewrite name exact new.test old.test",
+            "new.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NoError 192.0.2.1",
+        ),
+        (
+            "rewrite name exact new.test many.test",
+            "new.test",
+            v4,
+            "NoError 192.0.2.1",
+            "10",
+        ),
+        (
+            "rewrite name suffix .corp.test .test answer auto",
+            "www.corp.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NoError origin.test. 192.0.2.7",
+        ),
+        (
+            "rewrite type AAAA A",
+            "a.test",
+            v6,
+            "NoError",
+            "NoError 192.0.2.1",
+        ),
+        (
+            "rewrite rcode exact none.test NXDOMAIN NOERROR",
+            "none.test",
+            v4,
+            "NXDomain",
+            "NoError",
+        ),
+        (
+            "rewrite cname exact origin.test. a.test.",
+            "www.test",
+            v4,
+            "NoError origin.test. 192.0.2.7",
+            "NoError a.test. 192.0.2.1",
+        ),
+        (
+            "template IN A tpl.test {\n answer \"{{ .Name }} 60 IN A 192.0.2.9\"\n }",
+            "x.tpl.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NoError 192.0.2.9",
+        ),
+        (
+            "template IN A tpl.test {\n rcode NXDOMAIN\n }",
+            "x.tpl.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NXDomain",
+        ),
+        (
+            "hosts {\n 192.0.2.40 host.test\n fallthrough\n }",
+            "host.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NoError 192.0.2.40",
+        ),
+        (
+            "hosts {\n 192.0.2.40 host.test\n fallthrough\n }",
+            "other.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NoError 192.0.2.1",
+        ),
+        (
+            "hosts {\n 192.0.2.40 host.test\n }",
+            "other.test",
+            v4,
+            "NoError 192.0.2.1",
+            "ServFail",
+        ),
+        (
+            &*format!("hosts {hosts_file} {{\n fallthrough\n }}"),
+            "file.test",
+            v4,
+            "NoError 192.0.2.1",
+            "NoError 192.0.2.50",
+        ),
+        (
+            "dns64 {\n allow_ipv4\n }",
+            "a.test",
+            v6,
+            "NoError",
+            "NoError 64:ff9b::c000:201",
+        ),
+        (
+            "dns64 2001:db8::/96 {\n allow_ipv4\n }",
+            "a.test",
+            v6,
+            "NoError",
+            "NoError 2001:db8::c000:201",
+        ),
+        ("dns64", "a.test", v6, "NoError", "NoError"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (option, expected) in [("", without), (option, with)] {
+            let corefile = format!(
+                ". {{\n bind 127.0.0.1\n {option}\n forward . {}\n}}\n",
+                up.address
+            );
+            let dnsd = Dnsd::with(&format!("chain-{place}-{}", option.len()), &corefile);
+            let answer = dnsd
+                .ask_at(dnsd.address, &query(name, kind, Some(1232)))
+                .await
+                .unwrap();
+            let said = match expected {
+                "10" => answer.answers.len().to_string(),
+                _other => in_short(&answer),
+            };
+            assert_eq!(said, expected, "{option} {name}");
+        }
+    }
+    drop(std::fs::remove_file(&hosts));
+}
+
+#[tokio::test]
+async fn whoami_answers_where_nobody_else_does_and_tells_each_client_about_itself() {
+    let dnsd = Dnsd::with("whoami", ". {\n bind 127.0.0.1\n cache 30\n whoami\n}\n");
+    let mut ports = Vec::new();
+    for _ in 0..2 {
+        let answer = dnsd.ask("example.test").await.unwrap();
+        assert_eq!(answer.additionals.len(), 2, "{answer:?}");
+        ports.push(answer.additionals[1].data.to_string());
+    }
+    assert_ne!(ports[0], ports[1]);
+}
+
+#[tokio::test]
+async fn loadbalance_changes_the_order_of_kept_answers() {
+    let up = upstream().await;
+    for (option, is_shuffled) in [("", false), ("loadbalance", true)] {
+        let corefile = format!(
+            ". {{\n bind 127.0.0.1\n {option}\n cache 30\n forward . {}\n}}\n",
+            up.address
+        );
+        let dnsd = Dnsd::with(&format!("balance-{is_shuffled}"), &corefile);
+        let mut orders = std::collections::BTreeSet::new();
+        for _ in 0..10 {
+            orders.insert(dnsd.says("many.test").await);
+        }
+        assert_eq!(orders.len() > 1, is_shuffled, "{option}");
+    }
+}
+
+#[tokio::test]
+async fn a_hosts_file_is_looked_at_again_as_often_as_the_block_says() {
+    let file = std::env::temp_dir().join(format!("egret-hosts-again-{}", std::process::id()));
+    std::fs::write(&file, "192.0.2.50 file.test\n").unwrap();
+    let corefile = format!(
+        ". {{\n bind 127.0.0.1\n hosts {} {{\n reload 20ms\n }}\n}}\n",
+        file.display()
+    );
+    let dnsd = Dnsd::with("hosts-again", &corefile);
+    assert_eq!(dnsd.says("file.test").await, "NoError 192.0.2.50");
+    std::fs::write(&file, "192.0.2.51 file.test other.test\n").unwrap();
+    let seen = async {
+        while dnsd.says("file.test").await != "NoError 192.0.2.51" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, seen).await.expect("the file is read again");
+    drop(std::fs::remove_file(&file));
+}
+
+/// An upstream that answers while it is let, with TTL 1.
+async fn switchable() -> (Upstream, Arc<AtomicBool>) {
+    let answers = Arc::new(AtomicBool::new(true));
+    let lets = Arc::clone(&answers);
+    let upstream = Upstream::start(move |query, _| {
+        if !lets.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let name = Message::from_vec(query).unwrap().queries[0].name.to_ascii();
+        vec![
+            response(query, vec![address(&name, 1, "192.0.2.1")])
+                .to_vec()
+                .unwrap(),
+        ]
+    });
+    (upstream.await, answers)
+}
+
+#[tokio::test]
+async fn a_stale_answer_is_given_while_nobody_answers_if_the_block_says_so() {
+    for (option, said) in [
+        ("", "ServFail"),
+        ("serve_stale", "NoError 192.0.2.1"),
+        ("serve_stale 1h verify", "NoError 192.0.2.1"),
+    ] {
+        let (up, answers) = switchable().await;
+        let corefile = format!(
+            ". {{\n bind 127.0.0.1\n cache {{\n success 100 1 1\n {option}\n }}\n forward . {} {{\n read_timeout 100ms\n max_connect_attempts 1\n }}\n}}\n",
+            up.address
+        );
+        let dnsd = Dnsd::with(&format!("stale-{}", option.len()), &corefile);
+        assert_eq!(dnsd.says("a.test").await, "NoError 192.0.2.1");
+        answers.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert_eq!(dnsd.says("a.test").await, said, "{option}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_is_remembered_as_long_as_the_block_says() {
+    for (option, asked) in [("servfail 0s", 2), ("servfail 5s", 1)] {
+        let (up, answers) = switchable().await;
+        answers.store(false, Ordering::Relaxed);
+        let corefile = format!(
+            ". {{\n bind 127.0.0.1\n cache {{\n {option}\n }}\n forward . {} {{\n read_timeout 100ms\n max_connect_attempts 1\n }}\n}}\n",
+            up.address
+        );
+        let dnsd = Dnsd::with(&option.replace(' ', "-"), &corefile);
+        for _ in 0..2 {
+            assert_eq!(dnsd.says("a.test").await, "ServFail");
+        }
+        assert_eq!(up.asked(), asked, "{option}");
+    }
+}
+
+#[tokio::test]
+async fn queries_are_written_down_as_the_block_says() {
+    let up = upstream().await;
+    let corefile = format!(
+        ". {{\n bind 127.0.0.1\n log other.test \"{{name}} {{rcode}} {{>rflags}}\"\n log none.test {{\n class denial error\n }}\n forward . {}\n}}\n",
+        up.address
+    );
+    let dnsd = Dnsd::with("log", &corefile);
+    for name in ["silent.test", "a.other.test", "none.test"] {
+        dnsd.says(name).await;
+    }
+    let line = dnsd.lines.has("none.test.").await;
+    assert!(line.starts_with("[INFO] 127.0.0.1:"), "{line}");
+    assert!(
+        line.contains("\"A IN none.test. udp 38 false 1232\" NXDOMAIN qr,rd,ra 38 0."),
+        "{line}"
+    );
+    let text = dnsd.lines.text();
+    assert!(text.contains("[INFO] a.other.test. NOERROR qr,rd,ra\n"), "{text}");
+    assert!(!text.contains("silent"), "{text}");
+}
+
+#[tokio::test]
+async fn errors_are_written_down_together_where_the_block_says_so() {
+    let (up, answers) = switchable().await;
+    answers.store(false, Ordering::Relaxed);
+    let corefile = |errors: &str| {
+        format!(
+            ". {{\n bind 127.0.0.1\n {errors}\n forward . {} {{\n read_timeout 50ms\n max_connect_attempts 1\n }}\n}}\n",
+            up.address
+        )
+    };
+    let plain = Dnsd::with("errors", &corefile("errors"));
+    plain.says("a.test").await;
+    let line = plain.lines.has("plugin/errors").await;
+    assert_eq!(
+        line,
+        "[ERROR] plugin/errors: 2 a.test. A: no upstream answered: i/o timeout"
+    );
+    let told = corefile("errors {\n consolidate 200ms \".* i/o timeout$\" warning\n }");
+    let together = Dnsd::with("errors-together", &told);
+    for name in ["a.test", "b.test", "c.test"] {
+        together.says(name).await;
+    }
+    let line = together.lines.has("errors like").await;
+    assert!(line.starts_with("[WARNING] plugin/errors: "), "{line}");
+    assert!(
+        !together.lines.text().contains("a.test"),
+        "{}",
+        together.lines.text()
+    );
+    let silent = Dnsd::with("errors-none", &corefile("debug"));
+    silent.says("a.test").await;
+    assert!(silent.lines.has("i/o timeout").await.starts_with("[DEBUG]"));
+}
+
+#[tokio::test]
+async fn what_coredns_counts_is_counted_by_its_names() {
+    let up = upstream().await;
+    let block = |zone: &str, prometheus: &str| {
+        format!(
+            "{zone} {{\n bind 127.0.0.1\n {prometheus}\n cache 30\n forward . {}\n}}\n",
+            up.address
+        )
+    };
+    let dnsd = Dnsd::with(
+        "counted",
+        &format!(
+            "{}{}",
+            block("test", "prometheus 127.0.0.1:9253"),
+            block("quiet.test", "")
+        ),
+    );
+    for name in [
+        "a.test",
+        "a.test",
+        "none.test",
+        "a.quiet.test",
+        "elsewhere.example",
+    ] {
+        dnsd.says(name).await;
+    }
+    let mut page = egret_dnsd::server::Page::default();
+    dnsd.service.resolver.serving().count_caches();
+    dnsd.means.counts.write(&mut page);
+    let page = page.text();
+    let server = "server=\"dns://127.0.0.1:0\"";
+    let zone = format!("{server},zone=\"test.\",view=\"\"");
+    for (line, value) in [
+        (
+            format!("coredns_dns_requests_total{{{zone},proto=\"udp\",family=\"1\",type=\"A\"}}"),
+            "3",
+        ),
+        (
+            format!("coredns_dns_responses_total{{{zone},rcode=\"NOERROR\",plugin=\"forward\"}}"),
+            "1",
+        ),
+        (
+            format!("coredns_dns_responses_total{{{zone},rcode=\"NOERROR\",plugin=\"cache\"}}"),
+            "1",
+        ),
+        (
+            format!("coredns_dns_responses_total{{{zone},rcode=\"NXDOMAIN\",plugin=\"forward\"}}"),
+            "1",
+        ),
+        (
+            format!("coredns_dns_request_duration_seconds_count{{{zone}}}"),
+            "3",
+        ),
+        (
+            format!("coredns_dns_request_duration_seconds_bucket{{{zone},le=\"8.192\"}}"),
+            "3",
+        ),
+        (
+            format!("coredns_dns_request_size_bytes_count{{{zone},proto=\"udp\"}}"),
+            "3",
+        ),
+        (
+            format!("coredns_dns_response_size_bytes_count{{{zone},proto=\"udp\"}}"),
+            "3",
+        ),
+        (
+            format!("coredns_cache_hits_total{{{server},type=\"success\",zones=\"test.\",view=\"\"}}"),
+            "1",
+        ),
+        (
+            format!("coredns_cache_misses_total{{{server},zones=\"test.\",view=\"\"}}"),
+            "2",
+        ),
+        (
+            format!("coredns_cache_requests_total{{{server},zones=\"test.\",view=\"\"}}"),
+            "3",
+        ),
+        (
+            format!("coredns_cache_entries{{{server},type=\"success\",zones=\"test.\",view=\"\"}}"),
+            "1",
+        ),
+        (
+            format!(
+                "coredns_dns_responses_total{{{server},zone=\"dropped\",view=\"\",rcode=\"REFUSED\",plugin=\"\"}}"
+            ),
+            "1",
+        ),
+    ] {
+        let found = page
+            .lines()
+            .find_map(|it| it.strip_prefix(&*line)?.strip_prefix(' '));
+        assert_eq!(found, Some(value), "{line} in {page}");
+    }
+    assert!(!page.contains("quiet"), "{page}");
+}
+
+#[tokio::test]
+async fn a_block_whose_upstream_is_itself_says_so_and_others_answer_on() {
+    let up = upstream().await;
+    // Its own address is known only when it runs.
+    let mut dnsd = Dnsd::with("loop", ". {\n bind 127.0.0.1\n whoami\n}\n");
+    let own = dnsd.address;
+    let looping = |option: &str| {
+        format!(
+            ". {{\n bind 127.0.0.1\n {option}\n forward . {own} {{\n read_timeout 300ms\n }}\n}}\n\
+             fine.test {{\n bind 127.0.0.1\n forward . {}\n}}\n",
+            up.address
+        )
+    };
+    dnsd.put_in_force(&looping("loop")).unwrap();
+    dnsd.service.resolver.serving().look_for_loops(|_| own);
+    let found = async {
+        loop {
+            let begun = Instant::now();
+            let answer = dnsd.ask("a.example.test").await;
+            let is_told = answer.is_some_and(|answer| in_short(&answer) == "ServFail");
+            if is_told && begun.elapsed() < Duration::from_millis(100) {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(20), found)
+        .await
+        .expect("the loop is found");
+    assert_eq!(dnsd.says("a.fine.test").await, "NoError 192.0.2.1");
+}
