@@ -73,7 +73,7 @@ async fn each_option_makes_another_answer() {
             "www.corp.test",
             v4,
             "NoError 192.0.2.1",
-            "NoError origin.test. 192.0.2.7",
+            "NoError origin.corp.test. 192.0.2.7",
         ),
         (
             "rewrite type AAAA A",

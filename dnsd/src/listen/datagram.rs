@@ -80,6 +80,11 @@ impl Datagrams {
             .try_io(Interest::READABLE, || receive(self.socket.as_raw_fd(), buffer))
     }
 
+    /// Reads a datagram that is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
+    pub(super) fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Envelope> {
+        receive(self.socket.as_raw_fd(), buffer)
+    }
+
     /// Sends a reply from the address that was asked.
     pub(super) async fn send(&self, reply: &[u8], envelope: &Envelope) -> io::Result<()> {
         loop {

@@ -50,7 +50,7 @@ impl Listener {
     /// Reads what has come before the end: it would be lost with the socket.
     fn read_rest(&self, buffer: &mut [u8]) {
         for _ in 0..MOST_AT_END {
-            match self.datagrams.try_receive(buffer) {
+            match self.datagrams.receive_now(buffer) {
                 Ok(envelope) => self.take(&buffer[..envelope.length], envelope),
                 Err(_nothing_left) => return,
             }

@@ -176,16 +176,16 @@ fn socket_of(name: &str) -> PathBuf {
 }
 
 /// The configuration with the blocks of a Corefile in the place of the simple form; keys without a port draw one.
-pub(crate) fn with_blocks(corefile: &str, options: &str) -> Config {
+pub(crate) fn with_blocks(corefile: &str, options: &str) -> Result<Config, String> {
     let yaml =
         format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"192.0.2.1:53\"]\nlink: /nonexistent\n{options}");
     let written: Written = serde_saphyr::from_str(&yaml).unwrap();
     let read = egret_dnsd::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
-    let (plan, _warnings) = read.unwrap_or_else(|errors| panic!("{errors:?}"));
-    Config {
+    let (plan, _warnings) = read.map_err(|errors| format!("{errors:?}"))?;
+    Ok(Config {
         plan,
         ..written.mean().unwrap()
-    }
+    })
 }
 
 impl Dnsd {
@@ -203,7 +203,7 @@ impl Dnsd {
 
     /// With the blocks of a Corefile.
     pub(crate) fn with(name: &str, corefile: &str) -> Self {
-        Self::run(with_blocks(corefile, ""), socket_of(name))
+        Self::run(with_blocks(corefile, "").unwrap(), socket_of(name))
     }
 
     pub(crate) fn run(config: Config, socket: PathBuf) -> Self {
@@ -251,7 +251,7 @@ impl Dnsd {
     pub(crate) fn put_in_force(&mut self, corefile: &str) -> Result<(), String> {
         let resolver = &self.service.resolver;
         let current = resolver.serving();
-        let config = with_blocks(corefile, "");
+        let config = with_blocks(corefile, "")?;
         let serving = Serving::new(config, Some(&current), &host_interfaces, &self.means)
             .map_err(|error| error.to_string())?;
         self.listening
