@@ -380,6 +380,7 @@ impl Asked {
             arrival: self.arrival,
             may_ask_outside: self.entry.may_ask_outside,
             may_forward: self.entry.block.may_forward(&self.query),
+            zone: self.entry.zone,
             depth: 0,
         }
     }

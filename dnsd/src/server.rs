@@ -30,7 +30,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha512};
 
 use crate::config::Config;
-use crate::forward::Unusable;
+use crate::forward::{Unusable, look_up};
 use crate::metrics::Metrics;
 
 pub use bind::{BindError, Interfaces, host_interfaces};
@@ -93,6 +93,17 @@ pub enum Unfit {
 }
 
 impl Serving {
+    /// A configuration with the addresses of its upstreams in place of their names.
+    ///
+    /// # Errors
+    /// When a name has no address.
+    pub async fn look_up(mut config: Config, metrics: &Arc<Metrics>) -> Result<Config, Unfit> {
+        for forward in config.plan.blocks.iter_mut().flat_map(|block| &mut block.forward) {
+            *forward = look_up(forward, metrics).await?;
+        }
+        Ok(config)
+    }
+
     /// Puts a configuration in force after `before`, which goes on for what is under way.
     ///
     /// # Errors

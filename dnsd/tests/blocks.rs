@@ -132,6 +132,27 @@ async fn blocks_are_bound_to_addresses_and_interfaces_but_for_what_they_except()
 }
 
 #[tokio::test]
+async fn a_block_at_one_address_shares_the_socket_of_one_at_all_addresses() {
+    let (everywhere, here) = (upstream("192.0.2.1").await, upstream("192.0.2.2").await);
+    let dnsd = Dnsd::with(
+        "wildcard",
+        &format!(
+            ". {{\n forward . {}\n}}\n. {{\n bind 127.0.0.2\n forward . {}\n}}\n",
+            everywhere.address, here.address
+        ),
+    );
+    let asked = query("a.test", RecordType::A, None);
+    let port = dnsd.addresses[0].port();
+    for (address, said) in [
+        ("127.0.0.1", "NoError 192.0.2.1"),
+        ("127.0.0.2", "NoError 192.0.2.2"),
+    ] {
+        let at = std::net::SocketAddr::new(address.parse().unwrap(), port);
+        assert_eq!(in_short(&dnsd.ask_at(at, &asked).await.unwrap()), said);
+    }
+}
+
+#[tokio::test]
 async fn a_name_of_the_cluster_is_not_asked_of_a_resolver_outside() {
     let (outside, cluster) = (upstream("192.0.2.1").await, upstream("192.0.2.2").await);
     let resolv_conf = std::env::temp_dir().join(format!("egret-resolv-{}.conf", std::process::id()));

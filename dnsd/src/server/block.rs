@@ -16,7 +16,7 @@ use crate::message::Query;
 use crate::observe::Told;
 use crate::plan;
 
-use super::chain::{Chain, Failed};
+use super::chain::{Chain, Failed, reads_files};
 use super::probe::Probe;
 use super::{Arrival, By, Event, Means, OfCache, Serving, Unfit, errorlog, querylog};
 
@@ -81,7 +81,7 @@ impl Block {
     ) -> Result<Arc<Self>, Unfit> {
         let before = before.filter(|before| before.config.asks_like(config));
         let same = before.and_then(|before| before.blocks.iter().find(|block| is_same(block.plan(), plan)));
-        if let Some(block) = same.filter(|_| !reads_files(plan)) {
+        if let Some(block) = same.filter(|_| !plan.forward.iter().any(reads_files)) {
             return Ok(Arc::clone(block));
         }
         let store = plan.cache.as_ref().map(|rules| {
@@ -89,10 +89,15 @@ impl Block {
             let kept = alike.and_then(|block| block.store.clone());
             kept.unwrap_or_else(|| Arc::new(Store::new(rules, octets)))
         });
+        let chains: Vec<&Chain> = before
+            .iter()
+            .flat_map(|before| &before.blocks)
+            .map(|block| &block.chain)
+            .collect();
         Ok(Arc::new(Self {
             plan: plan.clone(),
             store,
-            chain: Chain::new(plan, &means.metrics)?,
+            chain: Chain::new(plan, &chains, &means.metrics)?,
             probe: plan
                 .zones
                 .first()
@@ -306,15 +311,6 @@ fn without_places(block: &plan::Block) -> plan::Block {
         .iter_mut()
         .for_each(|template| template.origin.clear());
     block
-}
-
-/// Whether what it does depends on files, or names, besides what is written: they are looked at again.
-fn reads_files(plan: &plan::Block) -> bool {
-    let mut upstreams = plan.forward.iter().flat_map(|forward| &forward.to);
-    upstreams.any(|upstream| match upstream.host {
-        plan::UpstreamHost::Address(_) => false,
-        plan::UpstreamHost::ResolvConf(_) | plan::UpstreamHost::Name(..) => true,
-    })
 }
 
 fn evictions(cache: &Cache<Known>) -> u64 {

@@ -9,7 +9,7 @@ use crate::answer::{Answer, TtlLimits};
 use crate::cache::{Maker, Verdict};
 use crate::config::Config;
 use crate::exchange::Matched;
-use crate::forward::{Failure, Forwarder, Limits};
+use crate::forward::{Failure, Forwarder, Limits, Unusable};
 use crate::local::rewrite::Rules;
 use crate::local::{Outcome, append, whoami};
 use crate::message::{Message, Query, explained_reply, rcode};
@@ -36,7 +36,7 @@ pub(super) struct Chain {
     cache: Option<plan::CacheRules>,
     bufsize: Option<u16>,
     pub(super) own: Own,
-    forward: Vec<Forwarder>,
+    forward: Vec<Asked>,
     metrics: Arc<Metrics>,
 }
 
@@ -116,9 +116,8 @@ impl Failed {
 }
 
 impl Chain {
-    pub(super) fn new(plan: &plan::Block, metrics: &Arc<Metrics>) -> Result<Self, Unfit> {
-        let forward = plan.forward.iter();
-        let forward = forward.map(|forward| Forwarder::new(forward, Arc::clone(metrics)));
+    pub(super) fn new(plan: &plan::Block, before: &[&Self], metrics: &Arc<Metrics>) -> Result<Self, Unfit> {
+        let forward = plan.forward.iter().map(|plan| Asked::new(plan, before, metrics));
         Ok(Self {
             cache: plan.cache.clone(),
             bufsize: plan.bufsize,
@@ -216,7 +215,8 @@ impl Chain {
         }
         let mut heard = None;
         let name = &query.question.name;
-        for forwarder in self.forward.iter().filter(|forwarder| forwarder.holds(name)) {
+        let forwarders = self.forward.iter().map(|asked| &asked.forwarder);
+        for forwarder in forwarders.filter(|forwarder| forwarder.holds(name)) {
             if !terms.may_ask_outside {
                 return Err(Failed::Kept);
             }
@@ -317,6 +317,41 @@ impl Chain {
             failed: Some(failed),
         })
     }
+}
+
+/// Somebody who is asked.
+#[derive(Debug)]
+struct Asked {
+    plan: plan::Forward,
+    forwarder: Arc<Forwarder>,
+}
+
+impl Asked {
+    /// Who is asked already goes on being asked, with what is known of their health, and over the same connections.
+    fn new(plan: &plan::Forward, before: &[&Chain], metrics: &Arc<Metrics>) -> Result<Self, Unusable> {
+        let plan = plan.clone();
+        let is_same = |other: &&Self| {
+            let moved = plan::Forward {
+                origin: plan.origin.clone(),
+                ..other.plan.clone()
+            };
+            moved == plan && !reads_files(&plan)
+        };
+        let same = before.iter().flat_map(|chain| &chain.forward).find(is_same);
+        let forwarder = match same {
+            Some(same) => Arc::clone(&same.forwarder),
+            None => Arc::new(Forwarder::new(&plan, Arc::clone(metrics))?),
+        };
+        Ok(Self { plan, forwarder })
+    }
+}
+
+/// Whether whom it asks depends on files, or names, besides what is written: they are looked at again.
+pub(super) fn reads_files(plan: &plan::Forward) -> bool {
+    plan.to.iter().any(|upstream| match upstream.host {
+        plan::UpstreamHost::Address(_) => false,
+        plan::UpstreamHost::ResolvConf(_) | plan::UpstreamHost::Name(..) => true,
+    })
 }
 
 /// An answer and where it came from.

@@ -59,6 +59,8 @@ pub struct Terms {
     pub may_ask_outside: bool,
     /// Whether upstreams may be asked at all.
     pub may_forward: bool,
+    /// The zone that holds the name.
+    pub zone: Zone,
     /// From how many other questions this one comes.
     pub depth: u8,
 }
@@ -104,6 +106,7 @@ impl Terms {
             let terms = Self {
                 may_ask_outside: entry.may_ask_outside,
                 may_forward: entry.block.may_forward(&query),
+                zone: entry.zone,
                 depth: self.depth + 1,
                 ..self.clone()
             };
@@ -115,7 +118,7 @@ impl Terms {
     pub(super) fn count_template(&self, question: &Question) {
         let labels = [
             Label::new("server", self.table.server()),
-            Label::new("zone", ".".to_owned()),
+            Label::new("zone", self.zone.to_string()),
             Label::new("view", ""),
             Label::new("class", class_name(question.class)),
             Label::new("type", kind_name(question.kind)),
@@ -164,8 +167,11 @@ impl Entry {
         let (entry, query) = (Arc::clone(self), query.clone());
         let panicked = self.block.panics().clone();
         let ask = || async move {
-            let solved = entry.block.chain.solve(query, &terms).await;
-            solved.map(|known| entry.block.keep(&key, known))
+            let known = entry.block.chain.solve(query, &terms).await?;
+            if !known.answer.get().is_readable() {
+                entry.caching(OfCache::dropped);
+            }
+            Ok(entry.block.keep(&key, known))
         };
         flights.join(key, ask).await.unwrap_or_else(|| {
             panicked.increment(1);
