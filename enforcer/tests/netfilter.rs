@@ -99,7 +99,7 @@ fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
         assert_eq!(standing.repaired, BTreeMap::new());
         let before = kernel(flavour);
         for expected in [
-            "-A FORWARD -m comment --comment egret -j EGRET-FORWARD",
+            "-A FORWARD -j EGRET-FORWARD",
             "-A EGRET-FORWARD -j EGRET-FROM",
             "-A EGRET-FROM -i veth-1 -g EGRET-E-",
             "-A EGRET-TO -o veth-2 -g EGRET-I-",
@@ -137,7 +137,7 @@ fn what_somebody_changed_is_repaired_and_counted_and_what_is_theirs_stays() {
             &["-I", "FORWARD", "-s", "192.0.2.2/32", "-j", "ACCEPT"],
         );
         run(&format!("ip6tables-{}", flavour.name()), &["-D", "INPUT", "1"]);
-        let name = format!("egret-{}-4", set("peers").digest());
+        let name = format!("{}-egret-4", set("peers").digest());
         run("ipset", &["add", &name, "192.0.2.3"]);
         run("ipset", &["del", &name, "10.0.0.9"]);
         let standing = backend.reconcile(NOW);
@@ -204,7 +204,7 @@ fn a_record_is_kept_across_a_restart_and_never_shortened() {
 
 /// Seconds left of an address in the IPv4 set of records.
 fn lifetime(address: &str) -> Option<u64> {
-    let listed = run("ipset", &["list", &format!("egret-{}-4", set("names").digest())]);
+    let listed = run("ipset", &["list", &format!("{}-egret-4", set("names").digest())]);
     let line = listed.lines().find(|line| line.starts_with(address))?;
     line.split(" timeout ").nth(1)?.trim().parse().ok()
 }
@@ -286,7 +286,7 @@ fn a_pod_without_an_interface_is_pending_and_its_rules_wait_for_it() {
 #[test]
 fn a_set_that_cannot_be_made_concerns_its_pods_alone_and_closes_them() {
     in_fresh_namespace(|| {
-        let name = format!("egret-{}-4", set("peers").digest());
+        let name = format!("{}-egret-4", set("peers").digest());
         run("ipset", &["create", &name, "hash:net"]);
         // A rule of others holds it, so it cannot be made anew.
         let theirs = ["-A", "OUTPUT", "-m", "set", "--match-set", &name, "dst"];
@@ -492,7 +492,7 @@ fn the_jump_for_ipvs_is_taken_by_the_kernel_and_known_to_cleanup() {
                 ("f4c5jnuj2jymv6yc", "hash:net"),
                 ("ee3rgudcwhvsabi7", "hash:ip,port"),
             ] {
-                run("ipset", &["create", &format!("egret-{name}-4"), kind]);
+                run("ipset", &["create", &format!("{name}-egret-4"), kind]);
             }
             tables.restore(&golden).unwrap();
         };
@@ -502,10 +502,7 @@ fn the_jump_for_ipvs_is_taken_by_the_kernel_and_known_to_cleanup() {
         for line in golden.lines().filter(|line| line.starts_with("-A ")) {
             assert!(listed.contains(line), "{line} is not in:\n{listed}");
         }
-        assert!(
-            listed.contains("-A OUTPUT -m comment --comment egret -j EGRET-OUTPUT"),
-            "{listed}"
-        );
+        assert!(listed.contains("-A OUTPUT -j EGRET-OUTPUT"), "{listed}");
         let (_, standing) = life(flavour, &first());
         assert_eq!(standing.repaired.get("jump"), Some(&3), "{:?}", standing.repaired);
         assert!(

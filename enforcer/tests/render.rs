@@ -153,6 +153,25 @@ fn assert_golden(name: &str, text: &str) {
 }
 
 #[test]
+fn what_many_rules_ask_of_ports_is_asked_once() {
+    use Action::Allow;
+    let web = range(Transport::Tcp, 443, 443);
+    let rules = vec![
+        rule(Allow, PeerMatch::In(set("web")), web),
+        rule(Allow, PeerMatch::In(set("bad")), range(Transport::Udp, 53, 53)),
+        rule(Allow, PeerMatch::In(set("bad")), web),
+        rule(Allow, PeerMatch::In(set("names")), web),
+        rule(Allow, PeerMatch::In(set("web")), range(Transport::Tcp, 400, 500)),
+        rule(Allow, PeerMatch::Any, web),
+        rule(Allow, PeerMatch::OwnNode, PortMatch::Any),
+    ];
+    let tiers = vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)];
+    let rules = pod("web", &["10.0.0.1"], tiers, vec![]);
+    let text = text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own));
+    assert_golden("ports-4.rules", &text);
+}
+
+#[test]
 fn every_kind_of_rule_in_every_tier_in_both_families() {
     let rules = everything();
     for (family, name) in [
@@ -466,7 +485,7 @@ fn a_jump_that_is_not_wanted_goes_before_its_chain() {
         ..Restore::default()
     }
     .render();
-    let jump = "-D OUTPUT -m comment --comment egret -j EGRET-OUTPUT\n";
+    let jump = "-D OUTPUT -j EGRET-OUTPUT\n";
     assert_eq!(
         text,
         format!("*filter\n:EGRET-OUTPUT - [0:0]\n{jump}{jump}-X EGRET-OUTPUT\nCOMMIT\n")

@@ -218,8 +218,8 @@ fn before_the_first_batch_an_empty_kernel_is_closed() {
         assert!(first.close_unknown().unwrap());
         let closed = filter(flavour);
         for expected in [
-            "-A FORWARD -m comment --comment egret -j EGRET-FORWARD",
-            "-A INPUT -m comment --comment egret -j EGRET-INPUT",
+            "-A FORWARD -j EGRET-FORWARD",
+            "-A INPUT -j EGRET-INPUT",
             "-A EGRET-FROM -i veth+ -g EGRET-UNKNOWN-E",
             "-A EGRET-TO -o veth+ -g EGRET-UNKNOWN-I",
         ] {

@@ -147,8 +147,8 @@ const EDITS: &[Edit] = &[
             };
             let mut text = String::from("*filter\n");
             text.extend(ours().map(|chain| format!(":{} - [0:0]\n", chain.name)));
-            text += "-D FORWARD -m comment --comment egret -j EGRET-FORWARD\n";
-            text += "-D INPUT -m comment --comment egret -j EGRET-INPUT\n";
+            text += "-D FORWARD -j EGRET-FORWARD\n";
+            text += "-D INPUT -j EGRET-INPUT\n";
             text.extend(ours().map(|chain| format!("-X {}\n", chain.name)));
             rules.restore(&(text + "COMMIT\n")).unwrap();
         },
@@ -157,17 +157,8 @@ const EDITS: &[Edit] = &[
     },
 ];
 
-fn jump(how: &'static str) -> [&'static str; 8] {
-    [
-        how,
-        "FORWARD",
-        "-m",
-        "comment",
-        "--comment",
-        "egret",
-        "-j",
-        "EGRET-FORWARD",
-    ]
+fn jump(how: &'static str) -> [&'static str; 4] {
+    [how, "FORWARD", "-j", "EGRET-FORWARD"]
 }
 
 /// A node that holds everything, to be edited.

@@ -5,7 +5,7 @@ use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line, Targ
 use egret_policies::rules::Direction;
 
 use super::attached::{Attached, through};
-use super::front::neighbours;
+use super::front::{neighbours, related};
 use super::names;
 use super::tally::Label;
 use crate::backend::{self, UNKNOWN_POD, VerdictKey};
@@ -56,5 +56,8 @@ pub(super) fn chain(direction: Direction, family: Family) -> Vec<String> {
         policy: UNKNOWN_POD.into(),
     };
     let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
-    neighbours(family).chain([close.to_string()]).collect()
+    let lines = related().into_iter().chain([close]);
+    neighbours(family)
+        .chain(lines.map(|line| line.to_string()))
+        .collect()
 }

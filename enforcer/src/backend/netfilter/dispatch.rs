@@ -2,8 +2,8 @@
 //! several pods share an interface (a bridge), the address is asked as well.
 //!
 //! ```text
-//!  EGRET-FORWARD ─ revoked ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten, of no pod ▸ EGRET-E-n ─ EGRET-TO
-//!  EGRET-INPUT ─── neighbours ▸ return ─ revoked ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten ▸ EGRET-E-n
+//!  EGRET-FORWARD ─ ended ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten, of no pod ▸ EGRET-E-n ─ EGRET-TO
+//!  EGRET-INPUT ─── neighbours ▸ return ─ ended ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten ▸ EGRET-E-n
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,12 +18,13 @@ use ipnet::IpNet;
 use super::attached::{Attached, Port, through};
 use super::chains::Chains;
 use super::closed::{self, Closed};
-use super::front::{neighbours, replies, revoked};
+use super::front::{self, neighbours};
 use super::ipvs;
 use super::marks::Marks;
 use super::names::{self, PodChains};
 use super::refusal::{DenyAction, refusal};
 
+mod hints;
 mod tree;
 
 pub(super) use tree::MOST_BRANCHES;
@@ -69,17 +70,15 @@ pub fn shared(
     deny: DenyAction,
     family: Family,
 ) -> Chains {
-    let ask = |chain: ChainName| std::iter::once(Line::to(Target::Jump(chain)));
-    let judged = Direction::ALL
-        .map(|direction| revoked(marks, direction))
+    let [from, to] = Direction::ALL.map(|direction| by_pod(pods, closed, direction, family));
+    let judged = [front::ends(marks), front::reply()]
         .into_iter()
-        .chain(replies())
-        .chain(ask(names::from()))
+        .chain(from.question)
         .chain(exposed.map(Exposed::rewritten));
     let output = exposed
         .and_then(Exposed::sent_by_ipvs)
-        .map(|line| texts(replies().into_iter().chain([line])));
-    let (forward, input) = (judged.clone().chain(ask(names::to())), judged);
+        .map(|line| texts(front::replies().into_iter().chain([line])));
+    let (forward, input) = (judged.clone().chain(to.question), judged);
     let mut chains = Chains::from([
         (
             names::forward().as_str().to_owned(),
@@ -92,14 +91,20 @@ pub fn shared(
             neighbours(family).chain(texts(input)).collect(),
         ),
         (
+            names::revoked().as_str().to_owned(),
+            texts(front::ended(marks).into_iter()),
+        ),
+        (
+            names::beside().as_str().to_owned(),
+            texts(front::beside().into_iter()),
+        ),
+        (
             names::deny().as_str().to_owned(),
             texts(refusal(deny, family).into_iter()),
         ),
     ]);
-    for direction in Direction::ALL {
-        let asking = by_pod(pods, closed, direction, family).into_iter();
-        chains.extend(asking.map(|(chain, lines)| (chain.as_str().to_owned(), texts(lines.into_iter()))));
-    }
+    let asking = from.chains.into_iter().chain(to.chains);
+    chains.extend(asking.map(|(chain, lines)| (chain.as_str().to_owned(), texts(lines.into_iter()))));
     if !closed.is_empty() {
         chains.extend(Direction::ALL.map(|direction| {
             let name = names::unknown(direction).as_str().to_owned();
@@ -114,29 +119,52 @@ fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {
     lines.map(|line| line.to_string()).collect()
 }
 
+/// Which pod it is.
+struct Whose {
+    /// The lines that ask.
+    question: Vec<Line>,
+    chains: BTreeMap<ChainName, Vec<Line>>,
+}
+
 /// Each line ends the question which pod it is: by `goto`, so that what a pod's rules let pass returns behind the
 /// question, and not to the lines of other pods and of none.
-fn by_pod(
-    pods: &[Attached],
-    closed: &Closed,
-    direction: Direction,
-    family: Family,
-) -> BTreeMap<ChainName, Vec<Line>> {
-    let judged = pods
-        .iter()
-        .flat_map(|pod| lines(pod, pod.chains.entry(direction), direction, family));
-    let refused = closed
-        .pods
-        .iter()
-        .flat_map(|pod| lines(pod, names::unknown(direction), direction, family));
-    let (mut own, mut shared) = (Vec::new(), Vec::new());
-    for (interface, line) in judged.chain(refused) {
-        match interface {
-            Some(interface) => own.push((interface, line)),
-            None => shared.push(line),
+fn by_pod(pods: &[Attached], closed: &Closed, direction: Direction, family: Family) -> Whose {
+    let judged = pods.iter().map(|pod| (pod, pod.chains.entry(direction)));
+    let refused = closed.pods.iter().map(|pod| (pod, names::unknown(direction)));
+    let (mut own, mut shared, mut hints) = (Vec::new(), Vec::new(), Vec::new());
+    for (pod, chain) in judged.chain(refused) {
+        for (interface, line) in lines(pod, chain, direction, family) {
+            let Some(interface) = interface else {
+                shared.push(line);
+                continue;
+            };
+            hints.extend(hosts(pod, family).map(|host| (host, line.clone())));
+            own.push((interface, line));
         }
     }
-    tree::chains(direction, shared, own, closed.lines(direction).collect())
+    let is_tree = tree::is_worth(own.len());
+    // What is asked of shared interfaces comes first, by addresses as it is.
+    let hints = (is_tree && shared.is_empty())
+        .then(|| hints::of(direction, hints, &own))
+        .flatten();
+    let mut chains = tree::chains(direction, shared, own, closed.lines(direction).collect());
+    match hints {
+        Some(hints) => {
+            let question = hints.question(direction);
+            chains.extend(hints.chains);
+            Whose { question, chains }
+        }
+        None => Whose {
+            question: vec![Line::to(Target::Jump(names::which(direction)))],
+            chains,
+        },
+    }
+}
+
+fn hosts(pod: &Attached, family: Family) -> impl Iterator<Item = IpNet> {
+    let addresses = pod.addresses.iter();
+    let of_family = addresses.filter(move |address| Family::of(**address) == family);
+    of_family.map(|address| IpNet::from(*address))
 }
 
 /// The lines that lead to a pod's chain, each with the interface that is all that it asks for, if it is.
@@ -147,12 +175,7 @@ fn lines(
     family: Family,
 ) -> Vec<(Option<InterfaceName>, Line)> {
     let jump = || Line::to(Target::Goto(chain.clone()));
-    let hosts: Vec<IpNet> = pod
-        .addresses
-        .iter()
-        .filter(|address| Family::of(**address) == family)
-        .map(|address| IpNet::from(*address))
-        .collect();
+    let hosts: Vec<IpNet> = hosts(pod, family).collect();
     let addressed = |line: Line, host: &IpNet| match direction {
         Direction::Egress => line.source(*host),
         Direction::Ingress => line.destination(*host),

@@ -25,7 +25,8 @@ pub fn jumps() -> [Jump; 3] {
     ];
     chains.map(|(hook, chain)| Jump {
         hook,
-        text: Line::to(Target::Jump(chain.clone())).comment("egret").to_string(),
+        // Without a remark, which would cost every packet as much as another match.
+        text: Line::to(Target::Jump(chain.clone())).to_string(),
         chain,
     })
 }

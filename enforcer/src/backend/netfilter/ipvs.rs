@@ -19,7 +19,7 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::attached::{Attached, Port, through};
 use super::chains::Chains;
-use super::front::{neighbours, replies};
+use super::front::{neighbours, related, replies};
 use super::names;
 use crate::backend::outlook::{Gap, GapKind};
 
@@ -113,7 +113,11 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
         lines.map(|line| line.to_string()).collect::<Vec<String>>()
     };
     let mut put = |name: ChainName, lines| chains.insert(name.as_str().to_owned(), lines);
-    put(names::source(), each(Led::sources));
+    let related = related().map(|line| line.to_string());
+    put(
+        names::source(),
+        related.into_iter().chain(each(Led::sources)).collect(),
+    );
     put(names::behind(), each(Led::behind));
     let to = Line::to(Target::Goto(names::to())).to_string();
     put(names::led(), [each(Led::itself), vec![to]].concat());
@@ -131,9 +135,11 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
         .chain(of_node)
         .chain([asked(names::led())]);
     chains.insert(output.as_str().to_owned(), lines.collect());
-    let from = Line::to(Target::Jump(names::from())).to_string();
+    let asks = [names::hints(Direction::Egress), names::from()]
+        .map(|chain| Line::to(Target::Jump(chain)).to_string());
     let input = chains.entry(names::input().as_str().to_owned()).or_default();
-    let at = input.iter().position(|line| *line == from).unwrap_or_default();
+    let is_question = |line: &String| asks.iter().any(|ask| line.ends_with(ask));
+    let at = input.iter().position(is_question).unwrap_or_default();
     input.insert(at, source(family).to_string());
 }
 

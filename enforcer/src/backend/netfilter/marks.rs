@@ -112,19 +112,26 @@ impl Marks {
         Mark::new(mask.get(), mask)
     }
 
-    /// The bits of a direction in a flow of a pod that is gone: it is to end, and no rules give it back. All but the lowest, which is
-    /// no pod's generation either.
+    /// The bits of a direction in a flow of a pod that is gone: it is to end, and no rules give it back. All but the lowest.
     #[must_use]
     pub fn left(self, direction: Direction) -> Mark {
         let mask = self.mask(direction);
         Mark::new(without_lowest(mask).get(), mask)
     }
 
-    /// What a flow has that is to end, for the one reason or the other.
+    /// What a flow has that is to end, for the one reason or the other: the highest bit of a direction, which no pod's
+    /// generation has.
     #[must_use]
     pub fn ended(self, direction: Direction) -> Mark {
-        let mask = without_lowest(self.mask(direction));
-        Mark::new(mask.get(), mask)
+        let bit = highest(self.mask(direction));
+        Mark::new(bit.get(), bit)
+    }
+
+    /// What a flow has that is to end in neither direction: one question for both.
+    #[must_use]
+    pub fn going_on(self) -> Mark {
+        let [egress, ingress] = Direction::ALL.map(|direction| highest(self.mask(direction)));
+        Mark::new(0, egress | ingress)
     }
 
     /// The generation in a mark's bits of a direction; none where they are 0 or the mask is another.
@@ -139,12 +146,13 @@ impl Marks {
         }
     }
 
-    /// How many generations both directions can tell apart: neither none, nor all bits, nor all but the lowest are one.
+    /// How many generations both directions can tell apart: neither none is one, nor what has the highest bit, as what is to end
+    /// has.
     #[must_use]
     pub fn generations(self) -> u16 {
         let [egress, ingress] = Direction::ALL.map(|direction| self.mask(direction).get().count_ones());
         let bits = egress.min(ingress).min(16);
-        u16::try_from((1u32 << bits) - 3).expect("at most 16 bits")
+        u16::try_from((1u32 << (bits - 1)) - 1).expect("at most 15 bits")
     }
 
     /// All bits that are ours.
@@ -188,6 +196,11 @@ fn without_lowest(mask: NonZeroU32) -> NonZeroU32 {
     NonZeroU32::new(mask.get() & (mask.get() - 1)).expect("a mask has more than one bit")
 }
 
+fn highest(mask: NonZeroU32) -> NonZeroU32 {
+    let place = u32::BITS - 1 - mask.leading_zeros();
+    NonZeroU32::new(1 << place).expect("a bit is not zero")
+}
+
 /// Puts the low bits of a number where the mask has bits, lowest first.
 fn spread(number: u32, mask: u32) -> u32 {
     places(mask)
@@ -227,7 +240,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(marks().generations(), 2045);
+        assert_eq!(marks().generations(), 1023);
     }
 
     #[test]
@@ -238,11 +251,14 @@ mod tests {
                 let read = marks().generation(direction, mark.value(), mark.mask().get());
                 assert_eq!(read, None);
                 assert!(ended.is_in(mark.value()));
+                assert!(!marks().going_on().is_in(mark.value()));
             }
             assert!(!ended.is_in(marks().unmarked(direction).value()));
+            assert!(marks().going_on().is_in(marks().unmarked(direction).value()));
             for number in 1..=marks().generations() {
                 let mark = marks().mark(direction, Generation::new(number).unwrap());
                 assert!(!ended.is_in(mark.value()), "{number}");
+                assert!(marks().going_on().is_in(mark.value()), "{number}");
             }
         }
     }

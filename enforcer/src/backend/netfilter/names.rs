@@ -5,6 +5,7 @@ use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, SetName};
 use egret_policies::rules::{Digest, Direction, SetId, Tier};
 use egret_shared::pod::PodKey;
+use ipnet::IpNet;
 
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";
@@ -47,6 +48,12 @@ impl PodChains {
     #[must_use]
     pub fn tier(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
         self.chain(direction, &tier_part(tier, place))
+    }
+
+    /// What a list says about some ports; the place counts such chains of a direction.
+    #[must_use]
+    pub fn ports(self, direction: Direction, place: usize) -> ChainName {
+        self.chain(direction, &format!("P{:03x}", place.min(MAX_LISTS - 1)))
     }
 
     /// What no tier decided.
@@ -180,6 +187,34 @@ pub fn branch(direction: Direction, beginning: &str) -> ChainName {
     ))
 }
 
+/// Asks by the address that a packet has, as a hint.
+#[must_use]
+pub fn hints(direction: Direction) -> ChainName {
+    ours(match direction {
+        Direction::Egress => "BY-E",
+        Direction::Ingress => "BY-I",
+    })
+}
+
+/// The same, about the addresses of a network.
+#[must_use]
+pub fn hinted(direction: Direction, network: IpNet) -> ChainName {
+    let digest = Digest::of(&network.to_string());
+    ours(&match direction {
+        Direction::Egress => format!("BY-E-{digest}"),
+        Direction::Ingress => format!("BY-I-{digest}"),
+    })
+}
+
+/// Asks one interface after the other, where the hint led nowhere.
+#[must_use]
+pub fn ask(direction: Direction) -> ChainName {
+    ours(match direction {
+        Direction::Egress => "ASK-E",
+        Direction::Ingress => "ASK-I",
+    })
+}
+
 /// What is asked about interfaces that are no known pod's, where those are asked by their beginnings.
 #[must_use]
 pub fn rest(direction: Direction) -> ChainName {
@@ -196,6 +231,18 @@ pub fn unknown(direction: Direction) -> ChainName {
         Direction::Egress => "UNKNOWN-E",
         Direction::Ingress => "UNKNOWN-I",
     })
+}
+
+/// Where a packet goes that is beside all flows, or belongs to none.
+#[must_use]
+pub fn beside() -> ChainName {
+    ours("BESIDE")
+}
+
+/// Where a packet of a flow that is to end goes.
+#[must_use]
+pub fn revoked() -> ChainName {
+    ours("REVOKED")
 }
 
 /// Where a refused packet ends.
@@ -271,12 +318,14 @@ pub fn family_of_set(name: &str) -> Option<Family> {
 /// Whether a chain is one that all pods share; such chains count nothing.
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
-    const ALONE: [&str; 13] = [
-        "FORWARD", "INPUT", "OUTPUT", "SOURCE", "BEHIND", "LED", "FROM", "TO", "REST-E", "REST-I", "DENY",
-        "TOTALS", "BRIDGES",
+    const ALONE: [&str; 19] = [
+        "FORWARD", "INPUT", "OUTPUT", "SOURCE", "BEHIND", "LED", "FROM", "TO", "BY-E", "BY-I", "ASK-E",
+        "ASK-I", "REST-E", "REST-I", "BESIDE", "REVOKED", "DENY", "TOTALS", "BRIDGES",
     ];
     name.strip_prefix(CHAIN_PREFIX).is_some_and(|rest| {
-        let is_branch = ["FROM-", "TO-"].iter().any(|branch| rest.starts_with(branch));
+        let is_branch = ["FROM-", "TO-", "BY-E-", "BY-I-"]
+            .iter()
+            .any(|branch| rest.starts_with(branch));
         is_branch || ALONE.contains(&rest)
     })
 }
@@ -304,7 +353,7 @@ pub fn is_own_chain(name: &str) -> bool {
     };
     let mut letters = part.chars();
     let direction = letters.next().is_some_and(|letter| "EIei".contains(letter));
-    let kind = letters.next().is_none_or(|letter| "0123AD".contains(letter));
+    let kind = letters.next().is_none_or(|letter| "0123ADP".contains(letter));
     let place = letters.as_str();
     let is_place =
         place.is_empty() || (place.len() == 3 && place.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -316,7 +365,10 @@ pub fn is_own_chain(name: &str) -> bool {
 pub fn is_own_set(name: &str) -> bool {
     let named = name.strip_suffix("-4").or_else(|| name.strip_suffix("-6"));
     // The other way round they were before.
-    let digest = named.and_then(|rest| rest.strip_suffix(SET_SUFFIX).or_else(|| rest.strip_prefix("egret-")));
+    let digest = named.and_then(|rest| {
+        rest.strip_suffix(SET_SUFFIX)
+            .or_else(|| rest.strip_prefix("egret-"))
+    });
     digest.is_some_and(is_digest)
 }
 
@@ -341,6 +393,9 @@ mod tests {
         for chain in [
             pod.entry(Direction::Ingress),
             pod.default(Direction::Egress),
+            pod.ports(Direction::Egress, 3),
+            beside(),
+            revoked(),
             forward(),
             from(),
             source(),
@@ -361,6 +416,7 @@ mod tests {
             "EGRET-E-short",
             "EGRET-D-short",
             "EGRET-EX-aaaaaaaaaaaaaaaa",
+            "EGRET-EP0-aaaaaaaaaaaaaaaa",
             "KUBE-FORWARD",
             "EGRET-UNKNOWN",
             "EGRET-UNKNOWN-x",

@@ -19,9 +19,7 @@
 use std::collections::BTreeMap;
 
 use egret_kernel::Transport as KernelTransport;
-use egret_kernel::iptables::{
-    ChainName, ConnState, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target,
-};
+use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
     Action, Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind,
@@ -34,6 +32,7 @@ use ipnet::IpNet;
 
 use super::chains::Chains;
 use super::denials::{self, Denial};
+use super::front;
 use super::names::{self, PodChains};
 use super::tally::Label;
 use crate::backend::{self, VerdictKey};
@@ -41,11 +40,13 @@ use crate::backend::{self, VerdictKey};
 mod audit;
 mod exposed;
 mod lists;
+mod ports;
 
 pub(super) use audit::why_unasked;
 pub use exposed::exposed;
 
 use lists::Part;
+use ports::{Ports, Split};
 
 /// What rendering a pod needs besides its rules.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +96,8 @@ pub fn direction(
         own: own_addresses(rules, around.family),
         around,
         asks: Asks::WhatIs,
+        ports: None,
+        spare: audit::spare(rules, direction),
         out: Chains::new(),
     };
     pod.render(rules.direction(direction), mark);
@@ -112,6 +115,10 @@ struct PodDirection<'a> {
     own: Vec<IpNet>,
     around: Surroundings<'a>,
     asks: Asks,
+    /// What all have that comes to the chain which is written.
+    ports: Option<Ports>,
+    /// By how many chains more a packet may still be led.
+    spare: usize,
     out: Chains,
 }
 
@@ -162,8 +169,38 @@ impl PodDirection<'_> {
         self.put(&name, lines);
     }
 
-    fn tier(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let mut lines = self.rules(tier, next);
+    fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
+        let rules: Vec<&Rule> = tier.rules.iter().collect();
+        if self.spare == 0 {
+            return self.all_of(tier, &rules, next);
+        }
+        let split = Split::of(&rules, |rule| rule.port);
+        let mut lines = Vec::new();
+        for (ports, rules) in &split.alike {
+            let chain = self.next_of_ports();
+            lines.push(self.port(Line::to(Target::Goto(chain.clone())), ports.wanted()));
+            self.ports = Some(*ports);
+            let behind = self.all_of(tier, rules, next);
+            self.ports = None;
+            self.put(&chain, behind);
+        }
+        self.spare -= usize::from(!split.alike.is_empty());
+        lines.extend(self.all_of(tier, &split.rest, next));
+        lines
+    }
+
+    fn next_of_ports(&self) -> ChainName {
+        let chain = |place| self.chains.ports(self.direction, place);
+        let mut free = (0..)
+            .map(chain)
+            .filter(|chain| !self.out.contains_key(chain.as_str()));
+        free.next().expect("there are more numbers than lists")
+    }
+
+    /// The lines of a list, or of those of its rules that matter here, to its end.
+    fn all_of(&self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
+        let lines = rules.iter().flat_map(|rule| self.lines(tier, rule, next));
+        let mut lines: Vec<Line> = lines.collect();
         lines.push(match tier.otherwise {
             Otherwise::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
             Otherwise::NextTier => Line::to(next.clone()),
@@ -280,6 +317,7 @@ impl PodDirection<'_> {
 
     fn port(&self, line: Line, port: PortMatch) -> Line {
         match port {
+            port if self.ports.is_some_and(|ports| ports.imply(port)) => line,
             PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
                 line.protocol(Protocol::any_port(kernel_transport(transport)))
             }
@@ -373,15 +411,13 @@ enum Peer {
     Missing,
 }
 
-/// In front of the rules: what was allowed under the present rules, and what belongs to no flow (it could
-/// neither be translated nor answered).
+/// In front of the rules: what was allowed under the present rules, and what is beside flows.
 fn head(mark: Mark) -> Vec<Line> {
     let fast = Line::to(Target::Return).when(Match::Connmark(mark));
-    let invalid = Line::to(Target::Drop).when(Match::ConnState(vec![ConnState::Invalid]));
     if is_off(Switch::KeepEstablished) {
-        vec![invalid]
+        vec![front::aside()]
     } else {
-        vec![fast, invalid]
+        vec![fast, front::aside()]
     }
 }
 

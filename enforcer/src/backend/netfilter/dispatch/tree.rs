@@ -26,6 +26,11 @@ pub(in crate::backend::netfilter) const MOST_BRANCHES: usize = 2;
 /// With fewer than so many a tree gains nothing.
 const MANY: usize = 16;
 
+/// Whether so many interfaces are asked by how they begin.
+pub(super) const fn is_worth(interfaces: usize) -> bool {
+    interfaces > MANY
+}
+
 /// A line for one interface.
 pub(super) type Own = (InterfaceName, Line);
 
@@ -38,7 +43,7 @@ pub(super) fn chains(
     rest: Vec<Line>,
 ) -> BTreeMap<ChainName, Vec<Line>> {
     let root = names::which(direction);
-    if own.len() <= MANY {
+    if !is_worth(own.len()) {
         let own = own.into_iter().map(|(_, line)| line);
         return BTreeMap::from([(root, shared.into_iter().chain(own).chain(rest).collect())]);
     }

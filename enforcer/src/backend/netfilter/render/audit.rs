@@ -55,6 +55,14 @@ pub(in crate::backend::netfilter) fn why_unasked(
     }
 }
 
+/// By how many chains more a packet may be led than by those that there are at least.
+pub(super) fn spare(rules: &PodRules, direction: Direction) -> usize {
+    let decides: Vec<&TierRules> = rules.direction(direction).tiers.iter().collect();
+    let audit = &rules.audit.direction(direction).tiers;
+    let asked = if audit.is_empty() { 0 } else { chains(audit) };
+    MOST_CHAINS.saturating_sub(AROUND + Part::of(&decides).len() + asked)
+}
+
 fn chains(tiers: &[TierRules]) -> usize {
     1 + tiers.iter().filter(|tier| passes(tier)).count()
 }

@@ -17,6 +17,7 @@ use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRu
 use super::lists::Part;
 use super::{Asks, PodDirection, Surroundings};
 use crate::backend::netfilter::chains::Chains;
+use crate::backend::netfilter::front;
 use crate::backend::netfilter::names::PodChains;
 
 /// All chains of the node's rules.
@@ -28,6 +29,8 @@ pub fn exposed(rules: &NodeRules, around: Surroundings<'_>) -> Chains {
         own: Vec::new(),
         around,
         asks: Asks::WhatIs,
+        ports: None,
+        spare: 0,
         out: Chains::new(),
     };
     node.render_exposed(&rules.exposed);
@@ -41,7 +44,8 @@ impl PodDirection<'_> {
             self.put(&self.chains.allow(self.direction), back());
         }
         // What the node sends to an address of its own comes in there, rewritten or not.
-        let lines: Vec<Line> = vec![Line::to(Target::Return).input(loopback())];
+        let own = Line::to(Target::Return).input(loopback());
+        let lines: Vec<Line> = front::related().into_iter().chain([own]).collect();
         let name = self.chains.entry(self.direction);
         let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
         let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
