@@ -1,5 +1,5 @@
-//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages and of Corefiles
-//! busy or make them panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
+//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles
+//! and of what upstreams send busy or make them panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
@@ -16,6 +16,10 @@ mod message;
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
 mod corefile;
 
+#[path = "../../fuzz/src/upstream.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod upstream;
+
 fn corpus(reader: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fuzz/corpus")
@@ -31,6 +35,7 @@ fn what_was_found_stays_mended() {
     for (reader, check) in [
         ("message", message::check as fn(&[u8])),
         ("corefile", corefile::check),
+        ("upstream", upstream::check),
     ] {
         let files = corpus(reader);
         assert!(files.len() > 5, "{} files of {reader}", files.len());
@@ -55,6 +60,23 @@ proptest! {
         }
         message::check(&octets);
         message::check(&octets[..cut.index(octets.len())]);
+    }
+
+    #[test]
+    fn an_answer_that_is_damaged_is_taken_only_if_it_answers(
+        file in any::<prop::sample::Index>(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut files = corpus("upstream");
+        files.retain(|octets| !octets.is_empty());
+        let mut octets = files[file.index(files.len())].clone();
+        for (at, octet) in edits {
+            let at = at.index(octets.len());
+            octets[at] = octet;
+        }
+        upstream::check(&octets);
+        upstream::check(&octets[..cut.index(octets.len())]);
     }
 
     #[test]

@@ -6,3 +6,4 @@ pub mod link;
 pub mod message;
 pub mod probes;
 pub mod reader;
+pub mod upstream;
