@@ -6,6 +6,7 @@ mod written;
 mod lower;
 mod corefile;
 mod servers;
+mod host;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,11 @@ use crate::answer::TtlLimits;
 use crate::hold::HoldLimits;
 use crate::ledger::LedgerLimits;
 use crate::message::WireName;
+use crate::node_cache::keeper::Setup;
 use crate::plan::{Plan, Zone};
 use crate::tally::Places;
 
+pub use host::{FallbackKind, Host};
 pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
 pub use written::{Args, Written};
 
@@ -62,6 +65,12 @@ pub struct Fixed {
     pub admin: SocketAddr,
     /// Octets of the cache.
     pub cache_size: usize,
+    /// What is set up on this host, if anything.
+    pub host: Option<Setup>,
+    /// Where a successor asks for the sockets.
+    pub handover: Option<PathBuf>,
+    /// Where how setting up goes is answered, as node-cache does.
+    pub setup_metrics: Option<SocketAddr>,
 }
 
 /// Limits of TCP.
@@ -118,6 +127,9 @@ pub enum Invalid {
     Corefile(Vec<String>),
 }
 
+/// Where a successor of a node-cache asks, which has no flag for it.
+const DEFAULT_HANDOVER: &str = "/run/egret/dnsd-handover.sock";
+
 impl Config {
     /// Takes the command line, and the file that it names if it does.
     ///
@@ -129,14 +141,17 @@ impl Config {
             None => Written::default(),
         };
         let written = args.written.clone().over(file);
-        match written.corefile.clone() {
-            Some(path) => {
-                let (plan, warnings) = corefile::load(&path)?;
-                let config = written.mean_with(Some(plan))?;
-                Ok(Self { warnings, ..config })
+        let host = written.host.clone();
+        let mut config = written.whole(args)?;
+        match &args.node_cache {
+            Some(flags) => {
+                config.fixed.host = Some(flags.setup(host.fallback()?));
+                config.fixed.setup_metrics = flags.metrics_address;
+                config.fixed.handover = host.handover.or_else(|| Some(PathBuf::from(DEFAULT_HANDOVER)));
             }
-            None => written.mean(),
+            None => config.fixed.host = host.setup(&config.plan)?,
         }
+        Ok(config)
     }
 
     /// The fields by which `other` differs that need a restart.
@@ -147,6 +162,8 @@ impl Config {
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
             ("cacheSize", mine.cache_size != theirs.cache_size),
+            ("host", mine.host != theirs.host),
+            ("host.handover", mine.handover != theirs.handover),
         ]
         .into_iter()
         .filter_map(|(field, differs)| differs.then_some(field))
@@ -155,6 +172,20 @@ impl Config {
 }
 
 impl Written {
+    /// With the blocks of the Corefile, if one is named.
+    fn whole(self, args: &Args) -> Result<Config, Invalid> {
+        let Some(path) = self.corefile.clone() else {
+            return self.mean();
+        };
+        let port = args
+            .node_cache
+            .as_ref()
+            .map_or(corefile::PORT, |flags| flags.dns_port);
+        let (plan, warnings) = corefile::load(&path, port)?;
+        let config = self.mean_with(Some(plan))?;
+        Ok(Config { warnings, ..config })
+    }
+
     /// What is meant, with defaults where nothing was written.
     ///
     /// # Errors
@@ -206,6 +237,9 @@ impl Written {
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9253))),
                 cache_size: size("cacheSize", self.cache_size)?,
+                host: None,
+                handover: self.host.handover.clone(),
+                setup_metrics: None,
             },
             plan: blocks.unwrap_or(Plan {
                 blocks: Vec::new(),
@@ -310,7 +344,12 @@ impl Config {
     #[must_use]
     pub fn asks_like(&self, other: &Self) -> bool {
         (self.total_timeout, self.max_udp_size, self.ttl, &self.protected)
-            == (other.total_timeout, other.max_udp_size, other.ttl, &other.protected)
+            == (
+                other.total_timeout,
+                other.max_udp_size,
+                other.ttl,
+                &other.protected,
+            )
     }
 
     fn check(self) -> Result<Self, Invalid> {

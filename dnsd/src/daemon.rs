@@ -1,29 +1,38 @@
 //! The parts, put together and kept running.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, mpsc};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use egret_kernel::links::Links;
 use egret_shared::revision::Instance;
 use egret_shared::rt::shutdown::{Request, Signals};
-use egret_shared::rt::{admin, clock, task, telemetry};
+use egret_shared::rt::{clock, task, telemetry};
 
 use egret_dnsd::admin::{Heart, Operators};
 use egret_dnsd::client::Attribution;
 use egret_dnsd::config::{Args, Config, file_name};
 use egret_dnsd::files;
-use egret_dnsd::handover::Inheritance;
+use egret_dnsd::handover::{Event, Granted, Inheritance, Name};
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
-use egret_dnsd::metrics::{BUCKETS, Metrics};
+use egret_dnsd::metrics::Metrics;
+use egret_dnsd::node_cache::keeper::Prepared;
+use egret_dnsd::pages::Pages;
+use egret_dnsd::plan::Reload;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
 use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::host::{self, Host};
 
 /// How long what is under way may take when dnsd is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How long connections may go on after a successor has taken over.
+const LINGER: Duration = Duration::from_secs(20);
 
 /// A dnsd that has bound its sockets.
 #[derive(Debug)]
@@ -32,27 +41,39 @@ pub(crate) struct Daemon {
     service: Service,
     listeners: Listening,
     means: Means,
+    pages: Pages,
+    looks: Looks,
+    /// What is in force, as it was written.
+    written: Config,
+    host: Host,
+    link: JoinHandle<()>,
 }
 
 impl Daemon {
-    /// Binds the sockets and starts the tasks.
+    /// Binds the sockets, or takes those of who answers now, and starts the tasks.
     ///
     /// # Errors
     /// When an address cannot be listened on, or the kernel refuses a socket.
-    pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        args: Args,
+        config: Config,
+        recorder: telemetry::Metrics,
+        prepared: Option<Prepared>,
+    ) -> anyhow::Result<Self> {
         match files::raise_limit() {
             Ok(limit) => tracing::debug!(limit, "open files"),
             Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
         }
-        let recorder = telemetry::Metrics::install(&BUCKETS)?;
         let metrics = Arc::new(Metrics::register());
         let means = Means {
             metrics: Arc::clone(&metrics),
             counts: Arc::default(),
             outlet: Outlet::to_stdout()?,
         };
+        let (written, config) = (config.clone(), Serving::look_up(config, &metrics).await?);
         let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
-        let listeners = Listeners::bind(&serving.tables, &mut Inheritance::none())?;
+        let (predecessor, mut inheritance) = host::predecessor(&config);
+        let listeners = Listeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
         let holder = Arc::new(Holder::new(
@@ -74,6 +95,7 @@ impl Daemon {
             service: service.clone(),
             holder: Arc::clone(&holder),
             metrics: Arc::clone(&metrics),
+            counts: Arc::clone(&means.counts),
             recorder: recorder.clone(),
             seen_evictions: Mutex::new(0),
         });
@@ -82,19 +104,31 @@ impl Daemon {
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        drop(task::spawn("link", link::keep(path, instance, holder, metrics)));
-        let admin = serve_operators(config.fixed.admin, operators, recorder)?;
+        let link = task::spawn("link", link::keep(path, instance, holder, metrics));
+        let mut pages = Pages::start(operators, recorder)?;
+        pages.adopt(&config, &mut inheritance)?;
+        let admin = pages.address(config.fixed.admin);
+        let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
+        granted.into_iter().for_each(Granted::serving);
+        let host = Host::start(prepared, &args, &config)?;
+        warn(&config);
+        service.resolver.serving().look_for_loops(|address| address);
         tracing::info!(?addresses, %admin, %instance, "ready");
         Ok(Self {
             args,
             service,
             listeners,
             means,
+            pages,
+            looks: Looks::new(config.plan.reload),
+            written,
+            host,
+            link,
         })
     }
 
-    /// Serves until a signal asks to stop; then answers what is under way.
+    /// Serves until a signal asks to stop, or a successor has taken over; then answers what is under way.
     ///
     /// # Errors
     /// When a listener dies.
@@ -103,80 +137,181 @@ impl Daemon {
             tokio::select! {
                 request = signals.next() => match request {
                     Request::Stop => break,
-                    Request::Reload => self.reload(),
+                    Request::Reload => self.reload().await,
+                },
+                () = self.looks.next() => self.look().await,
+                event = self.host.successor() => match event {
+                    Event::Sockets(answer) => self.give(answer),
+                    Event::Pause(answer) => {
+                        self.listeners.pause().await;
+                        if answer.send(()).is_err() {
+                            tracing::debug!("the successor is gone meanwhile");
+                        }
+                    }
+                    Event::Resume => self.listeners.resume()?,
+                    Event::Leave => return self.leave(signals).await,
                 },
                 () = self.listeners.ended() => anyhow::bail!("a listener ended"),
             }
         }
-        self.drain().await;
+        self.limp(&mut signals).await;
+        self.host.stop_living();
+        drain(&self.service, &mut self.listeners).await;
+        self.host.tear_down();
         Ok(())
     }
 
-    /// Takes the file again; what cannot be taken changes nothing.
-    fn reload(&mut self) {
-        let file = file_name(&self.args).display().to_string();
-        match self.take_again(&file) {
-            Ok(()) => tracing::info!(%file, "the configuration was read again"),
-            Err(error) => tracing::error!(%file, %error, "the configuration stays as it is"),
+    /// Gives a successor descriptors of all sockets.
+    fn give(&self, answer: oneshot::Sender<Vec<(Name, OwnedFd)>>) {
+        let sockets = self.listeners.sockets().and_then(|mut sockets| {
+            sockets.extend(self.pages.sockets()?);
+            Ok(sockets)
+        });
+        match sockets {
+            // A successor that is gone meanwhile wants nothing.
+            Ok(sockets) => drop(answer.send(sockets)),
+            Err(error) => tracing::error!(%error, "a successor cannot be given the sockets"),
         }
     }
 
-    fn take_again(&mut self, file: &str) -> anyhow::Result<()> {
-        let resolver = &self.service.resolver;
+    /// Answers what it has read, and waits for who started it to end it: one that ended by itself would be started
+    /// again by who looks after it, and take over from its successor.
+    async fn leave(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        tracing::info!("a successor answers; connections that are open are answered until they are idle");
+        self.host.leave();
+        self.pages.close();
+        self.service.under_way.close();
+        let idle = tokio::time::timeout(LINGER, self.service.under_way.wait());
+        let is_asked = tokio::select! {
+            _waited = idle => false,
+            request = signals.next() => request == Request::Stop,
+        };
+        drain(&self.service, &mut self.listeners).await;
+        self.link.abort();
+        while !is_asked && signals.next().await != Request::Stop {}
+        Ok(())
+    }
+
+    /// Answers on for as long as `health` says (`lameduck`): who balances load has to hear of the end first. A second
+    /// signal ends it.
+    async fn limp(&mut self, signals: &mut Signals) {
+        let serving = self.service.resolver.serving();
+        let lameduck = serving
+            .config
+            .plan
+            .health
+            .iter()
+            .map(|health| health.lameduck)
+            .max();
+        let Some(lameduck) = lameduck.filter(|span| !span.is_zero()) else {
+            return;
+        };
+        tracing::info!(?lameduck, "going into lameduck mode");
+        tokio::select! {
+            () = tokio::time::sleep(lameduck) => {}
+            _request = signals.next() => {}
+        }
+    }
+
+    /// Looks whether the files say something else now (`reload`). What is wrong is told once.
+    async fn look(&mut self) {
+        let taken = match Config::load(&self.args) {
+            Ok(config) if config == self.written => {
+                self.looks.wrong = None;
+                return;
+            }
+            Ok(config) => self.take(config).await,
+            Err(error) => Err(error.into()),
+        };
+        let wrong = taken.as_ref().err().map(|error| format!("{error:#}"));
+        if wrong.is_none() || wrong != self.looks.wrong {
+            self.tell(&taken);
+        }
+        self.looks.wrong = wrong;
+    }
+
+    /// Takes the files again, as a signal asks.
+    async fn reload(&mut self) {
+        let taken = match Config::load(&self.args) {
+            Ok(config) => self.take(config).await,
+            Err(error) => Err(error.into()),
+        };
+        self.tell(&taken);
+    }
+
+    fn tell(&self, taken: &anyhow::Result<()>) {
+        let file = file_name(&self.args).display().to_string();
+        match taken {
+            Ok(()) => tracing::info!(%file, "the configuration was read again"),
+            Err(error) => {
+                self.means.metrics.reload_failed.increment(1);
+                tracing::error!(%file, error = format!("{error:#}"), "the configuration stays as it is");
+            }
+        }
+    }
+
+    /// Puts a configuration in force; what cannot be put changes nothing.
+    async fn take(&mut self, written: Config) -> anyhow::Result<()> {
+        let resolver = Arc::clone(&self.service.resolver);
         let current = resolver.serving();
-        let mut wanted = Config::load(&self.args)?;
+        let mut wanted = Serving::look_up(written.clone(), &self.means.metrics).await?;
         let fields = current.config.needs_restart(&wanted);
         if !fields.is_empty() {
-            tracing::warn!(%file, ?fields, "these fields need a restart and stay as they are");
+            tracing::warn!(?fields, "these fields need a restart and stay as they are");
             wanted.fixed = current.config.fixed.clone();
         }
         let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
+        self.pages.adopt(&serving.config, &mut Inheritance::none())?;
         self.listeners.adopt(&serving.tables)?;
+        self.looks = Looks::new(serving.config.plan.reload);
+        self.written = written;
+        warn(&serving.config);
+        serving.look_for_loops(|address| address);
         resolver.put_in_force(serving);
         Ok(())
     }
+}
 
-    async fn drain(mut self) {
-        tracing::info!("stopping; what is under way is answered");
-        self.service.stop.cancel();
-        self.service.under_way.close();
-        let drained = tokio::time::timeout(DRAIN, async {
-            self.listeners.all_ended().await;
-            self.service.under_way.wait().await;
-        });
-        match drained.await {
-            Ok(()) => tracing::info!("stopped"),
-            Err(_elapsed) => tracing::warn!(
-                left = self.service.under_way.len(),
-                "stopped before all was answered"
-            ),
-        }
+fn warn(config: &Config) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
     }
 }
 
-/// Answers operators from a thread of its own, so that a serving thread that hangs is told of.
-fn serve_operators(
-    address: SocketAddr,
-    operators: Arc<Operators>,
-    recorder: telemetry::Metrics,
-) -> anyhow::Result<SocketAddr> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let (sender, bound) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("admin".to_owned())
-        .spawn(move || {
-            runtime.block_on(async move {
-                match admin::bind(address).await {
-                    Err(error) => drop(sender.send(Err(error))),
-                    Ok(listener) => {
-                        drop(sender.send(listener.local_addr()));
-                        drop(task::spawn("upkeep", recorder.keep_up()));
-                        admin::serve(listener, operators).await;
-                    }
-                }
-            });
-        })?;
-    Ok(bound.recv().context("the admin thread died")??)
+/// Takes nothing new, and answers what is under way.
+async fn drain(service: &Service, listeners: &mut Listening) {
+    tracing::info!("stopping; what is under way is answered");
+    service.stop.cancel();
+    service.under_way.close();
+    let drained = tokio::time::timeout(DRAIN, async {
+        listeners.all_ended().await;
+        service.under_way.wait().await;
+    });
+    match drained.await {
+        Ok(()) => tracing::info!("stopped"),
+        Err(_elapsed) => tracing::warn!(left = service.under_way.len(), "stopped before all was answered"),
+    }
+}
+
+/// When the files are looked at again.
+#[derive(Debug)]
+struct Looks {
+    every: Option<Duration>,
+    /// What was wrong the last time.
+    wrong: Option<String>,
+}
+
+impl Looks {
+    /// The jitter is drawn once, so that the nodes of a cluster do not all look at once.
+    fn new(reload: Option<Reload>) -> Self {
+        let every = reload.map(|reload| reload.interval + reload.jitter.mul_f64(rand::random::<f64>()));
+        Self { every, wrong: None }
+    }
+
+    async fn next(&self) {
+        match self.every {
+            Some(every) => tokio::time::sleep(every).await,
+            None => std::future::pending().await,
+        }
+    }
 }

@@ -8,6 +8,7 @@
 //! What is pure is in `flags`, `template`, `kube_dns` and `rules`; `network` speaks to the kernel, and `keeper` looks
 //! after it all from a thread of its own.
 
+pub mod call;
 pub mod flags;
 pub mod kube_dns;
 pub mod template;

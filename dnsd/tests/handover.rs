@@ -91,6 +91,34 @@ fn where_nobody_listens_there_is_nothing_to_take() {
 }
 
 #[test]
+fn sockets_of_another_network_are_not_taken() {
+    let place = Place::new("elsewhere");
+    let mut events = place.offer();
+    let elsewhere = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .ok()
+            .map(|()| UdpSocket::bind("0.0.0.0:0").unwrap())
+    });
+    let Some(socket) = elsewhere.join().unwrap() else {
+        assert!(
+            std::env::var("CI").map_or(true, |ci| ci != "true"),
+            "a network namespace is needed"
+        );
+        eprintln!("NOT TESTED: no network namespace; run as root");
+        return;
+    };
+    let name = Name {
+        purpose: Purpose::Udp,
+        address: socket.local_addr().unwrap(),
+    };
+    let path = place.path();
+    let successor = std::thread::spawn(move || take(&path, PATIENCE).map(drop));
+    answer_sockets(&mut events, &socket, name);
+    let error = successor.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("another network namespace"), "{error}");
+}
+
+#[test]
 fn who_says_nonsense_is_not_given_anything() {
     let place = Place::new("nonsense");
     let (socket, name) = socket();

@@ -7,8 +7,10 @@ use egret_shared::net::IpNet;
 use serde::Deserialize;
 
 use crate::command::Command;
+use crate::node_cache::Flags;
 use crate::plan::{Block, Health, Reload};
 
+use super::host::Host;
 use super::value::{OnStall, Size, Span, Upstream};
 
 /// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
@@ -33,6 +35,9 @@ pub struct Args {
     pub written: Written,
     #[command(subcommand)]
     pub command: Option<Command>,
+    /// The flags of node-cache, if dnsd is called so.
+    #[arg(skip)]
+    pub node_cache: Option<Box<Flags>>,
 }
 
 /// The fields, none of which need be written.
@@ -133,6 +138,10 @@ pub struct Written {
     /// Where metrics are answered as CoreDNS does (only in the file, beside servers)
     #[arg(skip)]
     pub prometheus: Option<Vec<SocketAddr>>,
+    /// What is set up on the host
+    #[command(flatten)]
+    #[serde(default)]
+    pub host: Host,
 }
 
 impl Written {
@@ -173,6 +182,7 @@ impl Written {
             reload: self.reload.or(below.reload),
             health: self.health.or(below.health),
             prometheus: self.prometheus.or(below.prometheus),
+            host: self.host.over(below.host),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Name;
-use super::wire::{HandoverError, Word, due, receive, send};
+use super::wire::{HandoverError, Word, due, namespace, receive, send};
 
 /// A predecessor that has given its sockets, and still answers.
 #[derive(Debug)]
@@ -79,6 +79,12 @@ pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritanc
             given: given.len(),
             named: names.len(),
         });
+    }
+    let own = namespace(connection.as_fd())?;
+    for socket in &given {
+        if namespace(socket.as_fd())? != own {
+            return Err(HandoverError::Elsewhere);
+        }
     }
     let sockets = names.into_iter().zip(given).collect();
     Ok(Some((Taken { connection }, Inheritance(sockets))))

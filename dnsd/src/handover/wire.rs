@@ -63,6 +63,9 @@ pub enum HandoverError {
         /// How many were named.
         named: usize,
     },
+    /// It answers in another network: its sockets are of no use here.
+    #[error("the other dnsd is in another network namespace")]
+    Elsewhere,
     /// More sockets than one message takes.
     #[error("{0} sockets cannot be handed over; {MOST_SOCKETS} can")]
     TooMany(usize),
@@ -117,6 +120,30 @@ fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
         _other => Vec::new(),
     }
 }
+
+/// The network namespace of a socket, as the kernel numbers them (`SO_NETNS_COOKIE`).
+pub(super) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of::<u64>()).expect("eight fits");
+    // SAFETY: the kernel writes at most `length` octets to `cookie`, which has as many, and the real length to `length`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if outcome == 0 {
+        Ok(cookie)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// `SO_NETNS_COOKIE` of asm-generic/socket.h.
+const NETNS_COOKIE: libc::c_int = 71;
 
 /// The word that was due, or what came instead.
 pub(super) fn due<T>(

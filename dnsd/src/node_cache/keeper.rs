@@ -140,17 +140,15 @@ enum Order {
 impl Keeper {
     /// Ends, and removes what was set up, unless the flags say otherwise; returns when that is done.
     pub fn tear_down(self) {
-        self.end(Order::TearDown);
-    }
-
-    /// Ends, and leaves everything to the next dnsd.
-    pub fn leave(self) {
-        self.end(Order::Leave);
-    }
-
-    fn end(self, order: Order) {
-        let is_heard = self.orders.send(order).is_ok();
+        let is_heard = self.orders.send(Order::TearDown).is_ok();
         if self.thread.join().is_err() || !is_heard {
+            tracing::error!("the thread that looks after the network died");
+        }
+    }
+
+    /// Ends when it has finished what it does, and leaves everything to the next dnsd.
+    pub fn leave(self) {
+        if self.orders.send(Order::Leave).is_err() {
             tracing::error!("the thread that looks after the network died");
         }
     }

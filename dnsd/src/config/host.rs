@@ -1,0 +1,167 @@
+//! What dnsd sets up on its host: the interface, the rules, the fallback, and where a successor asks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use egret_kernel::iptables::InterfaceName;
+use serde::{Deserialize, Serialize};
+
+use super::{Invalid, Span, span, within};
+use crate::node_cache::keeper::Setup;
+use crate::node_cache::rules::{Fallback, Situation};
+use crate::plan::{BindTo, Plan};
+
+/// The fields under `host`.
+#[derive(Clone, Debug, Default, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Host {
+    /// An interface that is made to hold the addresses which are listened on [default: none is made]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+    /// Rules that keep DNS to these addresses out of conntrack, and let it in behind policy [default: false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub rules: Option<bool>,
+    /// The port of probes, which the rules keep out of conntrack as well: 1 to 65535 [default: 8080]
+    #[arg(long, value_name = "PORT")]
+    pub health_port: Option<u16>,
+    /// How often interface and rules are looked at: 1s to 24h [default: 60s]
+    #[arg(long, value_name = "SPAN")]
+    pub sync_interval: Option<Span>,
+    /// Interface and rules stay at the end [default: false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub skip_teardown: Option<bool>,
+    /// What pods get while no dnsd is alive; with rules only [default: clusterDNS]
+    #[arg(long, value_name = "WHAT")]
+    pub fallback: Option<FallbackKind>,
+    /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: nobody]
+    #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1..)]
+    pub fallback_servers: Option<Vec<SocketAddr>>,
+    /// Where a successor asks for the sockets [default: none is answered]
+    #[arg(long, value_name = "PATH")]
+    pub handover: Option<PathBuf>,
+}
+
+/// What pods get while no dnsd is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum FallbackKind {
+    /// The cluster DNS.
+    #[serde(rename = "clusterDNS")]
+    #[value(name = "clusterDNS")]
+    ClusterDns,
+    /// Nothing: names must be enforced.
+    #[serde(rename = "none")]
+    #[value(name = "none")]
+    None,
+}
+
+impl Host {
+    /// These fields, and `below` where nothing was written.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        Self {
+            interface: self.interface.or(below.interface),
+            rules: self.rules.or(below.rules),
+            health_port: self.health_port.or(below.health_port),
+            sync_interval: self.sync_interval.or(below.sync_interval),
+            skip_teardown: self.skip_teardown.or(below.skip_teardown),
+            fallback: self.fallback.or(below.fallback),
+            fallback_servers: self.fallback_servers.or(below.fallback_servers),
+            handover: self.handover.or(below.handover),
+        }
+    }
+
+    /// What is meant, for the addresses of a plan; nothing where nothing is set up.
+    ///
+    /// # Errors
+    /// With the field.
+    pub fn setup(&self, plan: &Plan) -> Result<Option<Setup>, Invalid> {
+        let rules = self.rules.unwrap_or(false);
+        let interface = self.interface.as_deref().map(interface).transpose()?;
+        if interface.is_none() && !rules {
+            return self.is_without_rules().map(|()| None);
+        }
+        let (local_ips, dns_port) = local(plan)?;
+        Ok(Some(Setup {
+            interface,
+            rules,
+            situation: Situation {
+                local_ips,
+                dns_port,
+                health_port: within("host.healthPort", self.health_port, 8080, 1, u16::MAX)?,
+                fallback: self.fallback()?,
+            },
+            sync_interval: self.sync_interval()?,
+            skips_teardown: self.skip_teardown.unwrap_or(false),
+        }))
+    }
+
+    /// What pods get while no dnsd is alive.
+    ///
+    /// # Errors
+    /// When servers are named that nobody asks.
+    pub fn fallback(&self) -> Result<Fallback, Invalid> {
+        let servers = self.fallback_servers.clone().unwrap_or_default();
+        match self.fallback.unwrap_or(FallbackKind::ClusterDns) {
+            FallbackKind::ClusterDns => Ok(Fallback::ClusterDns { servers }),
+            FallbackKind::None if servers.is_empty() => Ok(Fallback::None),
+            FallbackKind::None => Err(Invalid::Contradiction(
+                "host.fallbackServers are asked with fallback clusterDNS only",
+            )),
+        }
+    }
+
+    fn sync_interval(&self) -> Result<Duration, Invalid> {
+        span("host.syncInterval", self.sync_interval, 60_000, 1_000, 86_400_000)
+    }
+
+    /// A fallback that nobody sets up would be believed to be there.
+    fn is_without_rules(&self) -> Result<(), Invalid> {
+        if self.fallback == Some(FallbackKind::ClusterDns) || self.fallback_servers.is_some() {
+            return Err(Invalid::Contradiction("host.fallback needs host.rules: true"));
+        }
+        Ok(())
+    }
+}
+
+fn interface(name: &str) -> Result<String, Invalid> {
+    let invalid = |error: egret_kernel::iptables::NameError| Invalid::Range {
+        field: "host.interface",
+        value: format!("{name:?} ({error})"),
+        range: "a name like nodelocaldns".to_owned(),
+    };
+    InterfaceName::new(name)
+        .map_err(invalid)
+        .map(|name| name.as_str().to_owned())
+}
+
+/// The addresses that blocks are bound to, and their port.
+fn local(plan: &Plan) -> Result<(Vec<IpAddr>, u16), Invalid> {
+    let mut found = (Vec::new(), None);
+    for block in &plan.blocks {
+        let bound = block.bind.iter().flat_map(|bind| &bind.to);
+        for address in bound.filter_map(single) {
+            if *found.1.get_or_insert(block.port) != block.port {
+                return Err(Invalid::Contradiction(
+                    "host: all addresses that are listened on must have the same port",
+                ));
+            }
+            if !found.0.contains(&address) {
+                found.0.push(address);
+            }
+        }
+    }
+    match found {
+        (addresses, Some(port)) => Ok((addresses, port)),
+        (_, None) => Err(Invalid::Contradiction(
+            "host needs single addresses to listen on, not all of them",
+        )),
+    }
+}
+
+fn single(to: &BindTo) -> Option<IpAddr> {
+    match to {
+        BindTo::Address(address) if !address.is_unspecified() => Some(*address),
+        BindTo::Address(_) | BindTo::Interface(_) => None,
+    }
+}

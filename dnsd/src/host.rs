@@ -1,0 +1,197 @@
+//! What dnsd does on its host besides answering: interface and rules, the sign of life, a place for successors, a pidfile.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use egret_dnsd::config::{Args, Config};
+use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, take};
+use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
+use egret_dnsd::node_cache::network::Life;
+use egret_shared::rt::task;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
+
+/// How long a predecessor may take for each step.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a sign of life is given; it counts for a second.
+const SIGN: Duration = Duration::from_millis(300);
+/// How often it is tried while the rules are not there yet.
+const SOON: Duration = Duration::from_millis(20);
+
+/// The host of a dnsd that serves.
+#[derive(Debug)]
+pub(crate) struct Host {
+    keeper: Option<Keeper>,
+    life: watch::Sender<Alive>,
+    successors: Option<UnboundedReceiver<Event>>,
+    pidfile: Option<PathBuf>,
+}
+
+/// Whether signs of life are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alive {
+    /// They are.
+    Yes,
+    /// No more, and the last one is taken back: nobody answers.
+    No,
+    /// No more: a successor gives them.
+    Elsewhere,
+}
+
+/// The sockets of who answers now, if somebody does and gives them.
+pub(crate) fn predecessor(config: &Config) -> (Option<Taken>, Inheritance) {
+    let Some(path) = &config.fixed.handover else {
+        return (None, Inheritance::none());
+    };
+    match take(path, PATIENCE) {
+        Ok(Some((taken, inheritance))) => {
+            tracing::info!(path = %path.display(), "taking over from the dnsd that answers");
+            (Some(taken), inheritance)
+        }
+        Ok(None) => (None, Inheritance::none()),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "nothing can be taken over");
+            (None, Inheritance::none())
+        }
+    }
+}
+
+/// From now on this one reads. A predecessor that does not answer any more does not read either, or its sockets are
+/// shared with it until it is gone.
+pub(crate) fn stop(predecessor: Option<Taken>) -> Option<egret_dnsd::handover::Granted> {
+    let granted = predecessor?.stop_predecessor();
+    let warn = |error: &HandoverError| tracing::warn!(%error, "the predecessor did not say that it stopped");
+    granted.inspect_err(warn).ok()
+}
+
+impl Host {
+    /// Begins, now that queries are answered.
+    ///
+    /// # Errors
+    /// When the kernel has no sets, a thread or the place for successors cannot be had, or the pidfile cannot be written.
+    pub(crate) fn start(prepared: Option<Prepared>, args: &Args, config: &Config) -> anyhow::Result<Self> {
+        let (life, alive) = watch::channel(Alive::Yes);
+        if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
+            && let Some(sign) = Life::of(&setup.situation)?
+        {
+            drop(task::spawn("life", live(sign, alive)));
+        }
+        let at_once = args
+            .node_cache
+            .as_ref()
+            .is_some_and(|flags| flags.reloads_at_once);
+        let keeper = prepared
+            .map(|prepared| {
+                prepared.keep(move || {
+                    if at_once {
+                        ask_for_reload()
+                    }
+                })
+            })
+            .transpose()?;
+        let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
+        if let Some(path) = &pidfile {
+            std::fs::write(path, format!("{}\n", std::process::id()))?;
+        }
+        Ok(Self {
+            keeper,
+            life,
+            successors: successors(config),
+            pidfile,
+        })
+    }
+
+    /// Waits for the next thing that a successor wants.
+    pub(crate) async fn successor(&mut self) -> Event {
+        if let Some(events) = &mut self.successors
+            && let Some(event) = events.recv().await
+        {
+            return event;
+        }
+        std::future::pending().await
+    }
+
+    /// Gives no more signs of life: what comes in is the fallback's.
+    pub(crate) fn stop_living(&self) {
+        self.life.send_replace(Alive::No);
+    }
+
+    /// Removes what was set up, unless it is to stay.
+    pub(crate) fn tear_down(mut self) {
+        self.remove_pidfile();
+        if let Some(keeper) = self.keeper.take() {
+            keeper.tear_down();
+        }
+    }
+
+    /// Leaves everything to the successor, which has set it up as its own and gives the signs of life.
+    pub(crate) fn leave(mut self) {
+        self.life.send_replace(Alive::Elsewhere);
+        if let Some(keeper) = self.keeper.take() {
+            keeper.leave();
+        }
+    }
+
+    /// A file that names a dead process is worse than none.
+    fn remove_pidfile(&self) {
+        if let Some(path) = &self.pidfile
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::debug!(path = %path.display(), %error, "the pidfile is gone already");
+        }
+    }
+}
+
+/// The place where successors ask. Without it dnsd answers as well; it can only not be replaced without a gap.
+fn successors(config: &Config) -> Option<UnboundedReceiver<Event>> {
+    let path = config.fixed.handover.as_ref()?;
+    let (sender, events) = unbounded_channel();
+    match Offer::at(path).and_then(|offer| offer.serve(sender)) {
+        Ok(()) => Some(events),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "a successor will not be able to take over");
+            None
+        }
+    }
+}
+
+/// In the thread that serves: one that hangs gives no sign.
+async fn live(mut life: Life, mut alive: watch::Receiver<Alive>) {
+    let mut is_told = false;
+    loop {
+        let pause = match life.sign() {
+            Ok(()) => SIGN,
+            // The rules and their sets come right after the first answers can be given.
+            Err(error) => {
+                if !is_told {
+                    tracing::debug!(%error, "no sign of life yet");
+                }
+                is_told = true;
+                SOON
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            ended = alive.changed() => match (*alive.borrow(), ended) {
+                (Alive::Yes, Ok(())) => {}
+                (Alive::No, _) => return take_back(&mut life),
+                (Alive::Elsewhere, _) | (Alive::Yes, Err(_)) => return,
+            },
+        }
+    }
+}
+
+fn take_back(life: &mut Life) {
+    if let Err(error) = life.end() {
+        tracing::debug!(%error, "the sign of life ends by itself");
+    }
+}
+
+/// As node-cache does: a signal to itself, after which the Corefile is read again.
+fn ask_for_reload() {
+    if let Err(error) = kill(Pid::this(), Signal::SIGUSR1) {
+        tracing::error!(%error, "the Corefile is not read again");
+    }
+}
