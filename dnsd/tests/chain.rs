@@ -152,7 +152,7 @@ async fn each_option_makes_another_answer() {
             "NoError",
             "NoError 2001:db8::c000:201",
         ),
-        ("dns64", "a.test", v6, "NoError", "NoError"),
+        ("dns64 64:ff9b::/96", "a.test", v6, "NoError", "NoError"),
     ]
     .into_iter()
     .enumerate()
@@ -462,4 +462,23 @@ async fn a_block_whose_upstream_is_itself_says_so_and_others_answer_on() {
         .await
         .expect("the loop is found");
     assert_eq!(dnsd.says("a.fine.test").await, "NoError 192.0.2.1");
+}
+
+#[tokio::test]
+async fn an_upstream_that_answers_only_later_is_no_loop() {
+    let (up, answers) = switchable().await;
+    answers.store(false, Ordering::Relaxed);
+    let corefile = format!(
+        ". {{\n bind 127.0.0.1\n errors\n loop\n forward . {} {{\n read_timeout 100ms\n }}\n}}\n",
+        up.address
+    );
+    let dnsd = Dnsd::with("late", &corefile);
+    let own = dnsd.address;
+    dnsd.service.resolver.serving().look_for_loops(|_| own);
+    while up.asked() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    answers.store(true, Ordering::Relaxed);
+    assert_eq!(dnsd.says("a.test").await, "NoError 192.0.2.1");
+    assert!(!dnsd.lines.text().contains("HINFO"), "{}", dnsd.lines.text());
 }

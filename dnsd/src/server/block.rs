@@ -242,6 +242,10 @@ impl Block {
 
     /// Writes a line about a query without an answer, if one is wanted.
     pub fn note_error(&self, query: &Query, failed: Failed) {
+        // Nobody waits for what looks for a loop.
+        if self.probe.as_ref().is_some_and(|probe| probe.is_own(query)) {
+            return;
+        }
         match &self.errors {
             Some(errors) => errors.note(query, failed.rcode(), failed.said()),
             None if self.plan.debug => {

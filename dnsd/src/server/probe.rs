@@ -30,7 +30,8 @@ const AGAIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Probe {
     zone: Zone,
-    name: Mutex<WireName>,
+    /// The name that is asked for now; none where the zone leaves no room for one.
+    name: Mutex<Option<WireName>>,
     seen: AtomicU32,
     is_begun: AtomicBool,
     is_looping: AtomicBool,
@@ -49,18 +50,19 @@ impl Probe {
 
     /// A query came. The second with the name is a loop.
     pub(super) fn note(&self, query: &Query) {
-        if query.question.kind != HINFO || query.question.name != *self.name() {
-            return;
-        }
-        if self.seen.fetch_add(1, Ordering::Relaxed) == 1 {
+        if self.is_own(query) && self.seen.fetch_add(1, Ordering::Relaxed) == 1 {
             self.set(true);
         }
     }
 
+    /// Whether it is the question that looks for a loop.
+    pub(super) fn is_own(&self, query: &Query) -> bool {
+        query.question.kind == HINFO && *self.name() == Some(query.question.name)
+    }
+
     /// Whether a query may go to upstreams: of a loop, only what looks whether it still is one.
     pub(super) fn lets_pass(&self, query: &Query) -> bool {
-        !self.is_looping.load(Ordering::Relaxed)
-            || query.question.kind == HINFO && query.question.name == *self.name()
+        !self.is_looping.load(Ordering::Relaxed) || self.is_own(query)
     }
 
     /// Looks, once for each plan, at the address where the block answers.
@@ -73,7 +75,7 @@ impl Probe {
         }
     }
 
-    fn name(&self) -> std::sync::MutexGuard<'_, WireName> {
+    fn name(&self) -> std::sync::MutexGuard<'_, Option<WireName>> {
         self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,9 +95,11 @@ impl Probe {
 
     /// Asks; tells whether somebody answered.
     async fn look(&self, address: SocketAddr) -> bool {
-        *self.name() = name_in(&self.zone);
+        let Some(name) = name_in(&self.zone) else {
+            return true;
+        };
         self.seen.store(0, Ordering::Relaxed);
-        let name = *self.name();
+        *self.name() = Some(name);
         let answered = timeout(PATIENCE, ask(&name, address)).await;
         let is_looping = self.seen.load(Ordering::Relaxed) > 1;
         let is_answered = matches!(answered, Ok(Ok(())));
@@ -117,7 +121,11 @@ async fn watch(probe: std::sync::Weak<Probe>, address: SocketAddr) {
         match (is_known, is_looping) {
             (_, true) => tokio::time::sleep(AGAIN).await,
             (false, false) if left > 0 => tokio::time::sleep(Duration::from_secs(1)).await,
-            (_, false) => return,
+            (true, false) => return,
+            (false, false) => {
+                tracing::warn!("loop: whether upstreams lead back here cannot be told: nobody answers");
+                return;
+            }
         }
     }
 }
@@ -157,8 +165,57 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// A name that nobody can guess; the zone's own where it leaves no room for one.
-fn name_in(zone: &Zone) -> WireName {
+/// A name that nobody can guess; none where the zone leaves no room for one.
+fn name_in(zone: &Zone) -> Option<WireName> {
     let [first, second]: [u64; 2] = [rand::random(), rand::random()];
-    WireName::parse(&format!("{first}.{second}.{zone}")).unwrap_or(*zone.apex())
+    let below = zone.to_string();
+    // The root is written as a dot, which ends the name as it is.
+    WireName::parse(&format!("{first}.{second}.{}", below.trim_start_matches('.'))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_probe_has_a_name_of_its_own_below_the_zone() {
+        for text in [".", "example.org."] {
+            let zone = Zone::new(WireName::parse(text).unwrap());
+            let names = [(); 2].map(|()| name_in(&zone).unwrap());
+            assert_ne!(names[0], names[1]);
+            for name in names {
+                assert!(zone.holds(&name) && name.labels().count() >= 2, "{name}");
+            }
+        }
+        let long = format!("{0}.{0}.{0}.{0}", "a".repeat(62));
+        assert!(name_in(&Zone::new(WireName::parse(&long).unwrap())).is_none());
+    }
+
+    #[test]
+    fn the_second_query_with_the_name_is_a_loop_and_others_are_not_counted() {
+        let probe = Probe::new(Zone::new(WireName::root()));
+        let Some(own) = *probe.name() else {
+            panic!("the root leaves room");
+        };
+        let asking = |name: &WireName| {
+            let raw_question = [name.as_octets(), &HINFO.to_be_bytes(), &1_u16.to_be_bytes()].concat();
+            let octets = query(&QueryParts {
+                id: 1,
+                flags: flag::RD,
+                raw_question: &raw_question,
+                edns: None,
+                udp_size: 512,
+            });
+            Query::read(&octets).unwrap()
+        };
+        let other = WireName::parse("1.2.example.org").unwrap();
+        for _ in 0..3 {
+            probe.note(&asking(&other));
+        }
+        probe.note(&asking(&own));
+        assert!(probe.lets_pass(&asking(&other)), "once is our own question");
+        probe.note(&asking(&own));
+        assert!(!probe.lets_pass(&asking(&other)));
+        assert!(probe.lets_pass(&asking(&own)), "what looks again is asked");
+    }
 }
