@@ -1,9 +1,9 @@
 //! dnsd: answers the pods' DNS queries, notes who was told what, and holds an answer until the kernel is ready.
 //!
 //! ```text
-//!  listen ──▶ message ──▶ client ──▶ cache ──▶ forward ──▶ exchange ──▶ observe ──▶ ledger ──▶ hold ──▶ release ──▶ listen
-//!                                                                                    │          ▲
-//!                                                                                    └── link ──┘
+//!  listen ──▶ message ──▶ client ──▶ server ──▶ cache ──▶ local, forward ──▶ exchange ──▶ observe ──▶ ledger ──▶ hold ──▶ release ──▶ listen
+//!                                                                                                        │          ▲
+//!                                                                                                        └── link ──┘
 //! ```
 //!
 //! `resolve` is the way of one query through all of it. `message`, `answer`, `exchange`, `observe`, `cache`,
@@ -36,3 +36,4 @@ pub mod tally;
 pub mod files;
 pub mod metrics;
 pub mod admin;
+pub mod pages;

@@ -137,18 +137,23 @@ async fn a_block_at_one_address_shares_the_socket_of_one_at_all_addresses() {
     let dnsd = Dnsd::with(
         "wildcard",
         &format!(
-            ". {{\n forward . {}\n}}\n. {{\n bind 127.0.0.2\n forward . {}\n}}\n",
+            ". {{\n forward . {}\n}}\ncorp.test {{\n bind 127.0.0.2\n forward . {}\n}}\n",
             everywhere.address, here.address
         ),
     );
-    let asked = query("a.test", RecordType::A, None);
     let port = dnsd.addresses[0].port();
-    for (address, said) in [
-        ("127.0.0.1", "NoError 192.0.2.1"),
-        ("127.0.0.2", "NoError 192.0.2.2"),
+    for (address, name, said) in [
+        ("127.0.0.1", "a.corp.test", "NoError 192.0.2.1"),
+        ("127.0.0.2", "a.corp.test", "NoError 192.0.2.2"),
+        ("127.0.0.2", "a.test", "Refused"),
     ] {
         let at = std::net::SocketAddr::new(address.parse().unwrap(), port);
-        assert_eq!(in_short(&dnsd.ask_at(at, &asked).await.unwrap()), said);
+        let asked = query(name, RecordType::A, None);
+        assert_eq!(
+            in_short(&dnsd.ask_at(at, &asked).await.unwrap()),
+            said,
+            "{address} {name}"
+        );
     }
 }
 
