@@ -208,9 +208,9 @@ fn pod_object(
     })
 }
 
-/// Where a stand-in would be.
+/// Where a stand-in would be: in front of the real ones, which are so the last whose addresses are asked for.
 pub(crate) fn stand_in_address(number: usize) -> IpAddr {
-    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 78, 0, 1)) + low(number)).into()
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 75, 0, 1)) + low(number)).into()
 }
 
 /// Not one network: every third address, so that nothing can be made shorter.

@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
 
 fn rounds() -> anyhow::Result<usize> {
     let given = std::env::var("EGRET_BENCH_ROUNDS").ok();
-    let rounds = given.map_or(Ok(15), |text| text.parse())?;
+    let rounds = given.map_or(Ok(60), |text| text.parse())?;
     ensure!(rounds > 0, "EGRET_BENCH_ROUNDS: want a number above 0");
     Ok(rounds)
 }
