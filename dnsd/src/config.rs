@@ -40,6 +40,8 @@ pub struct Config {
     pub total_timeout: Duration,
     /// Queries that may wait for upstreams.
     pub waiting: Places,
+    /// Queries of one client in a second, if they are limited.
+    pub queries_per_second: Option<u32>,
     /// The largest datagram, to clients and from upstreams.
     pub max_udp_size: u16,
     /// What becomes of an answer that cannot be held any longer.
@@ -253,6 +255,10 @@ impl Written {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
                 total: count("waitingTotal", self.waiting_total, 4_096)?,
             },
+            queries_per_second: self
+                .queries_per_second
+                .map(|rate| within("queriesPerSecondPerClient", Some(rate), 1, 1, 10_000_000))
+                .transpose()?,
             max_udp_size: within("maxUdpSize", self.max_udp_size, 1_232, 512, 4_096)?,
             on_stall: self.on_stall.unwrap_or(OnStall::Release),
             hold,

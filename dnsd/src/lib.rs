@@ -33,6 +33,7 @@ pub mod link;
 pub mod node_cache;
 pub mod handover;
 pub mod tally;
+pub mod rate;
 pub mod files;
 pub mod metrics;
 pub mod admin;

@@ -149,6 +149,8 @@ pub struct Metrics {
     pub tcp_connections: Gauge,
     /// TCP connections that were closed at once.
     pub tcp_refused: Counter,
+    /// Queries of clients that ask too often.
+    pub over_rate: Counter,
     /// Plans that could not be put in force while dnsd ran.
     pub reload_failed: Counter,
     /// Faults of dnsd's own.
@@ -212,6 +214,7 @@ impl Metrics {
             interested_clients: gauge!("egret_dnsd_interested_clients"),
             tcp_connections: gauge!("egret_dnsd_tcp_connections"),
             tcp_refused: counter!("egret_dnsd_tcp_refused_total"),
+            over_rate: counter!("egret_dnsd_over_rate_total"),
             reload_failed: counter!("coredns_reload_failed_total"),
             panics: counter!("coredns_panics_total"),
         }
@@ -377,6 +380,10 @@ fn describe() {
     total!(
         "egret_dnsd_tcp_refused_total",
         "TCP connections closed at once, being over a limit."
+    );
+    total!(
+        "egret_dnsd_over_rate_total",
+        "Queries refused, their client asking more often than it may."
     );
     total!(
         "egret_dnsd_log_lines_lost_total",

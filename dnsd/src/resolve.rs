@@ -15,9 +15,12 @@ use crate::client::{Attribution, Client};
 use crate::config::{Config, OnStall};
 use crate::forward::Failure;
 use crate::hold::{Origin, Stall};
-use crate::message::{Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode};
+use crate::message::{
+    HEADER, Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
+};
 use crate::metrics::{Metrics, Transport};
 use crate::observe::Told;
+use crate::rate::Rates;
 use crate::release::{Admission, Held, Holder, stalled};
 use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Port, Serving, Table, Terms};
 use crate::tally::{Place, Tally};
@@ -32,6 +35,7 @@ pub struct Resolver {
     serving: RwLock<Arc<Serving>>,
     /// Queries that wait for upstreams.
     waiting: Arc<Tally>,
+    rates: Rates,
     attribution: Arc<Attribution>,
     holder: Arc<Holder>,
     metrics: Arc<Metrics>,
@@ -102,6 +106,7 @@ impl Resolver {
         Self {
             serving: RwLock::new(Arc::new(serving)),
             waiting: Arc::default(),
+            rates: Rates::default(),
             attribution,
             holder,
             metrics,
@@ -136,7 +141,12 @@ impl Resolver {
         let taken = catch_unwind(AssertUnwindSafe(|| self.take_at(&table, octets, arrival)));
         taken.unwrap_or_else(|_panic| {
             self.metrics.panics.increment(1);
-            self.refuse(octets, Refusal::Reply(rcode::SERVFAIL), &table.config)
+            let refusal = if octets.len() < HEADER {
+                Refusal::Silence
+            } else {
+                Refusal::Reply(rcode::SERVFAIL)
+            };
+            self.refuse(octets, refusal, &table.config)
         })
     }
 
@@ -153,6 +163,12 @@ impl Resolver {
         if let Client::Unattributed(reason) = client {
             self.metrics.unattributed(reason);
         }
+        if !self.is_in_its_rate(&arrival, &table.config, now) {
+            self.metrics.over_rate.increment(1);
+            let reply = error_reply(&query, rcode::REFUSED, table.config.max_udp_size);
+            self.metrics.response(rcode::REFUSED);
+            return Step::Reply(reply);
+        }
         let Some(entry) = table.entry(&query.question, arrival.asked) else {
             return self.refuse_unknown(&query, &arrival, table, octets);
         };
@@ -167,6 +183,12 @@ impl Resolver {
             arrival,
         };
         self.begin(asked, now)
+    }
+
+    /// Whether a client asks no more often than it may, at all addresses together.
+    fn is_in_its_rate(&self, arrival: &Arrival, config: &Config, now: Timestamp) -> bool {
+        let rate = config.queries_per_second;
+        rate.is_none_or(|rate| self.rates.admit(arrival.source.ip(), rate, now))
     }
 
     /// Answers from the cache, or makes the query wait.

@@ -405,6 +405,24 @@ async fn a_client_whose_questions_all_wait_is_refused_more_of_them() {
 }
 
 #[tokio::test]
+async fn a_client_that_asks_more_often_than_it_may_is_refused() {
+    let upstream = upstream_with_a_slow_name().await;
+    for (options, refused) in [("", 0), ("queriesPerSecondPerClient: 2", 3)] {
+        let dnsd = Dnsd::start(&format!("rate-{refused}"), &[&upstream], options);
+        let mut codes = Vec::new();
+        for _ in 0..5 {
+            let answer = dnsd.ask("one.example.test").await.unwrap();
+            codes.push(u16::from(answer.metadata.response_code));
+        }
+        assert_eq!(
+            codes.iter().filter(|code| **code == 5).count(),
+            refused,
+            "{codes:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn stopping_waits_for_what_is_under_way() {
     let upstream = upstream_with_a_slow_name().await;
     let dnsd = Dnsd::start("stop", &[&upstream], "tryTimeout: 200ms\ntotalTimeout: 200ms");

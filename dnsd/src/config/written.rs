@@ -95,6 +95,10 @@ pub struct Written {
     /// Queries of all clients that wait for upstreams at once: 1 to 10000000 [default: 4096]
     #[arg(long, value_name = "COUNT")]
     pub waiting_total: Option<usize>,
+    /// Queries of one client in a second, beyond which it is refused: 1 to 10000000 [default: no limit]
+    #[arg(long = "queries-per-second-per-client", value_name = "COUNT")]
+    #[serde(rename = "queriesPerSecondPerClient")]
+    pub queries_per_second: Option<u32>,
     /// The largest datagram, to clients and from upstreams, in octets: 512 to 4096 [default: 1232]
     #[arg(long, value_name = "OCTETS")]
     pub max_udp_size: Option<u16>,
@@ -166,6 +170,7 @@ impl Written {
             total_timeout: self.total_timeout.or(below.total_timeout),
             waiting_per_client: self.waiting_per_client.or(below.waiting_per_client),
             waiting_total: self.waiting_total.or(below.waiting_total),
+            queries_per_second: self.queries_per_second.or(below.queries_per_second),
             max_udp_size: self.max_udp_size.or(below.max_udp_size),
             cache_size: self.cache_size.or(below.cache_size),
             min_ttl: self.min_ttl.or(below.min_ttl),
