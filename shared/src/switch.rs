@@ -32,6 +32,8 @@ switches! {
     Hold = "hold",
     /// dnsd holds an answer from its cache for a pod that had not been told.
     HoldCached = "hold-cached",
+    /// What the kernel refuses is tried again.
+    TryAgain = "try-again",
     /// What pods are told is opened while rules are being written, too.
     RecordsMeanwhile = "records-meanwhile",
     /// dnsd holds the second of two simultaneous answers for one name.

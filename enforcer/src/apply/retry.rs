@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 const FIRST: Duration = Duration::from_millis(100);
@@ -25,7 +26,7 @@ impl Retry {
     /// After an attempt: whether something is still to be tried again.
     #[must_use]
     pub fn after(self, wants_retry: bool, now: Timestamp) -> Self {
-        match (self, wants_retry) {
+        match (self, wants_retry && !is_off(Switch::TryAgain)) {
             (_, false) => Self::Idle,
             (Self::Idle, true) => Self::Waiting {
                 at: now.after(FIRST),

@@ -1,18 +1,13 @@
 //! Rules take their time to be written: programs do it, and others may hold what they need. What a pod is told does not wait for
 //! that, as long as the change is about others.
 
-use std::{
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-};
-
 use egret_integration::{PodSpec, Records, World};
 
+use super::programs::Programs;
 use super::stage::{Stage, Told, eventually, only_names, patient_question};
 
 /// The pod `other` may reach nobody.
-const OTHER_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+pub(super) const OTHER_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
 metadata:
   name: other-alone
@@ -31,7 +26,7 @@ spec:
 "#;
 
 pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &mut World) -> Told {
-    let programs = SlowPrograms::beside(world.files())?;
+    let programs = Programs::beside(world.files())?;
     for pod in ["client", "other"] {
         world.add(PodSpec::new(pod))?;
     }
@@ -68,54 +63,4 @@ pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &
     stage.assert_refused("other", "203.0.113.7");
     stage.assert_reaches("client", "203.0.113.7");
     Ok(())
-}
-
-/// The programs of iptables, which wait before they change anything for as long as they are held.
-struct SlowPrograms {
-    folder: PathBuf,
-}
-
-impl SlowPrograms {
-    fn beside(files: &Path) -> io::Result<Self> {
-        let folder = files.join("slow-programs");
-        fs::create_dir(&folder)?;
-        let slow = Self { folder };
-        for family in ["iptables", "ip6tables"] {
-            for flavour in ["nft", "legacy"] {
-                slow.write(&format!("{family}-{flavour}-restore"))?;
-            }
-        }
-        Ok(slow)
-    }
-
-    /// The folder goes with the world, and then nothing is held.
-    fn write(&self, program: &str) -> io::Result<()> {
-        let folder = self.folder.display();
-        let text = format!(
-            "#!/bin/sh\n[ -e {folder}/held ] && : > {folder}/running\n\
-             while [ -e {folder}/held ]; do sleep 0.02; done\nexec /usr/sbin/{program} \"$@\"\n"
-        );
-        let path = self.folder.join(program);
-        fs::write(&path, text)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-    }
-
-    /// What is searched for programs.
-    fn path(&self) -> String {
-        format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.folder.display())
-    }
-
-    fn hold(&self) -> io::Result<()> {
-        fs::write(self.folder.join("held"), "")
-    }
-
-    /// Whether one has begun and waits.
-    fn is_running(&self) -> bool {
-        let is_there = |name: &str| self.folder.join(name).exists();
-        is_there("held") && is_there("running")
-    }
-
-    fn release(&self) -> io::Result<()> {
-        fs::remove_file(self.folder.join("held"))
-    }
 }
