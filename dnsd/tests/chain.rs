@@ -146,13 +146,13 @@ async fn each_option_makes_another_answer() {
             "NoError 64:ff9b::c000:201",
         ),
         (
-            "dns64 2001:db8::/96 {\n allow_ipv4\n }",
+            "dns64 {\n prefix 2001:db8::/96\n allow_ipv4\n }",
             "a.test",
             v6,
             "NoError",
             "NoError 2001:db8::c000:201",
         ),
-        ("dns64 64:ff9b::/96", "a.test", v6, "NoError", "NoError"),
+        ("dns64", "a.test", v6, "NoError", "NoError"),
     ]
     .into_iter()
     .enumerate()
