@@ -1,6 +1,6 @@
 //! Which local pod an answer belongs to: the one that has the client's address when the answer comes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use super::engine::Engine;
 /// Local pods as records know them, and answers whose pod is not known yet.
 #[derive(Debug, Default)]
 pub(super) struct Locals {
-    pods: BTreeMap<PodKey, Local>,
+    /// The order of nothing depends on theirs.
+    pods: HashMap<PodKey, Local>,
     waiting: Waiting,
     /// How many runs of a pod ended that had records beyond their time, since it last had no rules.
     lost: BTreeMap<PodKey, u32>,

@@ -21,6 +21,8 @@ pub(super) struct Policies {
     of_cluster: BTreeSet<Place>,
     /// Those that are also asked about clients that are no pods.
     exposed: BTreeSet<Place>,
+    /// How many are not only asked: this is looked at with each batch.
+    enforced: usize,
     templates: BTreeMap<PolicyId, Arc<Template>>,
     dns: DnsRules,
 }
@@ -32,14 +34,15 @@ impl Policies {
             of_namespace: BTreeMap::new(),
             of_cluster: BTreeSet::new(),
             exposed: BTreeSet::new(),
+            enforced: 0,
             templates: BTreeMap::new(),
             dns,
         }
     }
 
     /// Whether there is one that is not only asked.
-    pub(super) fn has_enforced(&self) -> bool {
-        self.all.values().any(|policy| !policy.enforcement.is_audit())
+    pub(super) const fn has_enforced(&self) -> bool {
+        self.enforced > 0
     }
 
     pub(super) fn get(&self, id: &PolicyId) -> Option<&Policy> {
@@ -55,6 +58,7 @@ impl Policies {
         }
         if let Some(policy) = policy {
             let place = place_of(&policy);
+            self.enforced += usize::from(!policy.enforcement.is_audit());
             if policy.exposure == Exposure::Reject && !policy.enforcement.is_audit() {
                 self.exposed.insert(place.clone());
             }
@@ -76,6 +80,7 @@ impl Policies {
 
     fn withdraw(&mut self, policy: &Policy) {
         let place = place_of(policy);
+        self.enforced -= usize::from(!policy.enforcement.is_audit());
         self.exposed.remove(&place);
         match &policy.subject.namespaces {
             NamespaceSelector::Named(name) => {

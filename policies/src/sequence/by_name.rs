@@ -1,7 +1,7 @@
 //! Sets of records by the names that they are about. Patterns are shared by the pods that a policy selects, so an answer
 //! to one pod after the other compares with the same few texts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use egret_shared::name::{DnsName, NamePattern};
@@ -9,9 +9,9 @@ use egret_shared::pod::PodKey;
 
 use crate::rules::SetId;
 
-/// Sets of records by pod, with their patterns.
+/// Sets of records by pod, with their patterns. Pods are never walked through.
 #[derive(Debug, Default)]
-pub(super) struct ByName(BTreeMap<PodKey, BTreeMap<SetId, Arc<BTreeSet<NamePattern>>>>);
+pub(super) struct ByName(HashMap<PodKey, BTreeMap<SetId, Arc<BTreeSet<NamePattern>>>>);
 
 impl ByName {
     /// A set begins.
