@@ -71,7 +71,7 @@ impl WireName {
         };
         let text = text
             .strip_suffix('.')
-            .filter(|rest| !rest.ends_with('\\'))
+            .filter(|rest| !ends_with_escape(rest))
             .unwrap_or(text);
         let mut label = vec![0];
         let mut rest = text.as_bytes().iter().copied();
@@ -196,6 +196,12 @@ impl std::fmt::Display for WireName {
         }
         Ok(())
     }
+}
+
+/// Whether what follows is escaped: a backslash may itself be.
+fn ends_with_escape(text: &str) -> bool {
+    let backslashes = text.len() - text.trim_end_matches('\\').len();
+    !backslashes.is_multiple_of(2)
 }
 
 /// Why a text is no name.

@@ -80,6 +80,7 @@ pub struct Upstream {
 }
 
 /// Where an upstream is.
+#[expect(clippy::large_enum_variant, reason = "a plan has few upstreams")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamHost {
     /// At this address and port.

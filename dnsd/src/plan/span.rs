@@ -66,23 +66,30 @@ fn part(number: &str, nanos: u128) -> Option<u128> {
     (total <= LONGEST).then_some(total)
 }
 
-/// In the largest units that leave nothing over: `1h30m`, `1500ms`.
+/// Whole seconds as hours, minutes and seconds, `1h30m`; others in the largest unit that leaves nothing over, `1500ms`.
 pub(crate) fn write_duration(span: Duration) -> String {
-    let mut nanos = span.as_nanos();
-    if nanos == 0 {
+    if span.is_zero() {
         return "0s".to_owned();
     }
     let mut text = String::new();
-    for (unit, size) in [("h", 3_600_000_000_000), ("m", 60_000_000_000)] {
-        if nanos >= size {
-            push(&mut text, nanos / size, unit);
-            nanos %= size;
-        }
+    if span.subsec_nanos() > 0 {
+        let nanos = span.as_nanos();
+        let fits = |(_, size): &(&str, u128)| nanos.is_multiple_of(*size);
+        let (unit, size) = [("ms", 1_000_000), ("us", 1_000)]
+            .into_iter()
+            .find(fits)
+            .unwrap_or(("ns", 1));
+        push(&mut text, nanos / size, unit);
+        return text;
     }
-    for (unit, size) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)] {
-        if nanos > 0 && nanos.is_multiple_of(size) {
-            push(&mut text, nanos / size, unit);
-            nanos = 0;
+    let seconds = u128::from(span.as_secs());
+    for (number, unit) in [
+        (seconds / 3_600, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ] {
+        if number > 0 {
+            push(&mut text, number, unit);
         }
     }
     text
@@ -183,7 +190,7 @@ mod tests {
                 write_duration(span)
             );
         }
-        assert_eq!(write_duration(Duration::from_millis(90_500)), "1m30500ms");
+        assert_eq!(write_duration(Duration::from_millis(90_500)), "90500ms");
         assert_eq!(write_duration(Duration::from_secs(3_600)), "1h");
     }
 }

@@ -28,6 +28,6 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         }
     }
     draft.block.prometheus = true;
-    draft.prometheus = Some(address.unwrap_or(ADDRESS.into()));
+    draft.prometheus = Some(address.unwrap_or_else(|| ADDRESS.into()));
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::local::template::check;
 use crate::plan::{Fallthrough, Template, TemplateText};
 
 use super::super::place::{Error, Notes};
-use super::super::syntax::{Directive, Line, Token};
+use super::super::syntax::{Directive, Line};
 use super::super::value::{self, CLASSES, RCODES, TYPES};
 use super::{Draft, hosts};
 

@@ -76,7 +76,9 @@ impl Parser<'_> {
     }
 
     fn files(&mut self, what: &Token) -> Result<Vec<Token>, Error> {
-        let folder = Path::new(&*what.place.file).parent().unwrap_or(Path::new(""));
+        let folder = Path::new(&*what.place.file)
+            .parent()
+            .unwrap_or_else(|| Path::new(""));
         let path = folder.join(&what.text);
         let is_pattern = what.text.contains(['*', '?']);
         if !is_pattern {
