@@ -34,6 +34,8 @@ switches! {
     HoldCached = "hold-cached",
     /// What the kernel refuses is tried again.
     TryAgain = "try-again",
+    /// That news were lost is news.
+    HearOverrun = "hear-overrun",
     /// What pods are told is opened while rules are being written, too.
     RecordsMeanwhile = "records-meanwhile",
     /// dnsd holds the second of two simultaneous answers for one name.

@@ -50,7 +50,8 @@ impl OthersNews {
             let hooks = &self.hooks;
             let news = self.monitor.drain(|change| concerns_us(change, hooks));
             let news = news.map_err(io::Error::other)?;
-            if !news.is_empty() && !is_off(Switch::Notice) {
+            let is_heard = !news.authors.is_empty() || !is_off(Switch::HearOverrun);
+            if !news.is_empty() && is_heard && !is_off(Switch::Notice) {
                 return Ok(in_words(&news));
             }
         }

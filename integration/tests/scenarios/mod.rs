@@ -132,6 +132,7 @@ macro_rules! with_every_scenario {
             dns: dns_rules_that_were_written_for_kube_dns_go_on_working without StandIn;
             neighbours: what_others_flush_is_put_right_within_five_seconds_and_it_is_said_whose_doing_it_was without Notice;
             neighbours: what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon without Notice;
+            neighbours: what_others_flush_while_news_are_lost_is_put_right_all_the_same without HearOverrun;
             neighbours: what_others_accept_is_judged_first_and_where_it_is_not_that_is_said without JumpInFront;
             neighbours: the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap without FollowFlavour;
             neighbours: where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready without OneFamilyAlone;

@@ -73,6 +73,37 @@ pub(super) fn what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_a
     Ok(())
 }
 
+/// News that nobody fetches fill a socket, and those behind them are lost (ENOBUFS): that they are is news enough.
+pub(super) fn what_others_flush_while_news_are_lost_is_put_right_all_the_same(world: &mut World) -> Told {
+    let stage = play(world, &["--iptables", "nft"])?;
+    let rules =
+        "for i in $(seq 4000); do echo -A THEIRS -s 192.0.2.1 -m comment --comment $i -j RETURN; done";
+    let once =
+        format!("(echo '*filter'; echo ':THEIRS - [0:0]'; {rules}; echo COMMIT) | iptables-nft-restore -n");
+    let flood = format!("for round in 1 2 3 4 5 6 7 8; do {once}; done; iptables-nft -F THEIRS");
+    let repaired = || {
+        let kind = [("kind", "chain_changed")];
+        // Who asks waits while everything is compared.
+        let metrics = stage.enforcer.metrics();
+        metrics.map_or(0.0, |metrics| {
+            metrics.sum("egret_enforcer_kernel_repairs_total", &kind)
+        })
+    };
+    assert_eq!(repaired(), 0.0);
+    stage.enforcer.stop()?;
+    stage.world.node().run_well(&["sh", "-c", &flood])?;
+    stage
+        .world
+        .node()
+        .run_well(&["iptables-nft", "-F", "EGRET-FORWARD"])?;
+    stage.enforcer.cont()?;
+    within(RIGHT_AGAIN, "it is put right", || repaired() > 0.0);
+    let log = stage.enforcer.log();
+    assert!(log.contains("the news of who it was were lost"), "{log}");
+    stage.assert_refused("client", FORBIDDEN);
+    Ok(())
+}
+
 fn assert_put_right(stage: &Stage<'_>, command: &[&str], kind: &str) -> Result<(), WorldError> {
     let repaired = || metrics(&stage.enforcer).sum("egret_enforcer_kernel_repairs_total", &[("kind", kind)]);
     let before = repaired();
