@@ -331,7 +331,7 @@ impl Resolver {
         let told = as_given(told, known, ttls, now);
         let origin = match by {
             By::Cache => Origin::Cache,
-            _made_now => Origin::Upstream,
+            By::Server | By::Forward | By::Template | By::Hosts | By::Dns64 | By::Whoami => Origin::Upstream,
         };
         match self.holder.admit(asker, &told, origin, now) {
             Admission::Now => Given::Now(reply, by),
