@@ -3,7 +3,7 @@
 //! A record never lives for ever by accident (a lifetime is rounded up to a whole second, at least one, and is never
 //! absent), and is never shortened: what the kernel holds longer than we know stays until it times out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ struct Known {
 pub(super) struct Sets {
     ipsets: IpSets,
     wanted: BTreeMap<SetId, Wanted>,
-    /// By name in the kernel.
-    known: BTreeMap<String, Known>,
+    /// By name in the kernel; what is told of them is told in order.
+    known: HashMap<String, Known>,
     /// Those of them that nobody wants.
     unwanted: BTreeSet<String>,
     /// Those that rules may refer to: they are there in both families.
@@ -69,7 +69,7 @@ impl Sets {
         Ok(Self {
             ipsets: IpSets::open()?,
             wanted: BTreeMap::new(),
-            known: BTreeMap::new(),
+            known: HashMap::new(),
             unwanted: BTreeSet::new(),
             available: Arc::default(),
             listings: 0,
@@ -80,7 +80,7 @@ impl Sets {
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
     pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
-        let listed: BTreeMap<String, Known> = self
+        let listed: HashMap<String, Known> = self
             .ipsets
             .list_those(names::is_own_set)?
             .into_iter()
@@ -110,7 +110,9 @@ impl Sets {
             Some(header) => Some(format!("the set {name} has {} members", header.elements)),
             None => Some(format!("the set {name} is gone")),
         };
-        Ok(self.known.iter().filter_map(odd).collect())
+        let mut odd: Vec<String> = self.known.iter().filter_map(odd).collect();
+        odd.sort();
+        Ok(odd)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -646,16 +648,20 @@ fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<Ent
 }
 
 /// What somebody else changed. Members that timed out did not change.
-fn drift(believed: &BTreeMap<String, Known>, listed: &BTreeMap<String, Known>, now: Timestamp) -> Drift {
+fn drift(believed: &HashMap<String, Known>, listed: &HashMap<String, Known>, now: Timestamp) -> Drift {
     let mut drift = Drift::default();
-    for name in believed.keys().filter(|name| !listed.contains_key(*name)) {
+    let in_order = |sets: &HashMap<String, Known>| sets.keys().cloned().collect::<BTreeSet<String>>();
+    let (before, after) = (in_order(believed), in_order(listed));
+    for name in before.difference(&after) {
         drift.note("set_missing", name);
     }
-    for name in listed.keys().filter(|name| !believed.contains_key(*name)) {
+    for name in after.difference(&before) {
         drift.note("set_extra", name);
     }
-    for (name, was) in believed {
-        let Some(is) = listed.get(name) else { continue };
+    for name in before.intersection(&after) {
+        let (Some(was), Some(is)) = (believed.get(name), listed.get(name)) else {
+            continue;
+        };
         // The kernel ends a second's part earlier than it lists.
         let soon = now.after(COARSE);
         let alive = |expires: &Option<Timestamp>| expires.is_none_or(|at| at > soon);
