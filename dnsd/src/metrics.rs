@@ -261,6 +261,42 @@ impl Metrics {
     }
 }
 
+/// What is counted of upstreams by CoreDNS' names, those of its older versions included.
+const OF_UPSTREAMS: [(&str, &str); 8] = [
+    (
+        "coredns_forward_healthcheck_broken_total",
+        "Counter of the number of complete failures of the healthchecks.",
+    ),
+    (
+        "coredns_forward_max_concurrent_rejects_total",
+        "Counter of the number of queries rejected because the concurrent queries were at maximum.",
+    ),
+    (
+        "coredns_forward_requests_total",
+        "Counter of requests made per upstream.",
+    ),
+    (
+        "coredns_forward_responses_total",
+        "Counter of responses received per upstream.",
+    ),
+    (
+        "coredns_forward_healthcheck_failures_total",
+        "Counter of the number of failed healthchecks.",
+    ),
+    (
+        "coredns_proxy_healthcheck_failures_total",
+        "Counter of the number of failed healthchecks.",
+    ),
+    (
+        "coredns_proxy_conn_cache_hits_total",
+        "Counter of connection cache hits per upstream and protocol.",
+    ),
+    (
+        "coredns_proxy_conn_cache_misses_total",
+        "Counter of connection cache misses per upstream and protocol.",
+    ),
+];
+
 fn describe() {
     use metrics::{describe_counter as total, describe_gauge as now, describe_histogram as spans};
     total!(
@@ -392,6 +428,23 @@ fn describe() {
     now!(
         "egret_dnsd_loop",
         "1 while what a zone's upstreams are asked comes back here, else 0."
+    );
+    for (name, help) in OF_UPSTREAMS {
+        total!(name, help);
+    }
+    for name in [
+        "coredns_proxy_request_duration_seconds",
+        "coredns_forward_request_duration_seconds",
+    ] {
+        spans!(
+            name,
+            Unit::Seconds,
+            "Histogram of the time each request to an upstream took."
+        );
+    }
+    total!(
+        "coredns_nodecache_setup_errors_total",
+        "The number of errors during periodic network setup for node-cache."
     );
     total!(
         "coredns_reload_failed_total",
