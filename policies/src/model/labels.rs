@@ -7,7 +7,7 @@ use super::Shared;
 
 /// Labels, as in `metadata.labels`. A cluster has tens of thousands of them, each with few: so they are slices, and a
 /// copy is none.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels(Arc<[Label]>);
 
 /// Key and value.
@@ -44,12 +44,6 @@ impl Labels {
                 .map(|(key, value)| (shared.text(key), shared.text(value)))
                 .collect(),
         )
-    }
-}
-
-impl Default for Labels {
-    fn default() -> Self {
-        Self(Arc::default())
     }
 }
 
