@@ -122,13 +122,14 @@ impl<V: Weigh> Cache<V> {
 
     /// What there is for a question. A client that does not desire recursion is given what others were.
     pub fn get(&mut self, key: &Key, now: Timestamp) -> Found<V> {
-        let own = self.peek(key, now);
-        if let Some(own) = own.filter(|own| own.is_final(self.prefers_positive())) {
-            return self.hit(key, own, now);
+        if let Some(slot) = self.slots.get_mut(key.as_octets())
+            && let Some(own) = slot.choose(&self.rules, now)
+            && own.is_final(&self.rules)
+        {
+            return hit(slot, own, &self.rules, now);
         }
         let of_name = key.of_name();
-        let name = self.peek(&of_name, now);
-        match (own, name) {
+        match (self.peek(key, now), self.peek(&of_name, now)) {
             (_, Some(name)) if name.age == Age::Fresh => self.hit(&of_name, name, now),
             (Some(own), _) if own.kind != Kind::Failure => self.hit(key, own, now),
             (_, Some(name)) => self.hit(&of_name, name, now),
@@ -200,7 +201,7 @@ impl<V: Weigh> Cache<V> {
     }
 
     fn prefers_positive(&self) -> bool {
-        self.stale().is_some_and(|stale| stale.prefers_positive)
+        slot::prefers_positive(&self.rules)
     }
 
     /// What of a slot would be given.
@@ -211,28 +212,8 @@ impl<V: Weigh> Cache<V> {
     }
 
     fn hit(&mut self, key: &Key, choice: Choice, now: Timestamp) -> Found<V> {
-        let (class, age) = (choice.kind.class(), choice.age);
-        let entry = self.slots.get_mut(key.as_octets());
-        let Some(entry) = entry.and_then(|slot| slot.of_mut(class).as_deref_mut()) else {
-            return Found::Miss;
-        };
-        entry.use_once();
-        let hit = Hit {
-            value: entry.value(),
-            class,
-            ttls: ttls(&self.rules, age, now),
-        };
-        match (age, &self.rules.serve_stale) {
-            (Age::Fresh, _) | (Age::Stale, None) => {
-                let is_due = self.rules.prefetch.is_some_and(|rule| entry.is_due(&rule, now));
-                if is_due {
-                    Found::FreshAndDue(hit)
-                } else {
-                    Found::Fresh(hit)
-                }
-            }
-            (Age::Stale, Some(stale)) => Found::Stale(hit, ask(entry, stale, now)),
-        }
+        let slot = self.slots.get_mut(key.as_octets());
+        slot.map_or(Found::Miss, |slot| hit(slot, choice, &self.rules, now))
     }
 
     /// Whether what is there is better: a failure never takes the place of an answer that may still be given,
@@ -322,6 +303,30 @@ impl<V: Weigh> Cache<V> {
             self.slots.remove(&name);
         }
         self.evictions[class as usize] += u64::from(is_of_use);
+    }
+}
+
+fn hit<V>(slot: &mut Slot<V>, choice: Choice, rules: &CacheRules, now: Timestamp) -> Found<V> {
+    let class = choice.kind.class();
+    let Some(entry) = slot.of_mut(class).as_deref_mut() else {
+        return Found::Miss;
+    };
+    entry.use_once();
+    let hit = Hit {
+        value: entry.value(),
+        class,
+        ttls: ttls(rules, choice.age, now),
+    };
+    match (choice.age, &rules.serve_stale) {
+        (Age::Fresh, _) | (Age::Stale, None) => {
+            let is_due = rules.prefetch.is_some_and(|rule| entry.is_due(&rule, now));
+            if is_due {
+                Found::FreshAndDue(hit)
+            } else {
+                Found::Fresh(hit)
+            }
+        }
+        (Age::Stale, Some(stale)) => Found::Stale(hit, ask(entry, stale, now)),
     }
 }
 

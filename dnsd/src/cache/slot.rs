@@ -31,9 +31,9 @@ pub(super) struct Choice {
 
 impl Choice {
     /// Whether nothing that is true of the name for all types goes before it.
-    pub(super) fn is_final(self, prefers_positive: bool) -> bool {
+    pub(super) fn is_final(self, rules: &CacheRules) -> bool {
         match self.kind {
-            Kind::Answer => self.age == Age::Fresh || prefers_positive,
+            Kind::Answer => self.age == Age::Fresh || prefers_positive(rules),
             Kind::Other | Kind::Denial | Kind::NameError => self.age == Age::Fresh,
             Kind::Failure => false,
         }
@@ -126,7 +126,7 @@ impl<V> Slot<V> {
     }
 }
 
-fn prefers_positive(rules: &CacheRules) -> bool {
+pub(super) fn prefers_positive(rules: &CacheRules) -> bool {
     rules.serve_stale.is_some_and(|stale| stale.prefers_positive)
 }
 
