@@ -159,12 +159,16 @@ impl Forwarder {
                     break;
                 }
             };
+            let left = || end.saturating_duration_since(Instant::now());
             if !turn.pause.is_zero() {
-                tokio::time::sleep(turn.pause).await;
+                tokio::time::sleep(turn.pause.min(left())).await;
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = left();
             if left.is_zero() {
                 break;
+            }
+            if !turn.is_first {
+                self.metrics.retry(Retry::Failed);
             }
             match self.attempt(turn, inquiry, left.min(self.read_timeout)).await {
                 Ok(answer) if !self.failover.contains(&answer.get().rcode()) => return Ok(answer),
@@ -180,7 +184,6 @@ impl Forwarder {
                     failure = error;
                 }
             }
-            self.metrics.retry(Retry::Failed);
         }
         poor.ok_or(failure)
     }
@@ -207,18 +210,22 @@ impl Forwarder {
                 if !Arc::ptr_eq(turn.upstream, turn.backup) {
                     turn.upstream.health.took(begun.elapsed());
                 }
-                return first.unwrap_or_else(|_elapsed| {
-                    turn.upstream.failed(Failure::Timeout);
-                    Err(Failure::Timeout)
-                });
+                return first.unwrap_or_else(|_elapsed| Err(self.gave_up(turn, inquiry, patience)));
             }
         }
-        timeout_at(begun + patience, asking)
-            .await
-            .unwrap_or_else(|_elapsed| {
-                turn.upstream.failed(Failure::Timeout);
-                Err(Failure::Timeout)
-            })
+        let answer = timeout_at(begun + patience, asking).await;
+        answer.unwrap_or_else(|_elapsed| Err(self.gave_up(turn, inquiry, patience)))
+    }
+
+    /// Nobody answered in time. Who had hardly any of it, since the client's was nearly up, is not to blame.
+    fn gave_up(&self, turn: Turn<'_>, inquiry: Inquiry<'_>, patience: Duration) -> Failure {
+        let fair = self.read_timeout.min(inquiry.limits.patience) / 2;
+        if patience >= fair {
+            turn.upstream.failed(Failure::Timeout);
+        } else {
+            self.metrics.upstream_error(Failure::Timeout);
+        }
+        Failure::Timeout
     }
 }
 

@@ -21,6 +21,8 @@ use super::failure::Failure;
 
 /// Questions that wait to be written.
 const QUEUED: usize = 64;
+/// Questions that are remembered: those under way, and those that nobody waits for any more.
+const KNOWN: usize = 4_096;
 /// Octets that wait to be written; beyond, no more questions are taken.
 const UNWRITTEN: usize = 16 << 10;
 /// Octets that are read at once, at least.
@@ -306,7 +308,13 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
         let mut octets = question.octets;
         let length = u16::try_from(octets.len()).map_err(io::Error::other)?;
         let mut id = u16::from_be_bytes([octets[0], octets[1]]);
-        // The pool gives a connection far fewer questions than there are ids.
+        if self.askers.len() >= KNOWN {
+            self.askers.retain(|_, asker| !asker.is_closed());
+        }
+        if self.askers.len() >= KNOWN {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        // There are far more ids than questions that are remembered.
         loop {
             match self.askers.entry(id) {
                 Entry::Vacant(vacant) => {

@@ -46,6 +46,8 @@ pub(super) enum Next<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn<'a> {
     pub(super) upstream: &'a Arc<Upstream>,
+    /// Whether nobody was asked before.
+    pub(super) is_first: bool,
     /// Who is asked as well if it is slow: the next that lives, or itself where there is none or where the
     /// operator gave an order, since who comes later may not know the same names.
     pub(super) backup: &'a Arc<Upstream>,
@@ -80,7 +82,7 @@ impl<'a> Course<'a> {
             return Next::Nobody;
         }
         let upstreams = &self.choice.upstreams;
-        let pause = self.pause();
+        let (is_first, pause) = (self.turn == 0, self.pause());
         for _ in 0..upstreams.len() {
             let upstream = &upstreams[self.ranking.place(self.turn)];
             self.turn += 1;
@@ -88,6 +90,7 @@ impl<'a> Course<'a> {
                 let backup = self.backup(upstream);
                 return Next::Ask(Turn {
                     upstream,
+                    is_first,
                     backup,
                     pause,
                 });
@@ -100,6 +103,7 @@ impl<'a> Course<'a> {
         let upstream = &upstreams[rand::random_range(0..upstreams.len())];
         Next::Ask(Turn {
             upstream,
+            is_first,
             backup: upstream,
             pause,
         })

@@ -266,7 +266,8 @@ impl Upstream {
 
     /// Sockets that are kept are closed in time though nobody asks any more.
     fn keep_swept(self: &Arc<Self>) {
-        if self.sockets.count() == 0 || self.is_swept.swap(true, Ordering::Relaxed) {
+        let is_swept = self.is_swept.load(Ordering::Relaxed);
+        if is_swept || self.sockets.count() == 0 || self.is_swept.swap(true, Ordering::Relaxed) {
             return;
         }
         let (upstream, pause) = (Arc::downgrade(self), self.manner.keeping.pause());
@@ -344,6 +345,6 @@ impl Keeping {
     /// How often it is looked for sockets that nobody used for long.
     fn pause(&self) -> Duration {
         self.expire
-            .clamp(Duration::from_millis(50), Duration::from_secs(10))
+            .clamp(Duration::from_millis(50), Duration::from_secs(1))
     }
 }

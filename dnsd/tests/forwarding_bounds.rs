@@ -1,0 +1,109 @@
+//! Asking upstreams when this host has nothing left to ask with. Alone in its process: the limit of open files is the
+//! process's.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "support/mod.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+mod support;
+#[path = "forwarding/world.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+mod world;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use egret_dnsd::forward::{Failure, Forwarder};
+use egret_dnsd::plan::Forward;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use world::{Deed, Over, Upstream, ask, forwarder, join_all, nobody, plan, until};
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
+}
+
+fn limit_files(to: &str) {
+    let pid = std::process::id().to_string();
+    let done = Command::new("prlimit")
+        .args(["--pid", &pid, &format!("--nofile={to}:")])
+        .status()
+        .unwrap();
+    assert!(done.success());
+}
+
+async fn ask_many(forwarder: &Forwarder, count: usize, zone: &str) -> Vec<Result<(), Failure>> {
+    let names: Vec<String> = (0..count).map(|number| format!("n{number}.{zone}")).collect();
+    let answers = join_all(names.iter().map(|name| ask(forwarder, name)).collect()).await;
+    answers.into_iter().map(|answer| answer.map(drop)).collect()
+}
+
+/// One after the other, since all count what the process has.
+#[tokio::test]
+async fn nothing_is_left_behind_and_nothing_waits_for_what_is_not_there() {
+    without_files().await;
+    after_all_that_can_go_wrong().await;
+}
+
+/// Without sockets a client is told so at once; when there are some again, all is as before.
+async fn without_files() {
+    let upstream =
+        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())]).await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    ask(&forwarder, "before.test").await.unwrap();
+    limit_files(&(open_files() + 8).to_string());
+    let begun = Instant::now();
+    let answers = ask_many(&forwarder, 60, "short.test").await;
+    let elapsed = begun.elapsed();
+    limit_files("4096");
+    let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+    let failures: BTreeSet<&str> = answers
+        .iter()
+        .filter_map(|answer| answer.as_ref().err())
+        .map(|failure| failure.label())
+        .collect();
+    assert!((4..60).contains(&answered), "{answered}");
+    assert_eq!(failures, BTreeSet::from(["local"]));
+    assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
+    let later = ask_many(&forwarder, 60, "later.test").await;
+    assert!(later.iter().all(Result::is_ok));
+}
+
+/// Upstreams of every kind, datagrams and connections; then the forwarders go, and nothing of them is left.
+async fn after_all_that_can_go_wrong() {
+    let upstreams = [
+        Upstream::honest().await,
+        Upstream::dead().await,
+        Upstream::start(|asked| vec![Deed::Say(asked.one()), Deed::Say(asked.one())]).await,
+        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(150)), Deed::Say(asked.one())]).await,
+        Upstream::start(|asked| match asked.over {
+            Over::Udp => vec![Deed::Say(asked.cut())],
+            Over::Tcp => vec![Deed::Raw(vec![0, 99, 1]), Deed::HangUp],
+        })
+        .await,
+    ];
+    let nobody = nobody().await;
+    // What the upstreams of this test leave open for a moment is not the forwarder's.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = (open_files(), tasks());
+    for force_tcp in [false, true] {
+        let addresses = upstreams.iter().map(|upstream| upstream.address);
+        for address in addresses.chain([nobody]) {
+            let forwarder = forwarder(&Forward {
+                force_tcp,
+                read_timeout: Duration::from_millis(100),
+                ..plan(&[address])
+            });
+            ask_many(&forwarder, 40, "test").await;
+        }
+    }
+    until("sockets, connections and tasks are gone", || {
+        (open_files(), tasks()) == before
+    })
+    .await;
+}
