@@ -178,6 +178,24 @@ fn an_answer_is_taken_back_as_the_rule_says() {
 }
 
 #[test]
+fn names_below_the_one_that_was_asked_are_taken_back_by_whole_labels() {
+    let rules = [rule(false, renamed(exact("a.old."), "a.new.", Vec::new()))];
+    let reply = answered(&rules, "a.old", |asked| {
+        let owners = ["a.new", "b.a.new", "ba.new"];
+        from_upstream(
+            asked,
+            owners.map(|owner| address(owner, 60, "192.0.2.1")).to_vec(),
+        )
+    });
+    let owners: Vec<String> = reply
+        .answers
+        .iter()
+        .map(|record| record.name.to_string())
+        .collect();
+    assert_eq!(owners, ["a.old.", "b.a.old.", "ba.new."]);
+}
+
+#[test]
 fn names_in_the_values_of_these_types_are_taken_back() {
     let rules = [rule(
         false,
@@ -306,6 +324,32 @@ fn an_alias_leads_elsewhere_and_what_is_there_is_looked_up() {
             assert_eq!(texts(&reply.answers), lines);
         }
     }
+}
+
+#[test]
+fn what_stood_behind_an_alias_that_leads_elsewhere_is_gone() {
+    let rule = rule(
+        false,
+        RewriteRule::Cname {
+            of: exact("b.test."),
+            to: "new.test.".to_owned(),
+        },
+    );
+    let (_, revert) = Rules::new(&[rule])
+        .apply(asked("a.test", RecordType::A), &asker())
+        .unwrap();
+    let chain = vec![
+        alias("a.test", 60, "b.test"),
+        alias("b.test", 60, "c.test"),
+        address("c.test", 60, "192.0.2.1"),
+    ];
+    let octets = from_upstream("a.test", chain).to_vec().unwrap();
+    let found = from_upstream("new.test", vec![address("new.test", 9, "192.0.2.2")]);
+    let reply = revert.apply(octets, Some(&found.to_vec().unwrap()), SIZE);
+    assert_eq!(
+        texts(&read(&reply.unwrap()).answers),
+        ["a.test. 60 IN CNAME new.test.", "new.test. 9 IN A 192.0.2.2"]
+    );
 }
 
 #[test]
