@@ -35,6 +35,8 @@ pub(super) struct Flight {
     meanwhile: Arc<dyn Meanwhile>,
     /// Sets that are made or changed by it.
     busy: BTreeSet<SetId>,
+    /// Whether rules change with it.
+    is_change: bool,
     /// Whether the kernel refused what was handed in meanwhile.
     pub(super) was_refused: bool,
     /// What was asked before it, and is answered after it.
@@ -63,6 +65,14 @@ impl Hands {
         match self {
             Self::Away(flight) => &flight.busy,
             Self::Here(_) | Self::Moving => NONE,
+        }
+    }
+
+    /// Whether what was compiled last is on its way, and not in force yet.
+    pub(super) const fn is_changing(&self) -> bool {
+        match self {
+            Self::Away(flight) => flight.is_change,
+            Self::Here(_) | Self::Moving => false,
         }
     }
 
@@ -100,7 +110,7 @@ impl Hands {
         let Self::Here(mut backend) = std::mem::replace(self, Self::Moving) else {
             unreachable!("it was at hand when it was asked for what may be done meanwhile")
         };
-        let busy = work.sets();
+        let (busy, is_change) = (work.sets(), !work.batches.is_empty());
         let metrics = metrics.clone();
         let landing = tokio::task::spawn_blocking(move || {
             let done = work.do_with(&mut *backend, &metrics, now);
@@ -110,6 +120,7 @@ impl Hands {
             landing,
             meanwhile,
             busy,
+            is_change,
             was_refused: false,
             questions: std::mem::take(questions),
         });
