@@ -21,6 +21,23 @@ pub(crate) fn of_process(process: u32) -> anyhow::Result<Duration> {
     Ok(sum)
 }
 
+/// So far, of the thread that asks.
+pub(crate) fn of_thread() -> anyhow::Result<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
+    Ok(Duration::from_nanos(
+        nanoseconds.context("schedstat is three numbers")?,
+    ))
+}
+
+/// Octets of memory that a process has now: the second field of proc_pid_statm(5).
+pub(crate) fn memory_of_process(process: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/statm"))?;
+    let pages: Option<u64> = text.split(' ').nth(1).and_then(|field| field.parse().ok());
+    let page = sysconf(SysconfVar::PAGE_SIZE)?.context("pages have a size")?;
+    Ok(pages.context("statm is seven numbers")? * u64::try_from(page)?)
+}
+
 /// Of the programs that it ran and that have ended: `cutime` and `cstime` of proc_pid_stat(5).
 pub(crate) fn of_children(process: u32) -> anyhow::Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{process}/stat"))?;

@@ -24,6 +24,10 @@ use crate::report::median;
 const EACH_SECOND: u64 = 1_000;
 /// Of a round.
 const SECONDS: u64 = 5;
+/// Of a round of the floor.
+const FLOOR_SECONDS: u64 = 2;
+/// About what an answer has on the link.
+const OCTETS_OF_ANSWER: usize = 64;
 /// More rounds tell no more: each address is kept for minutes.
 const MOST_ROUNDS: usize = 5;
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -69,21 +73,34 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
     let enforcer = place.start_enforcer(Flavour::Nft)?;
     let mut dnsd = Dnsd::join(&place)?;
     let mut shares = [const { Vec::<f64>::new() }; BURSTS.len()];
+    let mut floors = [const { Vec::<f64>::new() }; BURSTS.len()];
+    let memory = cpu::memory_of_process(enforcer.pid())?;
     for _ in 0..rounds.min(MOST_ROUNDS) {
-        for (burst, shares) in BURSTS.iter().zip(&mut shares) {
+        for ((burst, shares), floors) in BURSTS.iter().zip(&mut shares).zip(&mut floors) {
             let share = dnsd.tell(burst.answers, &enforcer);
             shares.push(share.with_context(|| enforcer.log())?);
+            floors.push(floor(burst.answers)?);
         }
     }
+    let more = cpu::memory_of_process(enforcer.pid())?.saturating_sub(memory);
+    println!(
+        "\n{} addresses were told; the enforcer had {} KiB before and {} octets more for each",
+        dnsd.sequence.as_u64(),
+        memory / 1024,
+        more / dnsd.sequence.as_u64().max(1)
+    );
     println!("\n### {EACH_SECOND} new addresses a second, told to {STAND_INS} pods in turn\n");
-    println!("| answers come | the enforcer's share of a core, % | most |");
-    println!("|---|---|---|");
-    for (burst, shares) in BURSTS.iter().zip(&shares) {
+    println!(
+        "| answers come | the enforcer's share of a core, % | most | a thread that only reads and replies, % |"
+    );
+    println!("|---|---|---|---|");
+    for ((burst, shares), floors) in BURSTS.iter().zip(&shares).zip(&floors) {
         let most = shares.iter().copied().fold(0.0, f64::max);
         println!(
-            "| {} | {:.2} | {most:.2} |",
+            "| {} | {:.2} | {most:.2} | {:.2} |",
             burst.name,
-            median(shares.iter().copied())
+            median(shares.iter().copied()),
+            median(floors.iter().copied())
         );
     }
     Ok(())
@@ -168,6 +185,34 @@ impl Dnsd {
         }
         Ok(self.stream.write_all(&octets)?)
     }
+}
+
+/// What a thread needs that is woken as often, reads as much, and replies: the share of a core, in per cent.
+fn floor(at_once: u64) -> anyhow::Result<f64> {
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let echo = std::thread::spawn(move || -> anyhow::Result<Duration> {
+        let mut octets = [0; 1 << 16];
+        while let Ok(1..) = theirs.read(&mut octets) {
+            theirs.write_all(&octets[..32])?;
+        }
+        cpu::of_thread()
+    });
+    let (start, mut told) = (Instant::now(), 0);
+    while at_once > 0 && told < EACH_SECOND * FLOOR_SECONDS {
+        let many = usize::try_from(at_once)?;
+        ours.write_all(&vec![0; many * OCTETS_OF_ANSWER])?;
+        ours.read_exact(&mut [0; 32])?;
+        told += at_once;
+        let next = start + Duration::from_micros(told * 1_000_000 / EACH_SECOND);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    let end = start + Duration::from_secs(FLOOR_SECONDS);
+    std::thread::sleep(end.saturating_duration_since(Instant::now()));
+    ours.shutdown(std::net::Shutdown::Both)?;
+    let spent = echo
+        .join()
+        .map_err(|_panic| anyhow::anyhow!("the floor's thread died"))??;
+    Ok(spent.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
 }
 
 /// Until the connection ends: whoever does not read is dropped.
