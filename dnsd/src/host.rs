@@ -8,6 +8,7 @@ use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, take
 use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
 use egret_dnsd::node_cache::network::Life;
 use egret_shared::rt::task;
+use egret_shared::switch::{Switch, is_off};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -42,7 +43,12 @@ enum Alive {
 
 /// The sockets of who answers now, if somebody does and gives them.
 pub(crate) fn predecessor(config: &Config) -> (Option<Taken>, Inheritance) {
-    let Some(path) = &config.fixed.handover else {
+    let Some(path) = config
+        .fixed
+        .handover
+        .as_ref()
+        .filter(|_| !is_off(Switch::HandOver))
+    else {
         return (None, Inheritance::none());
     };
     match take(path, PATIENCE) {

@@ -38,6 +38,12 @@ switches! {
     HearOverrun = "hear-overrun",
     /// What pods are told is opened while rules are being written, too.
     RecordsMeanwhile = "records-meanwhile",
+    /// Only what a live dnsd answers is kept from translation.
+    SignOfLife = "sign-of-life",
+    /// dnsd's own rules stand behind policy.
+    BehindPolicy = "behind-policy",
+    /// A dnsd takes over the sockets of the one that answers.
+    HandOver = "hand-over",
     /// dnsd holds the second of two simultaneous answers for one name.
     HoldSecond = "hold-second",
     /// dnsd takes an answer only from the server, port, id and question asked.

@@ -13,6 +13,7 @@ use egret_kernel::iptables::{
 };
 use egret_kernel::{Family, Transport};
 use egret_shared::net::IpNet;
+use egret_shared::switch::{Switch, is_off};
 
 const SKIP: &str = "NodeLocal DNS Cache: skip conntrack";
 const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
@@ -136,6 +137,7 @@ impl Site<'_> {
     /// What comes to dnsd while it is alive, and what it answers.
     fn untrack(&self, hook: Hook, side: Side, transport: Transport, port: u16) -> Wanted {
         let alive = match self.situation.fallback {
+            Fallback::ClusterDns { .. } if is_off(Switch::SignOfLife) => None,
             Fallback::None => None,
             Fallback::ClusterDns { .. } => Some(self.alive(side)),
         };
@@ -256,8 +258,9 @@ enum Standing {
     Last,
 }
 
-const fn standing(table: Table) -> Standing {
+fn standing(table: Table) -> Standing {
     match table {
+        Table::Filter if is_off(Switch::BehindPolicy) => Standing::First,
         Table::Filter => Standing::BehindPolicy,
         Table::Nat => Standing::Last,
         Table::Raw | Table::Mangle => Standing::First,

@@ -38,6 +38,7 @@ mod bridges;
 mod events;
 mod audit;
 mod cgroups;
+mod replacement;
 
 use stage::Told;
 
@@ -83,6 +84,9 @@ macro_rules! with_every_scenario {
             answers: a_truncated_answer_is_asked_again_over_tcp without RetryTruncated;
             answers: stock_programs_that_are_told_of_truncation_get_all_over_tcp without RetryTruncated;
             answers: questions_over_one_connection_are_observed_and_held_each_by_itself without Hold;
+            replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
+            replacement: dns_is_judged_although_dnsd_lets_it_in without BehindPolicy;
+            replacement: dnsds_that_take_over_from_each_other_lose_no_question without HandOver;
             holding: no_answer_arrives_before_the_kernel_is_ready without Hold;
             holding: the_second_of_two_simultaneous_questions_waits_as_long_as_the_first without HoldSecond;
             holding: an_answer_from_the_cache_is_held_for_a_pod_that_was_not_told without HoldCached;
