@@ -14,7 +14,6 @@ use super::resolv;
 use super::tls::{self, Proof, TlsError};
 use super::udp::Keeping;
 use super::upstream::{Manner, Upstream};
-use crate::message::WireName;
 use crate::metrics::Metrics;
 use crate::plan::{self, Protocol, Tls, UpstreamHost};
 
@@ -61,7 +60,7 @@ pub enum Unusable {
         /// Where the plan was written.
         origin: String,
         /// The name.
-        name: WireName,
+        name: String,
     },
     /// Connections cannot be protected as it is written.
     #[error("{origin}: {source}")]
@@ -112,7 +111,7 @@ fn addresses(plan: &plan::Forward, written: &plan::Upstream) -> Result<Vec<Socke
         }
         UpstreamHost::Name(name, _port) => Err(Unusable::Name {
             origin: plan.origin.clone(),
-            name: *name,
+            name: name.to_string(),
         }),
     }
 }

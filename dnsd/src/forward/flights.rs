@@ -67,7 +67,7 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
             return news.clone();
         }
         let (sender, news) = watch::channel(None);
-        under_way.insert(key.clone(), news.clone());
+        under_way.insert(key, news.clone());
         let landing = Landing {
             flights: Arc::clone(self),
             key,

@@ -99,7 +99,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
     if found.is_empty() {
         return Err(Unusable::Name {
             origin: plan.origin.clone(),
-            name,
+            name: name.to_string(),
         });
     }
     Ok(found)

@@ -19,10 +19,10 @@ pub(super) fn read(path: &Path, protocol: Protocol) -> io::Result<Vec<SocketAddr
 fn nameservers(text: &str) -> impl Iterator<Item = IpAddr> {
     text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
-        let address = words
-            .next()
-            .filter(|word| *word == "nameserver")
-            .and(words.next())?;
+        if words.next()? != "nameserver" {
+            return None;
+        }
+        let address = words.next()?;
         let without_zone = address.split('%').next().unwrap_or(address);
         without_zone.parse().ok()
     })

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../support/mod.rs"]
-#[allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 mod support;
 mod world;
 mod datagrams;
