@@ -117,7 +117,8 @@ fn answers_are_kept_as_the_rfcs_say() {
             .push(Record::from_rdata(name("test"), 86_400, to));
         message
     };
-    let rows: [(&str, Write, Option<(Kind, u64)>); 20] = [
+    type Row = (&'static str, Write, Option<(Kind, u64)>);
+    let rows: [Row; 20] = [
         (
             "the lowest TTL counts",
             |q| response(q, vec![a(60), a(30)]),
@@ -321,7 +322,8 @@ fn clients_are_told_ttls_within_the_bounds_of_the_class() {
 
 #[test]
 fn a_stale_answer_gives_way_to_what_says_something() {
-    let rows: [(fn(&[u8]) -> Message, [bool; 2]); 5] = [
+    type Row = (fn(&[u8]) -> Message, [bool; 2]);
+    let rows: [Row; 5] = [
         (|q| response(q, vec![a(0)]), [true, true]),
         (|q| response(q, vec![]), [true, false]),
         (|q| nx(with_soa(response(q, vec![]), 20, 40)), [true, false]),

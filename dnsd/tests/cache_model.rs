@@ -151,7 +151,11 @@ impl Model {
         let own = own.filter(of_use).map(with_age);
         let denied = denied.filter(of_use).map(with_age);
         let fresh = |found: Option<(usize, bool)>| found.filter(|(_, is_fresh)| *is_fresh);
-        fresh(own).or(fresh(denied)).or(own).or(denied).or(failure)
+        fresh(own)
+            .or_else(|| fresh(denied))
+            .or(own)
+            .or(denied)
+            .or(failure)
     }
 }
 

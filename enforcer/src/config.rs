@@ -14,9 +14,9 @@ use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::denials::Telling;
-use crate::backend::netfilter::refusal::DenyAction;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
 use crate::backend::netfilter::place::JumpPlace;
+use crate::backend::netfilter::refusal::DenyAction;
 use crate::backend::netfilter::unknown::{Stance, UnknownPods};
 
 mod value;

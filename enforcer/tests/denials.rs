@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 
 use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
+use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Standing};
 use egret_kernel::iptables::Flavour;

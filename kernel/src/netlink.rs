@@ -180,7 +180,7 @@ impl Socket {
                 Err(error) => {
                     let unknown = outcomes
                         .into_iter()
-                        .map(|outcome| outcome.and(Err(error.clone())));
+                        .map(|outcome| outcome.and_then(|()| Err(error.clone())));
                     return unknown.collect();
                 }
             }

@@ -234,7 +234,7 @@ fn a_pod_that_leaves_this_node_writes_no_rules_of_others() {
     };
     let (mut alone, mut with_a_label) = (start(), start());
     let batch = alone.delete(EntityKey::Pod(gone.key.clone()));
-    assert_eq!(batch.pods_removed, [gone.key.clone()]);
+    assert_eq!(batch.pods_removed, std::slice::from_ref(&gone.key));
     assert_eq!((batch.rules_replaced, batch.members_changed.len()), (vec![], 2));
     web.labels = labels("app=other,tier=shop");
     with_a_label.tell(Event::Apply(Entity::Pod(web)));

@@ -184,7 +184,7 @@ impl Rules {
             let tables = TABLES.into_iter().rev();
             let mut outcomes: Vec<_> = tables.map(|table| self.remove_from(family, table)).collect();
             outcomes.push(self.destroy_set(family));
-            first = first.or(outcomes.into_iter().find_map(Result::err));
+            first = first.or_else(|| outcomes.into_iter().find_map(Result::err));
         }
         first.map_or(Ok(()), Err)
     }

@@ -80,7 +80,7 @@ pub fn host_interfaces(name: &str) -> io::Result<Option<Vec<IpAddr>>> {
         let ipv4 = storage.as_sockaddr_in().map(|address| address.ip().into());
         let ipv6 = storage.as_sockaddr_in6().map(|address| address.ip());
         let ipv6 = ipv6.filter(|address| !address.is_unicast_link_local());
-        addresses.extend(ipv4.or(ipv6.map(IpAddr::V6)));
+        addresses.extend(ipv4.or_else(|| ipv6.map(IpAddr::V6)));
     }
     Ok(found)
 }

@@ -33,12 +33,15 @@ pub struct Block {
     means: Means,
 }
 
+/// Questions under way, each with what became of it.
+type Asking = Flights<Result<Arc<Known>, Failed>>;
+
 /// Answers, and the questions under way for them.
 #[derive(Debug)]
 struct Store {
     /// Held for one map operation.
     cache: Mutex<Cache<Known>>,
-    flights: Arc<Flights<Result<Arc<Known>, Failed>>>,
+    flights: Arc<Asking>,
 }
 
 /// An answer and what it tells, for any number of clients.
@@ -153,7 +156,7 @@ impl Block {
     }
 
     /// Questions under way, where equal ones are asked once.
-    pub(super) fn flights(&self) -> Option<&Arc<Flights<Result<Arc<Known>, Failed>>>> {
+    pub(super) fn flights(&self) -> Option<&Arc<Asking>> {
         self.store.as_ref().map(|store| &store.flights)
     }
 

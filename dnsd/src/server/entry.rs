@@ -68,9 +68,12 @@ pub struct Terms {
 /// Questions that come from a question: aliases of rules and templates, A for AAAA.
 const DEEPEST: u8 = 8;
 
+/// A look-up that may lead to others.
+type LookUp<'a> = Pin<Box<dyn Future<Output = Result<(Arc<Known>, Ttls), Failed>> + Send + 'a>>;
+
 impl Terms {
     pub(super) fn asker(&self) -> Asker {
-        let asked = self.arrival.asked.unwrap_or(self.table.address.ip());
+        let asked = self.arrival.asked.unwrap_or_else(|| self.table.address.ip());
         Asker {
             client: self.arrival.source,
             server: SocketAddr::new(asked, self.table.address.port()),
@@ -91,10 +94,7 @@ impl Terms {
     }
 
     /// Asks as a client would at the same address.
-    pub(super) fn look_up(
-        &self,
-        query: Query,
-    ) -> Pin<Box<dyn Future<Output = Result<(Arc<Known>, Ttls), Failed>> + Send + '_>> {
+    pub(super) fn look_up(&self, query: Query) -> LookUp<'_> {
         Box::pin(async move {
             if self.depth >= DEEPEST {
                 return Err(Failed::TooDeep);

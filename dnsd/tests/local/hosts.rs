@@ -47,7 +47,12 @@ fn found(plan: &Hosts, name: &str, kind: RecordType) -> Result<Vec<String>, &'st
 fn names_and_addresses_are_answered_from_the_file() {
     use RecordType::{A, AAAA, PTR, TXT};
     let reverse6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";
-    let rows: [(&str, RecordType, Result<&[&str], &str>); 18] = [
+    type Row = (
+        &'static str,
+        RecordType,
+        Result<&'static [&'static str], &'static str>,
+    );
+    let rows: [Row; 18] = [
         (
             "a.test",
             A,

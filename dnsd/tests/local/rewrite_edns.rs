@@ -50,7 +50,8 @@ fn each_action_does_what_it_says() {
     let both = [OLD, OTHER].concat();
     let new: &[u8] = b"\xff\xf0\x00\x03new";
     let other_and_new = [OTHER, new].concat();
-    let rows: [(EdnsAction, Option<&[u8]>, Option<&[u8]>); 12] = [
+    type Row<'a> = (EdnsAction, Option<&'a [u8]>, Option<&'a [u8]>);
+    let rows: [Row<'_>; 12] = [
         (Set, None, Some(new)),
         (Set, Some(OTHER), Some(&other_and_new)),
         (Set, Some(&both), Some(&other_and_new)),

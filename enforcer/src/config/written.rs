@@ -13,9 +13,9 @@ use super::value::{
     BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
 };
 use crate::backend::netfilter::bridges::BridgeNetfilter;
-use crate::backend::netfilter::refusal::DenyAction;
 use crate::backend::netfilter::marks::MarkMask;
 use crate::backend::netfilter::place::JumpPlace;
+use crate::backend::netfilter::refusal::DenyAction;
 
 /// Makes the kernel of a node agree with the network policies that concern its pods.
 ///

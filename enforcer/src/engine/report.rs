@@ -9,8 +9,8 @@ use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 
 use super::{Engine, Phase};
-use crate::backend::{Backend, Pending};
 use crate::backend::outlook::Outlook;
+use crate::backend::{Backend, Pending};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

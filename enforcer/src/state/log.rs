@@ -118,8 +118,11 @@ fn read_changes(mut rest: &[u8]) -> Result<Kept, Problem> {
     })
 }
 
+/// A body, and what stands behind it.
+type Parted<'a> = (&'a [u8], &'a [u8]);
+
 /// The next body and what stands behind it; none where there is none, or half of one.
-fn next(rest: &[u8]) -> Result<Option<(&[u8], &[u8])>, Problem> {
+fn next(rest: &[u8]) -> Result<Option<Parted<'_>>, Problem> {
     let damaged = |what: &str| Problem::Damaged(what.to_owned());
     let Some((prefix, rest)) = rest.split_at_checked(PREFIX) else {
         return Ok(None);

@@ -320,7 +320,10 @@ pub enum RejectWith {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Clause {
-    Condition { holds: bool, condition: Match },
+    Condition {
+        holds: bool,
+        condition: Match,
+    },
     Tracked(Vec<ConnState>, Direction),
     TransparentSocket,
     Limit(Limit),

@@ -416,10 +416,11 @@ fn all(compiler: &Compiler<InSync>) -> impl Iterator<Item = Remembered> {
     std::iter::from_fn(move || compiler.walk_records(&mut walk, 3))
 }
 
+/// A pod, its run, the name, the address, and until when.
+type WhatWasTold = (PodKey, Option<Arc<str>>, String, IpAddr, Timestamp);
+
 /// Which run of which pod was told what, until when.
-fn records(
-    remembered: impl IntoIterator<Item = Remembered>,
-) -> BTreeSet<(PodKey, Option<Arc<str>>, String, IpAddr, Timestamp)> {
+fn records(remembered: impl IntoIterator<Item = Remembered>) -> BTreeSet<WhatWasTold> {
     let of_pod = |pod: Remembered| {
         let record = move |record: RememberedRecord| {
             let name = record.name.to_string();

@@ -43,7 +43,7 @@ impl Page {
             return;
         }
         for (bound, count) in rows {
-            let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
             let labels: Vec<_> = labels.iter().copied().chain([("le", &*bound)]).collect();
             self.count(&format!("{name}_bucket"), &labels, count);
         }

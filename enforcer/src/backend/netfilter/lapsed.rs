@@ -15,9 +15,9 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::Netfilter;
 use super::flows::Seen;
+use super::meanwhile::SharedSets;
 use super::names::PodChains;
 use super::render::PodMarks;
-use super::meanwhile::SharedSets;
 
 impl Netfilter {
     /// Carries over what pods that are asked again had opened, where those were the marks before.
