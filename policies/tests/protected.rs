@@ -215,3 +215,53 @@ fn what_ended_goes_on_under_no_rule_where_no_name_may_open_it() {
     situation.decide_connection(&open);
     assert_eq!(situation.memory.decide_open(&open, situation.now).verdict, Deny);
 }
+
+/// Whether what the client opened to that address goes on when its rules are asked again; the oracle says the same.
+fn goes_on(situation: &Situation, address: &str) -> bool {
+    let open = Connection {
+        pod: key("default/client"),
+        direction: Direction::Egress,
+        peer: ip(address),
+        peer_is_own_node: false,
+        protocol: tcp(443),
+    };
+    situation.decide_connection(&open);
+    situation.memory.decide_open(&open, situation.now).verdict == Allow
+}
+
+#[test]
+fn what_was_opened_ends_when_the_cluster_takes_the_address_whenever_the_record_ends() {
+    let take = |situation: &mut Situation| {
+        situation.tell(Event::Apply(node("there", "", &["192.0.2.2"])));
+    };
+    let end = |situation: &mut Situation| situation.sleep(41);
+    let poll = |situation: &mut Situation| drop(situation.poll());
+    type Step<'a> = &'a dyn Fn(&mut Situation);
+    let orders: [(&str, &[Step<'_>]); 5] = [
+        ("taken, over", &[&take, &end]),
+        ("taken, told, over", &[&take, &poll, &end]),
+        ("over, taken", &[&end, &take]),
+        ("over, told, taken", &[&end, &poll, &take]),
+        ("taken twice", &[&take, &poll, &end, &poll, &take]),
+    ];
+    let denied = admin_policy("deny", 10, "app=client").egress(vec![deny(names(&["api.example.test"]))]);
+    for (what, steps) in orders {
+        for (action, policy, before) in [
+            ("allowed", names_only(&["api.example.test"]), true),
+            ("denied", denied.clone(), false),
+        ] {
+            let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
+            situation.delete(egret_policies::model::cluster::EntityKey::Policy(names_only(&[]).id));
+            situation.apply(Entity::Policy(policy));
+            situation.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
+            assert_eq!(goes_on(&situation, "192.0.2.2"), before, "{what}, {action}");
+            steps.iter().for_each(|step| step(&mut situation));
+            let asked = situation.poll().map_or_else(Vec::new, |batch| batch.reevaluate);
+            assert_eq!(goes_on(&situation, "192.0.2.2"), !before, "{what}, {action}: taken");
+            println!("{what} {action} {asked:?}");
+            situation.tell(Event::Delete(node("there", "", &["192.0.2.2"]).key()));
+            situation.poll();
+            assert_eq!(goes_on(&situation, "192.0.2.2"), before, "{what}, {action}: nobody's again");
+        }
+    }
+}
