@@ -163,9 +163,18 @@ impl Daemon {
         self.kill()
     }
 
-    /// SIGSTOP: it hangs, with its sockets open.
+    /// SIGSTOP: it hangs, with its sockets open. The signal goes to one of its threads, and the others run on until that
+    /// one has had its turn: they are waited for.
     pub fn stop(&self) -> io::Result<()> {
-        self.signal(Signal::SIGSTOP)
+        self.signal(Signal::SIGSTOP)?;
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while !is_stopped(self.pid())? {
+            if Instant::now() > deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not stop"));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
     }
 
     /// SIGCONT.
@@ -290,6 +299,19 @@ fn binary_folder() -> PathBuf {
     profile
         .filter(here)
         .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug"))
+}
+
+/// Whether every thread is stopped (state `T` of proc(5)); one that is gone meanwhile does not run either.
+fn is_stopped(pid: u32) -> io::Result<bool> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();
+        // The name stands in parentheses and may have anything in it.
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        if state.is_some_and(|state| !"TtZX".contains(state)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn spawn(spec: &DaemonSpec, log: &Path, netns: &Netns) -> Result<Child, WorldError> {
