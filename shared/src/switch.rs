@@ -38,6 +38,8 @@ switches! {
     HearOverrun = "hear-overrun",
     /// What pods are told is opened while rules are being written, too.
     RecordsMeanwhile = "records-meanwhile",
+    /// dnsd called as node-cache takes node-cache's flags.
+    NodeCache = "node-cache",
     /// Only what a live dnsd answers is kept from translation.
     SignOfLife = "sign-of-life",
     /// dnsd's own rules stand behind policy.

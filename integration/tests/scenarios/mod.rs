@@ -84,6 +84,7 @@ macro_rules! with_every_scenario {
             answers: a_truncated_answer_is_asked_again_over_tcp without RetryTruncated;
             answers: stock_programs_that_are_told_of_truncation_get_all_over_tcp without RetryTruncated;
             answers: questions_over_one_connection_are_observed_and_held_each_by_itself without Hold;
+            replacement: the_manifest_of_node_local_dns_serves_pods without NodeCache;
             replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
             replacement: dns_is_judged_although_dnsd_lets_it_in without BehindPolicy;
             replacement: dnsds_that_take_over_from_each_other_lose_no_question without HandOver;

@@ -237,8 +237,10 @@ impl Stage<'_> {
     /// Waits until dnsd and the enforcer have told each other who they are and what is interesting.
     #[track_caller]
     pub(super) fn wait_until_joined(&self) {
+        let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");
         eventually("dnsd and the enforcer are joined", || {
             metrics(&self.dnsd).sum("egret_dnsd_link_connected", &[]) == 1.0
+                && self.dnsd.get("/readyz").is_ok_and(knows_interest)
         });
     }
 
