@@ -62,7 +62,7 @@ pub enum BrokenBatch {
         /// The member.
         member: Member,
     },
-    /// A member is taken out that was not in.
+    /// A member is taken out that was not in. Of records any may be: they end on their own.
     #[error("{member:?} is not in the set {set:?}")]
     NoMember {
         /// The set.
@@ -201,7 +201,12 @@ impl Memory {
         let set = self.sets.get_mut(&id).ok_or(BrokenBatch::NoSet(id))?;
         set.lapsed.remove(&member);
         let gone = set.members.remove(&member);
-        gone.map(|_| ()).ok_or(BrokenBatch::NoMember { set: id, member })
+        match (gone, set.spec.kind) {
+            (Some(_), _) | (None, SetKind::Records) => Ok(()),
+            (None, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => {
+                Err(BrokenBatch::NoMember { set: id, member })
+            }
+        }
     }
 
     fn remember(&mut self, lapsed: &Lapsed) -> Result<(), BrokenBatch> {

@@ -317,13 +317,13 @@ impl Records {
         self.guard.opens()
     }
 
-    /// A node or a Service has other addresses than before; returns all records that count or end by it.
+    /// A node or a Service has other addresses than before; returns all records, live or over, that count or end by it.
     pub(crate) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) -> Vec<Told> {
         let changed = self.guard.replace(owned, before, after);
         self.told_of(&changed)
     }
 
-    /// The API server is elsewhere; returns all records that count or end by it.
+    /// The API server is elsewhere; returns all records, live or over, that count or end by it.
     pub(crate) fn guard_api_server(&mut self, addresses: BTreeSet<IpAddr>) -> Vec<Told> {
         let changed = self.guard.replace_api_server(addresses);
         self.told_of(&changed)

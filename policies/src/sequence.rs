@@ -201,12 +201,26 @@ impl Sets {
     /// Records came, changed or went; returns the sets that are about them. Those of one answer have one name, which
     /// is compared once.
     pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> BTreeSet<SetId> {
+        self.mark_records(changed, |set, told| {
+            set.touch(told.iter().map(|told| Member::Address(told.address)));
+        })
+    }
+
+    /// The cluster itself took the addresses of records, live or over, or gave them up; returns the sets that are about
+    /// them.
+    pub(crate) fn refresh_guarded(&mut self, changed: &[Told]) -> BTreeSet<SetId> {
+        self.mark_records(changed, |set, told| {
+            set.guard(told.iter().map(|told| told.address));
+        })
+    }
+
+    fn mark_records(&mut self, changed: &[Told], mark: impl Fn(&mut LiveSet, &[Told])) -> BTreeSet<SetId> {
         let mut concerned = BTreeSet::new();
         for told in changed.chunk_by(|one, other| (&one.pod, &one.name) == (&other.pod, &other.name)) {
             let Told { pod, name, .. } = &told[0];
             for id in self.of_records.about(pod, name) {
                 if let Some(set) = self.live.get_mut(&id) {
-                    set.touch(told.iter().map(|told| Member::Address(told.address)));
+                    mark(set, told);
                     self.touched.insert(id);
                     concerned.insert(id);
                 }

@@ -18,6 +18,10 @@ fn names_only(list: &[&str]) -> Policy {
 }
 
 fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
+    with_policy(records, names_only(list))
+}
+
+fn with_policy(records: RecordSettings, policy: Policy) -> Situation {
     let settings = Settings {
         records,
         ..settings()
@@ -25,7 +29,7 @@ fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
     let entities = [
         Entity::Pod(pod("default/client", "app=client", &["10.0.0.1"])),
         Entity::Pod(pod("default/other", "app=client", &["10.0.0.2"])),
-        Entity::Policy(names_only(list)),
+        Entity::Policy(policy),
     ];
     Situation::with(settings, entities)
 }
@@ -230,38 +234,49 @@ fn goes_on(situation: &Situation, address: &str) -> bool {
 }
 
 #[test]
-fn what_was_opened_ends_when_the_cluster_takes_the_address_whenever_the_record_ends() {
-    let take = |situation: &mut Situation| {
-        situation.tell(Event::Apply(node("there", "", &["192.0.2.2"])));
-    };
-    let end = |situation: &mut Situation| situation.sleep(41);
-    let poll = |situation: &mut Situation| drop(situation.poll());
-    type Step<'a> = &'a dyn Fn(&mut Situation);
-    let orders: [(&str, &[Step<'_>]); 5] = [
-        ("taken, over", &[&take, &end]),
-        ("taken, told, over", &[&take, &poll, &end]),
-        ("over, taken", &[&end, &take]),
-        ("over, told, taken", &[&end, &poll, &take]),
-        ("taken twice", &[&take, &poll, &end, &poll, &take]),
+fn what_is_over_goes_on_only_while_the_address_is_not_the_clusters_own() {
+    type Step = fn(&mut Situation);
+    let take: Step = |situation| situation.tell(Event::Apply(node("there", "", &["192.0.2.2"])));
+    let take_too: Step = |situation| situation.tell(Event::Apply(node("elsewhere", "", &["192.0.2.2"])));
+    let give: Step = |situation| situation.tell(Event::Delete(node("there", "", &[]).key()));
+    let give_too: Step = |situation| situation.tell(Event::Delete(node("elsewhere", "", &[]).key()));
+    let end: Step = |situation| situation.sleep(41);
+    let poll: Step = |situation| drop(situation.poll());
+    let orders: [(&str, &[Step]); 7] = [
+        ("taken, over", &[take, end]),
+        ("taken, told, over", &[take, poll, end]),
+        ("over, taken", &[end, take]),
+        ("over, told, taken", &[end, poll, take]),
+        ("taken by two", &[take, poll, end, poll, take_too, poll, give]),
+        ("taken again", &[take, end, poll, give, take]),
+        ("given and taken", &[take, poll, end, give, poll, take]),
     ];
-    let denied = admin_policy("deny", 10, "app=client").egress(vec![deny(names(&["api.example.test"]))]);
+    let allow = names_only(&["api.example.test"]);
+    let deny = admin_policy("deny", 10, "app=client").egress(vec![deny(names(&["api.example.test"]))]);
     for (what, steps) in orders {
-        for (action, policy, before) in [
-            ("allowed", names_only(&["api.example.test"]), true),
-            ("denied", denied.clone(), false),
-        ] {
-            let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
-            situation.delete(egret_policies::model::cluster::EntityKey::Policy(names_only(&[]).id));
-            situation.apply(Entity::Policy(policy));
+        for (policy, goes_on_by_name) in [(&allow, true), (&deny, false)] {
+            let said = format!("{what}, by name {goes_on_by_name}");
+            let mut situation = with_policy(RecordSettings::default(), policy.clone());
             situation.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
-            assert_eq!(goes_on(&situation, "192.0.2.2"), before, "{what}, {action}");
+            assert_eq!(goes_on(&situation, "192.0.2.2"), goes_on_by_name, "{said}");
             steps.iter().for_each(|step| step(&mut situation));
             let asked = situation.poll().map_or_else(Vec::new, |batch| batch.reevaluate);
-            assert_eq!(goes_on(&situation, "192.0.2.2"), !before, "{what}, {action}: taken");
-            println!("{what} {action} {asked:?}");
-            situation.tell(Event::Delete(node("there", "", &["192.0.2.2"]).key()));
+            assert_eq!(
+                goes_on(&situation, "192.0.2.2"),
+                !goes_on_by_name,
+                "{said}: taken"
+            );
+            if goes_on_by_name && what != "taken by two" && what != "taken, told, over" {
+                assert_eq!(asked, [(key("default/client"), Direction::Egress)], "{said}");
+            }
+            give(&mut situation);
+            give_too(&mut situation);
             situation.poll();
-            assert_eq!(goes_on(&situation, "192.0.2.2"), before, "{what}, {action}: nobody's again");
+            assert_eq!(
+                goes_on(&situation, "192.0.2.2"),
+                goes_on_by_name,
+                "{said}: given up"
+            );
         }
     }
 }

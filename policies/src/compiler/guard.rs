@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::records::Owned;
+use crate::records::{Owned, Told};
 
 use super::engine::Engine;
 
@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) {
         if before != after {
             let changed = self.records.guard(owned, before, after);
-            self.refresh_records(&changed);
+            self.refresh_guarded(&changed);
         }
     }
 
@@ -24,6 +24,12 @@ impl Engine {
         }
         let addresses = self.index.addresses_of_api_server(opens.node);
         let changed = self.records.guard_api_server(addresses);
-        self.refresh_records(&changed);
+        self.refresh_guarded(&changed);
+    }
+
+    fn refresh_guarded(&mut self, changed: &[Told]) {
+        if !self.sets.refresh_guarded(changed).is_empty() {
+            self.mark();
+        }
     }
 }

@@ -117,17 +117,18 @@ impl PodRecords {
         names.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// What it was told of these addresses.
+    /// What it was told of these addresses, live or over.
     pub(super) fn told_of(&self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
-        if addresses
-            .iter()
-            .all(|address| !self.by_address.contains_key(address))
-        {
-            return Vec::new();
-        }
-        self.told(pod)
-            .filter(|told| addresses.contains(&told.address))
-            .collect()
+        let of_address = |address: &IpAddr| {
+            let address = *address;
+            let told = move |name| Told {
+                pod: pod.clone(),
+                name,
+                address,
+            };
+            self.names_of(address).into_iter().map(told)
+        };
+        addresses.iter().flat_map(of_address).collect()
     }
 
     /// Until when a record lives, or lived; none where there is none.

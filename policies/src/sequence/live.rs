@@ -36,6 +36,8 @@ pub(super) struct LiveSet {
     contributions: BTreeMap<Contributor, Box<[Member]>>,
     members: BTreeMap<Member, Standing>,
     touched: Vec<Member>,
+    /// What the cluster itself took or gave up.
+    guarded: BTreeSet<IpAddr>,
 }
 
 /// What is known of a member; there is none of which neither is true.
@@ -57,6 +59,7 @@ impl LiveSet {
             contributions: BTreeMap::new(),
             members: BTreeMap::new(),
             touched: Vec::new(),
+            guarded: BTreeSet::new(),
         }
     }
 
@@ -130,6 +133,14 @@ impl LiveSet {
         self.touched.extend(members);
     }
 
+    /// Marks addresses that no name opens any more, or that names open again. What is over of them a backend is to
+    /// forget, or to be told.
+    pub(super) fn guard(&mut self, addresses: impl IntoIterator<Item = IpAddr> + Clone) {
+        self.touch(addresses.clone().into_iter().map(Member::Address));
+        self.guarded.extend(addresses);
+        self.is_lapsed_told = false;
+    }
+
     /// Until when an address is in a set that is made of records.
     pub(super) fn record_expiry(&self, address: IpAddr, records: &Records) -> Option<Timestamp> {
         match &self.named.content {
@@ -180,6 +191,12 @@ impl LiveSet {
     /// What a backend is to be told, which counts as told from here on.
     pub(super) fn changes(&mut self, id: SetId, records: &Records, now: Timestamp) -> Option<Changed> {
         let (mut added, mut removed, mut has_new) = (Vec::new(), Vec::new(), false);
+        let guarded = std::mem::take(&mut self.guarded);
+        // A backend remembers what is over, which is nothing that it was told of here.
+        let is_withdrawn = |member: Member| match member {
+            Member::Address(address) => guarded.contains(&address) && records.is_protected(address),
+            Member::Network(_) | Member::AddressPort(..) => false,
+        };
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
@@ -197,6 +214,10 @@ impl LiveSet {
                     Some(until)
                 }
                 (Some(_), None) => {
+                    removed.push(member);
+                    None
+                }
+                (None, None) if is_withdrawn(member) => {
                     removed.push(member);
                     None
                 }
