@@ -72,8 +72,13 @@ const WORDS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "dnsd/src",
-        &["iptables", "NetworkPolicy"],
+        &["NetworkPolicy", "egret_policies"],
         "dnsd knows names and who asked, not policies",
+    ),
+    (
+        "dnsd/src/server",
+        &["egret_kernel::iptables", "egret_kernel::ipset"],
+        "what answers writes no rules: node_cache does",
     ),
 ];
 

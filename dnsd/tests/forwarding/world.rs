@@ -91,6 +91,17 @@ impl Asked {
 
 type Behaviour = Arc<dyn Fn(&Asked) -> Vec<Deed> + Send + Sync>;
 
+/// A port that both transports have free: one that is drawn for UDP may be in use over TCP.
+async fn same_port(ip: IpAddr) -> (UdpSocket, TcpListener) {
+    loop {
+        let udp = UdpSocket::bind((ip, 0)).await.unwrap();
+        match TcpListener::bind(udp.local_addr().unwrap()).await {
+            Ok(tcp) => return (udp, tcp),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{error}"),
+        }
+    }
+}
+
 /// An upstream that does whatever its behaviour makes of a question.
 #[derive(Clone)]
 pub(crate) struct Upstream {
@@ -109,9 +120,8 @@ impl Upstream {
         ip: IpAddr,
         behaviour: impl Fn(&Asked) -> Vec<Deed> + Send + Sync + 'static,
     ) -> Self {
-        let udp = UdpSocket::bind((ip, 0)).await.unwrap();
+        let (udp, tcp) = same_port(ip).await;
         let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
         let upstream = Self {
             address,
             accepted: Arc::default(),
