@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use egret_integration::{OtherNode, PodSpec, ProxyMode, Service, ServicePort, World, node, other_node};
 
-use super::stage::{QUICK, Setting, Stage, Told, eventually};
+use super::stage::{MOMENT, QUICK, Setting, Stage, Told, eventually};
 
 /// Where the API server listens, on this node and on the other one.
 const API: u16 = 6443;
@@ -142,9 +142,11 @@ pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) 
     eventually("it is not reported any more", || {
         !reports(other_node::NAME, LATER)
     });
-    // Reading what it wrote itself is no reason to write.
-    let written = there.log().matches("reported the addresses of this node").count();
-    assert_eq!(written, 3, "{}", there.log());
+    // It says so after it has written. Reading what it wrote itself is no reason to write.
+    let written = || there.log().matches("reported the addresses of this node").count();
+    eventually("it says that it has written", || written() >= 3);
+    std::thread::sleep(MOMENT);
+    assert_eq!(written(), 3, "{}", there.log());
 
     // A report that somebody else wrote is the one that counts.
     let theirs = format!(
