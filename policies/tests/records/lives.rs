@@ -1,0 +1,320 @@
+//! What is remembered from one life of the enforcer to the next.
+
+use super::*;
+
+/// All that is remembered.
+pub(super) fn all(situation: &Situation) -> Vec<Remembered> {
+    let mut walk = Walk::default();
+    std::iter::from_fn(|| situation.compiler.walk_records(&mut walk, usize::MAX)).collect()
+}
+
+/// What is remembered of one life, told to the next one.
+pub(super) fn next_life(
+    before: &mut Situation,
+    records: RecordSettings,
+    list: &[&str],
+    pods: [Pod; 2],
+) -> Situation {
+    let settings = Settings {
+        records,
+        ..settings()
+    };
+    let entities = pods.map(Entity::Pod).into_iter();
+    let mut after = Situation::with(settings, entities.chain([Entity::Policy(names_only(list))]));
+    after.now = before.now;
+    for remembered in all(before) {
+        after.tell(Event::Restored(remembered));
+    }
+    after.poll();
+    after
+}
+
+#[test]
+fn a_policy_that_changed_between_two_lives_works_from_what_was_told_in_the_first() {
+    let usual = RecordSettings::default();
+    let mut first = situation(&["www.example.test"]);
+    first.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    first.sleep(20);
+    let mut second = next_life(&mut first, usual, &["api.example.test"], [client(), other()]);
+    assert!(reaches(&second, "default/client", API));
+    assert!(!reaches(&second, "default/other", API));
+    second.sleep(69);
+    assert!(reaches(&second, "default/client", API));
+    second.sleep(1);
+    assert!(!reaches(&second, "default/client", API), "no second grace");
+}
+
+#[test]
+fn what_was_told_is_not_restored_to_another_run_or_to_a_protected_address() {
+    let usual = RecordSettings::default();
+    let another = Pod {
+        uid: Some(Arc::from("another")),
+        ..client()
+    };
+    let moved = pod("default/client", "app=client", &["10.0.0.9"]);
+    let protecting = RecordSettings {
+        protected: vec!["203.0.113.0/24".parse().unwrap()],
+        ..usual.clone()
+    };
+    for (what, settings, pod, is_restored) in [
+        ("the same", usual.clone(), client(), true),
+        ("another uid", usual.clone(), another, false),
+        ("another address", usual.clone(), moved, false),
+        ("protected since", protecting, client(), false),
+    ] {
+        let mut first = situation(&["api.example.test"]);
+        first.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+        let second = next_life(&mut first, settings, &["api.example.test"], [pod, other()]);
+        assert_eq!(reaches(&second, "default/client", API), is_restored, "{what}");
+    }
+}
+
+#[test]
+fn nothing_is_restored_for_longer_than_if_it_were_told_now() {
+    let short = RecordSettings {
+        max_ttl: Duration::from_secs(5),
+        ..RecordSettings::default()
+    };
+    let mut first = situation(&["api.example.test"]);
+    first.observe("10.0.0.1", "api.example.test", &[ip(API)], 3600);
+    let mut second = next_life(&mut first, short, &["api.example.test"], [client(), other()]);
+    second.sleep(34);
+    assert!(reaches(&second, "default/client", API));
+    second.sleep(1);
+    assert!(!reaches(&second, "default/client", API));
+}
+
+#[test]
+fn what_is_restored_gives_way_to_what_was_told_since() {
+    let mut first = situation(&["api.example.test"]);
+    first.observe("10.0.0.1", "api.example.test", &many(100), 60);
+    let remembered = all(&first);
+    let few = RecordSettings {
+        limits: RecordLimits {
+            addresses_per_name: 100,
+            ..RecordLimits::default()
+        },
+        ..RecordSettings::default()
+    };
+    let mut second = with_records(few, &["api.example.test"]);
+    let since = ip("198.51.100.1");
+    second.observe("10.0.0.1", "api.example.test", &[since], 60);
+    for remembered in remembered {
+        second.compiler.handle(Event::Restored(remembered), second.now);
+    }
+    let left: Vec<IpAddr> = second.compiler.records().map(|record| record.address).collect();
+    assert_eq!(left.len(), 100);
+    assert!(left.contains(&since));
+    assert!(!left.contains(&many(1)[0]), "the oldest went");
+    assert_eq!(second.compiler.record_stats().evicted_addresses_per_name, 1);
+}
+
+#[test]
+fn only_what_changed_is_remembered_anew() {
+    let mut situation = situation(&["api.example.test"]);
+    situation.compiler.note_record_changes();
+    let changed = |situation: &mut Situation| -> Vec<(String, bool, usize, usize)> {
+        let changed = situation.compiler.take_record_changes();
+        let words = |of: &RememberedChange| {
+            let told = &of.told;
+            (
+                told.pod.to_string(),
+                of.is_anew,
+                of.forgotten.len(),
+                told.records.len(),
+            )
+        };
+        changed.iter().map(words).collect()
+    };
+    let told = |name: &str, count: usize| (name.to_owned(), false, 0, count);
+    assert_eq!(changed(&mut situation), []);
+    situation.observe("10.0.0.1", "api.example.test", &many(3), 60);
+    situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 600);
+    assert_eq!(
+        changed(&mut situation),
+        [told("default/client", 3), told("default/other", 1)]
+    );
+    situation.observe("10.0.0.1", "api.example.test", &many(1), 60);
+    assert_eq!(changed(&mut situation), [], "nothing lives longer than before");
+    situation.observe("10.0.0.1", "api.example.test", &many(1), 70);
+    assert_eq!(changed(&mut situation), [told("default/client", 1)]);
+    situation.sleep(100);
+    situation.compiler.handle_timeout(situation.now);
+    assert_eq!(
+        changed(&mut situation),
+        [],
+        "a record says itself when it is over"
+    );
+    situation.delete(EntityKey::Pod(key("default/other")));
+    assert_eq!(
+        changed(&mut situation),
+        [("default/other".to_owned(), true, 0, 0)]
+    );
+}
+
+#[test]
+fn what_gives_way_is_forgotten_where_it_is_remembered() {
+    let limits = RecordLimits {
+        names_per_pod: 2,
+        ..RecordLimits::default()
+    };
+    let records = RecordSettings {
+        limits,
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(records, &["*.example.test"]);
+    situation.compiler.note_record_changes();
+    let mut ledger = Ledger::default();
+    for name in [
+        "a.example.test",
+        "b.example.test",
+        "a.example.test",
+        "c.example.test",
+    ] {
+        situation.observe("10.0.0.1", name, &many(2), 60);
+        situation.sleep(1);
+        let changes = situation.compiler.take_record_changes();
+        changes.into_iter().for_each(|change| ledger.apply(change));
+    }
+    let remembered = ledger.into_remembered();
+    let names: Vec<&str> = remembered[0]
+        .records
+        .iter()
+        .map(|record| record.name.as_str())
+        .collect();
+    let [a, c] = ["a.example.test", "c.example.test"];
+    assert_eq!(names, [a, a, c, c], "what was told last stays, the oldest first");
+}
+
+/// So many at once that each pass ends a part of them.
+#[test]
+fn very_many_records_that_end_at_once_end_in_parts_and_none_is_lost() {
+    let mut situation = situation(&["*.example.test"]);
+    situation.compiler.note_record_changes();
+    let names = (0..30).map(|number| format!("n{number}.example.test"));
+    for name in names {
+        situation.observe("10.0.0.1", &name, &many(100), 60);
+    }
+    situation.compiler.take_record_changes();
+    assert!(reaches(&situation, "default/client", "203.0.0.1"));
+    situation.sleep(90);
+    let stats = |situation: &Situation| {
+        let stats = situation.compiler.record_stats();
+        (stats.records, stats.expired)
+    };
+    let mut parts = 0;
+    while situation
+        .compiler
+        .poll_timeout()
+        .is_some_and(|at| at <= situation.now)
+    {
+        let before = stats(&situation).1;
+        situation.compiler.handle_timeout(situation.now);
+        parts += 1;
+        assert!(
+            stats(&situation).1 - before <= 1_024,
+            "the engine has its turn in between"
+        );
+        assert!(
+            !reaches(&situation, "default/client", "203.0.0.1"),
+            "it is over all the same"
+        );
+        situation.now = situation.now.after(Duration::from_millis(1));
+    }
+    assert_eq!((parts, stats(&situation)), (3, (0, 3_000)));
+    assert_eq!(
+        situation.compiler.record_stats().lapsed,
+        2_048,
+        "the most of a pod"
+    );
+}
+
+/// Not all that ended is taken in yet when there are too many.
+#[test]
+fn what_is_over_gives_way_before_what_lives_and_is_remembered() {
+    let limits = RecordLimits {
+        total: 2_000,
+        ..RecordLimits::default()
+    };
+    let records = RecordSettings {
+        limits,
+        ..RecordSettings::default()
+    };
+    let mut situation = with_records(records, &["*.example.test"]);
+    let tell = |situation: &mut Situation, client: &str, names: u32| {
+        for number in 0..names {
+            situation.observe(client, &format!("n{number}.example.test"), &many(100), 60);
+        }
+    };
+    tell(&mut situation, "10.0.0.1", 20);
+    situation.sleep(90);
+    tell(&mut situation, "10.0.0.2", 11);
+    let stats = situation.compiler.record_stats();
+    assert_eq!(
+        (stats.evicted_total, stats.records, stats.lapsed),
+        (0, 2_000, 1_100)
+    );
+    let is_of_other = |record: &egret_policies::records::Record<'_>| record.pod.name() == "other";
+    assert_eq!(situation.compiler.records().filter(is_of_other).count(), 1_100);
+}
+
+/// A copy that takes in steps of a walk and what changes meanwhile, at every size of a step.
+#[test]
+fn a_walk_and_what_changes_meanwhile_are_all_that_is_remembered() {
+    for most in 1..9 {
+        let mut situation = situation(&["*.example.test"]);
+        let mut ledger = Ledger::default();
+        for number in 0..6 {
+            let ttl = 1 + 10 * (number % 3);
+            situation.observe("10.0.0.1", &format!("n{number}.example.test"), &many(2), ttl);
+            situation.observe("10.0.0.2", &format!("n{number}.example.test"), &many(1), ttl);
+        }
+        situation.compiler.note_record_changes();
+        let mut walk = Walk::default();
+        for step in 0..20 {
+            if let Some(remembered) = situation.compiler.walk_records(&mut walk, most) {
+                ledger.apply(remembered.into());
+            }
+            match step {
+                2 => situation.sleep(35),
+                3 => drop(situation.observe("10.0.0.1", "n0.example.test", &many(3), 60)),
+                4 => drop(situation.delete(EntityKey::Pod(key("default/client")))),
+                5 => drop(situation.apply(Entity::Pod(client()))),
+                6 => drop(situation.observe("10.0.0.1", "n9.example.test", &many(1), 60)),
+                7 => drop(situation.observe("10.0.0.2", "n1.example.test", &many(4), 60)),
+                _ => situation.sleep(1),
+            }
+            situation.compiler.handle_timeout(situation.now);
+            let changes = situation.compiler.take_record_changes();
+            changes.into_iter().for_each(|change| ledger.apply(change));
+        }
+        assert_eq!(
+            situation.compiler.walk_records(&mut walk, most),
+            None,
+            "it is over"
+        );
+        assert_eq!(
+            sorted(ledger.into_remembered()),
+            sorted(all(&situation)),
+            "{most} a step"
+        );
+    }
+}
+
+pub(super) fn sorted(mut pods: Vec<Remembered>) -> Vec<Remembered> {
+    for pod in &mut pods {
+        pod.records
+            .sort_by_key(|record| (record.name.to_string(), record.address));
+    }
+    pods.sort_by(|one, other| one.pod.cmp(&other.pod));
+    pods.dedup_by(|next, one| {
+        let is_same = next.pod == one.pod;
+        if is_same {
+            one.records.append(&mut next.records);
+            one.records
+                .sort_by_key(|record| (record.name.to_string(), record.address));
+        }
+        is_same
+    });
+    pods
+}
