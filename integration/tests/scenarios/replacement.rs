@@ -58,8 +58,9 @@ pub(super) fn the_manifest_of_node_local_dns_serves_pods(world: &mut World) -> T
     }
     let spec = node_cache(world)?;
     let mut enforcer = world.start(world.enforcer("netfilter"))?;
-    let mut dnsd = world.start(spec)?;
-    eventually("dnsd and the enforcer are joined", || {
+    let mut dnsd = world.launch(spec)?;
+    eventually("dnsd serves, and knows what is interesting", || {
+        assert!(dnsd.is_running(), "{}", dnsd.log());
         let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");
         dnsd.get("/readyz").is_ok_and(knows_interest)
     });
@@ -303,9 +304,8 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
                 }
             });
         }
-        let rolled = (0..ROLLS).try_for_each(|roll| replace(world, &mut serving, &spec, roll));
-        stop.store(true, Ordering::Relaxed);
-        rolled
+        let _end = EndOfQuestions(&stop);
+        (0..ROLLS).try_for_each(|roll| replace(world, &mut serving, &spec, roll))
     });
     rolled?;
     assert_eq!(
