@@ -334,6 +334,15 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
     Ok(())
 }
 
+/// Nobody asks any more, also where a story ends early.
+struct EndOfQuestions<'a>(&'a AtomicBool);
+
+impl Drop for EndOfQuestions<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn replace(world: &World, serving: &mut Daemon, spec: &egret_integration::DaemonSpec, roll: usize) -> Told {
     let mut spec = spec.clone();
     spec.name = format!("dnsd-{roll}");
