@@ -143,7 +143,7 @@ fn held_by_the_kernel(node: &Node) -> Result<[usize; 2], DemoError> {
     let sets = node.ipset_list()?;
     let sets = sets
         .lines()
-        .filter(|line| line.starts_with("Name: egret-"))
+        .filter(|line| line.starts_with("Name: ") && line.contains("egret-"))
         .count();
     Ok([count, sets])
 }
