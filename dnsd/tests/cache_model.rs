@@ -128,6 +128,26 @@ impl Model {
         })
     }
 
+    /// The last denial of the name, unless it was heard of since.
+    fn name_denied(&self, name: usize) -> Option<usize> {
+        use Kind::{Answer, Denial, NameError, Other};
+        let exists = self.last(name, None, &[Answer, Other, Denial]);
+        self.last(name, None, &[NameError])
+            .filter(|denied| exists.is_none_or(|exists| exists < *denied))
+    }
+
+    /// Whether there is a denial of the name or of the type, not a failure, that may be given, be there an answer
+    /// beside it or not.
+    fn denies(&self, name: usize, asked: usize, now: u64) -> bool {
+        use Kind::{Answer, Denial, NameError, Other};
+        let own = self.last(name, Some(asked), &[Answer, Other, Denial, NameError]);
+        let own = own.filter(|own| self.heard[*own].kept.kind == Denial);
+        [own, self.name_denied(name)]
+            .into_iter()
+            .flatten()
+            .any(|number| self.is_of_use(&self.heard[number], now))
+    }
+
     /// What is to be given: the newest of what concerns the question, failures last, answers that live before
     /// denials of the name that came with another type.
     fn get(&self, name: usize, asked: usize, now: u64) -> Option<(usize, bool)> {
@@ -139,10 +159,7 @@ impl Model {
         {
             return Some(with_age(answer));
         }
-        let exists = self.last(name, None, &[Answer, Other, Denial]);
-        let denied = self
-            .last(name, None, &[NameError])
-            .filter(|denied| exists.is_none_or(|exists| exists < *denied));
+        let denied = self.name_denied(name);
         let own = self.last(name, Some(asked), &[Answer, Other, Denial, NameError]);
         let failure = self.last(name, Some(asked), &[Failure]);
         let failure = failure.filter(|failure| own.is_none_or(|own| own < *failure));
@@ -201,11 +218,10 @@ proptest! {
                     prop_assert_eq!(found, model.get(name, kind, now), "{:?}", model);
                 }
                 Event::Insert(name, kind, what, ttl) => {
-                    // A failure leaves a denial alone that may still be given; the model says so by not hearing it.
-                    let given = model.get(name, kind, now).map(|(number, _)| model.heard[number].kept.kind);
                     let kept = kept(what, ttl);
                     cache.insert(&asked(name, kind), Arc::new(Numbered(model.heard.len())), kept, at(now));
-                    if what != Kind::Failure || !matches!(given, Some(Kind::Denial | Kind::NameError)) {
+                    // A failure leaves a denial alone that may still be given; the model says so by not hearing it.
+                    if what != Kind::Failure || !model.denies(name, kind, now) {
                         model.heard.push(Heard { name, kind_asked: kind, kept, at: now });
                     }
                 }
