@@ -14,6 +14,10 @@ TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/in
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 CARGO ?= cargo
 FUZZ_SECONDS ?= 300
+# Properties are tried on the same cases each time, so that what fails is what was changed; `make properties` draws others.
+PROPERTY_SEED ?= 1
+PROPERTY_CASES ?= 2560
+PROPERTIES = grep -rlF --include='*.rs' 'proptest! {'
 
 .PHONY: help
 help: ## This list.
@@ -25,7 +29,7 @@ demo: packages-demo build ## A node, pods and a little internet on this machine:
 
 .PHONY: test
 test: packages-test build ## Every test, on real packets and real DNS.
-	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" $(CARGO) test --workspace --no-fail-fast
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) $(CARGO) test --workspace --no-fail-fast
 
 .PHONY: build
 build: packages-demo
@@ -38,7 +42,12 @@ switches: packages-test ## Every scenario with its mechanism removed: fails if o
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test -p egret-integration --test switches -- --ignored --nocapture
 
 .PHONY: properties
-properties: ## Random clusters of all kinds, decided in three ways, for an hour (EGRET_PROPERTY_SECONDS).
+properties: ## All properties on ten times the cases, drawn anew; then random clusters of all kinds, decided in three ways, for an hour (EGRET_PROPERTY_SECONDS).
+	@crates="$$($(PROPERTIES) */src */tests | cut -d/ -f1 | sort -u | sed 's/^/-p egret-/')"; \
+	tests="$$($(PROPERTIES) */tests | cut -d/ -f3 | sed 's/\.rs$$//; s/^/--test /' | sort -u)"; \
+	seed="$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')"; \
+	echo "PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(PROPERTY_CASES)"; \
+	PROPTEST_RNG_SEED="$$seed" PROPTEST_CASES=$(PROPERTY_CASES) $(CARGO) test --release --no-fail-fast $$crates --lib $$tests
 	@EGRET_PROPERTY_SECONDS="$${EGRET_PROPERTY_SECONDS:-3600}" $(CARGO) test --release -p egret-policies --test properties -- --nocapture
 
 .PHONY: soak

@@ -38,7 +38,11 @@ const OUTSIDE: [&str; 6] = [
 const PORTS: [u16; 8] = [1, 52, 53, 80, 81, 443, 501, 65535];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases / 10,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn what_is_listed_is_what_is_allowed(labels in vec(select(vec!["x", "y"]), 5), policies in vec(policy(), 0..5)) {

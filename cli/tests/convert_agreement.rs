@@ -24,7 +24,11 @@ mod asked;
 use asked::{Answered, Asked, network_policy, pod};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases / 32,
+        max_shrink_iters: 100,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn what_is_converted_means_the_same(policies in policies()) {

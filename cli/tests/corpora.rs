@@ -110,7 +110,7 @@ fn damage(octets: &mut Vec<u8>, Edit { at, length, with }: Edit, files: &[(Strin
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(2 * ProptestConfig::default().cases))]
 
     #[test]
     fn what_is_damaged_is_read_to_its_end(

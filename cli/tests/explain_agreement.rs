@@ -88,7 +88,11 @@ fn asked() -> Asked {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases / 10,
+        max_shrink_iters: 100,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_explanation_leads_to_the_decision(policies in vec(policy(), 0..6)) {
