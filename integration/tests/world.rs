@@ -327,9 +327,13 @@ fn a_slow_name_delays_no_other_and_a_silent_one_never_answers() -> TestResult {
     );
     upstream.set("quick.example.test", Records::addresses(["203.0.113.2"]));
     upstream.set("silent.example.test", Records::silence());
-    let lookup = |name| Lookup::of(name, RecordType::A).at(upstream::ADDRESS);
+    let lookup = |name| {
+        Lookup::of(name, RecordType::A)
+            .at(upstream::ADDRESS)
+            .patience(4 * SLOW)
+    };
     std::thread::scope(|scope| {
-        let slow = scope.spawn(|| client.look_up(&lookup("slow.example.test").patience(4 * SLOW)));
+        let slow = scope.spawn(|| client.look_up(&lookup("slow.example.test")));
         assert!(upstream.wait_until_asked("slow.example.test", 1, PATIENCE));
         client.look_up(&lookup("quick.example.test")).unwrap();
         assert!(!slow.is_finished(), "the quick one waited for the slow one");
