@@ -110,8 +110,8 @@ impl Answer {
     }
 
     /// The reply for one client, no longer than `limit`, and whether it is whole: its id, its question as it wrote
-    /// it, its flags, TTLs as told, an OPT if it sent one. An answer that does not fit becomes one without records
-    /// that says so (RFC 2181 §9).
+    /// it, its flags, TTLs as told, an OPT if it sent one. Of an answer that does not fit, the client gets the records
+    /// that do, and hears that there are more (RFC 2181 §9): resolvers without TCP, as musl's before 1.2.4, live on them.
     #[must_use]
     pub fn reply_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> (Vec<u8>, bool) {
         let (kept, adds_opt) = match (self.opt, &query.edns) {
@@ -121,7 +121,7 @@ impl Answer {
         };
         let length = kept.len() + if adds_opt { OPT_SIZE } else { 0 };
         if length > limit {
-            return (truncated_reply(query, self.rcode(), udp_size), false);
+            return (self.beginning_within(query, ttls, limit, udp_size), false);
         }
         let mut reply = Vec::with_capacity(length);
         reply.extend_from_slice(kept);
@@ -141,8 +141,50 @@ impl Answer {
         (reply, true)
     }
 
+    /// As many records of the answer section as fit, in their order.
+    fn beginning_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> Vec<u8> {
+        let room = limit - if query.edns.is_some() { OPT_SIZE } else { 0 };
+        let (places, end) = self.beginning(room);
+        let Ok(count @ 1..) = u16::try_from(places.len()) else {
+            return truncated_reply(query, self.rcode(), udp_size);
+        };
+        let mut reply = Vec::with_capacity(limit);
+        reply.extend_from_slice(&self.octets[..end]);
+        self.patch_at(places, &mut reply, query, ttls);
+        push_reply_opt(&mut reply, query, udp_size);
+        let flags = u16::from_be_bytes([reply[2], reply[3]]) | flag::TC;
+        reply[2..4].copy_from_slice(&flags.to_be_bytes());
+        let counts = [count, 0, u16::from(query.edns.is_some())];
+        for (field, count) in reply[6..HEADER].chunks_exact_mut(2).zip(counts) {
+            field.copy_from_slice(&count.to_be_bytes());
+        }
+        reply
+    }
+
+    /// The TTLs of the first records of the answer section that end before `room`, and where the last of them ends.
+    fn beginning(&self, room: usize) -> (&[usize], usize) {
+        let places = match (&self.ttls, self.opt) {
+            (Some(places), Opt::Absent | Opt::Last(_)) => places.as_slice(),
+            (None, _) | (_, Opt::Fixed) => &[],
+        };
+        let answers = usize::from(u16::from_be_bytes([self.octets[6], self.octets[7]]));
+        let places = &places[..answers.min(places.len())];
+        let fitting = places.partition_point(|at| self.record_end(*at) <= room);
+        let end = places[..fitting].last().map(|at| self.record_end(*at));
+        (&places[..fitting], end.unwrap_or(self.question_end))
+    }
+
+    /// Where a record ends whose TTL stands here: behind TTL and length come its data.
+    fn record_end(&self, ttl_at: usize) -> usize {
+        let length = u16::from_be_bytes([self.octets[ttl_at + 4], self.octets[ttl_at + 5]]);
+        ttl_at + 6 + usize::from(length)
+    }
+
     fn patch(&self, reply: &mut [u8], query: &Query, ttls: Ttls) {
-        let places = self.ttls.as_deref().unwrap_or_default();
+        self.patch_at(self.ttls.as_deref().unwrap_or_default(), reply, query, ttls);
+    }
+
+    fn patch_at(&self, places: &[usize], reply: &mut [u8], query: &Query, ttls: Ttls) {
         match ttls {
             Ttls::CountedDown(now) => {
                 let age = u32::try_from(now.since(self.arrived).as_secs()).unwrap_or(u32::MAX);

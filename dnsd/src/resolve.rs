@@ -324,8 +324,9 @@ impl Resolver {
     /// Gives an answer to its client, now or when the kernel is ready.
     fn give(&self, asked: &Asked, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
         let (reply, is_whole) = asked.reply(known, ttls);
-        // A client that is told to ask again over TCP was told no addresses yet.
-        let (Client::Attributed(asker), Some(told), true) = (asked.client, &known.told, is_whole) else {
+        // A client that is told some of the addresses may use those, and hears of the others over TCP.
+        let tells = is_whole || reply[6..8] != [0, 0];
+        let (Client::Attributed(asker), Some(told), true) = (asked.client, &known.told, tells) else {
             return Given::Now(reply, by);
         };
         let told = as_given(told, known, ttls, now);

@@ -256,7 +256,12 @@ impl Pod {
             .iter()
             .map(|server| format!("nameserver {server}\n"))
             .collect();
-        self.write_file("resolv.conf", &format!("{lines}options timeout:2 attempts:2\n"))
+        self.use_resolv_conf(&format!("{lines}options timeout:2 attempts:2\n"))
+    }
+
+    /// The pod's resolv.conf, as the kubelet would write it.
+    pub fn use_resolv_conf(&self, text: &str) -> Result<(), WorldError> {
+        self.write_file("resolv.conf", text)
     }
 
     /// Runs a stock program in the pod: its network, its resolv.conf, its cgroup; ten seconds at most.

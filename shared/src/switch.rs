@@ -54,6 +54,8 @@ switches! {
     AttributeByInterface = "attribute-by-interface",
     /// dnsd asks again over TCP when an answer is truncated.
     RetryTruncated = "retry-truncated",
+    /// dnsd asks equal questions that are under way at once only once.
+    OneFlight = "one-flight",
     /// dnsd releases a held answer after its deadline.
     StallDeadline = "stall-deadline",
     /// What dnsd told to one pod at an address it did not tell to the next one there.

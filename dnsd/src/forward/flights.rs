@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_shared::rt::task;
+use egret_shared::switch::{Switch, is_off};
 use tokio::sync::watch;
 
 use crate::cache::Key;
@@ -63,7 +64,7 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let mut under_way = self.lock();
-        if let Some(news) = under_way.get(&key) {
+        if let Some(news) = under_way.get(&key).filter(|_| !is_off(Switch::OneFlight)) {
             return news.clone();
         }
         let (sender, news) = watch::channel(None);

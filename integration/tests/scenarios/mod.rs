@@ -39,6 +39,7 @@ mod events;
 mod audit;
 mod cgroups;
 mod replacement;
+mod stubs;
 
 use stage::Told;
 
@@ -84,6 +85,8 @@ macro_rules! with_every_scenario {
             answers: a_truncated_answer_is_asked_again_over_tcp without RetryTruncated;
             answers: stock_programs_that_are_told_of_truncation_get_all_over_tcp without RetryTruncated;
             answers: questions_over_one_connection_are_observed_and_held_each_by_itself without Hold;
+            stubs: every_stub_finds_all_addresses_and_connects_at_once without RetryTruncated;
+            stubs: a_stub_that_asks_again_and_again_costs_one_question_upstream without OneFlight;
             replacement: the_manifest_of_node_local_dns_serves_pods without NodeCache;
             replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
             replacement: dns_is_judged_although_dnsd_lets_it_in without BehindPolicy;
