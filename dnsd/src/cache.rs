@@ -18,6 +18,7 @@ mod key;
 mod verdict;
 mod shelf;
 mod slot;
+mod walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +31,9 @@ use crate::message::WireName;
 use crate::plan::{CacheRules, Refresh, ServeStale};
 
 pub use key::Key;
+pub use slot::Demand;
 pub use verdict::{Class, Kept, Kind, Maker, Verdict};
+pub use walk::{Remembered, Walk};
 
 use shelf::{Place, Shelves};
 use slot::{Age, Choice, Entry, Slot};

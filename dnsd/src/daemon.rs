@@ -17,6 +17,7 @@ use egret_dnsd::files;
 use egret_dnsd::handover::{Event, Granted, Inheritance, Name};
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
+use egret_dnsd::memory::Remembering;
 use egret_dnsd::metrics::Metrics;
 use egret_dnsd::node_cache::keeper::Prepared;
 use egret_dnsd::pages::Pages;
@@ -88,6 +89,11 @@ impl Daemon {
             Arc::clone(&holder),
             Arc::clone(&metrics),
         ));
+        let begun = host::inherit(predecessor.as_ref(), &resolver, &holder);
+        let memory = Remembering {
+            resolver: Arc::clone(&resolver),
+            holder: Arc::clone(&holder),
+        };
         let service = Service::new(resolver);
         let heart = Arc::new(Heart::new(clock::now()));
         let operators = Arc::new(Operators {
@@ -104,14 +110,15 @@ impl Daemon {
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let link = task::spawn("link", link::keep(path, instance, holder, metrics));
+        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
         let mut pages = Pages::start(operators, recorder)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
+        host::catch_up(begun, &holder).await;
         let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
         granted.into_iter().for_each(Granted::serving);
-        let host = Host::start(prepared, &args, &config)?;
+        let host = Host::start(prepared, &args, &config, memory)?;
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
         tracing::info!(?addresses, %admin, %instance, "ready");

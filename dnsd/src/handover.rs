@@ -4,6 +4,8 @@
 //!   successor                                      predecessor
 //!   connects, "hello" ───────────────────────────▶ answers and goes on answering
 //!                     ◀─────────── "sockets", and them (SCM_RIGHTS, unix(7))
+//!   "memory"          ───────────────────────────▶ goes on answering
+//!                     ◀─────────── what it knows, on a socket of its own
 //!   makes itself ready
 //!   "stop" ──────────────────────────────────────▶ reads no more
 //!                     ◀─────────── "stopped"
@@ -19,12 +21,13 @@
 mod offer;
 mod take;
 mod wire;
+pub mod memory;
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use offer::{Event, Offer};
+pub use offer::{Event, Memory, Offer};
 pub use take::{Granted, Inheritance, Taken, take};
 pub use wire::HandoverError;
 

@@ -21,6 +21,7 @@ mod outcome;
 mod held;
 mod interest;
 mod outgoing;
+mod heritage;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -41,6 +42,7 @@ use interest::Interests;
 use outgoing::Outgoing;
 
 pub use held::Ticket;
+pub use heritage::Inherited;
 pub use outcome::{Figures, Origin, Outcome, Stall, Verdict};
 
 /// How long a dnsd that never heard of any interest waits with every answer.

@@ -1,12 +1,16 @@
 //! What dnsd does on its host besides answering: interface and rules, the sign of life, a place for successors, a pidfile.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
 use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, take};
+use egret_dnsd::memory::{self, Begun, Remembering};
 use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
 use egret_dnsd::node_cache::network::Life;
+use egret_dnsd::release::Holder;
+use egret_dnsd::resolve::Resolver;
 use egret_shared::rt::task;
 use egret_shared::switch::{Switch, is_off};
 use nix::sys::signal::{Signal, kill};
@@ -16,6 +20,8 @@ use tokio::sync::watch;
 
 /// How long a predecessor may take for each step.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an enforcer may take to hear and realize what the predecessor told.
+const CATCH_UP: Duration = Duration::from_secs(2);
 /// How often a sign of life is given; it counts for a second.
 const SIGN: Duration = Duration::from_millis(300);
 /// How often it is tried while the rules are not there yet.
@@ -64,6 +70,35 @@ pub(crate) fn predecessor(config: &Config) -> (Option<Taken>, Inheritance) {
     }
 }
 
+/// What the predecessor knows, taken while it answers; then the enforcer is waited for, so that nobody waits for it later.
+pub(crate) fn inherit(predecessor: Option<&Taken>, resolver: &Resolver, holder: &Holder) -> Begun {
+    let Some(predecessor) = predecessor.filter(|_| !is_off(Switch::HandOverMemory)) else {
+        return Begun::default();
+    };
+    match memory::inherit(predecessor, resolver, holder) {
+        Ok(begun) => {
+            tracing::info!(
+                answers = begun.answers,
+                told = begun.told,
+                whole = begun.is_whole,
+                "begins with what the other one knew"
+            );
+            begun
+        }
+        Err(error) => {
+            tracing::warn!(%error, "begins without what the other one knew");
+            Begun::default()
+        }
+    }
+}
+
+/// Waits until the enforcer has what the predecessor told, if one was there for that: meanwhile the predecessor answers.
+pub(crate) async fn catch_up(begun: Begun, holder: &Holder) {
+    if begun.is_connected && tokio::time::timeout(CATCH_UP, holder.caught_up()).await.is_err() {
+        tracing::info!("the enforcer takes its time; answers that it waits for are held meanwhile");
+    }
+}
+
 /// From now on this one reads. A predecessor that does not answer any more does not read either, or its sockets are
 /// shared with it until it is gone.
 pub(crate) fn stop(predecessor: Option<Taken>) -> Option<egret_dnsd::handover::Granted> {
@@ -77,7 +112,12 @@ impl Host {
     ///
     /// # Errors
     /// When the kernel has no sets, a thread or the place for successors cannot be had, or the pidfile cannot be written.
-    pub(crate) fn start(prepared: Option<Prepared>, args: &Args, config: &Config) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        prepared: Option<Prepared>,
+        args: &Args,
+        config: &Config,
+        memory: Remembering,
+    ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
         if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
             && let Some(sign) = Life::of(&setup.situation)?
@@ -104,7 +144,7 @@ impl Host {
         Ok(Self {
             keeper,
             life,
-            successors: successors(config),
+            successors: successors(config, memory),
             pidfile,
         })
     }
@@ -151,10 +191,10 @@ impl Host {
 }
 
 /// The place where successors ask. Without it dnsd answers as well; it can only not be replaced without a gap.
-fn successors(config: &Config) -> Option<UnboundedReceiver<Event>> {
+fn successors(config: &Config, memory: Remembering) -> Option<UnboundedReceiver<Event>> {
     let path = config.fixed.handover.as_ref()?;
     let (sender, events) = unbounded_channel();
-    match Offer::at(path).and_then(|offer| offer.serve(sender)) {
+    match Offer::at(path).and_then(|offer| offer.serve(sender, Arc::new(memory))) {
         Ok(()) => Some(events),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "a successor will not be able to take over");

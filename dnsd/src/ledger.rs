@@ -195,6 +195,36 @@ impl Ledger {
         Some((next, observation))
     }
 
+    /// The clients.
+    #[must_use]
+    pub fn clients(&self) -> Vec<IpAddr> {
+        self.clients.keys().copied().collect()
+    }
+
+    /// What a client was told and still lives, with the numbers of its tellings, and what the client was attached to.
+    pub fn told_to(
+        &self,
+        client: IpAddr,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (Observation, Option<Attachment>, Vec<Sequence>)> {
+        let grace = self.limits.grace;
+        let of_client = self.clients.get(&client).into_iter();
+        of_client.flat_map(move |told| {
+            told.names.iter().filter_map(move |(question, name)| {
+                let live = |address: &&Address| now < address.told.expires.after(grace);
+                let live: Vec<&Address> = name.addresses.iter().filter(live).collect();
+                let observation = Observation {
+                    client,
+                    question: DnsName::clone(question),
+                    chain: name.chain.clone(),
+                    addresses: live.iter().map(|address| address.told).collect(),
+                };
+                let sequences = live.iter().map(|address| address.sequence).collect();
+                (!live.is_empty()).then_some((observation, told.attachment, sequences))
+            })
+        })
+    }
+
     /// Forgets what is dead.
     pub fn sweep(&mut self, now: Timestamp) {
         let grace = self.limits.grace;

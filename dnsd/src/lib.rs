@@ -32,6 +32,7 @@ pub mod release;
 pub mod link;
 pub mod node_cache;
 pub mod handover;
+pub mod memory;
 pub mod tally;
 pub mod rate;
 pub mod files;

@@ -1,6 +1,7 @@
 //! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::client::{Asker, Attribution};
-use crate::hold::{Figures, Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
+use crate::handover::memory::Piece;
+use crate::hold::{Figures, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
 use crate::metrics::Metrics;
 use crate::observe::Told;
 
@@ -25,6 +27,8 @@ pub struct Holder {
     state: Mutex<State>,
     timer: Notify,
     outgoing: Notify,
+    /// An enforcer is there and has realized all that was told.
+    settled: Notify,
     attribution: Arc<Attribution>,
     metrics: Arc<Metrics>,
 }
@@ -78,6 +82,7 @@ impl Holder {
             }),
             timer: Notify::new(),
             outgoing: Notify::new(),
+            settled: Notify::new(),
             attribution,
             metrics,
         }
@@ -168,6 +173,49 @@ impl Holder {
         self.lock().hold.waits_for_interest(clock::now())
     }
 
+    /// What it knows, to be told in pieces: this much at once, so that who answers does not wait for the whole.
+    ///
+    /// # Errors
+    /// When nobody hears it any more.
+    pub fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
+        let (since, is_connected, interests, clients) = {
+            let hold = &self.lock().hold;
+            let figures = hold.figures();
+            (
+                hold.since(),
+                figures.is_connected,
+                hold.interests(),
+                hold.clients(),
+            )
+        };
+        hear(&[Piece::Enforcer { since, is_connected }])?;
+        if let Some(interests) = interests {
+            for interest in interests {
+                hear(&[Piece::Interest(interest)])?;
+            }
+            hear(&[Piece::InterestComplete])?;
+        }
+        for client in clients {
+            let told = self.lock().hold.told_to(client, clock::now());
+            for told in told {
+                hear(&[Piece::Told(told)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins with what another one knew.
+    pub fn inherit(&self, inherited: Inherited) {
+        self.change(|state| state.hold.inherit(inherited, clock::now()));
+    }
+
+    /// Waits until an enforcer is there and has realized all that was told.
+    pub async fn caught_up(&self) {
+        while !self.lock().hold.is_caught_up() {
+            self.settled.notified().await;
+        }
+    }
+
     /// Ends waits by their deadlines, until the runtime ends.
     pub async fn keep_time(self: Arc<Self>) {
         let mut sweep = clock::now().after(SWEEP);
@@ -201,6 +249,9 @@ impl Holder {
         }
         if state.hold.poll_timeout() != before {
             self.timer.notify_one();
+        }
+        if state.hold.is_caught_up() {
+            self.settled.notify_one();
         }
         if state.hold.has_outgoing() {
             self.outgoing.notify_one();

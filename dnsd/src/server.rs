@@ -22,6 +22,7 @@ mod outlet;
 mod own;
 mod probe;
 mod names;
+mod heritage;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,6 +39,7 @@ pub use block::{Block, Known};
 pub use chain::Failed;
 pub use counted::{By, Counts, OfCache, OfZone, Page};
 pub use entry::{Arrival, Entry, Terms};
+pub use heritage::{Given, Heir, Step as GivenStep};
 pub use outlet::Outlet;
 pub use own::InvalidOwn;
 pub use port::{Port, Table};

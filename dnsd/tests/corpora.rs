@@ -1,5 +1,5 @@
 //! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles
-//! and of what upstreams send busy or make them panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
+//! and of what upstreams and predecessors send busy or make them panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
@@ -20,6 +20,10 @@ mod corefile;
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
 mod upstream;
 
+#[path = "../../fuzz/src/memory.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod memory;
+
 fn corpus(reader: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fuzz/corpus")
@@ -36,6 +40,7 @@ fn what_was_found_stays_mended() {
         ("message", message::check as fn(&[u8])),
         ("corefile", corefile::check),
         ("upstream", upstream::check),
+        ("memory", memory::check),
     ] {
         let files = corpus(reader);
         assert!(files.len() > 5, "{} files of {reader}", files.len());

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use egret_dnsd::handover::{Event, Name, Offer, Purpose, take};
+use egret_dnsd::handover::memory::Piece;
+use egret_dnsd::handover::{Event, Memory, Name, Offer, Purpose, take};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -166,6 +169,15 @@ fn socket() -> (UdpSocket, Name) {
     )
 }
 
+/// Who knows nothing.
+struct Nothing;
+
+impl Memory for Nothing {
+    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
+        hear(&[Piece::End])
+    }
+}
+
 /// A folder of its own.
 struct Place(PathBuf);
 
@@ -182,7 +194,8 @@ impl Place {
 
     fn offer(&self) -> UnboundedReceiver<Event> {
         let (sender, events) = unbounded_channel();
-        Offer::at(&self.path()).unwrap().serve(sender).unwrap();
+        let memory = Arc::new(Nothing);
+        Offer::at(&self.path()).unwrap().serve(sender, memory).unwrap();
         events
     }
 }

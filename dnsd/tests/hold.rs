@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_dnsd::client::Asker;
-use egret_dnsd::hold::{Hold, HoldLimits, Origin, Outcome, Stall, Ticket, Verdict};
+use egret_dnsd::hold::{Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
 use egret_dnsd::ledger::LedgerLimits;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
@@ -574,4 +574,88 @@ fn an_interest_that_ends_and_begins_makes_all_be_told_when_it_is_asked_again() {
         world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
         assert_eq!(!told(&world.transmit()).is_empty(), is_told, "{ends}");
     }
+}
+
+// --- a hold that begins with what another one knew ----------------------------------------------------------------
+
+/// What a hold knows, as it is told to its successor.
+fn known_by(world: &World) -> Inherited {
+    let clients = world.hold.clients().into_iter();
+    Inherited {
+        since: Some(world.hold.since()),
+        interests: world.hold.interests(),
+        told: clients
+            .flat_map(|client| world.hold.told_to(client, world.now))
+            .collect(),
+    }
+}
+
+fn successor(of: &World) -> World {
+    let mut next = World::new();
+    next.now = of.now;
+    next.hold = Hold::new(LIMITS, next.now);
+    next.hold.inherit(known_by(of), next.now);
+    next
+}
+
+#[test]
+fn who_takes_over_from_one_that_waited_long_enough_for_an_enforcer_does_not_wait() {
+    let mut old = World::new();
+    assert!(old.hold.waits_for_interest(old.now));
+    assert!(successor(&old).hold.waits_for_interest(old.now));
+    old.now = old.now.after(Duration::from_secs(3));
+    assert!(Hold::new(LIMITS, old.now).waits_for_interest(old.now));
+    let mut next = successor(&old);
+    assert!(!next.hold.waits_for_interest(next.now));
+    assert_eq!(next.ask("api.example.test", 1, 60), Verdict::Release);
+}
+
+#[test]
+fn what_was_realized_for_a_predecessor_is_waited_for_again_only_when_an_enforcer_is_connected() {
+    let mut old = World::settled();
+    old.ask("api.example.test", 1, 60);
+    old.realize_all();
+    let unrealized = old.ask("new.example.test", 2, 60);
+    assert!(matches!(unrealized, Verdict::Hold(_)));
+    let mut next = successor(&old);
+    assert_eq!(next.ask("api.example.test", 1, 60), Verdict::Release);
+    assert!(matches!(next.ask("new.example.test", 2, 60), Verdict::Hold(_)));
+    assert_eq!(
+        next.ask("api.other.test", 3, 60),
+        Verdict::Release,
+        "interests are known"
+    );
+    next.connect(&["*.example.test"]);
+    assert!(matches!(next.ask("api.example.test", 1, 60), Verdict::Hold(_)));
+    assert!(!next.hold.is_caught_up());
+    next.realize_all();
+    assert!(next.hold.is_caught_up());
+    assert_eq!(next.ask("api.example.test", 1, 60), Verdict::Release);
+}
+
+#[test]
+fn a_successor_tells_the_enforcer_what_its_predecessor_told() {
+    let mut old = World::settled();
+    old.ask("api.example.test", 1, 60);
+    old.ask_as(OTHER.into(), "other.example.test", 2, 60, Origin::Upstream);
+    let mut next = successor(&old);
+    next.connect(&["*.example.test"]);
+    let told = next.sent.iter().filter_map(|message| match message {
+        ToEnforcer::Observed { observation, .. } => Some(observation.question.to_string()),
+        ToEnforcer::Hello(_)
+        | ToEnforcer::ResyncStarted
+        | ToEnforcer::ResyncEnded { .. }
+        | ToEnforcer::Holding { .. } => None,
+    });
+    let mut told: Vec<String> = told.collect();
+    told.sort();
+    assert_eq!(told, ["api.example.test", "other.example.test"]);
+    let mut elsewhere = successor(&old);
+    elsewhere.attachment = Some(Attachment::to(&"another cable"));
+    elsewhere.connect(&["*.example.test"]);
+    assert_eq!(
+        elsewhere.last(),
+        Sequence::ZERO,
+        "who has the address now was not told"
+    );
 }

@@ -3,6 +3,7 @@
 
 pub mod corefile;
 pub mod link;
+pub mod memory;
 pub mod message;
 pub mod probes;
 pub mod reader;

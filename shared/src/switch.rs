@@ -46,6 +46,8 @@ switches! {
     BehindPolicy = "behind-policy",
     /// A dnsd takes over the sockets of the one that answers.
     HandOver = "hand-over",
+    /// … and what that one knew.
+    HandOverMemory = "hand-over-memory",
     /// dnsd holds the second of two simultaneous answers for one name.
     HoldSecond = "hold-second",
     /// dnsd takes an answer only from the server, port, id and question asked.

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::message::{Query, flag};
+use crate::message::{Query, Question, WireName, flag};
 
 /// Flags, type and class go before the name.
 const FIXED: usize = 5;
@@ -49,6 +49,31 @@ impl Key {
             length: FIXED + name.len(),
             recursion: query.flags & flag::RD != 0,
         })
+    }
+
+    /// The key of an entry that another dnsd had: its octets, and that recursion was desired.
+    #[must_use]
+    pub fn of_entry(entry: &[u8]) -> Option<Self> {
+        let (head, name) = entry.split_at_checked(FIXED)?;
+        let (read, end) = WireName::read(name, 0).ok()?;
+        if head[0] > 3 || end != name.len() || read.as_octets() != name {
+            return None;
+        }
+        let mut octets = [0; MAX];
+        octets[..entry.len()].copy_from_slice(entry);
+        Some(Self {
+            octets,
+            length: entry.len(),
+            recursion: true,
+        })
+    }
+
+    /// Whether it is the one of an answer's question, or of its name whatever the type.
+    pub(crate) fn is_of(&self, question: &Question, whatever_type: bool) -> bool {
+        let kind = if whatever_type { 0 } else { question.kind };
+        self.octets[1..3] == kind.to_be_bytes()
+            && self.octets[3..FIXED] == question.class.to_be_bytes()
+            && self.octets[FIXED..self.length] == *question.name.as_octets()
     }
 
     /// The key of what is true of the name whatever type is asked for; type 0 is nobody's (RFC 6895 §3.1).

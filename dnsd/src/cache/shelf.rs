@@ -67,6 +67,15 @@ impl Shelves {
         queue.weight += weight;
     }
 
+    /// The names of a queue, the oldest first.
+    pub(super) const fn names(&self, class: Class, place: Place) -> &VecDeque<Arc<[u8]>> {
+        let shelf = &self.shelves[class as usize];
+        match place {
+            Place::Small => &shelf.small.names,
+            Place::Main => &shelf.main.names,
+        }
+    }
+
     /// The oldest name; its weight stays until it is told.
     pub(super) fn pop(&mut self, class: Class, place: Place) -> Option<Arc<[u8]>> {
         self.queue(class, place).names.pop_front()

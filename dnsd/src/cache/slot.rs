@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::REFRESH_PATIENCE;
 use super::shelf::Place;
@@ -65,6 +66,17 @@ pub(super) struct Entry<V> {
     uses: u8,
     /// Something else was heard since.
     is_forgotten: bool,
+}
+
+/// How much an entry was asked for: whether it is worth its place, and whether it is to be refreshed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demand {
+    /// How many times it is spared.
+    uses: u8,
+    /// Questions without a long pause between them.
+    asked: u32,
+    /// The last of them, in milliseconds after its arrival.
+    asked_at: u32,
 }
 
 impl<V> Default for Slot<V> {
@@ -199,6 +211,22 @@ impl<V> Entry<V> {
 
     pub(super) fn use_once(&mut self) {
         self.uses = (self.uses + 1).min(MAX_USES);
+    }
+
+    /// How much it was asked for.
+    pub(super) const fn demand(&self) -> Demand {
+        Demand {
+            uses: self.uses,
+            asked: self.asked,
+            asked_at: self.asked_at,
+        }
+    }
+
+    /// The same as another dnsd knew it.
+    pub(super) fn take_demand(&mut self, demand: Demand) {
+        self.uses = demand.uses.min(MAX_USES);
+        self.asked = demand.asked;
+        self.asked_at = demand.asked_at;
     }
 
     /// Whether it stays when the oldest of its queue has to go: from the small queue it moves on if it was asked

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::answer::TtlLimits;
 use crate::message::{Malformed, Message, Record, Section, WireName, kind, rcode};
 use crate::plan::{CacheRules, Capacity, Zone};
@@ -38,7 +40,7 @@ impl Class {
 }
 
 /// Who made an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Maker {
     /// An upstream, and nothing of the block changed what it denies.
     Upstream,

@@ -1,9 +1,11 @@
 //! Why no upstream gave an answer, and what the client is told of it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::message::rcode;
 
 /// Why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
     /// Nobody said anything in time.
     Timeout,

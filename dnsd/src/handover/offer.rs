@@ -3,14 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Name;
-use super::wire::{HandoverError, MOST_SOCKETS, Word, due, receive, send};
+use super::memory::{LANGUAGE, Piece, write};
+use super::wire::{HandoverError, MOST_SOCKETS, Word, check_user, due, receive, send, send_octets};
 
 /// How long a successor may make itself ready, and be between its steps.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,6 +27,15 @@ pub enum Event {
     Resume,
     /// It reads: drain and go, and leave what is set up to it.
     Leave,
+}
+
+/// What this dnsd knows. It is told from the thread that serves successors, so that nothing stops meanwhile.
+pub trait Memory: Send + Sync {
+    /// Tells it, some pieces at a time.
+    ///
+    /// # Errors
+    /// When nobody hears it any more.
+    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()>;
 }
 
 /// The place where successors ask.
@@ -62,20 +72,27 @@ impl Offer {
         })
     }
 
-    /// Serves successors, one after the other; `events` does what they want. Ends when one has taken over, or when
+    /// Serves successors, one after the other; `events` does what they want, `memory` is what they are told. Ends when one has taken over, or when
     /// nobody hears the events any more.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn serve(self, events: mpsc::UnboundedSender<Event>) -> io::Result<()> {
+    pub fn serve(self, events: mpsc::UnboundedSender<Event>, memory: Arc<dyn Memory>) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("handover".to_owned());
-        thread.spawn(move || self.accept(&events)).map(drop)
+        thread.spawn(move || self.accept(&events, &*memory)).map(drop)
     }
 
-    fn accept(&self, events: &mpsc::UnboundedSender<Event>) {
+    fn accept(&self, events: &mpsc::UnboundedSender<Event>, memory: &dyn Memory) {
         while !events.is_closed() {
             let met = match self.listener.accept() {
-                Ok((connection, _address)) => Successor { connection, events }.meet(),
+                Ok((connection, _address)) => {
+                    let successor = Successor {
+                        connection,
+                        events,
+                        memory,
+                    };
+                    successor.meet()
+                }
                 Err(error) => Err(error.into()),
             };
             match met {
@@ -92,11 +109,12 @@ impl Offer {
 struct Successor<'a> {
     connection: Socket,
     events: &'a mpsc::UnboundedSender<Event>,
+    memory: &'a dyn Memory,
 }
 
 impl Successor<'_> {
     fn meet(&self) -> Result<(), HandoverError> {
-        self.check_user()?;
+        check_user(&self.connection)?;
         self.connection.set_read_timeout(Some(PATIENCE))?;
         self.connection.set_write_timeout(Some(PATIENCE))?;
         let (word, _none) = receive(self.connection.as_fd())?;
@@ -106,7 +124,11 @@ impl Successor<'_> {
         })?;
         tracing::info!(successor = program, "a successor asks for the sockets");
         self.give()?;
-        let (word, _none) = receive(self.connection.as_fd())?;
+        let (mut word, mut beside) = receive(self.connection.as_fd())?;
+        if word == Word::Memory {
+            self.remember(beside.pop());
+            (word, _) = receive(self.connection.as_fd())?;
+        }
         due(word, "stop", |word| match word {
             Word::Stop => Ok(()),
             other => Err(other),
@@ -125,7 +147,26 @@ impl Successor<'_> {
         }
         let (names, sockets): (Vec<_>, Vec<OwnedFd>) = sockets.into_iter().unzip();
         let raw: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
-        Ok(send(self.connection.as_fd(), &Word::Sockets { names }, &raw)?)
+        let memory = Some(LANGUAGE);
+        Ok(send(
+            self.connection.as_fd(),
+            &Word::Sockets { names, memory },
+            &raw,
+        )?)
+    }
+
+    /// Tells what is known until all is told or the successor has heard enough.
+    fn remember(&self, to: Option<OwnedFd>) {
+        let Some(socket) = to.map(Socket::from) else {
+            return;
+        };
+        let told = socket.set_write_timeout(Some(PATIENCE)).and_then(|()| {
+            self.memory
+                .tell(&mut |pieces| send_octets(socket.as_fd(), &write(pieces), &[]))
+        });
+        if let Err(error) = told {
+            tracing::debug!(%error, "the successor hears no more of what is known");
+        }
     }
 
     fn pause(&self) -> Result<(), HandoverError> {
@@ -137,17 +178,6 @@ impl Successor<'_> {
             other => Err(other),
         })?;
         self.tell(Event::Leave)
-    }
-
-    /// Whoever may connect may also stop DNS on this node: only who runs as this one.
-    fn check_user(&self) -> Result<(), HandoverError> {
-        let peer = getsockopt(&self.connection, PeerCredentials).map_err(io::Error::from)?;
-        let own = nix::unistd::geteuid().as_raw();
-        if peer.uid() == own {
-            return Ok(());
-        }
-        let refused = format!("it runs as user {}, this one as {own}", peer.uid());
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, refused).into())
     }
 
     fn ask<T>(&self, event: impl FnOnce(oneshot::Sender<T>) -> Event) -> Result<T, HandoverError> {

@@ -1,20 +1,27 @@
 //! The successor's side. It waits: nothing else is to be done before it has the sockets.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use egret_shared::rt::clock;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Name;
-use super::wire::{HandoverError, Word, due, namespace, receive, send};
+use super::memory::{Damaged, LANGUAGE, Piece, read};
+use super::wire::{HandoverError, Word, check_user, due, namespace, receive, send};
+
+/// Octets of a message about what is known: an answer of the largest size, and some more.
+const LARGEST_PIECES: usize = 160 << 10;
 
 /// A predecessor that has given its sockets, and still answers.
 #[derive(Debug)]
 pub struct Taken {
     connection: Socket,
+    /// The language in which it tells what it knows.
+    memory: Option<u16>,
 }
 
 /// Sockets of a predecessor; those that nobody takes are closed, for this process.
@@ -67,11 +74,12 @@ pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritanc
         }
         Err(error) => return Err(error.into()),
     }
+    check_user(&connection)?;
     let program = format!("dnsd {}", env!("CARGO_PKG_VERSION"));
     send(connection.as_fd(), &Word::Hello { program }, &[])?;
     let (word, given) = receive(connection.as_fd())?;
-    let names = due(word, "its sockets", |word| match word {
-        Word::Sockets { names } => Ok(names),
+    let (names, memory) = due(word, "its sockets", |word| match word {
+        Word::Sockets { names, memory } => Ok((names, memory)),
         other => Err(other),
     })?;
     if names.len() != given.len() {
@@ -87,10 +95,49 @@ pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritanc
         }
     }
     let sockets = names.into_iter().zip(given).collect();
-    Ok(Some((Taken { connection }, Inheritance(sockets))))
+    Ok(Some((Taken { connection, memory }, Inheritance(sockets))))
 }
 
 impl Taken {
+    /// Hears what the predecessor knows, as long as `hear` wants more and for no longer than `patience`; it answers
+    /// meanwhile. Says whether all was heard. One that speaks another language, or is silent, knows nothing.
+    ///
+    /// # Errors
+    /// When what it says is nothing that a dnsd would say.
+    pub fn memory(
+        &self,
+        patience: Duration,
+        mut hear: impl FnMut(Piece) -> Result<(), Damaged>,
+    ) -> Result<bool, HandoverError> {
+        if self.memory != Some(LANGUAGE) {
+            return Ok(false);
+        }
+        let end = clock::now().after(patience);
+        let (mine, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
+        send(self.connection.as_fd(), &Word::Memory, &[theirs.as_raw_fd()])?;
+        drop(theirs);
+        let mut octets = vec![0; LARGEST_PIECES];
+        loop {
+            let left = end.since(clock::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            mine.set_read_timeout(Some(left))?;
+            let length = match (&mine).read(&mut octets) {
+                Ok(0) => return Ok(false),
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            for piece in read(&octets[..length])? {
+                if piece == Piece::End {
+                    return Ok(true);
+                }
+                hear(piece)?;
+            }
+        }
+    }
+
     /// Tells the predecessor to read no more, and waits until it does not.
     ///
     /// # Errors

@@ -5,10 +5,15 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recvmsg, sendmsg,
+};
 use serde::{Deserialize, Serialize};
+use socket2::Socket;
 
 use super::Name;
+use super::memory::Damaged;
 
 /// Descriptors in one message: what the kernel takes (`SCM_MAX_FD`).
 pub(super) const MOST_SOCKETS: usize = 253;
@@ -29,7 +34,12 @@ pub(super) enum Word {
     Sockets {
         /// One for each.
         names: Vec<Name>,
+        /// The language in which what this one knows can be asked for, if it tells.
+        #[serde(default)]
+        memory: Option<u16>,
     },
+    /// Tell what you know to the socket that comes with this.
+    Memory,
     /// Read no more.
     Stop,
     /// Nothing is read any more.
@@ -66,6 +76,9 @@ pub enum HandoverError {
     /// It answers in another network: its sockets are of no use here.
     #[error("the other dnsd is in another network namespace")]
     Elsewhere,
+    /// What it knows cannot be taken.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
     /// More sockets than one message takes.
     #[error("{0} sockets cannot be handed over; {MOST_SOCKETS} can")]
     TooMany(usize),
@@ -73,12 +86,16 @@ pub enum HandoverError {
 
 /// Sends a word, and sockets beside it. The kernel takes all of a message or nothing (`SOCK_SEQPACKET`).
 pub(super) fn send(socket: BorrowedFd<'_>, word: &Word, sockets: &[RawFd]) -> io::Result<()> {
-    let octets = serde_json::to_vec(word)?;
+    send_octets(socket, &serde_json::to_vec(word)?, sockets)
+}
+
+/// Sends octets, and sockets beside them.
+pub(super) fn send_octets(socket: BorrowedFd<'_>, octets: &[u8], sockets: &[RawFd]) -> io::Result<()> {
     let beside = [ControlMessage::ScmRights(sockets)];
     let beside = if sockets.is_empty() { &[][..] } else { &beside[..] };
     sendmsg::<UnixAddr>(
         socket.as_raw_fd(),
-        &[IoSlice::new(&octets)],
+        &[IoSlice::new(octets)],
         beside,
         MsgFlags::MSG_NOSIGNAL,
         None,
@@ -119,6 +136,18 @@ fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
             .collect(),
         _other => Vec::new(),
     }
+}
+
+/// Whoever may connect may also stop DNS on this node, and whoever listens tells what is opened on it: both run as the
+/// same user.
+pub(super) fn check_user(connection: &Socket) -> io::Result<()> {
+    let peer = getsockopt(connection, PeerCredentials).map_err(io::Error::from)?;
+    let own = nix::unistd::geteuid().as_raw();
+    if peer.uid() == own {
+        return Ok(());
+    }
+    let refused = format!("it runs as user {}, this one as {own}", peer.uid());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, refused))
 }
 
 /// The network namespace of a socket, as the kernel numbers them (`SO_NETNS_COOKIE`).

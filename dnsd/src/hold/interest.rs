@@ -71,6 +71,14 @@ impl Interests {
         self.clients.len()
     }
 
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = Interest> + use<'_> {
+        self.clients.iter().map(|(pod, wanted)| Interest {
+            pod: *pod,
+            patterns: wanted.patterns.clone(),
+        })
+    }
+
     /// Whether the client waits for answers to this question.
     pub(super) fn matches(&self, client: IpAddr, question: &DnsName) -> bool {
         self.clients

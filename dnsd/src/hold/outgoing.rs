@@ -58,6 +58,11 @@ impl Outgoing {
             || matches!(self.resync, Resync::Ready(_) | Resync::Telling(_))
     }
 
+    /// Whether nothing is on its way, and nothing is due.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.overflowed && self.queue.is_empty() && matches!(self.resync, Resync::Done)
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -117,21 +117,7 @@ impl Block {
 
     /// Whether it gives the answers that a plan would, whatever is logged and counted of them.
     fn answers_like(&self, plan: &plan::Block) -> bool {
-        let told = plan::Block {
-            origin: self.plan.origin.clone(),
-            port: self.plan.port,
-            bind: self.plan.bind.clone(),
-            timeouts: self.plan.timeouts,
-            prometheus: self.plan.prometheus,
-            debug: self.plan.debug,
-            errors: self.plan.errors.clone(),
-            log: self.plan.log.clone(),
-            dns64: self.plan.dns64.clone(),
-            loadbalance: self.plan.loadbalance.clone(),
-            detects_loop: self.plan.detects_loop,
-            ..plan.clone()
-        };
-        is_same(&self.plan, &told)
+        what_is_answered(&self.plan) == what_is_answered(plan)
     }
 
     /// What was written.
@@ -286,7 +272,7 @@ impl Block {
         self.cache().map_or((0, 0), |cache| (cache.len(), cache.weight()))
     }
 
-    fn cache(&self) -> Option<MutexGuard<'_, Cache<Known>>> {
+    pub(super) fn cache(&self) -> Option<MutexGuard<'_, Cache<Known>>> {
         let store = self.store.as_ref()?;
         Some(store.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -304,6 +290,24 @@ impl Store {
 /// Whether two blocks say the same, wherever in their files: a line that is added above moves all below it.
 fn is_same(one: &plan::Block, other: &plan::Block) -> bool {
     without_places(one) == without_places(other)
+}
+
+/// What the answers depend on that are kept.
+pub(super) fn what_is_answered(block: &plan::Block) -> plan::Block {
+    let unsaid = plan::Block::default();
+    plan::Block {
+        port: unsaid.port,
+        bind: unsaid.bind,
+        timeouts: unsaid.timeouts,
+        prometheus: unsaid.prometheus,
+        debug: unsaid.debug,
+        errors: unsaid.errors,
+        log: unsaid.log,
+        dns64: unsaid.dns64,
+        loadbalance: unsaid.loadbalance,
+        detects_loop: unsaid.detects_loop,
+        ..without_places(block)
+    }
 }
 
 fn without_places(block: &plan::Block) -> plan::Block {

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use egret_shared::net::IpNet;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, TtlLimits};
 use crate::cache::{Maker, Verdict};
 use crate::config::Config;
 use crate::exchange::Matched;
 use crate::forward::{Failure, Forwarder, Limits, Unusable};
+use crate::handover::memory::KeptAnswer;
 use crate::local::rewrite::Rules;
 use crate::local::{Outcome, append, whoami};
 use crate::message::{Message, Query, explained_reply, rcode};
@@ -41,7 +44,7 @@ pub(super) struct Chain {
 }
 
 /// Why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failed {
     /// Upstreams gave none.
     Upstream(Failure),
@@ -134,7 +137,7 @@ impl Chain {
             Some(rules) => self.rewritten(rules, &query, terms).await,
         };
         match solved {
-            Ok(made) => Ok(self.known(made, terms)),
+            Ok(made) => Ok(self.known(made, &terms.table.config.protected)),
             Err(failed) => self.known_failure(&query, failed, terms).ok_or(failed),
         }
     }
@@ -239,7 +242,7 @@ impl Chain {
 
     /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
     /// believes what it is told.
-    fn known(&self, made: Made, terms: &Terms) -> Known {
+    fn known(&self, made: Made, protected: &[IpNet]) -> Known {
         let Made {
             mut answer,
             maker,
@@ -256,8 +259,8 @@ impl Chain {
         if let Some(verdict) = &verdict {
             answer.limit_ttls(&verdict.ttls);
         }
-        let (told, protected) = observe(&answer, &terms.table.config.protected);
-        self.metrics.protected.increment(protected as u64);
+        let (told, left_out) = observe(&answer, protected);
+        self.metrics.protected.increment(left_out as u64);
         let is_shareable = is_shareable && answer.get().is_shareable();
         Known {
             kept: verdict
@@ -269,6 +272,20 @@ impl Chain {
             failed: None,
             answer,
         }
+    }
+
+    /// An answer that another dnsd kept, by the rules and limits of this one; nothing where it is no message.
+    pub(super) fn inherited(&self, kept: &KeptAnswer, protected: &[IpNet]) -> Option<Known> {
+        let made = Made {
+            answer: own(kept.octets.clone(), kept.arrived)?,
+            maker: kept.maker,
+            by: kept.by,
+            is_shareable: true,
+        };
+        Some(Known {
+            failed: kept.failed,
+            ..self.known(made, protected)
+        })
     }
 
     /// An answer that dns64 made.

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use crate::cache::Class;
 use crate::message::kind;
 
@@ -45,7 +47,7 @@ const TYPES: [(u16, &str); 19] = [
 const RCODES: usize = 17;
 
 /// Which part of the chain made an answer; the label `plugin`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
     /// None: the server itself.
     Server,

@@ -334,6 +334,49 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
     Ok(())
 }
 
+pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) -> Told {
+    for pod in ["first", "second"] {
+        world.add(PodSpec::new(pod))?;
+    }
+    world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
+    world.manifests().write("policy.yaml", &only_names(&[NAME]))?;
+    let path = world.files().join("handover.sock");
+    let handover = ["--handover".to_owned(), path.display().to_string()];
+    let spec = world.dnsd().with(["--rules"]).with(handover);
+    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut serving = world.start(spec.clone())?;
+    eventually("dnsd knows what is interesting", || {
+        let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");
+        serving.get("/readyz").is_ok_and(knows_interest)
+    });
+    let server = SocketAddr::new(ip("203.0.113.7"), 7);
+    for way in ways() {
+        assert!(answers(world, "first", &way), "{way:?}");
+    }
+    assert!(world.pod("first").connect_tcp(server, QUICK).is_connected());
+    let asked = world.upstream().asked(NAME);
+    replace(world, &mut serving, &spec, 0)?;
+    let told = serving.metrics()?.sum("egret_dnsd_ledger_entries", &[]);
+    assert!(
+        told >= 1.0,
+        "what was told is known before anybody asks again: {told}"
+    );
+    for way in ways() {
+        assert!(answers(world, "second", &way), "{way:?}");
+        let outcome = world.pod("second").connect_tcp(server, QUICK);
+        assert!(outcome.is_connected(), "as soon as it is answered: {outcome:?}");
+    }
+    assert!(world.pod("first").connect_tcp(server, QUICK).is_connected());
+    assert_eq!(
+        world.upstream().asked(NAME),
+        asked,
+        "what the first one kept is not asked for again"
+    );
+    enforcer.terminate()?;
+    serving.terminate()?;
+    Ok(())
+}
+
 /// Nobody asks any more, also where a story ends early.
 struct EndOfQuestions<'a>(&'a AtomicBool);
 

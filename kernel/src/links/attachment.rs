@@ -9,7 +9,8 @@ use super::{Interface, Links};
 use crate::Family;
 use crate::netlink::{Answer, Error, Malformed, Request};
 
-/// What an address is attached to at one moment: to be compared within a process, and with nothing else.
+/// What an address is attached to at one moment: to be compared on one node. Another build may make another number of the
+/// same, so what differs may be the same, and what is equal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attachment(u64);
 
@@ -19,6 +20,16 @@ impl Attachment {
         let mut hasher = DefaultHasher::new();
         what.hash(&mut hasher);
         Self(hasher.finish())
+    }
+
+    /// The attachment that another process of this node told as this number.
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// As a number, for another process of this node.
+    pub const fn as_number(self) -> u64 {
+        self.0
     }
 
     /// A cable into another namespace is one pod's, and goes with it. Its index alone does not tell it from the next one:

@@ -1,0 +1,492 @@
+//! What a successor has of what its predecessor kept: by a table of rules, through real processes; and nothing of what is
+//! damaged.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+#[path = "support/whole.rs"]
+mod whole;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use egret_dnsd::cache::{Demand, Maker};
+use egret_dnsd::handover::memory::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
+use egret_dnsd::handover::{Event, Memory, Offer, Taken, take};
+use egret_dnsd::memory::{Begun, Remembering, inherit};
+use egret_dnsd::server::By;
+use egret_shared::rt::clock;
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RecordType;
+use proptest::prelude::*;
+use support::{address, alias, authority, query, response, with_code};
+use tokio::sync::mpsc::unbounded_channel;
+use whole::Dnsd;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One name for each kind of entry.
+const KINDS: [&str; 6] = ["answer", "alias", "low", "nodata", "nx", "failure"];
+
+/// What the upstream says of a name, by its first label.
+fn said(query: &[u8]) -> Message {
+    let name = Message::from_vec(query).unwrap().queries[0].name().to_ascii();
+    let empty = |code| {
+        let mut message = with_code(response(query, vec![]), code);
+        message.authorities.push(authority(300, 300));
+        message
+    };
+    match name.to_lowercase().split('.').next().unwrap() {
+        "answer" => response(query, vec![address(&name, 300, "192.0.2.1")]),
+        "alias" => response(
+            query,
+            vec![
+                alias(&name, 300, "end.example.test"),
+                address("end.example.test", 300, "192.0.2.2"),
+            ],
+        ),
+        "low" => response(query, vec![address(&name, 1, "192.0.2.3")]),
+        "nodata" => empty(ResponseCode::NoError),
+        "nx" => empty(ResponseCode::NXDomain),
+        _failure => with_code(response(query, vec![]), ResponseCode::ServFail),
+    }
+}
+
+/// Answers, and counts what it is asked by name.
+struct Upstream {
+    address: SocketAddr,
+    asked: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Upstream {
+    fn start() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let asked = Arc::<Mutex<BTreeMap<String, usize>>>::default();
+        let counts = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                let asked = Message::from_vec(&buffer[..length]).unwrap();
+                let name = asked.queries[0].name().to_ascii().to_lowercase();
+                *counts.lock().unwrap().entry(name).or_default() += 1;
+                let reply = said(&buffer[..length]).to_vec().unwrap();
+                socket.send_to(&reply, from).unwrap();
+            }
+        });
+        Self { address, asked }
+    }
+
+    fn asked(&self, name: &str) -> usize {
+        let asked = self.asked.lock().unwrap();
+        asked.get(&format!("{name}.")).copied().unwrap_or(0)
+    }
+}
+
+/// A folder, an address, and an upstream.
+struct Place {
+    folder: PathBuf,
+    address: SocketAddr,
+    upstream: Upstream,
+}
+
+impl Place {
+    /// Each has an address that is nobody else's: the whole of 127/8 is this host's.
+    fn new(name: &str, number: u8) -> Self {
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let folder = std::env::temp_dir().join(format!("egret-heritage-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self {
+            folder,
+            address: SocketAddr::new(Ipv4Addr::new(127, 100 + 2 * a + number, b, c).into(), 5353),
+            upstream: Upstream::start(),
+        }
+    }
+
+    /// Asks who answers there.
+    fn ask(&self, name: &str) -> Message {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let asked = query(name, RecordType::A, None);
+        client.send_to(&asked, self.address).unwrap();
+        let mut buffer = [0; 4096];
+        let (length, _from) = client.recv_from(&mut buffer).unwrap();
+        Message::from_vec(&buffer[..length]).unwrap()
+    }
+
+    /// Runs a dnsd with this Corefile until it is ready; `ADDRESS` and `UPSTREAM` in it are replaced.
+    fn run(&self, corefile: &str) -> Running {
+        let text = corefile
+            .replace("ADDRESS", &self.address.ip().to_string())
+            .replace("UPSTREAM", &self.upstream.address.to_string());
+        let path = self.folder.join("Corefile");
+        std::fs::write(&path, text).unwrap();
+        Running::start(&path, &self.folder)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
+struct Running {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Running {
+    fn start(corefile: &Path, folder: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dnsd"))
+            .args(["--admin", "127.0.0.1:0", "--corefile"])
+            .arg(corefile)
+            .arg("--link")
+            .arg(folder.join("nobody.sock"))
+            .arg("--handover")
+            .arg(folder.join("handover.sock"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut running = Self { child, log };
+        running.says("\"ready\"");
+        running
+    }
+
+    /// Reads the log up to the first line that has this.
+    fn says(&mut self, wanted: &str) {
+        let mut log = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "no {wanted} in {log}");
+            if line.contains(wanted) {
+                return;
+            }
+            log += &line;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A block with these rules for its cache.
+fn block(zone: &str, cache: &str, more: &str) -> String {
+    format!("{zone}:5353 {{\n bind ADDRESS\n {cache}\n forward . UPSTREAM\n {more}\n}}\n")
+}
+
+const CACHE: &str = "cache {\n servfail 5m\n }";
+
+#[test]
+fn a_successor_has_what_its_own_rules_allow_of_what_its_predecessor_kept() {
+    let place = Place::new("table", 0);
+    let all = KINDS.as_slice();
+    let here = |cache: &str, more: &str| block("example.test", cache, more);
+    let rows: [(&str, String, &[&str]); 10] = [
+        ("the same", here(CACHE, ""), all),
+        ("what is logged", here(CACHE, "log\n errors\n prometheus"), all),
+        ("shorter TTLs", here("cache 20 {\n servfail 5m\n }", ""), all),
+        (
+            "TTLs that were raised to more than is right now",
+            here("cache {\n servfail 5m\n success 9984 3600 1\n }", ""),
+            &["nodata", "nx", "failure"],
+        ),
+        (
+            "no failures",
+            here("cache {\n servfail 0\n }", ""),
+            &["answer", "alias", "low", "nodata", "nx"],
+        ),
+        (
+            "no denials",
+            here("cache {\n servfail 5m\n disable denial\n }", ""),
+            &["answer", "alias", "low"],
+        ),
+        (
+            "other names",
+            here("cache 3600 other.example.test {\n servfail 5m\n }", ""),
+            &[],
+        ),
+        ("no cache", here("", ""), &[]),
+        ("another chain", here(CACHE, "bufsize 700"), &[]),
+        (
+            "a block of two",
+            here(CACHE, "") + &block("example.org", CACHE, "bufsize 700"),
+            all,
+        ),
+    ];
+    for (what, successor, expected) in rows {
+        let old = place.run(&(here(CACHE, "") + &block("example.org", CACHE, "")));
+        for kind in KINDS {
+            place.ask(&format!("{kind}.example.test"));
+            place.ask(&format!("{kind}.example.org"));
+        }
+        let before: Vec<usize> = KINDS
+            .iter()
+            .map(|kind| place.upstream.asked(&format!("{kind}.example.test")))
+            .collect();
+        let new = place.run(&successor);
+        drop(old);
+        let mut kept = Vec::new();
+        for (kind, before) in KINDS.into_iter().zip(before) {
+            let name = format!("{kind}.example.test");
+            let reply = place.ask(&name);
+            let wanted = said(&query(&name, RecordType::A, None));
+            assert_eq!(
+                reply.metadata.response_code, wanted.metadata.response_code,
+                "{what}: {name}"
+            );
+            let ttl = reply.answers.first().map(|record| record.ttl);
+            let most = if what == "shorter TTLs" { 20 } else { 300 };
+            assert!(ttl.is_none_or(|ttl| ttl <= most), "{what}: {name}: {ttl:?}");
+            if place.upstream.asked(&name) == before {
+                kept.push(kind);
+            }
+        }
+        assert_eq!(kept, expected, "{what}");
+        let other = place.upstream.asked("answer.example.org");
+        if successor.contains("example.org") {
+            place.ask("answer.example.org");
+            assert!(place.upstream.asked("answer.example.org") > other, "{what}");
+        }
+        drop(new);
+    }
+}
+
+#[test]
+fn ttls_go_on_being_counted_down_and_a_third_dnsd_has_what_the_first_one_heard() {
+    let place = Place::new("ttls", 1);
+    let corefile = block("example.test", CACHE, "");
+    let first = place.run(&corefile);
+    place.ask("answer.example.test");
+    let second = place.run(&corefile);
+    drop(first);
+    let third = place.run(&corefile);
+    drop(second);
+    let end = clock::now().after(PATIENCE);
+    while place.ask("answer.example.test").answers[0].ttl > 299 {
+        assert!(clock::now() < end, "the TTL is counted down");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(place.upstream.asked("answer.example.test"), 1);
+    drop(third);
+}
+
+// --- what is damaged --------------------------------------------------------------------------------------------
+
+/// The key of a question of class IN.
+fn key(name: &str, kind: u16) -> Vec<u8> {
+    let mut key = vec![0];
+    key.extend(kind.to_be_bytes());
+    key.extend(1_u16.to_be_bytes());
+    for label in name.split('.') {
+        key.push(u8::try_from(label.len()).unwrap());
+        key.extend(label.as_bytes());
+    }
+    key.push(0);
+    key
+}
+
+fn answer(name: &str) -> KeptAnswer {
+    let asked = query(name, RecordType::A, None);
+    KeptAnswer {
+        key: key(name, 1),
+        octets: response(&asked, vec![address(name, 300, "192.0.2.1")])
+            .to_vec()
+            .unwrap(),
+        arrived: clock::now(),
+        maker: Maker::Upstream,
+        by: By::Forward,
+        failed: None,
+        demand: Demand::default(),
+    }
+}
+
+const ONE_BLOCK: &str = "example.test {\n bind 127.0.0.1\n cache\n forward . 192.0.2.53\n}\n";
+
+/// Who says these pieces, over and over where it never ends.
+struct Says {
+    pieces: Vec<Piece>,
+    for_ever: bool,
+}
+
+impl Memory for Says {
+    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            for piece in &self.pieces {
+                hear(std::slice::from_ref(piece))?;
+            }
+            if !self.for_ever {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Takes over from who has this memory.
+fn taken(name: &str, memory: Arc<dyn Memory>) -> Taken {
+    let folder = std::env::temp_dir().join(format!("egret-memory-{name}-{}", std::process::id()));
+    let path = folder.join("handover.sock");
+    let (sender, mut events) = unbounded_channel();
+    Offer::at(&path).unwrap().serve(sender, memory).unwrap();
+    let answering = std::thread::spawn(move || {
+        if let Some(Event::Sockets(answer)) = events.blocking_recv() {
+            drop(answer.send(Vec::new()));
+        }
+        events
+    });
+    let (taken, _sockets) = take(&path, PATIENCE).unwrap().unwrap();
+    drop(answering.join().unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    taken
+}
+
+fn begins_with(name: &str, dnsd: &Dnsd, pieces: Vec<Piece>, for_ever: bool) -> Result<Begun, String> {
+    let taken = taken(name, Arc::new(Says { pieces, for_ever }));
+    inherit(&taken, &dnsd.service.resolver, &dnsd.holder).map_err(|error| error.to_string())
+}
+
+fn kept(dnsd: &Dnsd) -> usize {
+    dnsd.service.resolver.serving().cache_figures().0
+}
+
+/// The block as a dnsd with the same blocks tells it.
+fn told_block() -> Piece {
+    let dnsd = Dnsd::with("told-block", ONE_BLOCK);
+    let mut found = None;
+    let remembering = Remembering {
+        resolver: Arc::clone(&dnsd.service.resolver),
+        holder: Arc::clone(&dnsd.holder),
+    };
+    remembering
+        .tell(&mut |pieces| {
+            found = found
+                .take()
+                .or_else(|| pieces.iter().find(|it| matches!(it, Piece::Block(_))).cloned());
+            Ok(())
+        })
+        .unwrap();
+    found.unwrap()
+}
+
+#[tokio::test]
+async fn of_what_no_dnsd_would_say_nothing_is_taken() {
+    let right = || Piece::Answer(answer("api.example.test"));
+    let with = |change: fn(&mut KeptAnswer)| {
+        let mut answer = answer("other.example.test");
+        change(&mut answer);
+        Piece::Answer(answer)
+    };
+    let block = told_block();
+    for (what, wrong) in [
+        ("a key of nothing", with(|it| it.key.clear())),
+        ("a cut key", with(|it| it.key.truncate(9))),
+        (
+            "another name's key",
+            with(|it| it.key = key("api.example.test", 1)),
+        ),
+        (
+            "another type's key",
+            with(|it| it.key = key("other.example.test", 28)),
+        ),
+        ("an unknown flag", with(|it| it.key[0] = 4)),
+        ("no message", with(|it| it.octets.truncate(11))),
+        ("a cut question", with(|it| it.octets.truncate(16))),
+        ("a query", with(|it| it.octets[2] &= 0x7f)),
+        (
+            "an answer of tomorrow",
+            with(|it| it.arrived = clock::now().after(Duration::from_secs(86_400))),
+        ),
+        (
+            "an enforcer of tomorrow",
+            Piece::Enforcer {
+                since: clock::now().after(Duration::from_secs(86_400)),
+                is_connected: true,
+            },
+        ),
+    ] {
+        let dnsd = Dnsd::with("wrong", ONE_BLOCK);
+        let pieces = vec![block.clone(), right(), wrong, Piece::End];
+        let error = begins_with("wrong", &dnsd, pieces, false).expect_err(what);
+        assert!(error.contains("the other dnsd knows"), "{what}: {error}");
+        assert_eq!(kept(&dnsd), 0, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_heard_until_the_other_one_died_or_the_time_was_over_counts() {
+    let right = Piece::Answer(answer("api.example.test"));
+    let block = told_block();
+    for (what, pieces, for_ever, expected) in [
+        (
+            "all",
+            vec![block.clone(), right.clone(), Piece::End],
+            false,
+            (1, true),
+        ),
+        ("dies", vec![block.clone(), right.clone()], false, (1, false)),
+        ("never ends", vec![block.clone(), right.clone()], true, (1, false)),
+        (
+            "a block of others",
+            vec![
+                Piece::Block(OfBlock {
+                    likeness: [0; 32],
+                    raised_to: [Duration::ZERO; 2],
+                }),
+                right,
+                Piece::End,
+            ],
+            false,
+            (0, true),
+        ),
+    ] {
+        let dnsd = Dnsd::with("heard", ONE_BLOCK);
+        let begun = begins_with("heard", &dnsd, pieces, for_ever).expect(what);
+        assert_eq!((kept(&dnsd), begun.is_whole), expected, "{what}");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_as_the_same() {
+    let pieces = vec![
+        Piece::Enforcer {
+            since: clock::now(),
+            is_connected: true,
+        },
+        Piece::InterestComplete,
+        Piece::Answer(answer("api.example.test")),
+        Piece::End,
+    ];
+    let octets = write(&pieces);
+    assert_eq!(read(&octets), Ok(pieces));
+    let longer = [octets.as_slice(), b"x"].concat();
+    assert!(read(&longer).is_err(), "what stands behind is not skipped");
+    assert!(LANGUAGE > 0, "0 is nobody's");
+}
+
+proptest! {
+    #[test]
+    fn octets_that_are_damaged_are_read_to_their_end(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut octets = write(&[Piece::Answer(answer("api.example.test")), Piece::End]);
+        for (at, octet) in edits {
+            let at = at.index(octets.len());
+            octets[at] = octet;
+        }
+        for octets in [&octets[..], &octets[..cut.index(octets.len())]] {
+            if let Ok(pieces) = read(octets) {
+                prop_assert_eq!(read(&write(&pieces)), Ok(pieces));
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! `cargo fuzz run memory`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|octets: &[u8]| egret_fuzz::memory::check(octets));
