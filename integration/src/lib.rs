@@ -40,6 +40,7 @@ pub mod upstream;
 pub mod manifests;
 pub mod demo;
 pub mod holdings;
+pub mod peers;
 
 mod netns;
 mod command;
@@ -63,6 +64,7 @@ pub use message::Greeting;
 pub use metrics::Metrics;
 pub use node::{Family, Node};
 pub use other_node::OtherNode;
+pub use peers::{Peer, PeerError};
 pub use pod::{Pod, PodSpec};
 pub use probe::{Connection, Outcome, UdpOutcome};
 pub use services::{Forwarding, Front, ProxyMode, ServicePort};

@@ -22,6 +22,7 @@ mod told;
 mod peer;
 
 use anyhow::{Context as _, ensure};
+use egret_integration::Peer;
 use egret_kernel::iptables::Flavour;
 
 use cluster::Size;
@@ -110,7 +111,7 @@ fn promise(rounds: usize) -> anyhow::Result<()> {
 
 /// The same world, policies and load for kube-network-policies; and a small world, in which it has little to look through.
 fn compared(rounds: usize) -> anyhow::Result<()> {
-    let Some(binary) = peer::build()? else {
+    let Some(binary) = Peer::KUBE_NETWORK_POLICIES.build()? else {
         return Ok(());
     };
     for size in [Size::SMALL, Size::TARGET] {

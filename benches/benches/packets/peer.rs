@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,6 @@ use crate::cluster::Size;
 use crate::load;
 use crate::place::Place;
 
-const PACKAGE: &str = "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies/standard";
 const API: u16 = 6443;
 const METRICS: u16 = 9080;
 /// As `syncNFTablesRules` of its pkg/dataplane/controller.go has them for IPv4: in POSTROUTING, what it has accepted and has had
@@ -33,36 +31,6 @@ const RULES: [&str; 4] = [
     "-m connlabel --label 100 --set",
 ];
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Built, unless there is no Go.
-pub(crate) fn build() -> anyhow::Result<Option<PathBuf>> {
-    let benches = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let binary = benches
-        .with_file_name("target")
-        .join("peers/kube-network-policies");
-    if Command::new("go")
-        .arg("version")
-        .stdout(Stdio::null())
-        .status()
-        .is_err()
-    {
-        println!(
-            "NOT COMPARED: kube-network-policies is built with Go (https://go.dev/dl), which is not installed"
-        );
-        return Ok(None);
-    }
-    fs::create_dir_all(binary.with_file_name(""))?;
-    println!("building kube-network-policies; the first time takes minutes");
-    let status = Command::new("go")
-        .current_dir(benches.join("peers/kube-network-policies"))
-        .env("CGO_ENABLED", "0")
-        .args(["build", "-trimpath", "-ldflags", "-s -w", "-o"])
-        .arg(&binary)
-        .arg(PACKAGE)
-        .status()?;
-    ensure!(status.success(), "go build: {status}");
-    Ok(Some(binary))
-}
 
 /// A place that it enforces, and its process.
 pub(crate) fn place(size: Size, binary: &Path) -> anyhow::Result<(Place, Daemon)> {

@@ -1,6 +1,6 @@
 // What Egret is compared with: the reference implementation of SIG Network, pinned. The bench `packets` builds it from here, where Go
 // is installed. The sums are those of its own go.sum.
-module egret.dev/benches/peers/kube-network-policies
+module egret.dev/integration/peers/kube-network-policies
 
 go 1.26.0
 

@@ -1,0 +1,126 @@
+//! What Egret is compared with: programs of others, each built from the Go module in `integration/peers` that pins it.
+//!
+//! Where Go is missing, what needs it is left out with a word on the standard error, past what the test harness captures. In
+//! CI (`CI=true`) that is a failure: a comparison that nobody makes is worth nothing.
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Output},
+};
+
+/// A program and what to build of its module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its folder in `integration/peers`, and the name of its binary.
+    pub name: &'static str,
+    package: &'static str,
+}
+
+impl Peer {
+    /// CoreDNS 1.15 with the plugins that node-local-dns compiles in: knows every option that dnsd takes.
+    pub const COREDNS: Self = Self {
+        name: "coredns",
+        package: ".",
+    };
+    /// node-local-dns itself, with CoreDNS 1.10: the newest that Go's module proxy serves.
+    pub const NODE_CACHE: Self = Self {
+        name: "node-cache",
+        package: "k8s.io/dns/cmd/node-cache",
+    };
+    pub const KUBE_NETWORK_POLICIES: Self = Self {
+        name: "kube-network-policies",
+        package: "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies/standard",
+    };
+
+    /// Its binary, built unless it has been already; `None` where there is no Go for it.
+    ///
+    /// # Errors
+    /// When it cannot be built; in CI also without Go.
+    pub fn build(self) -> Result<Option<PathBuf>, PeerError> {
+        let module = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("peers")
+            .join(self.name);
+        if !is_there_go_for(&module) {
+            return self.leave_out();
+        }
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers");
+        fs::create_dir_all(&folder).map_err(PeerError::file(&folder))?;
+        // Go looks by itself whether it is built already; two at once would do all of it twice.
+        let lock = folder.join(format!("{}.lock", self.name));
+        let held = File::create(&lock).map_err(PeerError::file(&lock))?;
+        held.lock().map_err(PeerError::file(&lock))?;
+        let binary = folder.join(self.name);
+        if !binary.exists() {
+            say(&format!("building {}; the first time takes minutes", self.name));
+        }
+        self.build_into(&binary, &module)?;
+        Ok(Some(binary))
+    }
+
+    fn build_into(self, binary: &Path, module: &Path) -> Result<(), PeerError> {
+        let mut go = go(module);
+        go.env("CGO_ENABLED", "0")
+            .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
+            .arg(binary)
+            .arg(self.package);
+        let Output { status, stderr, .. } = go.output().map_err(PeerError::file(module))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(PeerError::Build {
+            name: self.name,
+            status,
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        })
+    }
+
+    fn leave_out(self) -> Result<Option<PathBuf>, PeerError> {
+        if env::var("CI").as_deref() == Ok("true") {
+            return Err(PeerError::NoGo { name: self.name });
+        }
+        say(&format!("NOT COMPARED: {}", PeerError::NoGo { name: self.name }));
+        Ok(None)
+    }
+}
+
+/// Why there is no program to compare with.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    #[error("{name} is built with Go 1.26 or newer (https://go.dev/dl), which is not on the PATH")]
+    NoGo { name: &'static str },
+    #[error("go build of {name}: {status}:\n{stderr}")]
+    Build {
+        name: &'static str,
+        status: ExitStatus,
+        stderr: String,
+    },
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+}
+
+impl PeerError {
+    fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}
+
+/// A Go that is too old for the module, and fetches no newer one, cannot read its go.mod.
+fn is_there_go_for(module: &Path) -> bool {
+    let read = go(module).args(["list", "-m"]).output();
+    read.is_ok_and(|read| read.status.success())
+}
+
+fn go(module: &Path) -> Command {
+    let mut go = Command::new("go");
+    go.current_dir(module);
+    go
+}
+
+fn say(line: &str) {
+    // Who cannot be told anything runs on.
+    drop(writeln!(io::stderr(), "{line}"));
+}
