@@ -1,15 +1,11 @@
 //! Policies are tried: what they would deny is told and counted, and goes on.
 
-use std::time::Duration;
-
 use egret_integration::{Records, World};
 use serde_json::Value;
 
 use super::events::{Events, telling};
-use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names, within};
+use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names};
 
-/// How soon what is forbidden must have ended.
-const SOON: Duration = Duration::from_secs(1);
 /// What makes a policy, or a namespace, one that is tried.
 const TRIED: &str = "annotations: {policy.egret.dev/enforcement: audit}";
 
@@ -96,7 +92,7 @@ pub(super) fn a_policy_that_leaves_audit_ends_what_it_forbids(world: &mut World)
     eventually("it is told", || !told(&events).is_empty());
     assert!(allowed.is_alive() && forbidden.is_alive());
     stage.world.manifests().write("policy.yaml", &only_api(""))?;
-    within(SOON, "it is in force", || {
+    eventually("it is in force", || {
         !stage.reach("client", "203.0.113.8").is_connected()
     });
     let carried = forbidden.echo_within(QUICK);
@@ -122,7 +118,7 @@ pub(super) fn a_namespace_in_audit_has_no_policy_in_force(world: &mut World) -> 
         .world
         .manifests()
         .write("namespace-default.yaml", &namespace)?;
-    within(SOON, "nothing is in force", || {
+    eventually("nothing is in force", || {
         stage.reach("client", "203.0.113.9").is_connected()
     });
     eventually("it is told", || !told(&events).is_empty());

@@ -7,7 +7,7 @@ use egret_integration::{PodSpec, Records, World, WorldError};
 use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names, within};
 
 /// What others changed is to be right again within this.
-const RIGHT_AGAIN: Duration = Duration::from_secs(5);
+const RIGHT_AGAIN: Duration = Duration::from_secs(20);
 const ALLOWED: &str = "203.0.113.7";
 const FORBIDDEN: &str = "203.0.113.8";
 

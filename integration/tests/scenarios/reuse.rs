@@ -4,14 +4,11 @@
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
-    time::Duration,
 };
 
 use egret_integration::{Daemon, Family, Pod, PodSpec, ProxyMode, Records, Service, World};
 
-use super::stage::{
-    MOMENT, QUICK, Setting, Stage, Told, eventually, ip, only_names, patient_question, within,
-};
+use super::stage::{MOMENT, QUICK, Setting, Stage, Told, eventually, ip, only_names, patient_question};
 
 /// Pods may open what they like. To some of them the neighbour may, and to the others nobody.
 const CLOSED: &str = "apiVersion: networking.k8s.io/v1
@@ -34,8 +31,6 @@ spec:
 const PUSHER: u16 = 5005;
 /// Where pods listen: each uses the ports that the one before it had.
 const LISTENER: u16 = 40000;
-/// How soon what is forbidden must have ended.
-const SOON: Duration = Duration::from_secs(1);
 
 /// What happens between one pod and the next at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +103,7 @@ fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new
     eventually("the next one's rules are there", || {
         is_known(world, world.pod(new))
     });
-    within(2 * SOON, "what the other one opened ends", || {
+    eventually("what the other one opened ends", || {
         listeners.iter().all(|listener| !listener.hears())
     });
     for (listener, sender) in listeners.iter().zip(&senders) {
@@ -148,7 +143,7 @@ pub(super) fn what_dnsd_told_is_told_again_to_the_same_pod_alone(world: &mut Wor
     assert!(!reaches(world, "next"), "it did not ask");
     assert!(reaches(world, "stays"));
     ask(world, "next");
-    within(SOON, "it is told for itself", || is_told(world, "next"));
+    eventually("it is told for itself", || is_told(world, "next"));
     assert!(reaches(world, "next"));
     Ok(())
 }
@@ -228,7 +223,7 @@ spec:
   egress: [{to: [{ipBlock: {cidr: 203.0.113.7/32}}]}]
 ";
     let stage = Setting::of(policy).instead([]).play(world)?;
-    within(SOON, "what is forbidden ends", || !dropped.hears());
+    eventually("what is forbidden ends", || !dropped.hears());
     assert!(kept.hears(), "what is allowed goes on");
     dropped.ask()?;
     assert!(!dropped.hears(), "it is asked for in vain");
