@@ -7,14 +7,13 @@ mod whole;
 
 use std::time::Duration;
 
-use hickory_proto::op::{Edns, Message};
-use hickory_proto::rr::rdata::opt::EdnsCode;
+use hickory_proto::op::Message;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
 use support::{address, query, response};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use whole::{Dnsd, PATIENCE, Upstream, framed, in_short, read_framed};
+use whole::{Dnsd, PATIENCE, Upstream, extended_error, framed, in_short, read_framed};
 
 /// An upstream that tells this address for each name.
 async fn upstream(told: &'static str) -> Upstream {
@@ -66,13 +65,6 @@ async fn a_name_that_no_zone_holds_is_refused_with_the_reason() {
     assert_eq!(in_short(&answer), "Refused");
     assert_eq!(extended_error(&answer), Some(20));
     assert_eq!(corp.asked(), 0);
-}
-
-fn extended_error(message: &Message) -> Option<u16> {
-    let edns: &Edns = message.edns.as_ref()?;
-    let option = edns.option(EdnsCode::Unknown(15))?;
-    let octets = Vec::<u8>::try_from(option).ok()?;
-    Some(u16::from_be_bytes([octets[0], octets[1]]))
 }
 
 #[tokio::test]

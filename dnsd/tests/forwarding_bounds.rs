@@ -16,7 +16,6 @@ use std::time::Duration;
 use egret_dnsd::forward::{Failure, Forwarder};
 use egret_dnsd::plan::Forward;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 use world::{Deed, Over, Upstream, ask, forwarder, join_all, nobody, plan, until};
 
 fn open_files() -> usize {
@@ -56,9 +55,7 @@ async fn without_files() {
     let forwarder = forwarder(&plan(&[upstream.address]));
     ask(&forwarder, "before.test").await.unwrap();
     limit_files(&(open_files() + 8).to_string());
-    let begun = Instant::now();
     let answers = ask_many(&forwarder, 60, "short.test").await;
-    let elapsed = begun.elapsed();
     limit_files("4096");
     let answered = answers.iter().filter(|answer| answer.is_ok()).count();
     let failures: BTreeSet<&str> = answers
@@ -68,9 +65,22 @@ async fn without_files() {
         .collect();
     assert!((4..60).contains(&answered), "{answered}");
     assert_eq!(failures, BTreeSet::from(["local"]));
-    assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
     let later = ask_many(&forwarder, 60, "later.test").await;
     assert!(later.iter().all(Result::is_ok));
+}
+
+/// What there is when it does not change any more: what the upstreams of this test leave open for a moment is not the
+/// forwarder's.
+async fn at_rest() -> (usize, usize) {
+    let mut before = (open_files(), tasks());
+    loop {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let now = (open_files(), tasks());
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
 }
 
 /// Upstreams of every kind, datagrams and connections; then the forwarders go, and nothing of them is left.
@@ -87,9 +97,7 @@ async fn after_all_that_can_go_wrong() {
         .await,
     ];
     let nobody = nobody().await;
-    // What the upstreams of this test leave open for a moment is not the forwarder's.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let before = (open_files(), tasks());
+    let before = at_rest().await;
     for force_tcp in [false, true] {
         let addresses = upstreams.iter().map(|upstream| upstream.address);
         for address in addresses.chain([nobody]) {

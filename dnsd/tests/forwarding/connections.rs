@@ -1,5 +1,6 @@
 //! Connections (RFC 7766): shared, kept, and what becomes of questions when they end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,10 +9,11 @@ use egret_dnsd::forward::{Failure, Forwarder};
 use egret_dnsd::plan::Forward;
 use hickory_proto::rr::rdata::TXT;
 use hickory_proto::rr::{RData, Record};
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use super::world::{
-    Asked, Deed, Over, Upstream, ask, ask_over, forwarder, framed, join_all, nobody, owner, plan, read, until,
+    Asked, Deed, Over, PATIENCE, Upstream, ask, ask_for, ask_over, forwarder, framed, join_all, nobody,
+    owner, plan, read, until,
 };
 
 fn by_tcp(upstream: &Upstream) -> Forward {
@@ -138,20 +140,17 @@ async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_
 async fn an_upstream_that_closes_each_connection_at_once_is_not_asked_for_ever() {
     let upstream = Upstream::start(|_| vec![Deed::HangUp]).await;
     let forwarder = forwarder(&by_tcp(&upstream));
-    let begun = Instant::now();
     let failure = ask(&forwarder, "a.test").await.map(|it| owner(&it));
     assert_eq!(failure, Err(Failure::Unreachable));
-    assert!(begun.elapsed() < Duration::from_secs(1) && upstream.accepted() <= 4);
+    assert!(upstream.accepted() <= 4);
 }
 
 #[tokio::test]
 async fn a_connection_that_is_refused_is_told_at_once() {
-    let begun = Instant::now();
     let mut plan = plan(&[nobody().await]);
     plan.force_tcp = true;
     let failure = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
     assert_eq!(failure, Err(Failure::Unreachable));
-    assert!(begun.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test]
@@ -162,10 +161,9 @@ async fn an_upstream_that_accepts_and_never_answers_costs_its_patience_and_no_mo
         max_connect_attempts: Some(1),
         ..by_tcp(&upstream)
     });
-    let begun = Instant::now();
-    let failure = ask(&forwarder, "a.test").await.map(|it| owner(&it));
-    assert!(failure.is_err());
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    let asking = ask_for(&forwarder, "a.test", 12 * PATIENCE);
+    let answer = timeout(PATIENCE, asking).await.expect("it is given up");
+    assert!(answer.is_err());
     until("the connection is given up", || upstream.open() == 0).await;
 }
 
@@ -182,19 +180,24 @@ async fn a_connection_that_died_silently_is_replaced_by_another() {
         vec![Deed::Say(asked.one())]
     })
     .await;
-    let forwarder = forwarder(&by_tcp(&upstream));
+    let forwarder = forwarder(&Forward {
+        read_timeout: Duration::from_millis(500),
+        ..by_tcp(&upstream)
+    });
     ask(&forwarder, "a.test").await.unwrap();
-    silent.store(upstream.heard()[0].from.port().into(), Ordering::Relaxed);
-    let begun = Instant::now();
+    let dead = upstream.heard()[0].from;
+    silent.store(dead.port().into(), Ordering::Relaxed);
     for name in ["b.test", "c.test", "d.test"] {
         ask(&forwarder, name).await.unwrap();
     }
-    assert!(
-        begun.elapsed() < Duration::from_millis(2_900),
-        "{:?}",
-        begun.elapsed()
-    );
     assert!(upstream.accepted() >= 2);
+    let heard = upstream.heard();
+    let in_vain: BTreeSet<String> = heard
+        .iter()
+        .filter(|asked| asked.from == dead)
+        .map(Asked::name)
+        .collect();
+    assert_eq!(Vec::from_iter(in_vain), ["a.test.", "b.test."]);
 }
 
 #[tokio::test]

@@ -332,6 +332,17 @@ pub(crate) async fn ask(forwarder: &Forwarder, name: &str) -> Result<Matched<Ans
     ask_over(forwarder, name, Transport::Udp).await
 }
 
+/// Asks as a client does that waits so long.
+pub(crate) async fn ask_for(
+    forwarder: &Forwarder,
+    name: &str,
+    patience: Duration,
+) -> Result<Matched<Answer>, Failure> {
+    forwarder
+        .ask(&question(name), Transport::Udp, &limits(patience))
+        .await
+}
+
 pub(crate) async fn ask_over(
     forwarder: &Forwarder,
     name: &str,
