@@ -181,11 +181,12 @@ impl Daemon {
         }
     }
 
-    /// Answers what it has read, and waits for who started it to end it: one that ended by itself would be started
-    /// again by who looks after it, and take over from its successor.
+    /// Answers what it has read, and ends. Where somebody looks after it, it waits to be stopped: one that ended by itself would
+    /// be started again, and take over from its successor.
     async fn leave(mut self, mut signals: Signals) -> anyhow::Result<()> {
         tracing::info!("a successor answers; connections that are open are answered until they are idle");
-        self.host.leave();
+        self.host.rest();
+        self.listeners.release();
         self.pages.close();
         self.service.under_way.close();
         let idle = tokio::time::timeout(LINGER, self.service.under_way.wait());
@@ -195,7 +196,11 @@ impl Daemon {
         };
         drain(&self.service, &mut self.listeners).await;
         self.link.abort();
-        while !is_asked && signals.next().await != Request::Stop {}
+        if !is_asked && self.host.is_looked_after() {
+            tracing::info!("waiting to be stopped");
+            while signals.next().await != Request::Stop {}
+        }
+        self.host.end();
         Ok(())
     }
 
@@ -268,8 +273,9 @@ impl Daemon {
             wanted.fixed = current.config.fixed.clone();
         }
         let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
+        let new = self.listeners.bind(&serving.tables)?;
         self.pages.adopt(&serving.config, &mut Inheritance::none())?;
-        self.listeners.adopt(&serving.tables)?;
+        self.listeners.adopt(&serving.tables, new);
         self.looks = Looks::new(serving.config.plan.reload);
         self.written = written;
         warn(&serving.config);

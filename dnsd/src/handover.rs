@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use offer::{Event, Memory, Offer};
-pub use take::{Granted, Inheritance, Taken, take};
+pub use take::{Granted, Inheritance, Taken, is_somebody_at, take};
 pub use wire::HandoverError;
 
 /// What a socket is for.

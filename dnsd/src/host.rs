@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
-use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, take};
+use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, is_somebody_at, take};
 use egret_dnsd::memory::{self, Begun, Remembering};
 use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
 use egret_dnsd::node_cache::network::Life;
@@ -34,6 +34,9 @@ pub(crate) struct Host {
     life: watch::Sender<Alive>,
     successors: Option<UnboundedReceiver<Event>>,
     pidfile: Option<PathBuf>,
+    /// Where successors ask.
+    handover: Option<PathBuf>,
+    is_looked_after: bool,
 }
 
 /// Whether signs of life are given.
@@ -146,6 +149,8 @@ impl Host {
             life,
             successors: successors(config, memory),
             pidfile,
+            handover: config.fixed.handover.clone(),
+            is_looked_after: args.node_cache.is_some() || std::process::id() == 1 || is_unit(),
         })
     }
 
@@ -173,11 +178,29 @@ impl Host {
     }
 
     /// Leaves everything to the successor, which has set it up as its own and gives the signs of life.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn rest(&self) {
         self.life.send_replace(Alive::Elsewhere);
+        if let Some(keeper) = &self.keeper {
+            keeper.rest();
+        }
+    }
+
+    /// Ends after a rest. What was set up stays for whoever has taken over, if somebody has who lives.
+    pub(crate) fn end(mut self) {
+        if self.handover.as_deref().is_none_or(|path| !is_somebody_at(path)) {
+            tracing::info!("who took over is gone");
+            return self.tear_down();
+        }
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();
         }
+    }
+
+    /// Whether somebody would start it again if it ended by itself; it would take over from its successor then. So it is with
+    /// node-local-dns' DaemonSet, with the first process of a container, and with a unit of systemd (`INVOCATION_ID`,
+    /// systemd.exec(5)).
+    pub(crate) const fn is_looked_after(&self) -> bool {
+        self.is_looked_after
     }
 
     /// A file that names a dead process is worse than none.
@@ -188,6 +211,10 @@ impl Host {
             tracing::debug!(path = %path.display(), %error, "the pidfile is gone already");
         }
     }
+}
+
+fn is_unit() -> bool {
+    std::env::var_os("INVOCATION_ID").is_some_and(|id| !id.is_empty())
 }
 
 /// The place where successors ask. Without it dnsd answers as well; it can only not be replaced without a gap.

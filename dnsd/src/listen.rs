@@ -8,10 +8,11 @@ mod tcp;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use egret_shared::rt::task;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -188,18 +189,22 @@ impl ListenError {
 }
 
 impl Listening {
-    /// Listens on these addresses from now on. New sockets are bound before anything else changes; those that stay
-    /// are not touched; those that go are read empty first.
+    /// Binds what is not listened on yet of these addresses, before anything else changes. A wildcard is bound beside the
+    /// single addresses on its port, which go or stay.
     ///
     /// # Errors
-    /// With the address that cannot be bound; then nothing has changed.
-    pub fn adopt(&mut self, tables: &Tables) -> Result<(), ListenError> {
-        let new = Listeners::bind(
-            tables
-                .iter()
-                .filter(|(address, _)| !self.open.contains_key(address)),
-            &mut Inheritance::none(),
-        )?;
+    /// With the address that cannot be bound.
+    pub fn bind(&self, tables: &Tables) -> Result<Listeners, ListenError> {
+        let new = tables
+            .iter()
+            .filter(|(address, _)| !self.open.contains_key(address));
+        let _shared = self.share_ports();
+        Listeners::bind(new, &mut Inheritance::none())
+    }
+
+    /// Listens on these addresses from now on, those that are `new` among them. Those that stay are not touched; those
+    /// that go are read empty first.
+    pub fn adopt(&mut self, tables: &Tables, new: Listeners) {
         for (address, open) in &self.open {
             match tables.get(address) {
                 Some(table) => open.port.set(Arc::clone(table)),
@@ -208,7 +213,11 @@ impl Listening {
         }
         self.open.retain(|address, _| tables.contains_key(address));
         self.open(new);
-        Ok(())
+    }
+
+    /// Keeps no descriptors any more: a successor has its own, and who comes after it can bind.
+    pub fn release(&mut self) {
+        self.open.clear();
     }
 
     /// Waits until a listener ends that nobody closed.
@@ -277,6 +286,16 @@ impl Listening {
         Ok(())
     }
 
+    /// While this is there, others of this user can be bound beside what is open (`SO_REUSEPORT`, socket(7)); what waits in
+    /// a socket stays there.
+    fn share_ports(&self) -> Shared<'_> {
+        let kept = self.open.values().map(|open| &open.kept);
+        Shared::new(
+            kept.flat_map(|kept| [kept.udp.as_fd(), kept.tcp.as_fd()])
+                .collect(),
+        )
+    }
+
     fn open(&mut self, listeners: Listeners) {
         for bound in listeners.0 {
             let close = self.service.stop.child_token();
@@ -305,6 +324,32 @@ impl Listening {
                 kept,
             },
         );
+    }
+}
+
+/// Sockets that share their ports for a moment.
+#[derive(Debug)]
+struct Shared<'a>(Vec<BorrowedFd<'a>>);
+
+impl<'a> Shared<'a> {
+    fn new(sockets: Vec<BorrowedFd<'a>>) -> Self {
+        let shared = Self(sockets);
+        shared.set(true);
+        shared
+    }
+
+    fn set(&self, shares: bool) {
+        for socket in &self.0 {
+            if let Err(error) = setsockopt(socket, sockopt::ReusePort, &shares) {
+                tracing::debug!(%error, "a port is not shared");
+            }
+        }
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 

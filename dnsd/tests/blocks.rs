@@ -347,3 +347,38 @@ async fn a_block_says_how_large_datagrams_are() {
         assert_eq!(answer.metadata.truncation, is_cut, "{bufsize}");
     }
 }
+
+#[tokio::test]
+async fn a_plan_that_listens_everywhere_takes_the_place_of_one_at_a_single_address_and_back() {
+    let all = upstream("192.0.2.1").await;
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let plan = |bind: &str| format!(".:{port} {{\n {bind}\n forward . {}\n}}\n", all.address);
+    let single = plan("bind 127.0.0.1");
+    let mut dnsd = Dnsd::with("everywhere", &single);
+    for (bind, answers_elsewhere) in [
+        ("", true),
+        ("bind 127.0.0.1", false),
+        ("bind 127.0.0.1 127.0.0.2", true),
+    ] {
+        dnsd.put_in_force(&plan(bind)).unwrap();
+        for address in ["127.0.0.1", "127.0.0.2"] {
+            let address = format!("{address}:{port}").parse().unwrap();
+            if address == dnsd.address || answers_elsewhere {
+                let asked = query("api.example.test", RecordType::A, None);
+                let answer = dnsd.ask_at(address, &asked).await.expect("an answer");
+                assert_eq!(in_short(&answer), "NoError 192.0.2.1", "{bind:?} {address}");
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(&framed(&asked)).await.unwrap();
+                let octets = timeout(PATIENCE, read_framed(&mut stream)).await.unwrap();
+                assert_eq!(
+                    in_short(&Message::from_vec(&octets).unwrap()),
+                    "NoError 192.0.2.1"
+                );
+            }
+        }
+    }
+    let other = std::net::UdpSocket::bind(("127.0.0.1", port));
+    assert!(other.is_err(), "nobody else can be bound there");
+}

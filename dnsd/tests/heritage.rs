@@ -1,5 +1,5 @@
-//! What a successor has of what its predecessor kept: by a table of rules, through real processes; and nothing of what is
-//! damaged.
+//! What a successor has of what its predecessor kept, by a table of rules, and of what waits for an answer at the instant, through
+//! real processes; and nothing of what is damaged.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -7,8 +7,9 @@ mod support;
 mod whole;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -16,12 +17,14 @@ use std::time::Duration;
 
 use egret_dnsd::cache::{Demand, Maker};
 use egret_dnsd::handover::memory::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
-use egret_dnsd::handover::{Event, Memory, Offer, Taken, take};
+use egret_dnsd::handover::{Event, Memory, Name, Offer, Taken, take};
 use egret_dnsd::memory::{Begun, Remembering, inherit};
 use egret_dnsd::server::By;
 use egret_shared::rt::clock;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use proptest::prelude::*;
 use support::{address, alias, authority, query, response, with_code};
 use tokio::sync::mpsc::unbounded_channel;
@@ -120,12 +123,17 @@ impl Place {
 
     /// Runs a dnsd with this Corefile until it is ready; `ADDRESS` and `UPSTREAM` in it are replaced.
     fn run(&self, corefile: &str) -> Running {
+        self.run_as("", corefile)
+    }
+
+    /// The same as a unit of systemd, if it has a name.
+    fn run_as(&self, unit: &str, corefile: &str) -> Running {
         let text = corefile
             .replace("ADDRESS", &self.address.ip().to_string())
             .replace("UPSTREAM", &self.upstream.address.to_string());
         let path = self.folder.join("Corefile");
         std::fs::write(&path, text).unwrap();
-        Running::start(&path, &self.folder)
+        Running::start(unit, &path, &self.folder)
     }
 }
 
@@ -141,7 +149,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(corefile: &Path, folder: &Path) -> Self {
+    fn start(unit: &str, corefile: &Path, folder: &Path) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_dnsd"))
             .args(["--admin", "127.0.0.1:0", "--corefile"])
             .arg(corefile)
@@ -149,6 +157,7 @@ impl Running {
             .arg(folder.join("nobody.sock"))
             .arg("--handover")
             .arg(folder.join("handover.sock"))
+            .env("INVOCATION_ID", unit)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -278,6 +287,109 @@ fn ttls_go_on_being_counted_down_and_a_third_dnsd_has_what_the_first_one_heard()
     }
     assert_eq!(place.upstream.asked("answer.example.test"), 1);
     drop(third);
+}
+
+/// The test stands between two dnsds for a moment: what comes meanwhile is unread, and accepted by nobody.
+#[test]
+fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_successor() {
+    const MANY: usize = 100;
+    let place = Place::new("waits", 2);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let v6 = SocketAddr::new(
+        "::1".parse().unwrap(),
+        20_000 + u16::from_be_bytes([b, c]) % 10_000 + u16::from(a),
+    );
+    let corefile = block("example.test", CACHE, "")
+        + &format!(
+            "example.test:{} {{\n bind ::1\n cache\n forward . UPSTREAM\n}}\n",
+            v6.port()
+        );
+    let first = place.run(&corefile);
+    place.ask("answer.example.test");
+    let path = place.folder.join("handover.sock");
+    let (taken, mut sockets) = take(&path, PATIENCE).unwrap().unwrap();
+    let names: Vec<Name> = sockets.left().copied().collect();
+    assert!(names.iter().any(|name| name.address == v6), "{names:?}");
+    let held: Vec<(Name, OwnedFd)> = names
+        .into_iter()
+        .map(|name| (name, sockets.socket(name).unwrap()))
+        .collect();
+    taken.stop_predecessor().unwrap().serving();
+    drop(first);
+
+    let asked = query("answer.example.test", RecordType::A, None);
+    let framed = whole::framed(&asked);
+    let (mut datagrams, mut streams) = (Vec::new(), Vec::new());
+    for server in [place.address, v6] {
+        for number in 0..MANY {
+            let any = if server.is_ipv4() {
+                "127.0.0.1:0"
+            } else {
+                "[::1]:0"
+            };
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.send_to(&asked, server).unwrap();
+            datagrams.push(socket);
+            // Some have asked, some have begun to, some have said nothing.
+            let written = [framed.len(), 1, 0][number % 3];
+            let mut stream = TcpStream::connect(server).unwrap();
+            stream.write_all(&framed[..written]).unwrap();
+            streams.push((stream, written));
+        }
+    }
+
+    let (sender, mut events) = unbounded_channel();
+    let nothing = Arc::new(Says {
+        pieces: vec![Piece::End],
+        for_ever: false,
+    });
+    Offer::at(&path).unwrap().serve(sender, nothing).unwrap();
+    let giving = std::thread::spawn(move || {
+        let mut held = Some(held);
+        while let Some(event) = events.blocking_recv() {
+            match event {
+                Event::Sockets(answer) => drop(answer.send(held.take().unwrap())),
+                Event::Pause(stopped) => stopped.send(()).unwrap(),
+                Event::Resume => panic!("the successor serves"),
+                Event::Leave => return,
+            }
+        }
+    });
+    let _second = place.run(&corefile);
+    giving.join().unwrap();
+    let mut buffer = [0; 4096];
+    for socket in datagrams {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (length, _from) = socket.recv_from(&mut buffer).expect("an answer");
+        assert_eq!(Message::from_vec(&buffer[..length]).unwrap().answers.len(), 1);
+    }
+    for (mut stream, written) in streams {
+        stream.write_all(&framed[written..]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut octets = vec![0; u16::from_be_bytes(length).into()];
+        stream.read_exact(&mut octets).unwrap();
+        assert_eq!(Message::from_vec(&octets).unwrap().answers.len(), 1);
+    }
+}
+
+#[test]
+fn who_was_replaced_ends_by_itself_unless_somebody_looks_after_it() {
+    let place = Place::new("ends", 3);
+    let corefile = block("example.test", CACHE, "");
+    for (unit, waits) in [("", false), ("4c6e", true)] {
+        let mut old = place.run_as(unit, &corefile);
+        let new = place.run(&corefile);
+        if waits {
+            old.says("waiting to be stopped");
+            assert_eq!(old.child.try_wait().unwrap(), None);
+            kill(Pid::from_raw(old.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+        }
+        assert!(old.child.wait().unwrap().success());
+        assert_eq!(place.ask("answer.example.test").answers.len(), 1, "{unit:?}");
+        drop(new);
+    }
 }
 
 // --- what is damaged --------------------------------------------------------------------------------------------

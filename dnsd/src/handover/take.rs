@@ -52,6 +52,14 @@ pub struct Granted {
     connection: Socket,
 }
 
+/// Whether somebody gives sockets at `path`: a dnsd that answers.
+#[must_use]
+pub fn is_somebody_at(path: &Path) -> bool {
+    let asked = Socket::new(Domain::UNIX, Type::SEQPACKET, None)
+        .and_then(|socket| socket.connect(&SockAddr::unix(path)?));
+    asked.is_ok()
+}
+
 /// Asks whoever listens at `path` for its sockets; nothing where nobody does. The other one is waited for by
 /// `patience` at each step.
 ///

@@ -48,7 +48,7 @@ impl Datagrams {
         if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
             socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
         }
-        socket.bind(&address.into())?;
+        beside_others(&socket, || socket.bind(&address.into()))?;
         socket.set_nonblocking(true)?;
         Self::inherit(socket.into())
     }
@@ -102,6 +102,15 @@ impl Datagrams {
             send(self.socket.as_raw_fd(), reply, envelope.from, from)
         })
     }
+}
+
+/// Binds beside sockets of this user that share their port at this moment, as a single address and a wildcard may (a reload
+/// goes from one to the other), and shares it with nobody later.
+pub(super) fn beside_others(socket: &Socket, bind: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    setsockopt(socket, sockopt::ReusePort, &true)?;
+    let bound = bind();
+    setsockopt(socket, sockopt::ReusePort, &false)?;
+    bound
 }
 
 fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<Envelope> {

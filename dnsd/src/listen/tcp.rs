@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::arrival;
+use super::datagram::beside_others;
 use crate::metrics::Transport;
 use crate::plan::Timeouts;
 use crate::resolve::Step;
@@ -41,8 +42,11 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
     }
-    socket.bind(&address.into())?;
-    socket.listen(1024)?;
+    // The kernel looks for others again when it is to listen (`inet_csk_listen_start`).
+    beside_others(&socket, || {
+        socket.bind(&address.into())?;
+        socket.listen(1024)
+    })?;
     socket.set_nonblocking(true)?;
     TcpListener::from_std(socket.into())
 }

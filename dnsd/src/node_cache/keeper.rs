@@ -13,6 +13,10 @@ use super::source::{Source, SourceError};
 /// How often template and ConfigMap are looked at.
 const CONFIG_PERIOD: Duration = Duration::from_secs(10);
 
+/// How often it is looked whether others changed the rules: what the enforcer, or anybody, does to their place is put right
+/// within 5 s, whatever the interval.
+const NOTICE_PERIOD: Duration = Duration::from_secs(4);
+
 /// Errors of setting up, as node-cache counts them.
 #[derive(Clone, Debug)]
 pub struct SetupErrors([(ErrorType, Counter); 5]);
@@ -135,6 +139,8 @@ enum Order {
     TearDown,
     /// Everything stays: another dnsd has taken over.
     Leave,
+    /// Nothing is done any more until it is said how it ends.
+    Rest,
 }
 
 impl Keeper {
@@ -142,6 +148,13 @@ impl Keeper {
     pub fn tear_down(self) {
         let is_heard = self.orders.send(Order::TearDown).is_ok();
         if self.thread.join().is_err() || !is_heard {
+            tracing::error!("the thread that looks after the network died");
+        }
+    }
+
+    /// Another dnsd has taken over: nothing is done any more.
+    pub fn rest(&self) {
+        if self.orders.send(Order::Rest).is_err() {
             tracing::error!("the thread that looks after the network died");
         }
     }
@@ -163,14 +176,24 @@ impl Work {
     fn go(mut self, inbox: &Receiver<Order>, reload: impl Fn()) {
         let interval = self.prepared.setup.sync_interval;
         let (mut until_sync, mut until_config) = (Duration::ZERO, CONFIG_PERIOD);
+        let mut until_notice = NOTICE_PERIOD;
         loop {
-            let wait = until_sync.min(until_config);
+            let wait = until_sync.min(until_config).min(until_notice);
             match inbox.recv_timeout(wait) {
                 Ok(Order::TearDown) => return self.tear_down(),
+                Ok(Order::Rest) => return self.rest(inbox),
                 Ok(Order::Leave) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            (until_sync, until_config) = (until_sync - wait, until_config - wait);
+            for until in [&mut until_sync, &mut until_config, &mut until_notice] {
+                *until -= wait;
+            }
+            if until_notice.is_zero() {
+                if self.is_changed_by_others() {
+                    until_sync = Duration::ZERO;
+                }
+                until_notice = NOTICE_PERIOD;
+            }
             if until_sync.is_zero() {
                 self.sync();
                 until_sync = interval;
@@ -180,6 +203,20 @@ impl Work {
                 until_config = CONFIG_PERIOD;
             }
         }
+    }
+
+    fn rest(self, inbox: &Receiver<Order>) {
+        loop {
+            match inbox.recv() {
+                Ok(Order::TearDown) => return self.tear_down(),
+                Ok(Order::Rest) => {}
+                Ok(Order::Leave) | Err(_) => return,
+            }
+        }
+    }
+
+    fn is_changed_by_others(&mut self) -> bool {
+        self.rules.as_mut().is_some_and(Rules::may_have_changed)
     }
 
     fn sync(&mut self) {

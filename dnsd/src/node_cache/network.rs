@@ -8,6 +8,7 @@ use egret_kernel::ipset::{Entry, Error as SetError, IpSets, Kind, Member, Reason
 use egret_kernel::iptables::{Error as RulesError, Flavour, IpTables};
 use egret_kernel::links::{Links, Made};
 use egret_kernel::netlink::Error as LinkError;
+use egret_kernel::nftables::{Change, Monitor};
 
 use super::rules::{Fallback, Situation, TABLES, alive_set, changes};
 
@@ -133,10 +134,12 @@ pub fn remove_interface(name: &str) -> Result<bool, NetworkError> {
 }
 
 /// The rules of dnsd in the tables of the host.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Rules {
     flavour: Flavour,
     situation: Situation,
+    /// Hears what others change; none where the kernel does not tell of it (the legacy flavour).
+    monitor: Option<Monitor>,
 }
 
 impl Rules {
@@ -147,10 +150,32 @@ impl Rules {
     pub fn new(situation: Situation) -> Result<Self, NetworkError> {
         let detected = Flavour::detect(|chain| chain.starts_with("EGRET-"))?;
         tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables");
+        let monitor = match detected.flavour {
+            Flavour::Nft => Monitor::open()
+                .inspect_err(|error| tracing::debug!(%error, "the kernel does not tell what others change"))
+                .ok(),
+            Flavour::Legacy => None,
+        };
         Ok(Self {
             flavour: detected.flavour,
             situation,
+            monitor,
         })
+    }
+
+    /// Whether others may have changed a chain that has rules of ours since this was asked last; always where nobody tells.
+    pub fn may_have_changed(&mut self) -> bool {
+        let Some(monitor) = &mut self.monitor else {
+            return true;
+        };
+        match monitor.drain(concerns) {
+            Ok(news) => !news.is_empty(),
+            Err(error) => {
+                tracing::debug!(%error, "the kernel does not tell what others change");
+                self.monitor = None;
+                true
+            }
+        }
     }
 
     /// Makes the rules be there, each once and in its place; says how many tables had to be changed.
@@ -232,6 +257,12 @@ impl Rules {
         };
         Family::BOTH.into_iter().filter(has)
     }
+}
+
+/// Whether a change may be about rules of ours, or about what they stand behind.
+fn concerns(change: &Change) -> bool {
+    let is_hook = |chain: &String| ["INPUT", "OUTPUT", "PREROUTING"].contains(&chain.as_str());
+    TABLES.iter().any(|table| change.table == table.name()) && change.chain.as_ref().is_none_or(is_hook)
 }
 
 /// How long a sign of life counts: the shortest that a set can tell.

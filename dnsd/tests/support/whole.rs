@@ -255,9 +255,9 @@ impl Dnsd {
         let config = with_blocks(corefile, "")?;
         let serving = Serving::new(config, Some(&current), &host_interfaces, &self.means)
             .map_err(|error| error.to_string())?;
-        self.listening
-            .adopt(&serving.tables)
-            .map_err(|error| error.to_string())?;
+        let new = self.listening.bind(&serving.tables);
+        let new = new.map_err(|error| error.to_string())?;
+        self.listening.adopt(&serving.tables, new);
         resolver.put_in_force(serving);
         Ok(())
     }

@@ -91,6 +91,7 @@ macro_rules! with_every_scenario {
             replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
             replacement: dns_is_judged_although_dnsd_lets_it_in without BehindPolicy;
             replacement: dnsds_that_take_over_from_each_other_lose_no_question without HandOver;
+            replacement: what_is_set_up_goes_with_the_last_dnsd_alone without HandOver;
             replacement: what_one_dnsd_told_and_kept_the_next_one_knows without HandOverMemory;
             holding: no_answer_arrives_before_the_kernel_is_ready without Hold;
             holding: the_second_of_two_simultaneous_questions_waits_as_long_as_the_first without HoldSecond;

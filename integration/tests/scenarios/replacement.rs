@@ -235,9 +235,9 @@ pub(super) fn dns_is_judged_although_dnsd_lets_it_in(world: &mut World) -> Told 
     world.add(PodSpec::new("other"))?;
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
     world.manifests().write("policy.yaml", CLIENT_ALONE)?;
-    for enforcer_first in [true, false] {
+    for (enforcer_first, jump) in [(true, "insert"), (false, "insert"), (false, "append")] {
         let start_dnsd = || world.start(world.dnsd().with(["--rules"]));
-        let start_enforcer = || world.start(world.enforcer("netfilter"));
+        let start_enforcer = || world.start(world.enforcer("netfilter").with(["--jump", jump]));
         let (mut enforcer, mut dnsd) = if enforcer_first {
             let enforcer = start_enforcer()?;
             (enforcer, start_dnsd()?)
@@ -250,10 +250,14 @@ pub(super) fn dns_is_judged_although_dnsd_lets_it_in(world: &mut World) -> Told 
         eventually("others are answered", || {
             ways().iter().all(|way| answers(world, "other", way))
         });
+        // Behind a jump that was appended to what lets DNS in, within 5 s; the interval is a minute.
+        eventually("DNS is judged", || {
+            jump != "append" || ways().iter().all(|way| !answers(world, "client", way))
+        });
         for way in ways() {
             assert!(
                 !answers(world, "client", &way),
-                "enforcer first: {enforcer_first}: {way:?}"
+                "enforcer first: {enforcer_first}, {jump}: {way:?}"
             );
         }
         dnsd.terminate()?;
@@ -275,12 +279,7 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
             .upstream()
             .set(&name, Records::addresses(["203.0.113.7"]).ttl(1));
     }
-    let path = world.files().join("handover.sock");
-    let spec = world
-        .dnsd()
-        .with(["--rules"])
-        .with(["--handover".to_owned(), path.display().to_string()]);
-    // It tells each of them what is interesting: one that hears of nobody holds each answer in its first two seconds.
+    let spec = by_hand(world);
     let _enforcer = world.start(world.enforcer("netfilter"))?;
     let mut serving = world.start(spec.clone())?;
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -296,6 +295,11 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
                     let name = format!("n{}.example.test", (number + asker) % 50);
                     let lookup = Lookup::of(&name, RecordType::A).patience(GAP);
                     let lookup = if asker % 2 == 0 { lookup } else { lookup.over_tcp() };
+                    let lookup = if asker < 2 {
+                        lookup
+                    } else {
+                        lookup.at(node::DNS_V6)
+                    };
                     asked.fetch_add(1, Ordering::Relaxed);
                     if let Err(failure) = world.pod("client").look_up(&lookup) {
                         eprintln!("lost: {failure}");
@@ -340,9 +344,7 @@ pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) 
     }
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
     world.manifests().write("policy.yaml", &only_names(&[NAME]))?;
-    let path = world.files().join("handover.sock");
-    let handover = ["--handover".to_owned(), path.display().to_string()];
-    let spec = world.dnsd().with(["--rules"]).with(handover);
+    let spec = by_hand(world);
     let mut enforcer = world.start(world.enforcer("netfilter"))?;
     let mut serving = world.start(spec.clone())?;
     eventually("dnsd knows what is interesting", || {
@@ -390,12 +392,47 @@ fn replace(world: &World, serving: &mut Daemon, spec: &egret_integration::Daemon
     let mut spec = spec.clone();
     spec.name = format!("dnsd-{roll}");
     let mut successor = world.launch(spec)?;
+    let mut ended = None;
     eventually("the successor answers, and the predecessor has gone", || {
         assert!(successor.is_running(), "{}", successor.log());
-        serving.log().contains("\"message\":\"stopped\"")
+        ended = serving.ended();
+        ended.is_some()
     });
-    let ended = serving.terminate()?;
-    assert!(ended.success(), "{ended}");
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     std::mem::swap(serving, &mut successor);
+    Ok(())
+}
+
+/// What the world's dnsd is given to be replaced as if by hand: nobody starts it again.
+fn by_hand(world: &World) -> DaemonSpec {
+    let path = world.files().join("handover.sock");
+    let handover = ["--handover".to_owned(), path.display().to_string()];
+    let spec = world.dnsd().with(["--rules"]).with(handover);
+    spec.with_variable("INVOCATION_ID", "")
+}
+
+pub(super) fn what_is_set_up_goes_with_the_last_dnsd_alone(world: &mut World) -> Told {
+    world.add(PodSpec::new("client"))?;
+    world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
+    let mut looked_after = by_hand(world).with_variable("INVOCATION_ID", "4c6e");
+    let mut first = world.start(looked_after.clone())?;
+    eventually("dnsd lets DNS in", || lets_in(world));
+    looked_after.name = "dnsd-second".into();
+    let mut second = world.launch(looked_after.clone())?;
+    eventually("the first one waits to be stopped", || {
+        first.log().contains("waiting to be stopped")
+    });
+    assert!(first.terminate()?.success());
+    assert!(lets_in(world), "the second one lives");
+    assert!(ways().iter().all(|way| answers(world, "client", way)));
+
+    looked_after.name = "dnsd-third".into();
+    let mut third = world.launch(looked_after)?;
+    eventually("the second one waits to be stopped", || {
+        second.log().contains("waiting to be stopped")
+    });
+    third.kill()?;
+    assert!(second.terminate()?.success());
+    assert!(!rules(world)?.contains("NodeLocal"), "nobody answers any more");
     Ok(())
 }
