@@ -14,6 +14,8 @@ pub mod ipset;
 pub mod conntrack;
 // Interfaces, addresses, routes, and news of their changes.
 pub mod links;
+// Packets that bear a mark, delivered on this host.
+pub mod routing;
 // Network namespaces that links lead into: what is in them, and a way in.
 pub mod namespaces;
 // Bridges: whether iptables sees what goes from port to port.
