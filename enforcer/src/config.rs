@@ -1,6 +1,7 @@
 //! What the enforcer is told to do: `Written` is what people write, on the command line and in the file; `Config` is
 //! what is meant, whole and within its ranges.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,6 +80,8 @@ pub struct Fixed {
     pub events: Events,
     /// What is done about bridges that pods are on.
     pub bridges: BridgeNetfilter,
+    /// Namespaces whose pods dnsd does not intercept.
+    pub not_intercepted: BTreeSet<Arc<str>>,
     /// Where the backend ebpf finds the pods' cgroups.
     pub cgroup_root: PathBuf,
     /// Where the backend ebpf keeps what outlives it.
@@ -187,6 +190,7 @@ impl Config {
                 mine.events != theirs.events,
             ),
             ("bridgeNetfilter", mine.bridges != theirs.bridges),
+            ("notIntercepted", mine.not_intercepted != theirs.not_intercepted),
             ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
             ("bpfPins", mine.bpf_pins != theirs.bpf_pins),
         ]
@@ -243,6 +247,12 @@ impl Written {
                 events,
                 unknown,
                 bridges: self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off),
+                not_intercepted: self
+                    .not_intercepted
+                    .unwrap_or_else(|| vec!["kube-system".to_owned()])
+                    .into_iter()
+                    .map(Arc::from)
+                    .collect(),
                 cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
                 bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
             },

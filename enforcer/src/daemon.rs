@@ -87,6 +87,7 @@ impl Daemon {
             metrics,
             remembered: state.remembered,
             keeper: state.keeper,
+            spares: config.fixed.not_intercepted.clone(),
         };
         let instance = Instance::from_random(RandomState::new().build_hasher().finish());
         let link = Link {

@@ -9,15 +9,18 @@
 //! before under the new policy, and it hears that something is realized only after the interests that go with it. So what
 //! it saw before an interest came needs no waiting, and what it sees later is waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
 use egret_policies::records::{RecordStats, Remembered};
 use egret_policies::rules::Batch;
+use egret_shared::link::Pods;
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
+use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
@@ -69,6 +72,8 @@ pub struct Setup {
     pub remembered: Vec<Remembered>,
     /// Keeps what they are told for a later one.
     pub keeper: Option<Keeper>,
+    /// Namespaces whose pods dnsd does not intercept.
+    pub spares: BTreeSet<Arc<str>>,
 }
 
 /// The engine.
@@ -91,6 +96,7 @@ pub struct Engine {
     /// Until the compiler knows the pods.
     remembered: Vec<Remembered>,
     keeper: Option<Keeper>,
+    spares: BTreeSet<Arc<str>>,
     /// What was asked since the last pass.
     questions: Vec<Question>,
     /// The same by who tells of denied packets, while the backend is away.
@@ -143,6 +149,7 @@ impl Engine {
             metrics: setup.metrics,
             remembered: setup.remembered,
             keeper: setup.keeper,
+            spares: setup.spares,
             questions: Vec::new(),
             meetings: Vec::new(),
         }
@@ -234,6 +241,7 @@ impl Engine {
         };
         let changed = compiler.poll_interests();
         self.peers.tell_interests(&changed, || compiler.interests());
+        self.peers.tell_pods(&pods_of_node(&self.owners, &self.spares));
         self.tell_realized();
     }
 
@@ -401,6 +409,17 @@ impl Phase {
                 unreachable!("the engine is moved between phases by one function, which hands in no event")
             }
         }
+    }
+}
+
+/// By the order of addresses, so that what is the same reads the same.
+fn pods_of_node(owners: &BTreeMap<IpAddr, PodKey>, spares: &BTreeSet<Arc<str>>) -> Pods {
+    let is_spared = |pod: &PodKey| !is_off(Switch::SpareNamespaces) && spares.contains(pod.namespace());
+    let (spared, caught): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, pod)| is_spared(pod));
+    let addresses = |pods: Vec<(&IpAddr, &PodKey)>| pods.into_iter().map(|(address, _)| *address).collect();
+    Pods {
+        caught: addresses(caught),
+        spared: addresses(spared),
     }
 }
 

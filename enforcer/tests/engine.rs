@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,7 @@ fn engine_of(backend: impl Backend + 'static, state: State) -> Engine {
         metrics: Metrics::register(),
         remembered: state.remembered,
         keeper: state.keeper,
+        spares: BTreeSet::from(["kube-system".into()]),
     });
     engine.pass(NOW);
     engine
@@ -124,7 +126,14 @@ impl Dnsd {
         )
     }
 
+    /// What it was told but the pods.
     fn heard(&mut self) -> Vec<String> {
+        let mut heard = self.heard_all();
+        heard.retain(|words| !words.starts_with("pods"));
+        heard
+    }
+
+    fn heard_all(&mut self) -> Vec<String> {
         let mut heard = Vec::new();
         while let Ok(messages) = self.told.try_recv() {
             heard.extend(messages.iter().map(words));
@@ -145,6 +154,7 @@ fn words(message: &ToDnsd) -> String {
             format!("interest {} {}", interest.pod, patterns.join(","))
         }
         ToDnsd::InterestComplete => "complete".to_owned(),
+        ToDnsd::Pods(pods) => format!("pods {:?} but {:?}", pods.caught, pods.spared),
         ToDnsd::Realized { through, failed } if failed.is_empty() => format!("realized {through}"),
         ToDnsd::Realized { through, failed } => format!("realized {through} but {failed:?}"),
     }
@@ -160,6 +170,28 @@ fn records(kernel: &InMemory) -> Vec<Member> {
     sets.into_iter()
         .flat_map(|set| kernel.members(set).map(|(member, _)| member).collect::<Vec<_>>())
         .collect()
+}
+
+#[test]
+fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
+    let mut engine = engine(InMemory::default());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    engine.take(cluster(POD), NOW);
+    engine.take(in_sync(), NOW);
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard_all(), ["complete", "pods [10.0.0.1] but []"]);
+    let spared = POD
+        .replace("name: a,", "name: b,")
+        .replace("namespace: default", "namespace: kube-system")
+        .replace("10.0.0.1", "10.0.0.9");
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard_all(), [""; 0]);
+    engine.take(cluster(&spared), NOW);
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard_all(), ["pods [10.0.0.1] but [10.0.0.9]"]);
+    let mut late = Dnsd::join(&mut engine, 2, 16);
+    engine.pass(NOW);
+    assert_eq!(late.heard_all(), ["complete", "pods [10.0.0.1] but [10.0.0.9]"]);
 }
 
 #[test]

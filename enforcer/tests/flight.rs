@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -157,6 +158,7 @@ impl Life {
             metrics: Metrics::register(),
             remembered: Vec::new(),
             keeper: None,
+            spares: BTreeSet::new(),
         });
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -208,7 +210,11 @@ impl Life {
             return word;
         }
         let messages = self.told.blocking_recv().unwrap();
-        HEARD.with_borrow_mut(|heard| heard.extend(messages.iter().map(words)));
+        let told = messages
+            .iter()
+            .map(words)
+            .filter(|words| !words.starts_with("pods"));
+        HEARD.with_borrow_mut(|heard| heard.extend(told));
         self.hear()
     }
 
@@ -260,6 +266,7 @@ fn words(message: &ToDnsd) -> String {
         ToDnsd::Hello(_) => "hello".to_owned(),
         ToDnsd::Interest(interest) => format!("interest {}", interest.pod),
         ToDnsd::InterestComplete => "complete".to_owned(),
+        ToDnsd::Pods(pods) => format!("pods {:?} but {:?}", pods.caught, pods.spared),
         ToDnsd::Realized { through, failed } if failed.is_empty() => format!("realized {through}"),
         ToDnsd::Realized { through, .. } => format!("failed {through}"),
     }

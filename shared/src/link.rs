@@ -5,6 +5,7 @@
 //!   Hello ───────────────────────────────────────────────▶
 //!   ◀──────────────────────────────────────────────── Hello
 //!   ◀──────────────── Interest … Interest, InterestComplete
+//!   ◀───────────────────────────────────────────────── Pods      whom dnsd may intercept, again when it changes
 //!   ResyncStarted, Observed …, ResyncEnded ──────────────▶      all that is live, told again
 //!   ◀───────────────────────────── Realized { through … }
 //!   Observed { sequence } ───────────────────────────────▶      as answers arrive
@@ -19,4 +20,4 @@ mod message;
 mod codec;
 
 pub use codec::{CodecError, Decoder, Frame, MAX_FRAME, VERSION, WireMessage, encode};
-pub use message::{Hello, Interest, ToDnsd, ToEnforcer};
+pub use message::{Hello, Interest, Pods, ToDnsd, ToEnforcer};

@@ -42,6 +42,14 @@ switches! {
     NodeCache = "node-cache",
     /// Only what a live dnsd answers is kept from translation.
     SignOfLife = "sign-of-life",
+    /// Questions to other resolvers are caught.
+    Intercept = "intercept",
+    /// Of resolvers that pods choose, only those teach names that the operator trusts.
+    TrustChosen = "trust-chosen",
+    /// Questions to other resolvers are caught only while dnsd lives.
+    CatchAlive = "catch-alive",
+    /// Pods of some namespaces ask other resolvers themselves.
+    SpareNamespaces = "spare-namespaces",
     /// dnsd's own rules stand behind policy.
     BehindPolicy = "behind-policy",
     /// A dnsd takes over the sockets of the one that answers.

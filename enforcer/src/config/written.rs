@@ -148,6 +148,9 @@ pub struct Written {
     /// The Service in whose place dnsd listens [default: kube-system/kube-dns]
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub dns_service: Option<PodKey>,
+    /// Namespaces whose pods ask other resolvers themselves though dnsd intercepts [default: kube-system]
+    #[arg(long, value_name = "NAMESPACE", num_args = 1..)]
+    pub not_intercepted: Option<Vec<String>>,
     /// How long after its TTL an address may still be connected to [default: 30s]
     #[arg(long, value_name = "SPAN")]
     pub record_grace: Option<Span>,
@@ -253,6 +256,7 @@ impl Written {
             addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
             records_total: self.records_total.or(below.records_total),
             bridge_netfilter: self.bridge_netfilter.or(below.bridge_netfilter),
+            not_intercepted: self.not_intercepted.or(below.not_intercepted),
             cgroup_root: self.cgroup_root.or(below.cgroup_root),
             bpf_pins: self.bpf_pins.or(below.bpf_pins),
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
+use egret_shared::link::{Interest, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 use tokio::sync::mpsc;
@@ -34,6 +34,8 @@ struct Peer {
     has_told_again: bool,
     /// How many answers it holds, as it told last.
     held: u32,
+    /// The pods of which it knows.
+    pods: Option<Pods>,
 }
 
 /// An observation on its way into the kernel.
@@ -56,6 +58,7 @@ impl Peers {
             is_owed: false,
             has_told_again: false,
             held: 0,
+            pods: None,
         };
         self.peers.insert(id, peer);
     }
@@ -116,6 +119,19 @@ impl Peers {
             } else {
                 peer.is_greeted = true;
                 self.send(id, interests(all()).chain([ToDnsd::InterestComplete]).collect());
+            }
+        }
+    }
+
+    /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
+    pub(super) fn tell_pods(&mut self, pods: &Pods) {
+        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                continue;
+            };
+            if peer.is_greeted && peer.pods.as_ref() != Some(pods) {
+                peer.pods = Some(pods.clone());
+                self.send(id, vec![ToDnsd::Pods(pods.clone())]);
             }
         }
     }

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::message::{Hello, Interest, ToDnsd, ToEnforcer};
+use super::message::{Hello, Interest, Pods, ToDnsd, ToEnforcer};
 use crate::observation::Observation;
 use crate::revision::{Instance, Sequence};
 
@@ -182,6 +182,7 @@ impl WireMessage for ToDnsd {
             Self::Interest(interest) => (102, payload(interest)),
             Self::InterestComplete => (103, Vec::new()),
             Self::Realized { through, failed } => (104, payload(&(through, failed))),
+            Self::Pods(pods) => (105, payload(pods)),
         }
     }
 
@@ -194,6 +195,7 @@ impl WireMessage for ToDnsd {
                 let (through, failed) = read(payload)?;
                 Self::Realized { through, failed }
             }
+            105 => Self::Pods(read::<Pods>(payload)?),
             _ => return Ok(None),
         }))
     }
@@ -249,6 +251,10 @@ mod tests {
             }),
             ToDnsd::Interest(interest),
             ToDnsd::InterestComplete,
+            ToDnsd::Pods(Pods {
+                caught: vec![[10, 0, 0, 1].into()],
+                spared: Vec::new(),
+            }),
             ToDnsd::Realized {
                 through: Sequence::ZERO.next(),
                 failed: vec![Sequence::ZERO],

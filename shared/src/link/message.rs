@@ -50,6 +50,8 @@ pub enum ToDnsd {
     Interest(Interest),
     /// All interests in force have been told since the connection began; a pod that was not named has none.
     InterestComplete,
+    /// Whose questions to other resolvers are to be caught; replaces what was said before.
+    Pods(Pods),
     /// The kernel holds what observations with these numbers call for.
     Realized {
         /// Every number up to this one, except those that failed, is realized.
@@ -66,4 +68,13 @@ pub struct Interest {
     pub pod: IpAddr,
     /// The patterns; none when the pod has no interest any more.
     pub patterns: Vec<NamePattern>,
+}
+
+/// The pods of the node, by all their addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pods {
+    /// Those whose questions to other resolvers are answered by dnsd, where it intercepts.
+    pub caught: Vec<IpAddr>,
+    /// Those of namespaces that are left alone.
+    pub spared: Vec<IpAddr>,
 }
