@@ -7,8 +7,10 @@ mod lower;
 mod corefile;
 mod servers;
 mod host;
+mod intercept;
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,13 +19,15 @@ use egret_shared::rt::config::{ConfigError, load};
 
 use crate::answer::TtlLimits;
 use crate::hold::HoldLimits;
+use crate::intercept::Interception;
 use crate::ledger::LedgerLimits;
 use crate::message::WireName;
 use crate::node_cache::keeper::Setup;
-use crate::plan::{Plan, Zone};
+use crate::plan::{Forward, Plan, Zone};
 use crate::tally::Places;
 
 pub use host::{FallbackKind, Host};
+pub use intercept::{Intercept, MarkBits, Whom};
 pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
 pub use written::{Args, Written};
 
@@ -56,6 +60,8 @@ pub struct Config {
     pub protected: Vec<IpNet>,
     /// Zones of which the cluster knows everything: resolvers outside are not asked for names in them.
     pub cluster_domains: Vec<Zone>,
+    /// Where what was caught is asked of whom the pod asked: whose answers are believed.
+    pub trusted_originals: Option<BTreeSet<IpAddr>>,
 }
 
 /// The part of the configuration that needs a restart to change.
@@ -143,7 +149,7 @@ impl Config {
             None => Written::default(),
         };
         let written = args.written.clone().over(file);
-        let host = written.host.clone();
+        let (host, intercept) = (written.host.clone(), written.intercept.clone());
         let mut config = written.whole(args)?;
         match &args.node_cache {
             Some(flags) => {
@@ -153,7 +159,29 @@ impl Config {
             }
             None => config.fixed.host = host.setup(&config.plan)?,
         }
+        config.trusted_originals = intercept.trusted()?;
+        config.fixed.host = intercept.add_to(config.fixed.host)?;
         Ok(config)
+    }
+
+    /// Whether the sockets of this address are given what pods ask of others.
+    #[must_use]
+    pub fn catches_at(&self, address: SocketAddr) -> bool {
+        self.interception()
+            .is_some_and(|interception| interception.is_at(address))
+    }
+
+    /// How a resolver is asked that pods chose and the operator trusts.
+    #[must_use]
+    pub fn forward_to_trusted(&self, server: IpAddr) -> Forward {
+        lower::to_trusted(server, self)
+    }
+
+    /// What pods ask of others and dnsd catches, if it does.
+    #[must_use]
+    pub fn interception(&self) -> Option<&Interception> {
+        let setup = self.fixed.host.as_ref()?;
+        setup.situation.intercept.as_ref()
     }
 
     /// The fields by which `other` differs that need a restart.
@@ -272,6 +300,7 @@ impl Written {
             },
             protected: self.protected.unwrap_or_else(default_protected),
             cluster_domains: zones("clusterDomains", cluster_domains)?,
+            trusted_originals: None,
         };
         match simple {
             Some(simple) => Config {

@@ -110,6 +110,7 @@ impl Daemon {
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
+        let pods = holder.pods();
         let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
         let mut pages = Pages::start(operators, recorder)?;
         pages.adopt(&config, &mut inheritance)?;
@@ -118,7 +119,7 @@ impl Daemon {
         let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
         granted.into_iter().for_each(Granted::serving);
-        let host = Host::start(prepared, &args, &config, memory)?;
+        let host = Host::start(prepared, &args, &config, memory, pods)?;
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
         tracing::info!(?addresses, %admin, %instance, "ready");

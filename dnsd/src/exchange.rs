@@ -9,7 +9,7 @@ mod hop;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
-use crate::answer::{Answer, TtlLimits};
+use crate::answer::{Answer, TtlLimits, Ttls};
 use crate::message::{Edns, HEADER, Message, Query, QueryParts, mix_case, query, rcode};
 
 /// How the letters of the question are written.
@@ -60,6 +60,19 @@ impl<T> Matched<T> {
     /// What was proven.
     pub const fn get(&self) -> &T {
         &self.0
+    }
+}
+
+/// Something that answers a question of ours, from somebody whom nobody here chose. It can be given to who asked that
+/// somebody, and there is no way from it to what is observed, kept, or given to others.
+#[derive(Clone, Debug)]
+pub struct Relayed(Answer);
+
+impl Relayed {
+    /// The reply for who asked, no longer than `limit`.
+    #[must_use]
+    pub fn reply_within(&self, query: &Query, limit: usize, udp_size: u16) -> Vec<u8> {
+        self.0.reply_within(query, Ttls::Original, limit, udp_size).0
     }
 }
 
@@ -159,12 +172,24 @@ impl Exchange {
         now: Timestamp,
         limits: &TtlLimits,
     ) -> Result<Matched<Answer>, Mismatch> {
+        self.accept(octets, now, limits).map(Matched)
+    }
+
+    /// The same where somebody is asked whom nobody here chose.
+    ///
+    /// # Errors
+    /// Why it does not answer the question.
+    pub fn relay(&self, octets: &[u8], now: Timestamp, limits: &TtlLimits) -> Result<Relayed, Mismatch> {
+        self.accept(octets, now, limits).map(Relayed)
+    }
+
+    fn accept(&self, octets: &[u8], now: Timestamp, limits: &TtlLimits) -> Result<Answer, Mismatch> {
         let message = Message::read(octets).map_err(|_malformed| self.unreadable(octets))?;
         if !switch::is_off(Switch::MatchAnswer) {
             self.check(&message)?;
         }
         let octets = hop::end_to_end(&message);
-        Ok(Matched(Answer::new(octets, message.question(), now, limits)))
+        Ok(Answer::new(octets, message.question(), now, limits))
     }
 
     fn check(&self, message: &Message<'_>) -> Result<(), Mismatch> {

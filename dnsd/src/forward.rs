@@ -23,6 +23,7 @@ mod resolv;
 mod names;
 mod meter;
 mod flights;
+pub mod foreign;
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
 use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, is_somebody_at, take};
+use egret_dnsd::intercept::{Seats, seat};
 use egret_dnsd::memory::{self, Begun, Remembering};
 use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
 use egret_dnsd::node_cache::network::Life;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
+use egret_shared::link::Pods;
 use egret_shared::rt::task;
 use egret_shared::switch::{Switch, is_off};
 use nix::sys::signal::{Signal, kill};
@@ -120,12 +122,16 @@ impl Host {
         args: &Args,
         config: &Config,
         memory: Remembering,
+        pods: watch::Receiver<Option<Pods>>,
     ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
         if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
             && let Some(sign) = Life::of(&setup.situation)?
         {
             drop(task::spawn("life", live(sign, alive)));
+        }
+        if let Some(interception) = config.interception() {
+            drop(task::spawn("seats", seat(Seats::open(interception)?, pods)));
         }
         let at_once = args
             .node_cache

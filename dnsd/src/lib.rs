@@ -31,6 +31,7 @@ pub mod hold;
 pub mod release;
 pub mod link;
 pub mod node_cache;
+pub mod intercept;
 pub mod handover;
 pub mod memory;
 pub mod tally;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use egret_shared::rt::task;
 use nix::sys::socket::{setsockopt, sockopt};
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -168,12 +169,29 @@ impl Bound {
             None => tcp::bind(drawn),
         };
         let tcp = tcp.map_err(error(drawn, "TCP"))?;
+        if table.config.catches_at(address) {
+            let transparent = be_transparent(&udp, address).and_then(|()| be_transparent(&tcp, address));
+            transparent.map_err(error(
+                address,
+                "UDP and TCP for others (this needs CAP_NET_ADMIN)",
+            ))?;
+        }
         Ok(Self {
             kept: Kept::of(&udp, &tcp).map_err(error(address, "UDP and TCP"))?,
             tcp,
             port: Arc::new(Port::new(address, Arc::clone(table))),
             udp,
         })
+    }
+}
+
+/// Takes what is for others and handed over by the kernel, and answers from their addresses.
+fn be_transparent(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    if address.is_ipv4() {
+        socket.set_ip_transparent_v4(true)
+    } else {
+        socket.set_ip_transparent_v6(true)
     }
 }
 

@@ -38,6 +38,29 @@ impl Transport {
     }
 }
 
+/// Whom a question is asked of that was caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intercepted {
+    /// Whom others' questions are asked of.
+    Ours,
+    /// Whom the client asked.
+    Original,
+}
+
+impl Intercepted {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ours, Self::Original];
+
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Original => "original",
+        }
+    }
+}
+
 /// Why an upstream had to be asked again, or another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
@@ -151,6 +174,8 @@ pub struct Metrics {
     pub tcp_refused: Counter,
     /// Queries of clients that ask too often.
     pub over_rate: Counter,
+    /// Questions that were caught.
+    intercepted: [Counter; 2],
     /// Plans that could not be put in force while dnsd ran.
     pub reload_failed: Counter,
     /// Faults of dnsd's own.
@@ -215,6 +240,8 @@ impl Metrics {
             tcp_connections: gauge!("egret_dnsd_tcp_connections"),
             tcp_refused: counter!("egret_dnsd_tcp_refused_total"),
             over_rate: counter!("egret_dnsd_over_rate_total"),
+            intercepted: Intercepted::ALL
+                .map(|upstream| counter!("egret_dnsd_intercepted_total", "upstream" => upstream.label())),
             reload_failed: counter!("coredns_reload_failed_total"),
             panics: counter!("coredns_panics_total"),
         }
@@ -223,6 +250,11 @@ impl Metrics {
     /// A query came in.
     pub fn query(&self, transport: Transport, is_ipv6: bool) {
         self.queries[transport as usize][usize::from(is_ipv6)].increment(1);
+    }
+
+    /// A question to somebody else was caught.
+    pub fn intercepted(&self, upstream: Intercepted) {
+        self.intercepted[upstream as usize].increment(1);
     }
 
     /// A reply went out.
@@ -420,6 +452,10 @@ fn describe() {
     total!(
         "egret_dnsd_over_rate_total",
         "Queries refused, their client asking more often than it may."
+    );
+    total!(
+        "egret_dnsd_intercepted_total",
+        "Questions to other resolvers that were caught, by whom they are asked of."
     );
     total!(
         "egret_dnsd_log_lines_lost_total",

@@ -5,10 +5,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_shared::link::{ToDnsd, ToEnforcer};
+use egret_shared::link::{Pods, ToDnsd, ToEnforcer};
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::client::{Asker, Attribution};
@@ -30,6 +30,8 @@ pub struct Holder {
     /// An enforcer is there and has realized all that was told.
     settled: Notify,
     attribution: Arc<Attribution>,
+    /// Whose questions to other resolvers are caught, as the enforcer told last.
+    pods: watch::Sender<Option<Pods>>,
     metrics: Arc<Metrics>,
 }
 
@@ -84,8 +86,15 @@ impl Holder {
             outgoing: Notify::new(),
             settled: Notify::new(),
             attribution,
+            pods: watch::Sender::new(None),
             metrics,
         }
+    }
+
+    /// Whose questions to other resolvers are caught; nothing while no enforcer has told.
+    #[must_use]
+    pub fn pods(&self) -> watch::Receiver<Option<Pods>> {
+        self.pods.subscribe()
     }
 
     /// An answer is about to go to its client.
@@ -128,6 +137,9 @@ impl Holder {
 
     /// The enforcer says something.
     pub fn receive(&self, message: ToDnsd) {
+        if let ToDnsd::Pods(pods) = &message {
+            self.pods.send_replace(Some(pods.clone()));
+        }
         self.change(|state| state.hold.receive(message, clock::now()));
     }
 

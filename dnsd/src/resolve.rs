@@ -1,11 +1,13 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
 use std::borrow::{Borrow, Cow};
+use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
+use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::time::{Instant, timeout};
 
@@ -13,12 +15,13 @@ use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Attribution, Client};
 use crate::config::{Config, OnStall};
-use crate::forward::Failure;
+use crate::forward::{Failure, Forwarder, Limits, foreign};
 use crate::hold::{Origin, Stall};
+use crate::intercept::PORT;
 use crate::message::{
     HEADER, Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
 };
-use crate::metrics::{Metrics, Transport};
+use crate::metrics::{Intercepted, Metrics, Transport};
 use crate::observe::Told;
 use crate::rate::Rates;
 use crate::release::{Admission, Held, Holder, stalled};
@@ -74,6 +77,8 @@ struct Asked {
     arrival: Arrival,
     entry: Arc<Entry>,
     table: Arc<Table>,
+    /// Whom the client asked, if that one is to be asked.
+    original: Option<IpAddr>,
     /// Octets of the query.
     octets: usize,
     /// When it came, where somebody wants to know how long it took.
@@ -172,8 +177,16 @@ impl Resolver {
         let Some(entry) = table.entry(&query.question, arrival.asked) else {
             return self.refuse_unknown(&query, &arrival, table, octets);
         };
+        let caught = table.caught(arrival.asked);
+        let original = caught.filter(|_| table.config.trusted_originals.is_some());
+        if caught.is_some() {
+            self.metrics
+                .intercepted(original.map_or(Intercepted::Ours, |_| Intercepted::Original));
+        }
         let asked = Asked {
-            key: entry.block.key(&query),
+            // What others say is neither kept nor answered from what is.
+            key: entry.block.key(&query).filter(|_| original.is_none()),
+            original,
             entry: Arc::clone(entry),
             octets: octets.len(),
             begun: entry.is_watched().then(Instant::now),
@@ -382,13 +395,17 @@ fn as_given<'a>(told: &'a Told, known: &Known, ttls: Ttls, now: Timestamp) -> Co
 impl Asked {
     /// The reply, and whether all of the answer is in it.
     fn reply(&self, known: &Known, ttls: Ttls) -> (Vec<u8>, bool) {
-        let most = self.udp_size();
-        let limit = match self.arrival.transport {
-            Transport::Udp => self.query.datagram_limit(most),
-            Transport::Tcp => usize::from(u16::MAX),
-        };
+        let (most, limit) = (self.udp_size(), self.datagram_limit());
         let (reply, is_whole) = known.answer.get().reply_within(&self.query, ttls, limit, most);
         (self.entry.block.balance(reply, &self.query, most), is_whole)
+    }
+
+    /// The longest reply.
+    fn datagram_limit(&self) -> usize {
+        match self.arrival.transport {
+            Transport::Udp => self.query.datagram_limit(self.udp_size()),
+            Transport::Tcp => usize::from(u16::MAX),
+        }
     }
 
     /// The largest datagram to clients and from upstreams.
@@ -430,6 +447,9 @@ impl Pending {
 }
 
 async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Stale>) -> Step {
+    if let Some(server) = asked.original {
+        return asked_there(resolver, asked, SocketAddr::new(server, PORT)).await;
+    }
     if asked.entry.block.translates(&asked.query, &asked.arrival) {
         return translated(resolver, asked).await;
     }
@@ -451,6 +471,43 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
             resolver.step(asked, given)
         }
         Err(failed) => resolver.fail(&asked, failed),
+    }
+}
+
+/// Whom the client asked is asked. What he says opens names only if the operator trusts him, and is kept for nobody.
+async fn asked_there(resolver: &Arc<Resolver>, asked: Box<Asked>, server: SocketAddr) -> Step {
+    let limits = Limits {
+        patience: asked.table.config.total_timeout,
+        udp_size: asked.udp_size(),
+        ttl: asked.table.config.ttl,
+    };
+    let (query, client) = (&asked.query, asked.arrival.transport);
+    let serving = resolver.serving();
+    let anybody = is_off(Switch::TrustChosen)
+        .then(|| {
+            Forwarder::new(
+                &asked.table.config.forward_to_trusted(server.ip()),
+                Arc::clone(&resolver.metrics),
+            )
+        })
+        .and_then(Result::ok);
+    let trusted = serving.trusted.get(&server.ip());
+    let Some(forwarder) = trusted.or(anybody.as_ref()) else {
+        return match foreign::ask(server, query, client, &limits).await {
+            Ok(relayed) => {
+                let reply = relayed.reply_within(query, asked.datagram_limit(), limits.udp_size);
+                resolver.reply(&asked, reply, By::Forward)
+            }
+            Err(failure) => resolver.fail(&asked, Failed::Upstream(failure)),
+        };
+    };
+    match forwarder.ask(query, client, &limits).await {
+        Ok(answer) => {
+            let (known, now) = (asked.entry.block.of_trusted(answer, &asked.terms()), clock::now());
+            let given = resolver.give(&asked, &known, Ttls::CountedDown(now), By::Forward, now);
+            resolver.step(asked, given)
+        }
+        Err(failure) => resolver.fail(&asked, Failed::Upstream(failure)),
     }
 }
 

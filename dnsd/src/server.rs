@@ -25,13 +25,13 @@ mod names;
 mod heritage;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha512};
 
 use crate::config::Config;
-use crate::forward::{Unusable, look_up};
+use crate::forward::{Forwarder, Unusable, look_up};
 use crate::metrics::Metrics;
 
 pub use bind::{BindError, Interfaces, host_interfaces};
@@ -41,6 +41,7 @@ pub use counted::{By, Counts, OfCache, OfZone, Page};
 pub use entry::{Arrival, Entry, Terms};
 pub use heritage::{Given, Heir, Step as GivenStep};
 pub use outlet::Outlet;
+pub use outside::services_of_environment;
 pub use own::InvalidOwn;
 pub use port::{Port, Table};
 pub use querylog::Event;
@@ -66,6 +67,8 @@ pub struct Serving {
     pub tables: BTreeMap<SocketAddr, Arc<Table>>,
     /// The blocks, in the order of the plan.
     pub blocks: Vec<Arc<Block>>,
+    /// Resolvers that pods choose and the operator trusts, where pods' choices are asked.
+    pub trusted: BTreeMap<IpAddr, Forwarder>,
 }
 
 /// Why a plan cannot be put in force.
@@ -134,10 +137,16 @@ impl Serving {
             }
         }
         let tables = port::tables(&config, &blocks, at, &means.counts)?;
+        let trusted = config.trusted_originals.iter().flatten().map(|server| {
+            let plan = config.forward_to_trusted(*server);
+            Ok((*server, Forwarder::new(&plan, Arc::clone(&means.metrics))?))
+        });
+        let trusted = trusted.collect::<Result<_, Unusable>>()?;
         Ok(Self {
             config,
             tables,
             blocks,
+            trusted,
         })
     }
 

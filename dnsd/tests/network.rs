@@ -6,8 +6,11 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::Command;
 
+use egret_dnsd::intercept::{Interception, Seats};
 use egret_dnsd::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
 use egret_dnsd::node_cache::rules::{Fallback, Situation};
+use egret_kernel::Mark;
+use egret_shared::link::Pods;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
@@ -66,6 +69,121 @@ fn the_rules_are_there_once_come_back_and_go_without_a_trace() {
             });
         }
     }
+}
+
+fn intercepting() -> Situation {
+    let bit = std::num::NonZeroU32::new(0x20).unwrap();
+    Situation {
+        intercept: Some(Interception {
+            to: ["169.254.20.10", "fd00::20:10"]
+                .map(|text| text.parse().unwrap())
+                .to_vec(),
+            mark: Mark::new(0x20, bit),
+            table: 20_053,
+            priority: 53,
+            except: vec!["192.0.2.0/24".parse().unwrap()],
+        }),
+        ..situation(Fallback::None)
+    }
+}
+
+#[test]
+fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
+    for flavour in ["nft", "legacy"] {
+        in_fresh_namespace(move || {
+            run(&format!("iptables-{flavour} -t mangle -N KUBE-KUBELET-CANARY"));
+            let routing =
+                || run("ip -4 rule list") + &run("ip -6 rule list") + &run("ip -4 route list table all");
+            let (before, routed) = (everything(flavour), routing());
+            let rules = Rules::new(intercepting()).unwrap();
+            rules.ensure().unwrap();
+            let whole = everything(flavour);
+            assert_eq!(rules.ensure().unwrap(), 0, "all is there: {whole}");
+            assert_eq!(whole.matches("-j TPROXY").count(), 4, "{whole}");
+            assert_eq!(whole.matches("egret dnsd: intercept").count(), 12, "{whole}");
+            run(&format!("iptables-{flavour} -t mangle -F PREROUTING"));
+            run("ip rule del pref 53");
+            assert_eq!(rules.ensure().unwrap(), 1);
+            assert_eq!(everything(flavour), whole);
+            assert_eq!(run("ip rule list").matches("20053").count(), 1);
+            // One that catches nothing removes what another left.
+            Rules::new(situation(Fallback::None)).unwrap().ensure().unwrap();
+            assert!(!everything(flavour).contains("egret dnsd: intercept"));
+            rules.ensure().unwrap();
+            rules.remove().unwrap();
+            rules.remove().unwrap();
+            let rules_only = |text: &str| -> Vec<String> {
+                let lines = text.lines().filter(|line| line.starts_with("-A"));
+                lines.map(str::to_owned).collect()
+            };
+            assert_eq!(rules_only(&everything(flavour)), rules_only(&before));
+            assert_eq!((routing(), run("ipset list -n")), (routed, String::new()));
+        });
+    }
+}
+
+#[test]
+fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
+    for others in [
+        "ip rule add fwmark 0x20/0xff lookup 300",
+        "iptables-nft -t mangle -A PREROUTING -i eth0 -j MARK --set-mark 0x30/0x30",
+    ] {
+        in_fresh_namespace(move || {
+            run("iptables-nft -t mangle -N KUBE-KUBELET-CANARY");
+            run(others);
+            let rules = Rules::new(intercepting()).unwrap();
+            let refused = rules.ensure().unwrap_err().to_string();
+            assert!(
+                refused.contains("intercept.mark") && refused.contains("0x20"),
+                "{refused}"
+            );
+            let there = everything("nft");
+            assert_eq!(there.matches("allow DNS traffic").count(), 12, "{there}");
+            assert!(!there.contains("TPROXY"), "{there}");
+        });
+    }
+}
+
+#[test]
+fn the_pods_that_are_caught_are_those_that_were_told_last() {
+    in_fresh_namespace(|| {
+        let situation = intercepting();
+        Rules::new(situation.clone()).unwrap().ensure().unwrap();
+        let mut seats = Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
+        let pods = |caught: &[&str], spared: &[&str]| Pods {
+            caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
+            spared: spared.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        for (told, pods_4, spared_4, pods_6) in [
+            (
+                pods(&["10.0.0.1", "10.0.0.2", "fd00::1"], &["10.0.0.3"]),
+                vec!["10.0.0.1", "10.0.0.2"],
+                vec!["10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.0/24"],
+                vec!["fd00::1"],
+            ),
+            (
+                pods(&["10.0.0.2", "10.0.0.3"], &[]),
+                vec!["10.0.0.2", "10.0.0.3"],
+                vec!["10.0.0.2", "10.0.0.3", "192.0.2.0/24"],
+                vec![],
+            ),
+        ] {
+            seats.hold(&told).unwrap();
+            for (set, members) in [
+                ("egret-dnsd-pods-4", pods_4),
+                ("egret-dnsd-spared-4", spared_4),
+                ("egret-dnsd-pods-6", pods_6),
+            ] {
+                let saved = run(&format!("ipset save {set}"));
+                let mut held: Vec<&str> = saved
+                    .lines()
+                    .filter_map(|line| line.strip_prefix(&format!("add {set} ")))
+                    .collect();
+                held.sort_unstable();
+                assert_eq!(held, members, "{set}");
+            }
+        }
+    });
 }
 
 #[test]
@@ -147,6 +265,7 @@ fn situation(fallback: Fallback) -> Situation {
         dns_port: 53,
         health_port: 8080,
         fallback,
+        intercept: None,
     }
 }
 

@@ -85,6 +85,15 @@ impl Lookup {
         }
     }
 
+    /// The same question about another name.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self {
+            name: name.into(),
+            ..self
+        }
+    }
+
     #[must_use]
     pub fn at(self, server: impl Into<IpAddr>) -> Self {
         Self {

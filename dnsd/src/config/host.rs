@@ -90,6 +90,7 @@ impl Host {
                 dns_port,
                 health_port: within("host.healthPort", self.health_port, 8080, 1, u16::MAX)?,
                 fallback: self.fallback()?,
+                intercept: None,
             },
             sync_interval: self.sync_interval()?,
             skips_teardown: self.skip_teardown.unwrap_or(false),

@@ -102,6 +102,21 @@ fn cache(simple: &Simple, config: &Config) -> CacheRules {
     }
 }
 
+/// How a resolver is asked that pods chose and the operator trusts.
+#[must_use]
+pub(super) fn to_trusted(server: IpAddr, config: &Config) -> Forward {
+    forward(&Simple {
+        listen: Vec::new(),
+        upstreams: vec![Upstream {
+            address: SocketAddr::new(server, crate::intercept::PORT),
+            tcp_only: false,
+        }],
+        force_tcp: false,
+        try_timeout: config.total_timeout,
+        max_negative_ttl: Duration::ZERO,
+    })
+}
+
 fn forward(simple: &Simple) -> Forward {
     let upstream = |upstream: &Upstream| crate::plan::Upstream {
         host: UpstreamHost::Address(upstream.address),

@@ -15,6 +15,9 @@ pub enum InvalidValue {
         "{0:?} is not an upstream; write ADDRESS:PORT or tcp://ADDRESS:PORT, as in \"192.0.2.53:53\" or \"[2001:db8::53]:53\""
     )]
     Upstream(String),
+    /// Not bits of a mark.
+    #[error("{0:?} has no bits of a mark; write some of 32 in hexadecimal, as in 0x20")]
+    Mark(String),
 }
 
 /// A server that is asked.

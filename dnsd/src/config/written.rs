@@ -11,6 +11,7 @@ use crate::node_cache::Flags;
 use crate::plan::{Block, Health, Reload};
 
 use super::host::Host;
+use super::intercept::Intercept;
 use super::value::{OnStall, Size, Span, Upstream};
 
 /// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
@@ -146,6 +147,10 @@ pub struct Written {
     #[command(flatten)]
     #[serde(default)]
     pub host: Host,
+    /// What is caught of questions to other resolvers
+    #[command(flatten)]
+    #[serde(default)]
+    pub intercept: Intercept,
 }
 
 impl Written {
@@ -188,6 +193,7 @@ impl Written {
             health: self.health.or(below.health),
             prometheus: self.prometheus.or(below.prometheus),
             host: self.host.over(below.host),
+            intercept: self.intercept.over(below.intercept),
         }
     }
 }

@@ -18,7 +18,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Datagrams {
     socket: UdpSocket,
-    is_wildcard: bool,
+    /// The address that it is bound to.
+    bound: IpAddr,
 }
 
 /// A datagram's way here.
@@ -32,6 +33,12 @@ pub(super) struct Envelope {
     pub(super) to: Option<IpAddr>,
     /// The interface that it came in by.
     pub(super) interface: Option<u32>,
+}
+
+impl AsFd for Datagrams {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Datagrams {
@@ -57,13 +64,9 @@ impl Datagrams {
     pub(super) fn inherit(socket: OwnedFd) -> io::Result<Self> {
         let socket = UdpSocket::from_std(socket.into())?;
         Ok(Self {
-            is_wildcard: socket.local_addr()?.ip().is_unspecified(),
+            bound: socket.local_addr()?.ip(),
             socket,
         })
-    }
-
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
@@ -97,7 +100,7 @@ impl Datagrams {
 
     /// Sends a reply if the socket takes it now.
     pub(super) fn try_send(&self, reply: &[u8], envelope: &Envelope) -> io::Result<()> {
-        let from = envelope.to.filter(|_| self.is_wildcard);
+        let from = envelope.to.filter(|asked| *asked != self.bound);
         self.socket.try_io(Interest::WRITABLE, || {
             send(self.socket.as_raw_fd(), reply, envelope.from, from)
         })

@@ -75,6 +75,7 @@ impl Flags {
                 dns_port: self.dns_port,
                 health_port: self.health_port,
                 fallback,
+                intercept: None,
             },
             sync_interval: self.sync_interval,
             skips_teardown: self.skips_teardown,

@@ -5,10 +5,14 @@ use std::num::NonZeroU32;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{Entry, Error as SetError, IpSets, Kind, Member, Reason, SetSpec};
-use egret_kernel::iptables::{Error as RulesError, Flavour, IpTables};
+use egret_kernel::iptables::{Error as RulesError, Flavour, IpTables, SetName, Table};
 use egret_kernel::links::{Links, Made};
 use egret_kernel::netlink::Error as LinkError;
 use egret_kernel::nftables::{Change, Monitor};
+use egret_kernel::routing::Routing;
+use egret_shared::net::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::intercept::{ForeignMark, Interception, Seats, SetOf, foreign};
 
 use super::rules::{Fallback, Situation, TABLES, alive_set, changes};
 
@@ -80,6 +84,20 @@ pub enum NetworkError {
     /// The set of addresses that are answered on.
     #[error("{0}")]
     Set(#[from] SetError),
+    /// The rules that catch questions to others.
+    #[error(
+        "questions to other resolvers cannot be caught: {0}; TPROXY needs a kernel with CONFIG_NETFILTER_XT_TARGET_TPROXY \
+         (module xt_TPROXY), CONFIG_NF_TPROXY_IPV4 and CONFIG_NF_TPROXY_IPV6, and the match addrtype (xt_addrtype)"
+    )]
+    Catch(#[source] RulesError),
+    /// Routing for what is caught.
+    #[error("what is caught cannot be routed here: {0}")]
+    Routing(#[source] LinkError),
+    /// Somebody else uses the mark.
+    #[error(
+        "questions to other resolvers are not caught: the bits of intercept.mark are also used by \"{0}\"; choose others, and restart"
+    )]
+    Mark(ForeignMark),
 }
 
 impl NetworkError {
@@ -88,9 +106,11 @@ impl NetworkError {
     pub const fn kind(&self) -> ErrorType {
         match self {
             Self::Interface { .. } | Self::Address { .. } => ErrorType::InterfaceAdd,
-            Self::Links(_) => ErrorType::InterfaceCheck,
-            Self::Rules(RulesError::Locked { .. }) => ErrorType::IptablesLock,
-            Self::Rules(_) | Self::Set(_) => ErrorType::Iptables,
+            Self::Links(_) | Self::Routing(_) => ErrorType::InterfaceCheck,
+            Self::Rules(RulesError::Locked { .. }) | Self::Catch(RulesError::Locked { .. }) => {
+                ErrorType::IptablesLock
+            }
+            Self::Rules(_) | Self::Catch(_) | Self::Set(_) | Self::Mark(_) => ErrorType::Iptables,
         }
     }
 }
@@ -140,6 +160,8 @@ pub struct Rules {
     situation: Situation,
     /// Hears what others change; none where the kernel does not tell of it (the legacy flavour).
     monitor: Option<Monitor>,
+    /// Who uses the mark of what is caught, so that nothing is.
+    foreign: Option<ForeignMark>,
 }
 
 impl Rules {
@@ -147,7 +169,7 @@ impl Rules {
     ///
     /// # Errors
     /// When no iptables can be run.
-    pub fn new(situation: Situation) -> Result<Self, NetworkError> {
+    pub fn new(mut situation: Situation) -> Result<Self, NetworkError> {
         let detected = Flavour::detect(|chain| chain.starts_with("EGRET-"))?;
         tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables");
         let monitor = match detected.flavour {
@@ -156,10 +178,18 @@ impl Rules {
                 .ok(),
             Flavour::Legacy => None,
         };
+        let foreign = match &situation.intercept {
+            Some(interception) => foreign(interception).map_err(NetworkError::Routing)?,
+            None => None,
+        };
+        if foreign.is_some() {
+            situation.intercept = None;
+        }
         Ok(Self {
             flavour: detected.flavour,
             situation,
             monitor,
+            foreign,
         })
     }
 
@@ -184,18 +214,22 @@ impl Rules {
     /// When a table cannot be listed or changed; the tables before are as they should be.
     pub fn ensure(&self) -> Result<usize, NetworkError> {
         self.create_sets()?;
+        self.route()?;
         let mut changed = 0;
         for family in self.families() {
             let (wanted, superseded) = (self.situation.wanted(family), self.situation.superseded(family));
             let tables = IpTables::new(self.flavour, family);
             for table in TABLES {
                 if let Some(batch) = changes(&tables.save(table)?, &wanted, &superseded, table) {
-                    tables.restore(&batch.render())?;
+                    restored(table, tables.restore(&batch.render()))?;
                     changed += 1;
                 }
             }
         }
-        Ok(changed)
+        match &self.foreign {
+            Some(foreign) => Err(NetworkError::Mark(foreign.clone())),
+            None => Ok(changed),
+        }
     }
 
     /// Removes all of them, and the sets.
@@ -211,10 +245,37 @@ impl Rules {
             outcomes.push(self.destroy_set(family));
             first = first.or_else(|| outcomes.into_iter().find_map(Result::err));
         }
+        first = first.or_else(|| self.unroute().err());
         first.map_or(Ok(()), Err)
     }
 
-    fn remove_from(&self, family: Family, table: egret_kernel::iptables::Table) -> Result<(), NetworkError> {
+    /// What is caught is to come here before anything is.
+    fn route(&self) -> Result<(), NetworkError> {
+        let Some(interception) = &self.situation.intercept else {
+            return Ok(());
+        };
+        Seats::open(interception)?.create()?;
+        let mut routing = Routing::open().map_err(NetworkError::Routing)?;
+        for family in interception.families() {
+            let made = routing.ensure(&interception.delivery(family));
+            made.map_err(NetworkError::Routing)?;
+        }
+        Ok(())
+    }
+
+    fn unroute(&self) -> Result<(), NetworkError> {
+        let Some(interception) = &self.situation.intercept else {
+            return Ok(());
+        };
+        let mut routing = Routing::open().map_err(NetworkError::Routing)?;
+        for family in interception.families() {
+            let removed = routing.remove(&interception.delivery(family));
+            removed.map_err(NetworkError::Routing)?;
+        }
+        Ok(Seats::open(interception)?.destroy()?)
+    }
+
+    fn remove_from(&self, family: Family, table: Table) -> Result<(), NetworkError> {
         let tables = IpTables::new(self.flavour, family);
         let mut ours = self.situation.wanted(family);
         ours.extend(self.situation.superseded(family));
@@ -265,6 +326,13 @@ fn concerns(change: &Change) -> bool {
     TABLES.iter().any(|table| change.table == table.name()) && change.chain.as_ref().is_none_or(is_hook)
 }
 
+fn restored(table: Table, outcome: Result<(), RulesError>) -> Result<(), NetworkError> {
+    outcome.map_err(|error| match table {
+        Table::Mangle => NetworkError::Catch(error),
+        Table::Filter | Table::Nat | Table::Raw => NetworkError::Rules(error),
+    })
+}
+
 /// How long a sign of life counts: the shortest that a set can tell.
 const ALIVE_SECONDS: NonZeroU32 = NonZeroU32::MIN;
 
@@ -272,7 +340,7 @@ const ALIVE_SECONDS: NonZeroU32 = NonZeroU32::MIN;
 #[derive(Debug)]
 pub struct Life {
     sets: IpSets,
-    local_ips: Vec<IpAddr>,
+    members: Vec<(SetName, Member)>,
 }
 
 impl Life {
@@ -281,26 +349,38 @@ impl Life {
     /// # Errors
     /// When the kernel has no sets.
     pub fn of(situation: &Situation) -> Result<Option<Self>, NetworkError> {
-        match situation.fallback {
-            Fallback::None => Ok(None),
-            Fallback::ClusterDns { .. } => Ok(Some(Self {
-                sets: IpSets::open()?,
-                local_ips: situation.local_ips.clone(),
-            })),
+        let answering = match situation.fallback {
+            Fallback::None => &[],
+            Fallback::ClusterDns { .. } => &situation.local_ips[..],
+        };
+        let answering = answering
+            .iter()
+            .map(|address| (alive_set(Family::of(*address)), Member::Address(*address)));
+        let catching = situation.intercept.iter().flat_map(Interception::families);
+        let members: Vec<_> = answering
+            .chain(catching.map(|family| (SetOf::Living.name(family), Member::Net(everything(family)))))
+            .collect();
+        if members.is_empty() {
+            return Ok(None);
         }
+        Ok(Some(Self {
+            sets: IpSets::open()?,
+            members,
+        }))
     }
 
     /// One sign, which counts for a second; takes two microseconds for each address.
     ///
     /// # Errors
-    /// When a set is not there, or the kernel refuses.
+    /// When a set is not there, or the kernel refuses; the signs for the others are given.
     pub fn sign(&mut self) -> Result<(), NetworkError> {
-        for address in &self.local_ips {
-            let entry = Entry::living(Member::Address(*address), ALIVE_SECONDS);
-            self.sets
-                .add(alive_set(Family::of(*address)).as_str(), &[entry])?;
+        let mut first = Ok(());
+        for (set, member) in &self.members {
+            let entry = Entry::living(*member, ALIVE_SECONDS);
+            let told = self.sets.add(set.as_str(), &[entry]);
+            first = first.and(told.map_err(NetworkError::Set));
         }
-        Ok(())
+        first
     }
 
     /// Takes the sign back at once.
@@ -308,11 +388,16 @@ impl Life {
     /// # Errors
     /// When the kernel refuses.
     pub fn end(&mut self) -> Result<(), NetworkError> {
-        for address in &self.local_ips {
-            let entry = Entry::lasting(Member::Address(*address));
-            self.sets
-                .delete(alive_set(Family::of(*address)).as_str(), &[entry])?;
+        for (set, member) in &self.members {
+            self.sets.delete(set.as_str(), &[Entry::lasting(*member)])?;
         }
         Ok(())
+    }
+}
+
+fn everything(family: Family) -> IpNet {
+    match family {
+        Family::V4 => IpNet::V4(Ipv4Net::default()),
+        Family::V6 => IpNet::V6(Ipv6Net::default()),
     }
 }

@@ -15,6 +15,8 @@ use egret_kernel::{Family, Transport};
 use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 
+use crate::intercept::{self, Interception};
+
 const SKIP: &str = "NodeLocal DNS Cache: skip conntrack";
 const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
 const INSTEAD: &str = "egret dnsd: not alive, ask the cluster DNS";
@@ -43,6 +45,8 @@ pub struct Situation {
     pub health_port: u16,
     /// What if dnsd is not alive.
     pub fallback: Fallback,
+    /// What is caught of questions to others.
+    pub intercept: Option<Interception>,
 }
 
 /// A rule and its chain.
@@ -57,8 +61,8 @@ pub struct Wanted {
 }
 
 /// The tables that have rules of ours, in the order in which they are written: what must be let in is let in before
-/// it is kept out of conntrack.
-pub const TABLES: [Table; 3] = [Table::Filter, Table::Nat, Table::Raw];
+/// it is kept out of conntrack, or caught.
+pub const TABLES: [Table; 4] = [Table::Filter, Table::Nat, Table::Raw, Table::Mangle];
 
 /// The set whose members are the addresses on which dnsd answers now. They live for a second, so that nobody has to
 /// remove them.
@@ -79,7 +83,11 @@ impl Situation {
             .local_ips
             .iter()
             .filter(|address| Family::of(**address) == family);
-        local.flat_map(|address| self.of(*address)).collect()
+        let caught = self.intercept.iter().flat_map(|it| it.wanted(family));
+        local
+            .flat_map(|address| self.of(*address))
+            .chain(caught)
+            .collect()
     }
 
     /// What stands instead where another fallback was configured, or node-cache ran.
@@ -303,7 +311,7 @@ fn hooks(table: Table) -> &'static [Hook] {
     match table {
         Table::Filter => &[Hook::Input, Hook::Output],
         Table::Nat | Table::Raw => &[Hook::Prerouting, Hook::Output],
-        Table::Mangle => &[],
+        Table::Mangle => &[Hook::Prerouting],
     }
 }
 
@@ -363,9 +371,9 @@ impl Chain<'_> {
     }
 }
 
-/// Translates to a server of some fallback, perhaps of another day.
+/// Translates to a server of some fallback, or catches something, perhaps of another day.
 fn is_left_over(text: &str) -> bool {
-    text.contains(INSTEAD)
+    text.contains(INSTEAD) || text.contains(intercept::REMARK)
 }
 
 /// Where the last jump to a chain of Egret stands.
@@ -385,6 +393,7 @@ mod tests {
             dns_port: 53,
             health_port: 8080,
             fallback,
+            intercept: None,
         }
     }
 

@@ -18,7 +18,7 @@ use crate::plan;
 
 use super::chain::{Chain, Failed, reads_files};
 use super::probe::Probe;
-use super::{Arrival, By, Event, Means, OfCache, Serving, Unfit, errorlog, querylog};
+use super::{Arrival, By, Event, Means, OfCache, Serving, Terms, Unfit, errorlog, querylog};
 
 /// A block of the plan, running.
 #[derive(Debug)]
@@ -156,6 +156,12 @@ impl Block {
             self.means.metrics.cache_evictions.increment(evicted);
         }
         known
+    }
+
+    /// An answer of whom the client asked, and the operator trusts.
+    #[must_use]
+    pub fn of_trusted(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
+        self.chain.unkept(answer, terms, Maker::Upstream, By::Forward)
     }
 
     /// Whether an answer may take the place of a stale one.

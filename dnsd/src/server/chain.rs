@@ -290,14 +290,19 @@ impl Chain {
 
     /// An answer that dns64 made.
     pub(super) fn made_of_a(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
+        self.unkept(answer, terms, Maker::Own, By::Dns64)
+    }
+
+    /// An answer that is told, and kept for nobody else.
+    pub(super) fn unkept(&self, answer: Matched<Answer>, terms: &Terms, maker: Maker, by: By) -> Known {
         let (told, protected) = observe(&answer, &terms.table.config.protected);
         self.metrics.protected.increment(protected as u64);
         Known {
             answer,
             told,
             kept: None,
-            maker: Maker::Own,
-            by: By::Dns64,
+            maker,
+            by,
             failed: None,
         }
     }

@@ -16,13 +16,8 @@ impl Inside {
     /// As the kubelet tells it: `*_SERVICE_HOST` of the environment.
     #[must_use]
     pub(super) fn of_environment() -> Self {
-        let hosts = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            name.ends_with("_SERVICE_HOST").then_some(())?;
-            value.into_string().ok()?.parse().ok()
-        });
         Self {
-            services: hosts.collect(),
+            services: services_of_environment(),
         }
     }
 
@@ -37,6 +32,16 @@ impl Inside {
             }
         })
     }
+}
+
+/// Services of which the kubelet told (`*_SERVICE_HOST`).
+pub fn services_of_environment() -> BTreeSet<IpAddr> {
+    let hosts = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        name.ends_with("_SERVICE_HOST").then_some(())?;
+        value.into_string().ok()?.parse().ok()
+    });
+    hosts.collect()
 }
 
 /// Networks that are nobody's on the internet: private (RFC 1918, RFC 4193), shared (RFC 6598), of a link, loopback,

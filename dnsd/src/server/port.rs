@@ -74,6 +74,13 @@ impl Table {
         self.zones(asked).find(question)
     }
 
+    /// The address that was asked instead of this one, where the kernel hands over what is for others.
+    #[must_use]
+    pub fn caught(&self, asked: Option<IpAddr>) -> Option<IpAddr> {
+        let other = asked.filter(|asked| *asked != self.address.ip());
+        other.filter(|_| self.config.catches_at(self.address))
+    }
+
     /// The address as CoreDNS writes it.
     #[must_use]
     pub fn server(&self) -> String {

@@ -40,6 +40,7 @@ mod audit;
 mod cgroups;
 mod replacement;
 mod stubs;
+mod interception;
 
 use stage::Told;
 
@@ -93,6 +94,12 @@ macro_rules! with_every_scenario {
             replacement: dnsds_that_take_over_from_each_other_lose_no_question without HandOver;
             replacement: what_is_set_up_goes_with_the_last_dnsd_alone without HandOver;
             replacement: what_one_dnsd_told_and_kept_the_next_one_knows without HandOverMemory;
+            interception: a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own without Intercept;
+            interception: what_is_caught_is_judged_by_the_address_that_was_asked without MatchPeers;
+            interception: pods_of_a_spared_namespace_ask_other_resolvers_themselves without SpareNamespaces;
+            interception: what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs without CatchAlive;
+            interception: a_resolver_that_nobody_trusts_answers_and_opens_nothing without TrustChosen;
+            interception: questions_to_others_are_not_lost_when_dnsds_take_over without HandOver;
             holding: no_answer_arrives_before_the_kernel_is_ready without Hold;
             holding: the_second_of_two_simultaneous_questions_waits_as_long_as_the_first without HoldSecond;
             holding: an_answer_from_the_cache_is_held_for_a_pod_that_was_not_told without HoldCached;

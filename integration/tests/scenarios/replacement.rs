@@ -1,6 +1,6 @@
 //! dnsd in the place of node-local-dns: what pods get while it is dead, hangs, or is replaced.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::stage::{CLIENT_ALONE, QUICK, Told, eventually, ip, only_names, within};
 
 /// How long pods may be without DNS.
-const GAP: Duration = Duration::from_secs(2);
+pub(super) const GAP: Duration = Duration::from_secs(2);
 /// How often dnsd is replaced in a story.
 const ROLLS: usize = 6;
 
@@ -272,6 +272,17 @@ fn lets_in(world: &World) -> bool {
 }
 
 pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut World) -> Told {
+    roll(world, &[], [node::DNS.into(), node::DNS_V6.into()], |_world| {})
+}
+
+/// Replaces dnsd again and again while a pod asks at these addresses; none of the questions may be lost. `settle` waits, before
+/// and after, until everything is as it should be.
+pub(super) fn roll(
+    world: &mut World,
+    arguments: &[&str],
+    servers: [IpAddr; 2],
+    settle: impl Fn(&World),
+) -> Told {
     world.add(PodSpec::new("client"))?;
     for number in 0..50 {
         let name = format!("n{number}.example.test");
@@ -279,9 +290,10 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
             .upstream()
             .set(&name, Records::addresses(["203.0.113.7"]).ttl(1));
     }
-    let spec = by_hand(world);
+    let spec = by_hand(world).with(arguments.iter().copied());
     let _enforcer = world.start(world.enforcer("netfilter"))?;
     let mut serving = world.start(spec.clone())?;
+    settle(world);
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let rolled: Told = std::thread::scope(|scope| {
         for asker in 0..4 {
@@ -295,11 +307,7 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
                     let name = format!("n{}.example.test", (number + asker) % 50);
                     let lookup = Lookup::of(&name, RecordType::A).patience(GAP);
                     let lookup = if asker % 2 == 0 { lookup } else { lookup.over_tcp() };
-                    let lookup = if asker < 2 {
-                        lookup
-                    } else {
-                        lookup.at(node::DNS_V6)
-                    };
+                    let lookup = lookup.at(servers[if asker < 2 { 0 } else { 1 }]);
                     asked.fetch_add(1, Ordering::Relaxed);
                     if let Err(failure) = world.pod("client").look_up(&lookup) {
                         eprintln!("lost: {failure}");
@@ -333,6 +341,7 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
             .look_up(&Lookup::of("n1.example.test", RecordType::A).at(ip("169.254.20.10")))
             .is_ok()
     );
+    settle(world);
     serving.terminate()?;
     assert!(!rules(world)?.contains("NodeLocal"));
     Ok(())

@@ -1,0 +1,240 @@
+//! What dnsd catches of the pods' questions to other resolvers.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use egret_kernel::{Family, Mark};
+use egret_shared::net::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::value::InvalidValue;
+use super::{Invalid, within};
+use crate::intercept::{Interception, PORT};
+use crate::node_cache::keeper::Setup;
+use crate::server::services_of_environment;
+
+/// The fields under `intercept`.
+#[derive(Clone, Debug, Default, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Intercept {
+    /// Answer what pods ask of other resolvers at port 53; needs --rules [default: false]
+    #[arg(long = "intercept", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub enabled: Option<bool>,
+    /// Whom dnsd asks what it caught [default: ours]
+    #[arg(long = "intercept-upstream", value_name = "WHOM")]
+    pub upstream: Option<Whom>,
+    /// Resolvers whose answers open names as ours do, where the original one is asked [default: none]
+    #[arg(long = "trusted-resolver", value_name = "ADDRESS", num_args = 1..)]
+    pub trusted_resolvers: Option<Vec<IpAddr>>,
+    /// Destinations whose questions go there as they are
+    #[arg(long = "intercept-except", value_name = "CIDR", num_args = 1..)]
+    pub except: Option<Vec<IpNet>>,
+    /// The bits of the packet mark that say what is caught [default: 0x20]
+    #[arg(long = "intercept-mark", value_name = "BITS")]
+    pub mark: Option<MarkBits>,
+    /// The table of routes for what is caught: 256 to 4294967294 [default: 20053]
+    #[arg(long = "intercept-table", value_name = "NUMBER")]
+    pub table: Option<u32>,
+    /// The place of the rule of routing that leads there: 1 to 32765 [default: 53]
+    #[arg(long = "intercept-priority", value_name = "NUMBER")]
+    pub priority: Option<u32>,
+}
+
+/// Whom dnsd asks what it caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Whom {
+    /// Nobody else than for other questions: its own upstreams, cache and names.
+    Ours,
+    /// Whom the pod asked.
+    Original,
+}
+
+/// Bits of a mark, all of which are set; written in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MarkBits(NonZeroU32);
+
+impl FromStr for MarkBits {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let digits = text.strip_prefix("0x");
+        let bits = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        bits.and_then(NonZeroU32::new)
+            .map(Self)
+            .ok_or_else(|| InvalidValue::Mark(text.to_owned()))
+    }
+}
+
+impl fmt::Display for MarkBits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+egret_shared::as_text!(MarkBits);
+
+/// What kube-proxy translates behind the rule that catches: the packets of a connection would be looked for under an
+/// address that its socket does not have.
+fn services() -> impl Iterator<Item = IpNet> {
+    services_of_environment().into_iter().map(IpNet::from)
+}
+
+impl Intercept {
+    /// These fields, and `below` where nothing was written.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        Self {
+            enabled: self.enabled.or(below.enabled),
+            upstream: self.upstream.or(below.upstream),
+            trusted_resolvers: self.trusted_resolvers.or(below.trusted_resolvers),
+            except: self.except.or(below.except),
+            mark: self.mark.or(below.mark),
+            table: self.table.or(below.table),
+            priority: self.priority.or(below.priority),
+        }
+    }
+
+    /// Adds what is meant to what is set up on the host.
+    ///
+    /// # Errors
+    /// With the field, or what is missing beside it.
+    pub fn add_to(self, setup: Option<Setup>) -> Result<Option<Setup>, Invalid> {
+        if !self.enabled.unwrap_or(false) {
+            return self.is_unsaid().map(|()| setup);
+        }
+        let needs_rules = Invalid::Contradiction("intercept needs host.rules: true");
+        let mut setup = setup.filter(|setup| setup.rules).ok_or(needs_rules)?;
+        if setup.situation.dns_port != PORT {
+            return Err(Invalid::Contradiction(
+                "intercept answers from port 53: dnsd must listen on it",
+            ));
+        }
+        setup.situation.intercept = Some(self.meant(&setup.situation.local_ips)?);
+        Ok(Some(setup))
+    }
+
+    fn meant(self, local: &[IpAddr]) -> Result<Interception, Invalid> {
+        const DEFAULT_MARK: NonZeroU32 = NonZeroU32::new(0x20).expect("it is not zero");
+        let bits = self.mark.map_or(DEFAULT_MARK, |mark| mark.0);
+        let first = |family| {
+            local
+                .iter()
+                .copied()
+                .find(|address| Family::of(*address) == family)
+        };
+        Ok(Interception {
+            to: Family::BOTH.into_iter().filter_map(first).collect(),
+            mark: Mark::new(bits.get(), bits),
+            table: within("intercept.table", self.table, 20_053, 256, u32::MAX - 1)?,
+            priority: within("intercept.priority", self.priority, 53, 1, 32_765)?,
+            except: self.except.into_iter().flatten().chain(services()).collect(),
+        })
+    }
+
+    /// Whose answers are believed where the original resolvers are asked; nothing where they are not.
+    ///
+    /// # Errors
+    /// When somebody is trusted who is not asked.
+    pub fn trusted(&self) -> Result<Option<BTreeSet<IpAddr>>, Invalid> {
+        let trusted = self.trusted_resolvers.iter().flatten().copied().collect();
+        match self.upstream.unwrap_or(Whom::Ours) {
+            Whom::Original => Ok(Some(trusted)),
+            Whom::Ours if trusted.is_empty() => Ok(None),
+            Whom::Ours => Err(Invalid::Contradiction(
+                "intercept.trustedResolvers are asked with intercept.upstream original only",
+            )),
+        }
+    }
+
+    /// What is said and not done would be believed to be done.
+    fn is_unsaid(&self) -> Result<(), Invalid> {
+        let is_said = self.except.is_some()
+            || self.mark.is_some()
+            || self.table.is_some()
+            || self.priority.is_some()
+            || self.upstream.is_some()
+            || self.trusted_resolvers.is_some();
+        if is_said {
+            return Err(Invalid::Contradiction(
+                "the fields of intercept say how, and intercept.enabled is not true",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::node_cache::rules::{Fallback, Situation};
+
+    fn setup(rules: bool, dns_port: u16) -> Option<Setup> {
+        let local_ips = ["169.254.20.10", "10.96.0.10", "fd00::a"].map(|text| text.parse().unwrap());
+        Some(Setup {
+            interface: None,
+            rules,
+            situation: Situation {
+                local_ips: local_ips.to_vec(),
+                dns_port,
+                health_port: 8080,
+                fallback: Fallback::None,
+                intercept: None,
+            },
+            sync_interval: Duration::from_secs(60),
+            skips_teardown: false,
+        })
+    }
+
+    fn read(text: &str) -> Intercept {
+        serde_saphyr::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_caught_is_handed_to_the_first_address_of_each_family() {
+        let written = read("{enabled: true, mark: \"0x30\", except: [192.0.2.0/24]}");
+        let setup = written.add_to(setup(true, 53)).unwrap().unwrap();
+        let found = setup.situation.intercept.unwrap();
+        let to: Vec<String> = found.to.iter().map(ToString::to_string).collect();
+        assert_eq!(to, ["169.254.20.10", "fd00::a"]);
+        assert_eq!((found.mark.value(), found.mark.mask().get()), (0x30, 0x30));
+        assert_eq!(
+            (found.table, found.priority, found.except[0]),
+            (20_053, 53, "192.0.2.0/24".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_done_or_would_be_believed_to_be_done_is_refused() {
+        for (text, setup, reason) in [
+            ("{enabled: true}", None, "host.rules"),
+            ("{enabled: true}", setup(false, 53), "host.rules"),
+            ("{enabled: true}", setup(true, 5353), "port 53"),
+            ("{enabled: true, table: 254}", setup(true, 53), "intercept.table"),
+            ("{mark: \"0x20\"}", setup(true, 53), "intercept.enabled"),
+            ("{upstream: original}", setup(true, 53), "intercept.enabled"),
+        ] {
+            let refused = read(text).add_to(setup).unwrap_err().to_string();
+            assert!(refused.contains(reason), "{text}: {refused}");
+        }
+        assert_eq!(read("{}").add_to(setup(true, 53)).unwrap(), setup(true, 53));
+        assert!(serde_saphyr::from_str::<Intercept>("{mark: \"0x0\"}").is_err());
+        assert!(
+            read("{trustedResolvers: [192.0.2.1]}").trusted().is_err(),
+            "nobody asks them"
+        );
+    }
+
+    #[test]
+    fn only_who_is_named_is_trusted() {
+        assert_eq!(read("{enabled: true}").trusted().unwrap(), None);
+        let nobody = read("{upstream: original}").trusted().unwrap();
+        assert_eq!(nobody, Some(BTreeSet::new()));
+    }
+}

@@ -1,0 +1,147 @@
+//! The pods whose questions are caught, as the enforcer tells them, in the kernel's sets.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use egret_kernel::Family;
+use egret_kernel::ipset::{Change, Entry, Error, IpSets, Kind, Member, Reason, SetSpec};
+use egret_shared::link::Pods;
+use egret_shared::net::IpNet;
+use tokio::sync::watch;
+
+use super::{Interception, SetOf};
+
+/// How often the sets are compared with what was told.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How soon it is tried again where they are not there yet.
+const SOON: Duration = Duration::from_millis(50);
+
+/// The sets, in the namespace of the thread that opened them.
+#[derive(Debug)]
+pub struct Seats {
+    sets: IpSets,
+    except: Vec<IpNet>,
+    families: Vec<Family>,
+}
+
+impl Seats {
+    /// For this interception.
+    ///
+    /// # Errors
+    /// When the kernel has no sets.
+    pub fn open(interception: &Interception) -> Result<Self, Error> {
+        Ok(Self {
+            sets: IpSets::open()?,
+            except: interception.except.clone(),
+            families: interception.families().collect(),
+        })
+    }
+
+    /// Makes the sets, where they are not there.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn create(&mut self) -> Result<(), Error> {
+        for family in self.families.clone() {
+            for set in SetOf::ALL {
+                match self.sets.create(&spec(set, family)) {
+                    Err(error) if error.reason() != Some(Reason::Exists) => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes them; no rule may name them any more.
+    ///
+    /// # Errors
+    /// The first refusal; what can be removed is removed.
+    pub fn destroy(&mut self) -> Result<(), Error> {
+        let mut first = Ok(());
+        for family in self.families.clone() {
+            for set in SetOf::ALL {
+                match self.sets.destroy(set.name(family).as_str()) {
+                    Err(error) if error.reason() != Some(Reason::NoSuchSet) && first.is_ok() => {
+                        first = Err(error);
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+        first
+    }
+
+    /// Makes the sets hold these pods.
+    ///
+    /// # Errors
+    /// When a set is not there, or the kernel refuses.
+    pub fn hold(&mut self, pods: &Pods) -> Result<(), Error> {
+        let caught: BTreeSet<Member> = pods.caught.iter().map(|pod| Member::Address(*pod)).collect();
+        let here = pods.caught.iter().chain(&pods.spared);
+        let spared: BTreeSet<Member> = here
+            .map(|pod| Member::Net(IpNet::from(*pod)))
+            .chain(self.except.iter().map(|net| Member::Net(net.trunc())))
+            .collect();
+        for family in self.families.clone() {
+            // Who is spared as a destination is so before anything is caught.
+            self.agree(SetOf::Spared, family, &spared)?;
+            self.agree(SetOf::Pods, family, &caught)?;
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self, set: SetOf, family: Family, wanted: &BTreeSet<Member>) -> Result<(), Error> {
+        let name = set.name(family);
+        let listing = self.sets.list_one(name.as_str())?;
+        let held: BTreeSet<Member> = listing
+            .iter()
+            .flat_map(|listing| &listing.entries)
+            .map(|held| held.member.canonical())
+            .collect();
+        let wanted: BTreeSet<Member> = wanted
+            .iter()
+            .filter(|member| member.family() == family)
+            .copied()
+            .collect();
+        let lasting = |members: &mut dyn Iterator<Item = &Member>| {
+            members.map(|member| Entry::lasting(*member)).collect()
+        };
+        let change = Change {
+            name: name.as_str().to_owned(),
+            added: lasting(&mut wanted.difference(&held)),
+            deleted: lasting(&mut held.difference(&wanted)),
+        };
+        self.sets.change_all(&[change]).into_iter().collect()
+    }
+}
+
+fn spec(set: SetOf, family: Family) -> SetSpec {
+    let (kind, timeout) = match set {
+        SetOf::Pods => (Kind::HashIp, None),
+        SetOf::Spared => (Kind::HashNet, None),
+        SetOf::Living => (Kind::HashNet, Some(1)),
+    };
+    SetSpec {
+        timeout,
+        ..SetSpec::new(set.name(family).as_str(), kind, family)
+    }
+}
+
+/// Holds what is told last, until nobody can tell any more.
+pub async fn seat(mut seats: Seats, mut told: watch::Receiver<Option<Pods>>) {
+    loop {
+        let pods = told.borrow_and_update().clone();
+        let pause = match pods.as_ref().map_or(Ok(()), |pods| seats.hold(pods)) {
+            Ok(()) => AGAIN,
+            Err(error) => {
+                tracing::debug!(%error, "the pods whose questions are caught are not in the kernel yet");
+                SOON
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            changed = told.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Questions of pods to other resolvers, answered by dnsd: what is caught, how it is judged, and when it is not caught.
+
+use std::net::{IpAddr, SocketAddr};
+
+use egret_integration::{Family, Lookup, PodSpec, RecordType, Records, Reply, World, upstream};
+
+use super::replacement::{GAP, roll};
+use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, only_names, within};
+
+/// A resolver on the internet, as 8.8.8.8 is one.
+const OTHER: &str = "198.51.100.53";
+const OTHER_V6: &str = "2001:db8:8::53";
+const NAME: &str = "api.example.test";
+
+const CATCHES: &[&str] = &["--rules", "--intercept"];
+
+/// The four ways to another resolver: two families, two protocols.
+fn ways(name: &str) -> [Lookup; 4] {
+    let lookup = |server| Lookup::of(name, RecordType::A).patience(QUICK).at(ip(server));
+    [
+        lookup(OTHER),
+        lookup(OTHER).over_tcp(),
+        lookup(OTHER_V6),
+        lookup(OTHER_V6).over_tcp(),
+    ]
+}
+
+/// Pods may ask the other resolver whatever they like, and reach these names.
+fn others_and(names: &[&str]) -> String {
+    let others = format!("networks: [{OTHER}/32, \"{OTHER_V6}/128\", 169.254.20.10/32");
+    only_names(names)
+        .replace("networks: [169.254.20.10/32", &others)
+        .replace(
+            "    protocols:\n    - udp: {destinationPort: {number: 53}}\n    - tcp: {destinationPort: {number: 53}}\n",
+            "",
+        )
+}
+
+/// Whether the kernel hands over what this pod asks of others.
+fn is_caught(world: &World, pod: &str) -> bool {
+    let sets = world.node().ipset_save().unwrap();
+    let addresses = world.pod(pod).addresses();
+    addresses.iter().all(|address| {
+        let number = if address.is_ipv4() { 4 } else { 6 };
+        sets.contains(&format!("add egret-dnsd-pods-{number} {address}\n"))
+    })
+}
+
+fn wait_until_caught(world: &World, pod: &str) {
+    let lives = || {
+        world
+            .node()
+            .ipset_save()
+            .unwrap()
+            .matches("add egret-dnsd-living-")
+            .count()
+            == 4
+    };
+    eventually("the pod's questions to others are caught", || {
+        rules(world).matches("-j TPROXY").count() == 4 && is_caught(world, pod) && lives()
+    });
+}
+
+/// Asks, and says who asked the upstream for it. A dnsd that gets no processor for a second counts as dead, and the
+/// pod's question goes on: then it is asked again.
+fn asked_by_dnsd(stage: &Stage<'_>, way: &Lookup, name: &str) -> (Reply, IpAddr) {
+    let way = way.clone().named(name).patience(PATIENCE);
+    let mut heard = None;
+    eventually("dnsd asks for the pod", || {
+        let reply = stage.ask_as("client", &way);
+        let (from, server) = last_asked(stage.world, name).expect("somebody was asked");
+        let is_dnsd = !stage.pod("client").addresses().contains(&from.ip());
+        heard = Some((reply, server));
+        is_dnsd
+    });
+    heard.expect("it was asked")
+}
+
+fn rules(world: &World) -> String {
+    [Family::V4, Family::V6]
+        .map(|family| world.node().iptables_save(family).unwrap())
+        .concat()
+}
+
+/// What was asked last under this name: by whom, and of whom.
+fn last_asked(world: &World, name: &str) -> Option<(SocketAddr, IpAddr)> {
+    let log = world.upstream().log();
+    let of_name = |asked: &str| asked.trim_end_matches('.').eq_ignore_ascii_case(name);
+    let last = log.iter().rev().find(|asked| of_name(&asked.name))?;
+    Some((last.from, last.server))
+}
+
+fn ask(stage: &Stage<'_>, lookup: &Lookup) -> bool {
+    stage.pod("client").look_up(lookup).is_ok()
+}
+
+pub(super) fn a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own(
+    world: &mut World,
+) -> Told {
+    let setting = Setting::of(others_and(&["*.example.test"])).dnsd(CATCHES);
+    let stage = setting.play(world)?;
+    wait_until_caught(stage.world, "client");
+    for (number, way) in ways("").iter().enumerate() {
+        let (name, address) = (
+            format!("n{number}.example.test"),
+            format!("203.0.113.{}", number + 1),
+        );
+        stage
+            .upstream()
+            .set(&name, Records::addresses([address.as_str()]));
+        stage.assert_refused("client", &address);
+        // The socket is connected: it takes nothing from anybody else.
+        let (reply, server) = asked_by_dnsd(&stage, way, &name);
+        assert_eq!(reply.addresses(), [ip(&address)], "{way:?}");
+        stage.assert_reaches("client", &address);
+        assert_eq!(server, IpAddr::from(upstream::ADDRESS), "{way:?}");
+    }
+    let flows = stage.world.node().conntrack_list()?;
+    let of_other: Vec<&str> = flows.lines().filter(|flow| flow.contains(OTHER)).collect();
+    assert!(!of_other.is_empty(), "{flows}");
+    for flow in of_other {
+        let there = format!("dst={OTHER} ");
+        let back = format!("src={OTHER} ");
+        assert!(
+            flow.contains(&there) && flow.contains(&back),
+            "nothing is translated: {flow}"
+        );
+    }
+    let echo = stage.reach_port("client", OTHER, 443);
+    assert!(echo.is_connected(), "no other port is touched: {echo:?}");
+    Ok(())
+}
+
+/// The node itself may be asked by an isolated pod; what is caught is not for the node.
+const ISOLATED: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: isolated, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress]
+";
+
+pub(super) fn what_is_caught_is_judged_by_the_address_that_was_asked(world: &mut World) -> Told {
+    let stage = Setting::of(ISOLATED).dnsd(CATCHES).play(world)?;
+    wait_until_caught(stage.world, "client");
+    stage
+        .upstream()
+        .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
+    let local = Lookup::of(NAME, RecordType::A).patience(QUICK);
+    for (policy, may_ask) in [
+        (ISOLATED.to_owned(), false),
+        (others_and(&[]), true),
+        (only_names(&[]), false),
+    ] {
+        stage.world.manifests().write(
+            "policy.yaml",
+            &policy.replace("- domainNames: []", "- domainNames: [none.example.test]"),
+        )?;
+        eventually("dnsd itself may be asked", || ask(&stage, &local));
+        for way in ways(NAME) {
+            if may_ask {
+                eventually("an allowed question is answered", || ask(&stage, &way));
+            } else {
+                eventually("the change is in force", || !ask(&stage, &way));
+                let (name, way) = ("denied.example.test", way.named("denied.example.test"));
+                assert!(!ask(&stage, &way), "{way:?}");
+                assert_eq!(last_asked(stage.world, name), None, "nobody is asked: {way:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn pods_of_a_spared_namespace_ask_other_resolvers_themselves(world: &mut World) -> Told {
+    let setting = Setting::of(others_and(&["*.example.test"]))
+        .and(PodSpec::new("coredns").in_namespace("kube-system"))
+        .dnsd(CATCHES);
+    let stage = setting.play(world)?;
+    wait_until_caught(stage.world, "client");
+    stage
+        .upstream()
+        .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
+    for way in ways(NAME) {
+        stage.ask_as("coredns", &way.clone().patience(PATIENCE));
+        let (from, _) = last_asked(stage.world, NAME).unwrap();
+        assert!(
+            stage.pod("coredns").addresses().contains(&from.ip()),
+            "{way:?}: {from}"
+        );
+        asked_by_dnsd(&stage, &way, NAME);
+    }
+    assert_eq!(
+        stage.kernel_records("coredns"),
+        [] as [IpAddr; 0],
+        "what was not told by dnsd opens nothing"
+    );
+    Ok(())
+}
+
+pub(super) fn what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs(world: &mut World) -> Told {
+    world.add(PodSpec::new("client"))?;
+    world
+        .upstream()
+        .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
+    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    let routing = || {
+        world
+            .node()
+            .run(&["ip", "rule", "list"])
+            .map(|output| output.stdout)
+    };
+    let before = routing()?;
+    let mut dnsd = world.start(world.dnsd().with(CATCHES.iter().copied()))?;
+    let all = |by_pod: bool| {
+        ways(NAME).iter().all(|way| {
+            let is_answered = world.pod("client").look_up(way).is_ok();
+            let (from, server) = last_asked(world, NAME).unwrap();
+            let is_pods = world.pod("client").addresses().contains(&from.ip());
+            is_answered && is_pods == by_pod && ([ip(OTHER), ip(OTHER_V6)].contains(&server) == by_pod)
+        })
+    };
+    world.pod("client").look_up(&Lookup::of(NAME, RecordType::A))?;
+    eventually("dnsd answers", || all(false));
+
+    dnsd.kill()?;
+    within(GAP, "others answer after a death", || all(true));
+    assert_eq!(
+        rules(world).matches("-j TPROXY").count(),
+        4,
+        "what is left is harmless"
+    );
+    dnsd.restart()?;
+    dnsd.wait_until_ready()?;
+    eventually("dnsd answers again", || all(false));
+
+    dnsd.stop()?;
+    within(GAP, "others answer while dnsd hangs", || all(true));
+    dnsd.cont()?;
+    eventually("dnsd answers when it goes on", || all(false));
+
+    dnsd.terminate()?;
+    let left = rules(world);
+    assert!(!left.contains("egret dnsd: intercept"), "{left}");
+    assert_eq!(routing()?, before);
+    let sets = world.node().ipset_save()?;
+    assert!(!sets.contains("egret-dnsd-"), "{sets}");
+    assert!(all(true), "others are asked as if dnsd had never been");
+    enforcer.terminate()?;
+    Ok(())
+}
+
+/// dnsd asks whom the pod asked: who is trusted teaches names, who is not answers and teaches nothing.
+pub(super) fn a_resolver_that_nobody_trusts_answers_and_opens_nothing(world: &mut World) -> Told {
+    for trusted in [false, true] {
+        let setting = Setting::of(others_and(&["*.example.test"]))
+            .dnsd(CATCHES)
+            .dnsd(&["--intercept-upstream", "original"]);
+        let trusting = setting
+            .clone()
+            .dnsd(&["--trusted-resolver", OTHER, "--trusted-resolver", OTHER_V6]);
+        if trusted {
+            world.remove("client")?;
+        }
+        let stage = if trusted { trusting } else { setting }.play(world)?;
+        wait_until_caught(stage.world, "client");
+        for (number, way) in ways("").iter().enumerate() {
+            let (name, address) = (
+                format!("o{number}.example.test"),
+                format!("203.0.113.{}", number + 1),
+            );
+            stage
+                .upstream()
+                .set(&name, Records::addresses([address.as_str()]));
+            let (reply, server) = asked_by_dnsd(&stage, way, &name);
+            assert_eq!(reply.addresses(), [ip(&address)], "{way:?}");
+            assert!([ip(OTHER), ip(OTHER_V6)].contains(&server), "{way:?}: {server}");
+            assert_eq!(stage.kernel_holds("client", &address), trusted, "{way:?}");
+            // It was kept for nobody: who asks dnsd itself is told what dnsd's upstream says.
+            stage.upstream().set(&name, Records::addresses(["203.0.113.77"]));
+            assert_eq!(stage.ask("client", &name).addresses(), [ip("203.0.113.77")]);
+        }
+        if !trusted {
+            assert_eq!(stage.kernel_records("client"), [ip("203.0.113.77")]);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn questions_to_others_are_not_lost_when_dnsds_take_over(world: &mut World) -> Told {
+    roll(world, &["--intercept"], [ip(OTHER), ip(OTHER_V6)], |world| {
+        let sees = || {
+            last_asked(world, "n1.example.test")
+                .is_some_and(|(_, server)| server == IpAddr::from(upstream::ADDRESS))
+        };
+        eventually("dnsd answers what is asked of others", || {
+            let lookup = Lookup::of("n1.example.test", RecordType::A).at(ip(OTHER));
+            world.pod("client").look_up(&lookup).is_ok() && sees()
+        });
+    })
+}
