@@ -124,9 +124,12 @@ fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
 
 #[test]
 fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
-    for others in [
-        "ip rule add fwmark 0x20/0xff lookup 300",
-        "iptables-nft -t mangle -A PREROUTING -i eth0 -j MARK --set-mark 0x30/0x30",
+    for (others, named) in [
+        ("ip rule add fwmark 0x20/0xff lookup 300", "fwmark 0x20/0xff"),
+        (
+            "iptables-nft -t mangle -A PREROUTING -i eth0 -j MARK --set-mark 0x30/0x30",
+            "--set-xmark 0x30/0x30",
+        ),
     ] {
         in_fresh_namespace(move || {
             run("iptables-nft -t mangle -N KUBE-KUBELET-CANARY");
@@ -134,7 +137,7 @@ fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
             let rules = Rules::new(intercepting()).unwrap();
             let refused = rules.ensure().unwrap_err().to_string();
             assert!(
-                refused.contains("intercept.mark") && refused.contains("0x20"),
+                refused.contains("intercept.mark") && refused.contains(named),
                 "{refused}"
             );
             let there = everything("nft");
