@@ -5,9 +5,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recvmsg, sendmsg,
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recv, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
@@ -105,6 +106,7 @@ pub(super) fn send_octets(socket: BorrowedFd<'_>, octets: &[u8], sockets: &[RawF
 
 /// Receives a word, and the sockets beside it; they are closed if nobody takes them.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), HandoverError> {
+    wait_for_word(socket)?;
     let mut octets = vec![0; LARGEST];
     let mut room = nix::cmsg_space!([RawFd; MOST_SOCKETS]);
     let (length, sockets) = {
@@ -125,6 +127,17 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), Ha
     let text = || String::from_utf8_lossy(&octets[..length.min(200)]).into_owned();
     let word = serde_json::from_slice(&octets[..length]).map_err(|_unknown| HandoverError::Said(text()))?;
     Ok((word, sockets))
+}
+
+/// Waits as long as the socket does. A wait that is bounded ends with any signal (signal(7)), and each iptables that
+/// dnsd runs ends with one.
+fn wait_for_word(socket: BorrowedFd<'_>) -> io::Result<()> {
+    loop {
+        match recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK) {
+            Err(Errno::EINTR) => {}
+            outcome => return outcome.map(drop).map_err(io::Error::from),
+        }
+    }
 }
 
 fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
