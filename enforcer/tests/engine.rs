@@ -283,7 +283,7 @@ fn telling_again_is_answered_even_if_there_was_nothing_to_tell() {
 #[test]
 fn a_dnsd_that_does_not_read_is_dropped_and_the_other_goes_on() {
     let mut engine = engine(InMemory::default());
-    let (mut deaf, mut other) = (Dnsd::join(&mut engine, 1, 2), Dnsd::join(&mut engine, 2, 16));
+    let (mut deaf, mut other) = (Dnsd::join(&mut engine, 1, 3), Dnsd::join(&mut engine, 2, 16));
     engine.take(cluster(POD), NOW);
     engine.take(in_sync(), NOW);
     for sequence in 1..5 {
