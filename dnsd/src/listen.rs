@@ -168,6 +168,11 @@ impl Bound {
             Some(socket) => tcp::inherit(socket),
             None => tcp::bind(drawn),
         };
+        // It may be taken over TCP: another one is drawn.
+        let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        if address.port() == 0 && tcp.as_ref().is_err_and(is_taken) {
+            return Self::new(address, table, inheritance);
+        }
         let tcp = tcp.map_err(error(drawn, "TCP"))?;
         if table.config.catches_at(address) {
             let transparent = be_transparent(&udp, address).and_then(|()| be_transparent(&tcp, address));
