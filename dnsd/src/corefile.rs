@@ -22,6 +22,7 @@ use std::path::Path;
 
 use crate::plan::Plan;
 
+pub use directive::ACCEPTED;
 pub use disk::from_disk;
 pub use place::{Error, Place, Warning};
 

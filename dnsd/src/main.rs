@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use egret_dnsd::config::{Args, Config, Written};
-use egret_dnsd::metrics::BUCKETS;
+use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_dnsd::node_cache::call::{PLUGINS, USAGE as NODE_CACHE_USAGE, flags_of};
 use egret_dnsd::node_cache::flags::{Wanted, read};
 use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
@@ -66,7 +66,7 @@ fn node_cache(words: Vec<String>) -> Result<Args, ExitCode> {
 
 /// The Corefile of node-cache is made before it is read, and the host is set up before anything is bound.
 fn start(args: Args) -> anyhow::Result<ExitCode> {
-    let recorder = telemetry::Metrics::install(&BUCKETS)?;
+    let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS)?;
     let errors = SetupErrors::default();
     let is_logged = args.node_cache.is_some();
     if is_logged {

@@ -15,6 +15,22 @@ pub const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0,
 ];
 
+/// Upper bounds of the histograms that CoreDNS has, too, as it has them (its `TimeBuckets` and `SlimTimeBuckets`): dashboards
+/// go on working.
+pub const COREDNS_BUCKETS: [(&str, &[f64]); 2] = [
+    (
+        "coredns_proxy_request_duration_seconds",
+        &[
+            0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024,
+            2.048, 4.096, 8.192,
+        ],
+    ),
+    (
+        "coredns_health_request_duration_seconds",
+        &[0.000_25, 0.002_5, 0.025, 0.25, 2.5],
+    ),
+];
+
 /// How a query came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {

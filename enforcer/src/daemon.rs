@@ -58,7 +58,7 @@ impl Daemon {
     /// # Errors
     /// When a socket cannot be bound, or the backend cannot work here.
     pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
-        let recorder = telemetry::Metrics::install(&BUCKETS)?;
+        let recorder = telemetry::Metrics::install(&BUCKETS, &[])?;
         let metrics = Metrics::register();
         let listener = link::bind(&config.fixed.link)?;
         let denials = Denials::default();

@@ -7,7 +7,7 @@ mod errors;
 mod forward;
 mod health;
 mod hosts;
-mod known;
+pub(super) mod known;
 mod loadbalance;
 mod log;
 mod nothing;
@@ -21,6 +21,8 @@ mod timeouts;
 use std::net::SocketAddr;
 
 use crate::plan::{Block, Health, Reload};
+
+pub use known::ACCEPTED;
 
 use super::place::{Error, Notes, Place};
 use super::syntax::{Directive, Token};
@@ -84,7 +86,8 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         "forward" => forward::read(directive, draft, notes),
         "whoami" => simple::whoami(directive, draft),
         _other => Err(known::unknown(name)),
-    }
+    }?;
+    known::check(directive)
 }
 
 /// What becomes of a directive that a block has already.

@@ -42,10 +42,10 @@ impl Line {
     }
 
     /// That this is not an option of the directive.
-    pub(super) fn unknown(&self, directive: &str, options: &str) -> Error {
+    pub(super) fn unknown(&self, directive: &str) -> Error {
         self.name.error(
             format!("{directive}: there is no option {:?}", self.name.text),
-            options,
+            super::directive::known::options(directive),
         )
     }
 

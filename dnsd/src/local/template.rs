@@ -99,6 +99,20 @@ impl Templates {
         })
     }
 
+    /// The zone of the template that answers a query, if one does.
+    #[must_use]
+    pub fn zone(&self, query: &Query, asker: &Asker) -> Option<Zone> {
+        let name = query.question.name.to_string();
+        for template in &self.templates {
+            match template.verdict(&self.block_zones, query, asker, &name) {
+                Verdict::Matches(found) => return Some(*found.zone),
+                Verdict::NotThis => {}
+                Verdict::Ends => return None,
+            }
+        }
+        None
+    }
+
     /// Answers a query.
     #[must_use]
     pub fn answer(&self, query: &Query, asker: &Asker, udp_size: u16) -> Outcome {

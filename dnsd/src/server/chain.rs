@@ -176,7 +176,9 @@ impl Chain {
         if let Some(templates) = &self.own.templates {
             let outcome = templates.answer(query, &asker, size);
             if outcome != Outcome::Next {
-                terms.count_template(&query.question);
+                if let Some(zone) = templates.zone(query, &asker) {
+                    terms.count_template(&query.question, &zone);
+                }
                 return local(outcome, query, terms, By::Template).await;
             }
         }

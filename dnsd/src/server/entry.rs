@@ -114,11 +114,11 @@ impl Terms {
         })
     }
 
-    /// Counts that a template answered.
-    pub(super) fn count_template(&self, question: &Question) {
+    /// Counts that a template of this zone answered.
+    pub(super) fn count_template(&self, question: &Question, zone: &Zone) {
         let labels = [
             Label::new("server", self.table.server()),
-            Label::new("zone", self.zone.to_string()),
+            Label::new("zone", zone.to_string()),
             Label::new("view", ""),
             Label::new("class", class_name(question.class)),
             Label::new("type", kind_name(question.kind)),

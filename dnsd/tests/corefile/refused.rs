@@ -240,7 +240,7 @@ pub(crate) fn texts() -> Vec<(&'static str, &'static str)> {
         ),
         (
             ". {\n  template IN A {\n    expr 1 == 1\n  }\n}",
-            "Corefile:3:5: template: expr: expressions of expr-lang are not evaluated; accepted: match, answer, additional, authority, rcode, ederror, fallthrough",
+            "Corefile:3:5: template: expr: expressions of expr-lang are not evaluated; accepted: match, answer, additional, authority, rcode, ederror, fallthrough, upstream",
         ),
         (
             ". {\n  rewrite nme a b\n}",

@@ -79,7 +79,11 @@ fn respond(request: &Request<Incoming>, admin: &dyn Admin) -> Response<Full<Byte
         );
     }
     match request.uri().path() {
-        "/health" => state(admin.health().map(|()| "OK".to_owned())),
+        // CoreDNS' words, octet for octet.
+        "/health" => match admin.health() {
+            Ok(()) => text(StatusCode::OK, "OK".to_owned()),
+            Err(reasons) => state(Err(reasons)),
+        },
         "/healthz" => state(admin.health().map(|()| "ok".to_owned())),
         "/readyz" => state(admin.readiness()),
         "/metrics" => text(StatusCode::OK, admin.metrics()),

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 /// Starts the log: text on a terminal, JSON otherwise; `RUST_LOG` chooses what is written (default `info`).
@@ -29,17 +29,17 @@ pub struct Metrics(PrometheusHandle);
 pub struct MetricsError(#[from] BuildError);
 
 impl Metrics {
-    /// Installs the recorder; histograms whose name ends in `_seconds` get `buckets`, in seconds.
+    /// Installs the recorder; histograms whose name ends in `_seconds` get `buckets`, in seconds, but for those with `own` ones.
     ///
     /// # Errors
     /// When a recorder is already installed, or there are no buckets.
-    pub fn install(buckets: &[f64]) -> Result<Self, MetricsError> {
-        let suffix = metrics_exporter_prometheus::Matcher::Suffix("_seconds".to_owned());
-        Ok(Self(
-            PrometheusBuilder::new()
-                .set_buckets_for_metric(suffix, buckets)?
-                .install_recorder()?,
-        ))
+    pub fn install(buckets: &[f64], own: &[(&str, &[f64])]) -> Result<Self, MetricsError> {
+        let suffix = Matcher::Suffix("_seconds".to_owned());
+        let mut builder = PrometheusBuilder::new().set_buckets_for_metric(suffix, buckets)?;
+        for (name, buckets) in own {
+            builder = builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets)?;
+        }
+        Ok(Self(builder.install_recorder()?))
     }
 
     /// The metrics now, in Prometheus' text format.

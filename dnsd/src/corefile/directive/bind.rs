@@ -15,7 +15,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
         match line.name.text.as_str() {
             // Each replaces what was said above it, as in CoreDNS.
             "except" => except = places(line.some("except ADDRESS|INTERFACE...")?)?,
-            _other => return Err(line.unknown("bind", "except")),
+            _other => return Err(line.unknown("bind")),
         }
     }
     draft.block.bind.push(Bind { to, except });

@@ -11,8 +11,6 @@ use super::super::syntax::{Directive, Line, Token};
 use super::super::value;
 use super::Draft;
 
-const OPTIONS: &str =
-    "success, denial, prefetch, serve_stale, serve_stale_policy, servfail, disable, keepttl";
 const PREFETCH: &str = "prefetch AMOUNT [DURATION] [PERCENTAGE%]";
 const DISABLE: &str = "disable success|denial [ZONES...]";
 
@@ -56,7 +54,7 @@ fn option(line: &Line, rules: &mut CacheRules, notes: &mut Notes) -> Result<(), 
             line.none("keepttl")?;
             rules.keep_ttl = true;
         }
-        _other => return Err(line.unknown("cache", OPTIONS)),
+        _other => return Err(line.unknown("cache")),
     }
     Ok(())
 }

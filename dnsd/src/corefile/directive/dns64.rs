@@ -33,7 +33,7 @@ fn option(line: &Line, dns64: &mut Dns64) -> Result<(), Error> {
             line.none("allow_ipv4")?;
             dns64.allow_ipv4 = true;
         }
-        _other => return Err(line.unknown("dns64", "prefix, translate_all, allow_ipv4")),
+        _other => return Err(line.unknown("dns64")),
     }
     Ok(())
 }

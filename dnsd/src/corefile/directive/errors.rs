@@ -22,7 +22,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
                 log.stacktrace = true;
             }
             "consolidate" => log.consolidate.push(consolidate(line)?),
-            _other => return Err(line.unknown("errors", "stacktrace, consolidate")),
+            _other => return Err(line.unknown("errors")),
         }
     }
     draft.block.errors = Some(log);

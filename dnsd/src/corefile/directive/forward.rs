@@ -10,12 +10,9 @@ use crate::plan::{Forward, HealthCheck, Policy, Tls, Zone};
 use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line};
 use super::super::value::{self, RCODES};
-use super::Draft;
+use super::{Draft, known};
 
 const USAGE: &str = "forward FROM TO...";
-const OPTIONS: &str = "except, force_tcp, prefer_udp, expire, max_age, max_idle_conns, read_timeout, max_fails, \
-     max_connect_attempts, tls, tls_servername, policy, health_check, max_concurrent, next, next_on_nodata, \
-     failfast_all_unhealthy_upstreams, failover, source_address, resolver";
 const HEALTH_CHECK: &str = "health_check DURATION [no_rec] [domain FQDN]";
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
@@ -81,11 +78,12 @@ fn option(line: &Line, forward: &mut Forward, notes: &mut Notes) -> Result<(), E
         }
         "resolver" => forward.resolver = upstream::resolvers(line.some("resolver IP[:PORT]...")?)?,
         "doh_method" => {
-            return Err(line
-                .name
-                .error("forward: doh_method: upstreams are not asked over HTTPS", OPTIONS));
+            return Err(line.name.error(
+                "forward: doh_method: upstreams are not asked over HTTPS",
+                known::options("forward"),
+            ));
         }
-        _other => return Err(line.unknown("forward", OPTIONS)),
+        _other => return Err(line.unknown("forward")),
     }
     Ok(())
 }

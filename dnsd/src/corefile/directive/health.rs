@@ -15,7 +15,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
     for line in directive.options() {
         match line.name.text.as_str() {
             "lameduck" => health.lameduck = line.one("lameduck DURATION")?.span("lameduck")?,
-            _other => return Err(line.unknown("health", "lameduck")),
+            _other => return Err(line.unknown("health")),
         }
     }
     draft.health = Some(health);

@@ -10,10 +10,7 @@ use crate::plan::{Fallthrough, Hosts};
 use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line, Token};
 use super::super::value;
-use super::Draft;
-
-const OPTIONS: &str = "ttl, no_reverse, reload, fallthrough, fallthrough_unsupported; above fallthrough also lines \
-     of an address and names";
+use super::{Draft, known};
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
     let mut hosts = Hosts::default();
@@ -51,7 +48,15 @@ fn option(line: &Line, hosts: &mut Hosts, notes: &mut Notes) -> Result<(), Error
         }
         "reload" => hosts.reload = line.one("reload DURATION")?.span("reload")?,
         _inline if hosts.fallthrough == Fallthrough::No => hosts.inline.extend(inline(line, notes)?),
-        _other => return Err(line.unknown("hosts", OPTIONS)),
+        _other => {
+            return Err(line.name.error(
+                format!("hosts: there is no option {:?}", line.name.text),
+                format!(
+                    "{}; above fallthrough also lines of an address and names",
+                    known::options("hosts")
+                ),
+            ));
+        }
     }
     Ok(())
 }

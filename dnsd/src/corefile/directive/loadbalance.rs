@@ -54,7 +54,7 @@ fn option(line: &Line, balance: &mut LoadBalance) -> Result<(), Error> {
                 "reload with weighted FILE",
             ));
         }
-        _other => return Err(line.unknown("loadbalance", "prefer, reload")),
+        _other => return Err(line.unknown("loadbalance")),
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
     for line in directive.options() {
         match line.name.text.as_str() {
             "class" => classes.extend(line.some("class CLASS...")?.iter().map(class)),
-            _other => return Err(line.unknown("log", "class")),
+            _other => return Err(line.unknown("log")),
         }
     }
     let classes: Vec<LogClass> = classes.into_iter().collect::<Result<_, _>>()?;

@@ -24,7 +24,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
                     .name
                     .error("prometheus: metrics are not served over TLS", "no option tls"));
             }
-            _other => return Err(line.unknown("prometheus", "runtime_metrics")),
+            _other => return Err(line.unknown("prometheus")),
         }
     }
     draft.block.prometheus = true;

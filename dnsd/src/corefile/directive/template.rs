@@ -6,11 +6,10 @@ use crate::plan::{Fallthrough, Template, TemplateText};
 use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line};
 use super::super::value::{self, CLASSES, RCODES, TYPES};
-use super::{Draft, hosts};
+use super::{Draft, hosts, known};
 
 const USAGE: &str = "template CLASS TYPE [ZONES...]";
 const RECORD: &str = "a record as in a zone file, with places like {{ .Name }} to be filled in";
-const OPTIONS: &str = "match, answer, additional, authority, rcode, ederror, fallthrough";
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
     let args = directive.head.between(2, usize::MAX, USAGE)?;
@@ -55,10 +54,10 @@ fn option(line: &Line, template: &mut Template, notes: &mut Notes) -> Result<(),
                     "template: {}: expressions of expr-lang are not evaluated",
                     line.name.text
                 ),
-                OPTIONS,
+                known::options("template"),
             ));
         }
-        _other => return Err(line.unknown("template", OPTIONS)),
+        _other => return Err(line.unknown("template")),
     }
     Ok(())
 }

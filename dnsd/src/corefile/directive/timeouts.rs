@@ -28,7 +28,7 @@ fn option(line: &Line, draft: &mut Draft) -> Result<(), Error> {
         "write" => timeouts.write = timeout(line.one("write DURATION")?)?,
         "idle" => timeouts.idle = timeout(line.one("idle DURATION")?)?,
         "maxtcpqueries" => timeouts.queries_per_connection = queries(line.one("maxtcpqueries MAXIMUM")?)?,
-        _other => return Err(line.unknown("timeouts", "read, write, idle, maxtcpqueries")),
+        _other => return Err(line.unknown("timeouts")),
     }
     Ok(())
 }
