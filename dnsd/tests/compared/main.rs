@@ -5,6 +5,7 @@
 //! Each row has two processes with addresses and upstreams of their own; rows run side by side. What is not the option's is left out
 //! of what is compared: ports, ids, how long it took.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 
 mod rows;
 mod differences;
