@@ -24,6 +24,7 @@ use crate::ledger::LedgerLimits;
 use crate::message::WireName;
 use crate::node_cache::keeper::Setup;
 use crate::plan::{Forward, Plan, Zone};
+use crate::rate::RateLimits;
 use crate::tally::Places;
 
 pub use host::{FallbackKind, Host};
@@ -44,8 +45,8 @@ pub struct Config {
     pub total_timeout: Duration,
     /// Queries that may wait for upstreams.
     pub waiting: Places,
-    /// Queries of one client in a second, if they are limited.
-    pub queries_per_second: Option<u32>,
+    /// Queries in a second.
+    pub queries_per_second: RateLimits,
     /// The largest datagram, to clients and from upstreams.
     pub max_udp_size: u16,
     /// What becomes of an answer that cannot be held any longer.
@@ -283,10 +284,10 @@ impl Written {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
                 total: count("waitingTotal", self.waiting_total, 4_096)?,
             },
-            queries_per_second: self
-                .queries_per_second
-                .map(|rate| within("queriesPerSecondPerClient", Some(rate), 1, 1, 10_000_000))
-                .transpose()?,
+            queries_per_second: RateLimits {
+                per_client: rate("queriesPerSecondPerClient", self.queries_per_second)?,
+                total: rate("queriesPerSecondTotal", self.queries_per_second_total)?,
+            },
             max_udp_size: within("maxUdpSize", self.max_udp_size, 1_232, 512, 4_096)?,
             on_stall: self.on_stall.unwrap_or(OnStall::Release),
             hold,
@@ -422,6 +423,11 @@ fn zones(field: &'static str, names: Vec<String>) -> Result<Vec<Zone>, Invalid> 
 
 fn count(field: &'static str, value: Option<usize>, default: usize) -> Result<usize, Invalid> {
     within(field, value, default, 1, 10_000_000)
+}
+
+fn rate(field: &'static str, value: Option<u32>) -> Result<Option<u32>, Invalid> {
+    let checked = value.map(|rate| within(field, Some(rate), 1, 1, 10_000_000));
+    checked.transpose()
 }
 
 fn within<T: PartialOrd + std::fmt::Display>(

@@ -85,6 +85,8 @@ pub struct Service {
     pub stop: CancellationToken,
     /// TCP connections.
     pub connections: Arc<Tally>,
+    /// Octets of replies that wait for TCP clients to read.
+    pub unwritten: Arc<Tally>,
 }
 
 impl Service {
@@ -96,6 +98,7 @@ impl Service {
             under_way: TaskTracker::new(),
             stop: CancellationToken::new(),
             connections: Arc::default(),
+            unwritten: Arc::default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::config::OnStall;
 use crate::exchange::Mismatch;
 use crate::forward::Failure;
 use crate::hold::Stall;
+use crate::rate::OverRate;
 
 /// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the end of patience.
 pub const BUCKETS: [f64; 14] = [
@@ -188,8 +189,9 @@ pub struct Metrics {
     pub tcp_connections: Gauge,
     /// TCP connections that were closed at once.
     pub tcp_refused: Counter,
-    /// Queries of clients that ask too often.
-    pub over_rate: Counter,
+    /// TCP connections of clients that left too much unread.
+    pub tcp_cut: Counter,
+    over_rate: [Counter; 2],
     /// Questions that were caught.
     intercepted: [Counter; 2],
     /// Plans that could not be put in force while dnsd ran.
@@ -255,7 +257,9 @@ impl Metrics {
             interested_clients: gauge!("egret_dnsd_interested_clients"),
             tcp_connections: gauge!("egret_dnsd_tcp_connections"),
             tcp_refused: counter!("egret_dnsd_tcp_refused_total"),
-            over_rate: counter!("egret_dnsd_over_rate_total"),
+            tcp_cut: counter!("egret_dnsd_tcp_cut_total"),
+            over_rate: OverRate::ALL
+                .map(|over| counter!("egret_dnsd_over_rate_total", "limit" => over.label())),
             intercepted: Intercepted::ALL
                 .map(|upstream| counter!("egret_dnsd_intercepted_total", "upstream" => upstream.label())),
             reload_failed: counter!("coredns_reload_failed_total"),
@@ -296,6 +300,11 @@ impl Metrics {
     /// An upstream gave no answer.
     pub fn upstream_error(&self, reason: Failure) {
         self.upstream_errors[reason as usize].increment(1);
+    }
+
+    /// A query was refused.
+    pub fn over_rate(&self, over: OverRate) {
+        self.over_rate[over as usize].increment(1);
     }
 
     /// An answer was not waited for any longer.
@@ -466,8 +475,12 @@ fn describe() {
         "TCP connections closed at once, being over a limit."
     );
     total!(
+        "egret_dnsd_tcp_cut_total",
+        "TCP connections ended, their client having left too much unread."
+    );
+    total!(
         "egret_dnsd_over_rate_total",
-        "Queries refused, their client asking more often than it may."
+        "Queries refused, being more than their client may ask in a second, or all may."
     );
     total!(
         "egret_dnsd_intercepted_total",

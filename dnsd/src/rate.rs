@@ -1,9 +1,11 @@
-//! How often a client may ask: so that one pod that asks without end leaves the others their turns.
+//! How often a client may ask, and all of them together: so that one pod that asks without end leaves the others their
+//! turns.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
+use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 /// Clients that are remembered; with more, those that have asked nothing for a second are forgotten.
@@ -11,11 +13,49 @@ const MAX_REMEMBERED: usize = 16_384;
 /// Milliseconds of a second: what a query costs, in thousandths of it.
 const SECOND: u64 = 1000;
 
+/// Queries in a second, where they are limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimits {
+    /// Of one client.
+    pub per_client: Option<u32>,
+    /// Of all clients.
+    pub total: Option<u32>,
+}
+
+/// Which limit a query is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverRate {
+    /// That of its client.
+    Client,
+    /// That of all.
+    Total,
+}
+
+impl OverRate {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Client, Self::Total];
+
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Total => "total",
+        }
+    }
+}
+
 /// What clients have left.
 #[derive(Debug, Default)]
 pub struct Rates {
     /// Held for one map operation.
-    buckets: Mutex<HashMap<IpAddr, Bucket>>,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    by_client: HashMap<IpAddr, Bucket>,
+    total: Option<Bucket>,
 }
 
 /// Queries that may come at once, in thousandths, as of a moment; a second fills it.
@@ -26,23 +66,60 @@ struct Bucket {
 }
 
 impl Rates {
-    /// Whether a query is one of so many a second.
-    #[must_use]
-    pub fn admit(&self, client: IpAddr, per_second: u32, now: Timestamp) -> bool {
-        let full = u64::from(per_second) * SECOND;
+    /// Takes a query, if it is one of so many a second. What a client asks beyond its own limit is not taken from what
+    /// all have.
+    ///
+    /// # Errors
+    /// With the limit that it is over.
+    pub fn admit(&self, client: IpAddr, limits: RateLimits, now: Timestamp) -> Result<(), OverRate> {
+        if limits == RateLimits::default() {
+            return Ok(());
+        }
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= MAX_REMEMBERED {
-            buckets.retain(|_, bucket| millis(now, bucket.at) < SECOND);
+        let of_client = limits.per_client.filter(|_| !is_off(Switch::FairShares));
+        if of_client.is_some_and(|rate| !buckets.of(client, rate, now).take(rate, now)) {
+            return Err(OverRate::Client);
         }
-        let bucket = buckets.entry(client).or_insert(Bucket { left: full, at: now });
-        let gained = millis(now, bucket.at).saturating_mul(per_second.into());
-        bucket.left = bucket.left.saturating_add(gained).min(full);
-        bucket.at = now;
-        let is_admitted = bucket.left >= SECOND;
-        if is_admitted {
-            bucket.left -= SECOND;
+        let Some(rate) = limits.total else {
+            return Ok(());
+        };
+        let total = buckets.total.get_or_insert_with(|| Bucket::full(rate, now));
+        if total.take(rate, now) {
+            Ok(())
+        } else {
+            Err(OverRate::Total)
         }
-        is_admitted
+    }
+}
+
+impl Buckets {
+    fn of(&mut self, client: IpAddr, rate: u32, now: Timestamp) -> &mut Bucket {
+        if self.by_client.len() >= MAX_REMEMBERED {
+            self.by_client.retain(|_, bucket| millis(now, bucket.at) < SECOND);
+        }
+        let bucket = self.by_client.entry(client);
+        bucket.or_insert_with(|| Bucket::full(rate, now))
+    }
+}
+
+impl Bucket {
+    fn full(rate: u32, now: Timestamp) -> Self {
+        Self {
+            left: u64::from(rate) * SECOND,
+            at: now,
+        }
+    }
+
+    fn take(&mut self, rate: u32, now: Timestamp) -> bool {
+        let full = u64::from(rate) * SECOND;
+        let gained = millis(now, self.at).saturating_mul(rate.into());
+        self.left = self.left.saturating_add(gained).min(full);
+        self.at = now;
+        let is_taken = self.left >= SECOND;
+        if is_taken {
+            self.left -= SECOND;
+        }
+        is_taken
     }
 }
 
@@ -56,11 +133,16 @@ mod tests {
 
     use super::*;
 
+    const FIVE: RateLimits = RateLimits {
+        per_client: Some(5),
+        total: None,
+    };
+
     #[test]
     fn a_client_has_so_many_a_second_and_others_have_theirs() {
         let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
         let admitted = |client: u8, now| {
-            let asked = (0..20).filter(|_| rates.admit([10, 0, 0, client].into(), 5, now));
+            let asked = (0..20).filter(|_| rates.admit([10, 0, 0, client].into(), FIVE, now).is_ok());
             asked.count()
         };
         assert_eq!((admitted(1, now), admitted(1, now), admitted(2, now)), (5, 0, 5));
@@ -73,8 +155,25 @@ mod tests {
         let rates = Rates::default();
         for client in 0..40_000_u32 {
             let now = Timestamp::from_millis(u64::from(client));
-            assert!(rates.admit(IpAddr::from(client.to_be_bytes()), 5, now));
+            assert_eq!(rates.admit(IpAddr::from(client.to_be_bytes()), FIVE, now), Ok(()));
         }
-        assert!(rates.buckets.lock().unwrap().len() <= MAX_REMEMBERED);
+        assert!(rates.buckets.lock().unwrap().by_client.len() <= MAX_REMEMBERED);
+    }
+
+    #[test]
+    fn what_one_client_asks_too_often_is_not_taken_from_what_all_have() {
+        let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
+        let limits = RateLimits {
+            total: Some(8),
+            ..FIVE
+        };
+        let admit = |client: u8| rates.admit([10, 0, 0, client].into(), limits, now);
+        let flood: Vec<_> = (0..100).map(|_| admit(1)).collect();
+        assert_eq!(flood.iter().filter(|admitted| admitted.is_ok()).count(), 5);
+        assert_eq!(flood[99], Err(OverRate::Client));
+        assert_eq!(
+            [2, 2, 3, 3].map(admit),
+            [Ok(()), Ok(()), Ok(()), Err(OverRate::Total)]
+        );
     }
 }

@@ -168,8 +168,9 @@ impl Resolver {
         if let Client::Unattributed(reason) = client {
             self.metrics.unattributed(reason);
         }
-        if !self.is_in_its_rate(&arrival, &table.config, now) {
-            self.metrics.over_rate.increment(1);
+        let rate = table.config.queries_per_second;
+        if let Err(over) = self.rates.admit(arrival.source.ip(), rate, now) {
+            self.metrics.over_rate(over);
             let reply = error_reply(&query, rcode::REFUSED, table.config.max_udp_size);
             self.metrics.response(rcode::REFUSED);
             return Step::Reply(reply);
@@ -196,12 +197,6 @@ impl Resolver {
             arrival,
         };
         self.begin(asked, now)
-    }
-
-    /// Whether a client asks no more often than it may, at all addresses together.
-    fn is_in_its_rate(&self, arrival: &Arrival, config: &Config, now: Timestamp) -> bool {
-        let rate = config.queries_per_second;
-        rate.is_none_or(|rate| self.rates.admit(arrival.source.ip(), rate, now))
     }
 
     /// Answers from the cache, or makes the query wait.

@@ -33,6 +33,7 @@ use sha2::{Digest, Sha512};
 use crate::config::Config;
 use crate::forward::{Forwarder, Unusable, look_up};
 use crate::metrics::Metrics;
+use crate::plan;
 
 pub use bind::{BindError, Interfaces, host_interfaces};
 pub use block::{Block, Known};
@@ -97,6 +98,15 @@ pub enum Unfit {
     },
 }
 
+/// Answers that a block may keep: its share of the memory of all caches is as its share of these, so that an operator
+/// says where memory goes by what a Corefile has for that, and no cache can take from another.
+fn entries(plan: &plan::Block) -> u128 {
+    let rules = plan.cache.as_ref();
+    rules.map_or(0, |rules| {
+        rules.success.entries as u128 + rules.denial.entries as u128
+    })
+}
+
 impl Serving {
     /// A configuration with the addresses of its upstreams in place of their names.
     ///
@@ -120,13 +130,14 @@ impl Serving {
         means: &Means,
     ) -> Result<Self, Unfit> {
         let config = Arc::new(config);
-        let caches = config.plan.blocks.iter().filter(|block| block.cache.is_some());
-        let share = config.fixed.cache_size / caches.count().max(1);
+        let all: u128 = config.plan.blocks.iter().map(entries).sum();
+        let share = |plan| config.fixed.cache_size as u128 * entries(plan) / all.max(1);
+        let octets = |plan| usize::try_from(share(plan)).expect("a share is no more than the whole");
         let blocks: Vec<Arc<Block>> = config
             .plan
             .blocks
             .iter()
-            .map(|plan| Block::put_in_force(plan, &config, share, before, means))
+            .map(|plan| Block::put_in_force(plan, &config, octets(plan), before, means))
             .collect::<Result<_, _>>()?;
         let mut at = BTreeMap::<SocketAddr, Vec<Arc<Block>>>::new();
         for block in &blocks {

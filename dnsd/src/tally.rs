@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use egret_shared::switch::{Switch, is_off};
+
 /// How many places there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
@@ -26,11 +28,12 @@ struct Taken {
     total: usize,
 }
 
-/// A place, given back when it is dropped.
+/// A place, or several, given back when it is dropped.
 #[derive(Debug)]
 pub struct Place {
     tally: Arc<Tally>,
     client: IpAddr,
+    amount: usize,
 }
 
 impl Tally {
@@ -43,17 +46,25 @@ impl Tally {
     /// Takes a place, if there is one for this client.
     #[must_use]
     pub fn take(self: &Arc<Self>, client: IpAddr, places: Places) -> Option<Place> {
+        self.take_some(client, 1, places)
+    }
+
+    /// Takes so many at once, or none.
+    #[must_use]
+    pub fn take_some(self: &Arc<Self>, client: IpAddr, amount: usize, places: Places) -> Option<Place> {
         let mut taken = self.lock();
-        let of_client = taken.by_client.get(&client).copied().unwrap_or(0);
-        if taken.total >= places.total || of_client >= places.per_client {
+        let of_client = taken.by_client.get(&client).copied().unwrap_or(0) + amount;
+        let total = taken.total + amount;
+        if total > places.total || of_client > places.per_client && !is_off(Switch::FairShares) {
             return None;
         }
-        taken.total += 1;
-        taken.by_client.insert(client, of_client + 1);
+        taken.total = total;
+        taken.by_client.insert(client, of_client);
         drop(taken);
         Some(Place {
             tally: Arc::clone(self),
             client,
+            amount,
         })
     }
 
@@ -65,11 +76,11 @@ impl Tally {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.tally.lock();
-        taken.total -= 1;
+        taken.total -= self.amount;
         let left = taken
             .by_client
             .get(&self.client)
-            .map_or(0, |count| count.saturating_sub(1));
+            .map_or(0, |count| count.saturating_sub(self.amount));
         if left == 0 {
             taken.by_client.remove(&self.client);
         } else {
@@ -96,6 +107,8 @@ mod tests {
         assert!(other.is_some() && take(3).is_none(), "three are taken");
         drop(mine);
         assert_eq!(tally.taken(), 1);
+        assert!(tally.take_some([10, 0, 0, 1].into(), 3, places).is_none());
+        drop(tally.take_some([10, 0, 0, 1].into(), 2, places).unwrap());
         assert!(take(1).is_some() && take(3).is_some());
     }
 }

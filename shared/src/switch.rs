@@ -64,6 +64,8 @@ switches! {
     AttributeByInterface = "attribute-by-interface",
     /// dnsd asks again over TCP when an answer is truncated.
     RetryTruncated = "retry-truncated",
+    /// A client of dnsd has so many places, connections and questions, and no more.
+    FairShares = "fair-shares",
     /// dnsd asks equal questions that are under way at once only once.
     OneFlight = "one-flight",
     /// dnsd releases a held answer after its deadline.

@@ -77,8 +77,14 @@ impl Key {
     }
 
     /// The key of what is true of the name whatever type is asked for; type 0 is nobody's (RFC 6895 §3.1).
-    pub(super) fn of_name(mut self) -> Self {
-        self.octets[1..3].fill(0);
+    pub(super) fn of_name(self) -> Self {
+        self.of_kind(0)
+    }
+
+    /// The key of the same question for another type.
+    #[must_use]
+    pub fn of_kind(mut self, kind: u16) -> Self {
+        self.octets[1..3].copy_from_slice(&kind.to_be_bytes());
         self
     }
 

@@ -100,6 +100,9 @@ pub struct Written {
     #[arg(long = "queries-per-second-per-client", value_name = "COUNT")]
     #[serde(rename = "queriesPerSecondPerClient")]
     pub queries_per_second: Option<u32>,
+    /// Queries of all clients in a second, beyond which they are refused: 1 to 10000000 [default: no limit]
+    #[arg(long, value_name = "COUNT")]
+    pub queries_per_second_total: Option<u32>,
     /// The largest datagram, to clients and from upstreams, in octets: 512 to 4096 [default: 1232]
     #[arg(long, value_name = "OCTETS")]
     pub max_udp_size: Option<u16>,
@@ -176,6 +179,7 @@ impl Written {
             waiting_per_client: self.waiting_per_client.or(below.waiting_per_client),
             waiting_total: self.waiting_total.or(below.waiting_total),
             queries_per_second: self.queries_per_second.or(below.queries_per_second),
+            queries_per_second_total: self.queries_per_second_total.or(below.queries_per_second_total),
             max_udp_size: self.max_udp_size.or(below.max_udp_size),
             cache_size: self.cache_size.or(below.cache_size),
             min_ttl: self.min_ttl.or(below.min_ttl),

@@ -48,6 +48,20 @@ impl<T> Flights<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Flights<T> {
+    /// The end of `other`, for a question that is not under way itself while that one is.
+    #[must_use]
+    pub fn meanwhile(&self, own: &Key, other: &Key) -> Option<impl Future<Output = ()> + use<T>> {
+        let under_way = self.lock();
+        let mut news = under_way
+            .get(other)
+            .filter(|_| !under_way.contains_key(own))?
+            .clone();
+        Some(async move {
+            // An error means that asking panicked: that is an end too.
+            drop(news.wait_for(Option::is_some).await);
+        })
+    }
+
     /// Waits for the result of the question that is under way, or asks it. Asking goes on when the client leaves:
     /// others wait. Nothing comes only if asking panicked.
     pub async fn join<F>(self: &Arc<Self>, key: Key, ask: impl FnOnce() -> F) -> Option<T>

@@ -2,7 +2,7 @@
 //! are answered as answers come, not as they were asked, so that a held answer holds up nothing else.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +24,28 @@ use crate::metrics::Transport;
 use crate::plan::Timeouts;
 use crate::resolve::Step;
 use crate::server::{Arrival, Port};
-use crate::tally::Place;
+use crate::tally::{Place, Places};
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
 const MAX_PIPELINED: usize = 256;
 /// Replies of one connection that wait to be written.
 const MAX_UNWRITTEN: usize = 64;
+/// Octets of replies that wait to be written. Who asks for much and reads nothing is cut off, long before its patience
+/// has ended: a pod has a hundred connections, and a reply 64 KiB.
+const UNWRITTEN: Places = Places {
+    per_client: 4 << 20,
+    total: 32 << 20,
+};
+/// What the kernel keeps of replies that were written, for each connection; it doubles this (socket(7)), and would
+/// let it grow to megabytes. Connections have it from the socket that listens.
+const SEND_BUFFER: usize = 128 << 10;
 
 /// Binds and listens. The flag for packet information is inherited by connections: it makes the kernel tell by
 /// which interface one came in.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
         setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
@@ -120,11 +130,54 @@ async fn converse(stream: TcpStream, client: SocketAddr, door: Door, timeouts: T
         tracing::debug!(%error, "a connection cannot be set to send at once");
     }
     let (reader, writer) = stream.into_split();
-    let (replies, outbox) = mpsc::channel(MAX_UNWRITTEN);
-    let mut writing = std::pin::pin!(write(writer, outbox, timeouts.write));
+    let (replies, waiting) = mpsc::channel(MAX_UNWRITTEN);
+    let cut = CancellationToken::new();
+    let outbox = Outbox {
+        replies,
+        client: client.ip(),
+        service: door.service.clone(),
+        cut: cut.clone(),
+    };
+    let mut writing = std::pin::pin!(write(writer, waiting, timeouts.write));
     tokio::select! {
-        () = read(BufReader::new(reader), arrival, &door, timeouts, replies) => writing.await,
+        () = read(BufReader::new(reader), arrival, &door, timeouts, outbox) => {
+            tokio::select! {
+                () = writing => {}
+                () = cut.cancelled() => {}
+            }
+        }
         () = &mut writing => {}
+        () = cut.cancelled() => {}
+    }
+}
+
+/// A reply that waits to be written, with what it takes of what its client may leave unread.
+type Unwritten = (Vec<u8>, Place);
+
+/// Where the replies of a connection wait.
+#[derive(Clone)]
+struct Outbox {
+    replies: mpsc::Sender<Unwritten>,
+    client: IpAddr,
+    service: Service,
+    /// Ends the connection, whatever waits.
+    cut: CancellationToken,
+}
+
+impl Outbox {
+    /// Has a reply written when its turn comes; false when the connection is gone, and so is who wanted this.
+    async fn put(&self, reply: Vec<u8>) -> bool {
+        let unwritten = &self.service.unwritten;
+        match unwritten.take_some(self.client, reply.len(), UNWRITTEN) {
+            Some(place) => self.replies.send((reply, place)).await.is_ok(),
+            None => {
+                if !self.cut.is_cancelled() {
+                    self.service.resolver.metrics().tcp_cut.increment(1);
+                }
+                self.cut.cancel();
+                false
+            }
+        }
     }
 }
 
@@ -133,7 +186,7 @@ async fn read(
     arrival: Arrival,
     door: &Door,
     timeouts: Timeouts,
-    replies: mpsc::Sender<Vec<u8>>,
+    outbox: Outbox,
 ) {
     let room = Arc::new(Semaphore::new(MAX_PIPELINED));
     let mut left = timeouts.queries_per_connection.unwrap_or(u32::MAX);
@@ -153,16 +206,15 @@ async fn read(
         match door.service.resolver.take(&octets, arrival, &door.port) {
             Step::Silence => {}
             Step::Reply(reply) => {
-                if replies.send(reply).await.is_err() {
+                if !outbox.put(reply).await {
                     return;
                 }
             }
             Step::Later(pending) => {
-                let replies = replies.clone();
+                let outbox = outbox.clone();
                 let answering = async move {
                     if let Some(reply) = pending.reply().await {
-                        // When the connection is gone, so is who wanted this.
-                        drop(replies.send(reply).await);
+                        outbox.put(reply).await;
                     }
                     drop(permit);
                 };
@@ -189,8 +241,8 @@ async fn read_message(
 }
 
 /// Writes replies until all who may send one are gone, or the client does not read.
-async fn write(mut writer: OwnedWriteHalf, mut outbox: mpsc::Receiver<Vec<u8>>, patience: Duration) {
-    while let Some(reply) = outbox.recv().await {
+async fn write(mut writer: OwnedWriteHalf, mut outbox: mpsc::Receiver<Unwritten>, patience: Duration) {
+    while let Some((reply, _place)) = outbox.recv().await {
         let Ok(length) = u16::try_from(reply.len()) else {
             continue;
         };

@@ -3,15 +3,17 @@
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use egret_shared::rt::clock;
 use metrics::{Label, counter};
+use tokio::time::timeout;
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Key};
 use crate::forward::Failure;
 use crate::local::Asker;
-use crate::message::{Message, Query, Question, WireName, explained_reply, rcode};
+use crate::message::{Message, Query, Question, WireName, explained_reply, kind, rcode};
 use crate::metrics::Transport;
 use crate::plan::Zone;
 
@@ -65,6 +67,9 @@ pub struct Terms {
     pub depth: u8,
 }
 
+/// How long a question waits for the other family's answer. Who asked waits for both anyway; a server that does not answer
+/// the first leaves time for the second.
+const MEANWHILE: Duration = Duration::from_secs(1);
 /// Questions that come from a question: aliases of rules and templates, A for AAAA.
 const DEEPEST: u8 = 8;
 
@@ -164,6 +169,11 @@ impl Entry {
             let solving = Box::pin(self.block.chain.solve(query.clone(), &terms));
             return solving.await.map(Arc::new);
         };
+        if let Some(other) = self.other_family(&key, query, &terms)
+            && let Some(denial) = Box::pin(self.denied_by(other, &key)).await
+        {
+            return Ok(denial);
+        }
         let (entry, query) = (Arc::clone(self), query.clone());
         let panicked = self.block.panics().clone();
         let ask = || async move {
@@ -177,6 +187,34 @@ impl Entry {
             panicked.increment(1);
             Err(Failed::Upstream(Failure::Local))
         })
+    }
+
+    /// The end of the question for the other family's addresses of a name of the cluster, if it is under way.
+    fn other_family(
+        &self,
+        key: &Key,
+        query: &Query,
+        terms: &Terms,
+    ) -> Option<impl Future<Output = ()> + use<>> {
+        let other = match query.question.kind {
+            kind::A => kind::AAAA,
+            kind::AAAA => kind::A,
+            _ => return None,
+        };
+        let mut domains = terms.table.config.cluster_domains.iter();
+        let is_of_cluster = domains.any(|zone| zone.holds(&query.question.name));
+        let flights = self.block.flights().filter(|_| is_of_cluster)?;
+        flights.meanwhile(key, &key.of_kind(other))
+    }
+
+    /// What the answer for the other family says of this one. Stubs ask for both at once, and most names that a search
+    /// list makes do not exist: for any type (RFC 2308 §5).
+    async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<Known>> {
+        timeout(MEANWHILE, other).await.ok()?;
+        match self.block.cached(key, clock::now()) {
+            Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(hit.value),
+            Found::Stale(..) | Found::Miss => None,
+        }
     }
 
     /// Answers from the cache or by the chain.

@@ -41,6 +41,8 @@ mod cgroups;
 mod replacement;
 mod stubs;
 mod interception;
+mod named;
+mod shares;
 
 use stage::Told;
 
@@ -88,6 +90,9 @@ macro_rules! with_every_scenario {
             answers: questions_over_one_connection_are_observed_and_held_each_by_itself without Hold;
             stubs: every_stub_finds_all_addresses_and_connects_at_once without RetryTruncated;
             stubs: a_stub_that_asks_again_and_again_costs_one_question_upstream without OneFlight;
+            named: each_way_to_name_dnsd_ends_in_the_pods_own_records without PerPodRecords;
+            shares: what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_types without OneFlight;
+            shares: a_pod_that_floods_dnsd_takes_nothing_from_the_others without FairShares;
             replacement: the_manifest_of_node_local_dns_serves_pods without NodeCache;
             replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
             replacement: dns_is_judged_although_dnsd_lets_it_in without BehindPolicy;

@@ -1,0 +1,192 @@
+//! Many pods at one dnsd: what they ask alike costs once, and what one of them does to it costs the others nothing.
+
+use std::{
+    io::Write as _,
+    net::{SocketAddr, TcpStream, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use egret_integration::{Lookup, PodSpec, RecordType, Records, ResponseCode, World, node};
+
+use super::stage::{PATIENCE, Setting, Stage, Told, eventually, only_names};
+
+const SUFFIXES: [&str; 4] = [
+    ".default.svc.cluster.test",
+    ".svc.cluster.test",
+    ".cluster.test",
+    "",
+];
+
+/// With `ndots:5` a stub asks five times for a name outside, each time for A and AAAA: what does not exist is asked of the
+/// upstream once, whoever asks and for whatever.
+pub(super) fn what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_types(
+    world: &mut World,
+) -> Told {
+    const PODS: usize = 6;
+    const NAMES: usize = 4;
+    let pods: Vec<String> = (0..PODS).map(|number| format!("pod-{number}")).collect();
+    let stage = Setting::of(only_names(&["*.example.test"]))
+        .instead(pods.iter().map(|pod| PodSpec::new(pod)))
+        .dnsd(&["--cluster-domain", "cluster.test", "--try-timeout", "4s"])
+        .play(world)?;
+    for number in 0..NAMES {
+        let records = Records::addresses([format!("203.0.113.{number}"), format!("2001:db8::{number}")]);
+        stage.upstream().set(&format!("n{number}.example.test"), records);
+    }
+    let names =
+        (0..NAMES).flat_map(|number| SUFFIXES.map(|suffix| format!("n{number}.example.test{suffix}")));
+    for name in names {
+        ask_from_all(&stage, &pods, &name);
+        let [a, aaaa] = [RecordType::A, RecordType::AAAA].map(|kind| stage.upstream().asked_for(&name, kind));
+        if name.ends_with("example.test") {
+            assert_eq!((a, aaaa), (1, 1), "{name}");
+        } else {
+            assert_eq!(a + aaaa, 1, "{name}");
+        }
+    }
+    for pod in &pods {
+        let records = stage.kernel_records(pod);
+        assert_eq!(records.len(), 2 * NAMES, "{pod} has its own: {records:?}");
+    }
+    Ok(())
+}
+
+/// All pods ask for both kinds at once, each from one socket.
+fn ask_from_all(stage: &Stage<'_>, pods: &[String], name: &str) {
+    let sockets: Vec<UdpSocket> = pods
+        .iter()
+        .map(|pod| {
+            let pod = stage.pod(pod);
+            pod.udp_socket_at(SocketAddr::new(pod.address(), 0))
+                .expect("a socket")
+        })
+        .collect();
+    for socket in &sockets {
+        for (kind, id) in [(RecordType::A, 1), (RecordType::AAAA, 2)] {
+            let question = Lookup::of(name, kind).with_id(id).to_vec();
+            socket.send_to(&question, (node::DNS, 53)).expect("it is sent");
+        }
+    }
+    for (pod, socket) in pods.iter().zip(&sockets) {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut ids = [(); 2].map(|()| {
+            let mut octets = [0; 512];
+            let received = socket.recv(&mut octets);
+            assert!(received.is_ok(), "{pod}: {name}: {received:?}");
+            octets[1]
+        });
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2], "{pod}: {name}");
+    }
+}
+
+/// From many ports at once: questions that nobody answers, endless names under an allowed wildcard, connections that
+/// are kept open, and some whose answers are never read.
+pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut World) -> Told {
+    let stage = Setting::of(only_names(&["*.example.test"]))
+        .and_pod("flood")
+        .dnsd(&[
+            "--queries-per-second-per-client",
+            "200",
+            "--queries-per-second-total",
+            "300",
+        ])
+        .dnsd(&["--waiting-per-client", "20", "--waiting-total", "30"])
+        .dnsd(&["--tcp-connections-per-client", "8", "--tcp-connections", "40"])
+        .dnsd(&["--records-per-client", "500", "--cache-size", "1MiB"])
+        .play(world)?;
+    stage.upstream().set("*.silent.example.test", Records::silence());
+    stage
+        .upstream()
+        .set("*.wild.example.test", Records::addresses(["203.0.113.66"]));
+    let large = (1..=250).map(|last| format!("198.51.100.{last}"));
+    stage
+        .upstream()
+        .set("large.example.test", Records::addresses(large));
+    for number in 0..60 {
+        let name = format!("n{number}.good.example.test");
+        stage.upstream().set(&name, Records::addresses(["203.0.113.7"]));
+    }
+    let over = AtomicBool::new(false);
+    let told: Told = std::thread::scope(|scope| {
+        let _end = End(&over);
+        let flood = stage.pod("flood");
+        scope.spawn(|| flood_with_datagrams(flood, &over));
+        let mut open = kept_open(flood, 12);
+        open.iter_mut().for_each(ask_and_never_read);
+        eventually("the flood has come up to its limits", || {
+            let counted = |metric, labels: &[_]| stage.dnsd_counted(metric, labels);
+            counted("egret_dnsd_over_rate_total", &[("limit", "client")]) > 0.0
+                && counted("egret_dnsd_upstream_errors_total", &[("reason", "over_limit")]) > 0.0
+                && counted("egret_dnsd_tcp_refused_total", &[]) > 0.0
+        });
+        for number in 0..60 {
+            let name = format!("n{number}.good.example.test");
+            let lookup = Lookup::of(&name, RecordType::A).patience(PATIENCE);
+            let lookup = if number % 3 == 0 {
+                lookup.over_tcp()
+            } else {
+                lookup
+            };
+            let reply = stage.pod("client").look_up(&lookup);
+            let code = reply.map(|reply| reply.message.response_code);
+            assert!(matches!(code, Ok(ResponseCode::NoError)), "{name}: {code:?}");
+        }
+        stage.assert_reaches("client", "203.0.113.7");
+        Ok(())
+    });
+    told?;
+    assert!(stage.dnsd_counted("egret_dnsd_ledger_entries", &[]) <= 1000.0);
+    assert!(
+        stage.dnsd_counted("egret_dnsd_over_rate_total", &[("limit", "total")]) == 0.0,
+        "what the flood asks too often is not taken from what all have"
+    );
+    Ok(())
+}
+
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn flood_with_datagrams(pod: &egret_integration::Pod, over: &AtomicBool) {
+    let sockets: Vec<UdpSocket> = (0..50)
+        .filter_map(|_| pod.udp_socket_at(SocketAddr::new(pod.address(), 0)).ok())
+        .collect();
+    for number in 0_u64.. {
+        for (which, socket) in sockets.iter().enumerate() {
+            if over.load(Ordering::Relaxed) {
+                return;
+            }
+            let zone = if which % 10 == 0 { "silent" } else { "wild" };
+            let name = format!("r{number}-{which}.{zone}.example.test");
+            // A full buffer is what a flood runs into.
+            drop(socket.send_to(&Lookup::of(&name, RecordType::A).to_vec(), (node::DNS, 53)));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kept_open(pod: &egret_integration::Pod, count: usize) -> Vec<TcpStream> {
+    let to = SocketAddr::new(node::DNS.into(), 53);
+    let connections = (0..count).map(|_| pod.connect_tcp(to, PATIENCE));
+    let open = connections.filter(egret_integration::Outcome::is_connected);
+    open.map(|outcome| outcome.connection().stream().try_clone().expect("a stream"))
+        .collect()
+}
+
+/// More questions than its buffers hold answers to.
+fn ask_and_never_read(stream: &mut TcpStream) {
+    let question = Lookup::of("large.example.test", RecordType::A).to_vec();
+    let length = u16::try_from(question.len()).expect("it is short").to_be_bytes();
+    let framed = [&length[..], &question].concat().repeat(200);
+    stream
+        .set_write_timeout(Some(Duration::from_millis(50)))
+        .expect("a timeout");
+    // It may have been refused, and dnsd may read no more.
+    drop(stream.write_all(&framed));
+}
