@@ -72,6 +72,10 @@ fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=16384 $$(test $$reader = reader -o $$reader = probes && echo -dict=words; test $$reader = corefile && echo -dict=directives)); \
 	done
 
+.PHONY: image
+image: build ## Images of dnsd and the enforcer (IMAGE=name); without a builder, a root with the same packages, tried.
+	@deploy/image/build "$${IMAGE:-egret}"
+
 .PHONY: lint
 lint: ## Format, clippy and docs, warnings denied.
 	@$(CARGO) fmt --all --check
