@@ -456,7 +456,7 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
                 return resolver.step(asked, given);
             }
         },
-        (_, key) => asked.entry.ask(key, &asked.query, asked.terms()).await,
+        (_, key) => asked.entry.find(key, &asked.query, asked.terms()).await,
     };
     match heard {
         Ok(known) => {

@@ -154,7 +154,25 @@ impl Entry {
         self.block.log(event);
     }
 
-    /// Answers what the block's cache does not have.
+    /// Answers what the block's cache did not have when the query came: by now somebody else's question, or the same name's
+    /// for another type, may have been answered.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn find(
+        self: &Arc<Self>,
+        key: Option<Key>,
+        query: &Query,
+        terms: Terms,
+    ) -> Result<Arc<Known>, Failed> {
+        let found = key.map_or(Found::Miss, |key| self.block.cached(&key, clock::now()));
+        match found {
+            Found::Fresh(hit) => Ok(hit.value),
+            Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => self.ask(key, query, terms).await,
+        }
+    }
+
+    /// Asks for what the block's cache does not have.
     ///
     /// # Errors
     /// Why there is no answer.
