@@ -125,7 +125,7 @@ fn read_rule(answer: Answer<'_>) -> Result<Option<MarkRule>, Malformed> {
     let mask = attributes.native32(FRA_FWMASK).unwrap_or(u32::MAX);
     Ok(NonZeroU32::new(mask).map(|mask| MarkRule {
         mark: Mark::new(value, mask),
-        table: attributes.native32(FRA_TABLE).unwrap_or(header[4].into()),
+        table: attributes.native32(FRA_TABLE).unwrap_or_else(|| header[4].into()),
         priority: attributes.native32(FRA_PRIORITY).unwrap_or(0),
     }))
 }

@@ -377,8 +377,8 @@ impl Life {
         let mut first = Ok(());
         for (set, member) in &self.members {
             let entry = Entry::living(*member, ALIVE_SECONDS);
-            let told = self.sets.add(set.as_str(), &[entry]);
-            first = first.and(told.map_err(NetworkError::Set));
+            let told = self.sets.add(set.as_str(), &[entry]).map_err(NetworkError::Set);
+            first = first.and(told);
         }
         first
     }
