@@ -5,22 +5,31 @@
 mod node_world;
 
 use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
+use egret_enforcer::backend::netfilter::names;
 use egret_enforcer::backend::{Backend, Ended};
+use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PortMatch, SetKind};
+use egret_policies::rules::{Member, Otherwise, PeerMatch, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 
-use node_world::{Change, NOW, ThisHost, address, backend, in_fresh_namespace, pod, rule, set, tier};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
+use node_world::{
+    Change, NOW, ThisHost, address, backend, in_fresh_namespace, network, pod, rule, run, set, tier,
+};
 
 const POD: &str = "127.0.0.1";
 const STRANGER: &str = "127.0.0.2";
 const ONE: &str = "127.0.0.8";
 const OTHER: &str = "127.0.0.9";
+const SECOND: &str = "127.0.0.3";
+const SERVICE: &str = "127.0.0.30";
+const POD_6: &str = "fd00::1";
 const LONG: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[test]
@@ -160,6 +169,233 @@ fn in_one_pass_what_a_record_opened_goes_on_and_what_is_forbidden_ends() {
         let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
         assert!(marks.revoked(Direction::Ingress).is_in(to_it.mark));
     });
+}
+
+#[test]
+fn members_that_go_concern_what_is_open_to_them_and_no_rule_is_written() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&reaching(&[ONE, OTHER]));
+        let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        let (written, held) = (backend.written(), mark(POD, ONE));
+        assert_eq!(change(&mut backend, &without(OTHER)), 1);
+        assert_eq!((backend.written(), mark(POD, ONE)), (written, held));
+        assert_eq!(state(POD, OTHER), State::Revoked);
+        assert!(!is_in_doubt());
+    });
+}
+
+/// A pod that reaches what is in the list has something open with this source and destination when a member goes.
+#[test]
+fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
+    let rows: [(&str, &[&str], &str, (&str, &str), State); 8] = [
+        ("who answers", &[ONE, OTHER], OTHER, (POD, OTHER), State::Revoked),
+        ("somebody else", &[ONE, OTHER], ONE, (POD, OTHER), State::Allowed),
+        (
+            "a network",
+            &["127.0.0.8/29"],
+            "127.0.0.8/29",
+            (POD, OTHER),
+            State::Revoked,
+        ),
+        (
+            "another network",
+            &[OTHER, "127.0.0.16/28"],
+            "127.0.0.16/28",
+            (POD, OTHER),
+            State::Allowed,
+        ),
+        (
+            "of the pod's second address",
+            &[OTHER],
+            OTHER,
+            (SECOND, OTHER),
+            State::Revoked,
+        ),
+        (
+            "of an address that nobody has",
+            &[OTHER],
+            OTHER,
+            (STRANGER, OTHER),
+            State::Unmarked,
+        ),
+        (
+            "behind a Service",
+            &[OTHER],
+            OTHER,
+            (POD, SERVICE),
+            State::Revoked,
+        ),
+        (
+            "of IPv6",
+            &["fd00::9"],
+            "fd00::9",
+            (POD_6, "fd00::9"),
+            State::Revoked,
+        ),
+    ];
+    for (name, members, gone, (from, to), expected) in rows {
+        in_fresh_namespace(move || {
+            for address in [POD_6, "fd00::9"] {
+                run("ip", &["address", "add", address, "dev", "lo", "nodad"]);
+            }
+            let dnat = [
+                "-t",
+                "nat",
+                "-A",
+                "OUTPUT",
+                "-d",
+                SERVICE,
+                "-j",
+                "DNAT",
+                "--to-destination",
+                OTHER,
+            ];
+            run("iptables-nft", &dnat);
+            let mut backend = begin(&reaching(members));
+            let _open = datagram(from, to);
+            assert_eq!(state(from, to), State::Allowed, "{name}");
+            change(&mut backend, &without(gone));
+            assert_eq!(state(from, to), expected, "{name}");
+        });
+    }
+}
+
+#[test]
+fn who_is_reached_ends_what_a_member_that_goes_had_opened() {
+    in_fresh_namespace(|| {
+        let clients = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
+        let isolated = vec![tier(Tier::NetworkPolicy, vec![clients], Otherwise::Deny)];
+        let first = Change::new()
+            .set(
+                "peers",
+                SetKind::Networks,
+                &[(host(ONE), None), (host(OTHER), None)],
+            )
+            .rules(pod("a", &[POD], Vec::new(), isolated));
+        let mut backend = begin(&first);
+        let _open = [datagram(ONE, POD), datagram(OTHER, POD)];
+        let held = mark(ONE, POD);
+        assert_eq!(change(&mut backend, &without(OTHER)), 1);
+        let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
+        assert!(marks.revoked(Direction::Ingress).is_in(mark(OTHER, POD)));
+        assert_eq!(mark(ONE, POD), held);
+    });
+}
+
+#[test]
+fn what_a_name_opened_outlasts_its_address_in_another_set() {
+    in_fresh_namespace(|| {
+        let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
+        let rules = vec![to("names"), to("peers")];
+        let first = Change::new()
+            .set(
+                "names",
+                SetKind::Records,
+                &[(address(ONE), Some(NOW.after(LONG)))],
+            )
+            .set("peers", SetKind::Networks, &[(host(ONE), None)])
+            .rules(pod(
+                "a",
+                &[POD],
+                vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)],
+                Vec::new(),
+            ));
+        let mut backend = begin(&first);
+        let _open = datagram(POD, ONE);
+        let held = mark(POD, ONE);
+        assert_eq!(change(&mut backend, &without(ONE)), 0);
+        assert_eq!(mark(POD, ONE), held);
+    });
+}
+
+/// Such a program has packets that met the list as it was, and nobody knows for how long.
+#[test]
+fn beside_a_program_that_holds_packets_all_is_judged_again() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&reaching(&[ONE, OTHER]));
+        let open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        let (written, held) = (backend.written(), mark(POD, ONE));
+        let _queue = a_queue();
+        assert_eq!(change(&mut backend, &without(OTHER)), 1);
+        assert_ne!(backend.written(), written, "the pod has a new generation");
+        open[0].send((ONE, 9)).unwrap();
+        assert_eq!((state(POD, ONE), mark(POD, ONE) == held), (State::Allowed, false));
+        assert_eq!(state(POD, OTHER), State::Revoked);
+        assert!(!is_in_doubt());
+    });
+}
+
+#[test]
+fn a_life_that_ended_before_it_looked_leaves_it_to_the_next_one() {
+    in_fresh_namespace(|| {
+        drop(begin(&reaching(&[ONE, OTHER])));
+        let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        // As it is behind the first of its steps.
+        run("ipset", &["create", names::doubt().as_str(), "hash:ip"]);
+        let peers = names::set(set("peers"), Family::V4);
+        run("ipset", &["del", peers.as_str(), OTHER]);
+        drop(begin(&reaching(&[ONE])));
+        assert_eq!(
+            [state(POD, ONE), state(POD, OTHER)],
+            [State::Allowed, State::Revoked]
+        );
+        assert!(!is_in_doubt());
+    });
+}
+
+/// The pod has two addresses of IPv4 and one of IPv6, and reaches these.
+fn reaching(members: &[&str]) -> Change {
+    let peers = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
+    let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], Otherwise::Deny)];
+    let members: Vec<_> = members.iter().map(|member| (host(member), None)).collect();
+    Change::new().set("peers", SetKind::Networks, &members).rules(pod(
+        "a",
+        &[POD, SECOND, POD_6],
+        isolated,
+        Vec::new(),
+    ))
+}
+
+/// What the compiler makes of a member that goes.
+fn without(member: &str) -> Change {
+    let mut less = Change::new().members("peers", &[], &[host(member)]);
+    let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
+    less.0.reevaluate.extend(both.clone());
+    less.0.by_members.extend(both);
+    less
+}
+
+/// A network, or one address as one.
+fn host(text: &str) -> Member {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Member::Network(address.into()),
+        Err(_) => network(text),
+    }
+}
+
+/// The only flow's mark.
+fn mark(from: &str, to: &str) -> u32 {
+    flow(from, to).unwrap().mark
+}
+
+fn is_in_doubt() -> bool {
+    run("ipset", &["list", "-name"]).contains(names::doubt().as_str())
+}
+
+/// A queue for packets (`NFQNL_MSG_CONFIG`, `NFQNL_CFG_CMD_BIND` of linux/netfilter/nfnetlink_queue.h), as long as this lives.
+fn a_queue() -> OwnedFd {
+    let (kind, stream) = (SockType::Raw, SockProtocol::NetlinkNetFilter);
+    let file = socket(AddressFamily::Netlink, kind, SockFlag::SOCK_CLOEXEC, stream).unwrap();
+    let mut message = Vec::new();
+    for number in [28_u32, 0x0302 | 1 << 16, 1, 0] {
+        message.extend(number.to_ne_bytes());
+    }
+    message.extend([0, 0, 0, 7]);
+    message.extend(8_u16.to_ne_bytes());
+    message.extend(1_u16.to_ne_bytes());
+    message.extend([1, 0, 0, 0]);
+    send(file.as_raw_fd(), &message, MsgFlags::empty()).unwrap();
+    file
 }
 
 fn begin(first: &Change) -> Netfilter {

@@ -22,6 +22,8 @@ pub mod namespaces;
 pub mod bridges;
 // What leads packets past the hooks of the packet filter: flowtables, and programs on links.
 pub mod fast_paths;
+// Packets that are on their way through the packet filter: wait until they are through.
+pub mod passing;
 // Sockets of programs: end one.
 pub mod sockets;
 // Packets that rules hand to user space: read them.

@@ -1,7 +1,7 @@
 //! All that a backend may see: per local pod and direction ordered rules over sets, and batches that
 //! change them in an order of which every prefix is safe.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -43,6 +43,9 @@ pub struct Batch {
     /// Pods and directions whose open connections are to be asked again: something that was allowed may
     /// not be any more. Never because a record expired.
     pub reevaluate: Vec<(PodKey, Direction)>,
+    /// Those of them of whose rules none changed, but members of sets in this batch: only what is open from or to such a member
+    /// can be concerned.
+    pub by_members: BTreeSet<(PodKey, Direction)>,
     /// Sets that no rule names any more.
     pub sets_destroyed: Vec<SetId>,
 }
@@ -61,8 +64,17 @@ impl Batch {
             has_policies: None,
             pods_removed: Vec::new(),
             reevaluate: Vec::new(),
+            by_members: BTreeSet::new(),
             sets_destroyed: Vec::new(),
         }
+    }
+
+    /// Has these asked again because of members alone, unless it is for their rules already.
+    pub(crate) fn ask_again(&mut self, mut by_members: BTreeSet<(PodKey, Direction)>) {
+        let by_rules: BTreeSet<(PodKey, Direction)> = self.reevaluate.drain(..).collect();
+        by_members.retain(|asked| !by_rules.contains(asked));
+        self.reevaluate = by_rules.union(&by_members).cloned().collect();
+        self.by_members = by_members;
     }
 }
 

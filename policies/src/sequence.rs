@@ -315,9 +315,8 @@ impl Sets {
             changes.push(Change::new(&set.users, former, of, changed.members, passing));
         }
         let aside = order::into_batches(changes, &mut replaced, batches);
-        let mut suspects = suspects.all();
-        suspects.extend(batches.first.reevaluate.drain(..));
-        batches.first.reevaluate = suspects.into_iter().filter(|(pod, _)| is_old(pod)).collect();
+        let suspects = suspects.all().into_iter().filter(|(pod, _)| is_old(pod));
+        batches.first.ask_again(suspects.collect());
         let live = aside.iter().filter_map(|id| self.live.get(id));
         live.map(|set| Aside::of(set, records, now)).collect()
     }

@@ -4,13 +4,13 @@
 mod random;
 mod situation;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use egret_policies::compiler::{Event, Settings};
-use egret_policies::memory::{Memory, Verdict};
+use egret_policies::memory::{Connection, Memory, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey};
-use egret_policies::rules::{Batch, MembersChanged};
+use egret_policies::rules::{Batch, Member, MembersChanged};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -135,19 +135,38 @@ fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, is_passin
     }
 }
 
-/// Whatever was allowed and is not any more is asked again.
+/// Whatever was allowed and is not any more is asked again; where that is for the sake of members, for the sake of its peer.
 fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
-    let asked: BTreeSet<_> = batches.iter().flat_map(|batch| &batch.reevaluate).collect();
+    let is_asked = |connection: &Connection| {
+        let asked = (connection.pod.clone(), connection.direction);
+        batches.iter().any(|batch| {
+            let has_new_rules = batch.rules_replaced.iter().any(|rules| rules.pod == asked.0);
+            let is_by_members = batch.by_members.contains(&asked) && !has_new_rules;
+            batch.reevaluate.contains(&asked) && (!is_by_members || is_about(batch, connection.peer))
+        })
+    };
     for rules in old.pods().filter(|rules| new.pod(&rules.pod).is_some()) {
         for connection in connections(&rules.pod) {
             let [before, after] = [old, new].map(|memory| memory.decide(&connection, START).verdict);
             let has_closed = before == Verdict::Allow && after == Verdict::Deny;
             assert!(
-                !has_closed || asked.contains(&(connection.pod.clone(), connection.direction)),
+                !has_closed || is_asked(&connection),
                 "{connection:?} has closed and is not asked again"
             );
         }
     }
+}
+
+/// Whether members of a batch are about an address.
+fn is_about(batch: &Batch, peer: IpAddr) -> bool {
+    let members = batch.members_changed.iter().flat_map(|changed| {
+        let added = changed.added.iter().map(|(member, _)| member);
+        added.chain(&changed.removed)
+    });
+    members.into_iter().any(|member| match member {
+        Member::Address(address) | Member::AddressPort(address, ..) => *address == peer,
+        Member::Network(network) => network.contains(&peer),
+    })
 }
 
 /// A batch as a kernel may take it: one thing after the other.

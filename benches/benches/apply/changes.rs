@@ -1,10 +1,12 @@
 //! The first sync, and what changes cost afterwards: from the compiled batch to the kernel.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use egret_benches::big::change::{self, Change};
 use egret_enforcer::backend::netfilter::Written;
 use egret_kernel::iptables::Flavour;
+use egret_policies::rules::Batch;
 
 use crate::meter::{memory, of_programs, own, percentile};
 use crate::world::{self, Node};
@@ -19,9 +21,9 @@ pub(crate) fn measure(flavour: Flavour, words: &[&str]) -> anyhow::Result<()> {
     let mut node = Node::new(flavour)?;
     first_sync(&mut node)?;
     println!(
-        "| change | rounds | ms p50 | p99 | own CPU ms | programs' CPU ms | restores | chains | bytes |"
+        "| change | rounds | ms until in sets p50 | p99 | ms until all is done p50 | p99 | own CPU ms | programs' CPU ms | restores | chains | bytes |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let is_asked = |change: &Change| words.is_empty() || words.iter().any(|word| change.what.contains(word));
     for (mut change, rounds) in changes().into_iter().filter(|(change, _)| is_asked(change)) {
         one(&mut node, &mut change, rounds)?;
@@ -69,41 +71,127 @@ fn first_sync(node: &mut Node) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Who is asked again because members went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    NobodyAsked,
+    FlowsAsked,
+    /// As where a pod has new rules.
+    AllAsked,
+}
+
+/// What rounds took.
+#[derive(Debug, Default)]
+struct Taken {
+    times: Vec<Duration>,
+    /// Until the sets hold what they are to hold, where no rules change.
+    in_sets: Vec<Duration>,
+    cpu: Duration,
+    programs: Duration,
+    written: Written,
+}
+
 fn one(node: &mut Node, change: &mut Change, rounds: usize) -> anyhow::Result<()> {
-    let (mut times, began) = (Vec::new(), Instant::now());
-    let (mut cpu, mut programs, mut before) = (Duration::ZERO, Duration::ZERO, Written::default());
+    let began = Instant::now();
+    let [mut nobody_asked, mut flows_asked, mut all_asked] = <[Taken; 3]>::default();
     // The first round brings about what the others change back and forth.
     for round in 0..=rounds {
-        if round > 1 && began.elapsed() > LONG_ENOUGH {
+        if round > 4 && began.elapsed() > LONG_ENOUGH {
             break;
         }
         node.now = node.now.after(Duration::from_millis(1));
         let event = (change.event)(round, node.now);
         let batches = node.compile(event);
-        if round == 1 {
-            (programs, before) = (of_programs()?, node.backend.written());
+        if round == 0 {
+            node.apply(&batches)?;
+            continue;
         }
-        let (wall, used) = (Instant::now(), own());
-        node.apply(&batches)?;
-        if round > 0 {
-            times.push(wall.elapsed());
-            cpu += own() - used;
+        let has_suspects = batches.iter().any(|batch| !batch.by_members.is_empty());
+        match way(round, has_suspects) {
+            Way::NobodyAsked => nobody_asked.round(node, batches)?,
+            Way::FlowsAsked => flows_asked.round(node, batches)?,
+            Way::AllAsked => all_asked.round(node, batches.into_iter().map(without_suspects).collect())?,
         }
     }
-    let programs = of_programs()? - programs;
-    let (written, many) = (node.backend.written(), u32::try_from(times.len())?);
-    let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(many);
-    let many = u64::from(many);
-    println!(
-        "| {} | {many} | {:.2} | {:.2} | {:.2} | {:.1} | {} | {} | {} |",
-        change.what,
-        percentile(&times, 50),
-        percentile(&times, 99),
-        each(cpu),
-        each(programs),
-        (written.restores - before.restores) / many,
-        (written.chains - before.chains) / many,
-        (written.bytes - before.bytes) / many,
-    );
-    Ok(())
+    nobody_asked.print(change.what)?;
+    flows_asked.print(&format!("{}: flows of members are asked again", change.what))?;
+    all_asked.print(&format!("{}: all that these pods have is", change.what))
+}
+
+/// By turns of two, as what comes goes with the next.
+const fn way(round: usize, has_suspects: bool) -> Way {
+    match (has_suspects, round / 2 % 2) {
+        (false, _) => Way::NobodyAsked,
+        (true, 0) => Way::FlowsAsked,
+        (true, _) => Way::AllAsked,
+    }
+}
+
+fn without_suspects(batch: Batch) -> Batch {
+    Batch {
+        by_members: BTreeSet::new(),
+        ..batch
+    }
+}
+
+impl Taken {
+    fn round(&mut self, node: &mut Node, batches: Vec<Batch>) -> anyhow::Result<()> {
+        let (programs, before) = (of_programs()?, node.backend.written());
+        let (wall, used) = (Instant::now(), own());
+        if batches.iter().all(is_of_members) {
+            let sets: Vec<Batch> = batches.iter().map(members_of).collect();
+            node.apply(&sets)?;
+            self.in_sets.push(wall.elapsed());
+        }
+        node.apply(&batches)?;
+        self.times.push(wall.elapsed());
+        self.cpu += own() - used;
+        self.programs += of_programs()? - programs;
+        let after = node.backend.written();
+        self.written.restores += after.restores - before.restores;
+        self.written.chains += after.chains - before.chains;
+        self.written.bytes += after.bytes - before.bytes;
+        Ok(())
+    }
+
+    fn print(&self, what: &str) -> anyhow::Result<()> {
+        if self.times.is_empty() {
+            return Ok(());
+        }
+        let many = u32::try_from(self.times.len())?;
+        let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(many);
+        let many = u64::from(many);
+        println!(
+            "| {what} | {many} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} | {} | {} | {} |",
+            percentile(&self.in_sets, 50),
+            percentile(&self.in_sets, 99),
+            percentile(&self.times, 50),
+            percentile(&self.times, 99),
+            each(self.cpu),
+            each(self.programs),
+            self.written.restores / many,
+            self.written.chains / many,
+            self.written.bytes / many,
+        );
+        Ok(())
+    }
+}
+
+/// Whether no rules change with it.
+fn is_of_members(batch: &Batch) -> bool {
+    batch.rules_replaced.is_empty()
+        && batch.pods_removed.is_empty()
+        && batch.node_rules.is_none()
+        && batch.has_policies.is_none()
+        && batch.sets_destroyed.is_empty()
+}
+
+/// What of it is in the kernel before anybody is asked again.
+fn members_of(batch: &Batch) -> Batch {
+    Batch {
+        sets_created: batch.sets_created.clone(),
+        members_changed: batch.members_changed.clone(),
+        lapsed: batch.lapsed.clone(),
+        ..Batch::empty(batch.revision)
+    }
 }

@@ -53,6 +53,7 @@ mod vigil;
 mod moving;
 mod lapsed;
 mod flows;
+mod suspects;
 mod revocation;
 mod aside;
 mod judge;
@@ -77,6 +78,7 @@ use place::JumpPlace;
 use refusal::DenyAction;
 use render::{PodMarks, Surroundings};
 use revocation::Revocations;
+use suspects::Suspects;
 use table::Table;
 use totals::{Counters, Totals};
 use unknown::{Unknown, UnknownPods};
@@ -297,6 +299,7 @@ impl Netfilter {
         self.revocations
             .start(rules, |rules| strangers.contains(&rules.pod));
         self.program_and_carry(&before);
+        self.be_sure();
         self.leave_the_other();
         self.sweep();
         self.look_out();
@@ -310,13 +313,20 @@ impl Netfilter {
         for spec in &batch.sets_created {
             self.sets.lock().settle_one(spec.id, now);
         }
+        self.doubt(batch);
         self.sets.lock().write_noted(&batch.members_changed, now);
         self.revocations.note(batch, &self.pods);
+        let suspects = Suspects::of(batch);
+        let mut by_rules = batch
+            .reevaluate
+            .iter()
+            .filter(|asked| !suspects.has(asked))
+            .peekable();
         let touches_rules = !(batch.rules_replaced.is_empty()
             && batch.node_rules.is_none()
             && batch.has_policies.is_none()
             && batch.pods_removed.is_empty()
-            && batch.reevaluate.is_empty());
+            && by_rules.peek().is_none());
         if touches_rules {
             let others = self.other_runs(&batch.rules_replaced);
             self.replace(&batch.rules_replaced);
@@ -326,8 +336,8 @@ impl Netfilter {
             self.remove(&batch.pods_removed);
             let mut before = Vec::new();
             if !is_off(Switch::Generation) {
-                let reevaluated = batch.reevaluate.iter().cloned();
-                let asked = reevaluated
+                let asked = by_rules
+                    .cloned()
                     .chain(others.iter().cloned())
                     .filter(|(pod, _)| self.pods.contains_key(pod))
                     .collect();
@@ -340,6 +350,7 @@ impl Netfilter {
         } else {
             self.look_out_for_members(batch);
         }
+        self.ask_again(suspects);
         if !batch.sets_destroyed.is_empty() {
             self.sets.lock().unwant(&batch.sets_destroyed);
             self.sweep();
@@ -444,6 +455,7 @@ impl Netfilter {
     /// After a restart: pods and directions whose rules or members are not those that the open connections were
     /// allowed under.
     fn stale_directions(&self, shrunk: &BTreeSet<SetId>) -> BTreeSet<(PodKey, Direction)> {
+        let is_in_doubt = self.sets.lock().is_in_doubt();
         let available = self.sets.lock().available();
         let sets = &*available;
         let mut stale = BTreeSet::new();
@@ -463,7 +475,7 @@ impl Netfilter {
                     };
                     table.holds(&render::direction(&local.rules, direction, marks, around))
                 });
-                if !is_same || names_any(&local.rules, direction, shrunk) {
+                if is_in_doubt || !is_same || names_any(&local.rules, direction, shrunk) {
                     stale.insert((pod.clone(), direction));
                 }
             }
@@ -690,6 +702,7 @@ impl Backend for Netfilter {
         let before = self.renew(&stale);
         self.revocations.ask(stale);
         self.program_and_carry(&before);
+        self.be_sure();
         self.leave_the_other();
         self.revocations.look_again();
         self.sweep();

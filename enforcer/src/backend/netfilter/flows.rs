@@ -12,17 +12,45 @@ use egret_policies::rules::Direction;
 /// Flows that a pod with this address opened, or that were opened to it.
 pub(super) type End = (Direction, IpAddr);
 
+/// Which flows are to be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) ends: BTreeSet<End>,
+    /// All of a family.
+    pub(super) families: BTreeSet<Family>,
+}
+
+impl Question {
+    pub(super) const fn about(ends: BTreeSet<End>) -> Self {
+        Self {
+            ends,
+            families: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.ends.extend(other.ends);
+        self.families.extend(other.families);
+        self
+    }
+
+    fn answers(&self, other: &Self) -> bool {
+        let is_in = |end: &End| self.ends.contains(end) || self.families.contains(&Family::of(end.1));
+        self.families.is_superset(&other.families) && other.ends.iter().all(is_in)
+    }
+}
+
 /// Flows as they were at one moment.
 #[derive(Debug)]
 pub(super) struct Seen {
-    ends: BTreeSet<End>,
+    question: Question,
     pub(super) flows: Vec<Flow>,
 }
 
 impl Seen {
-    /// Asks the kernel for all flows with these ends; others may be among them.
-    pub(super) fn look(conntrack: &mut Conntrack, ends: BTreeSet<End>) -> Result<Self, netlink::Error> {
-        let mut filters = questions(&ends);
+    /// Asks the kernel for all these flows; others may be among them.
+    pub(super) fn look(conntrack: &mut Conntrack, question: Question) -> Result<Self, netlink::Error> {
+        let mut filters = filters(&question);
         if filters.len() > 1 && (is_whole(&filters) || conntrack.count()? <= FEW_FLOWS) {
             filters = vec![Filter::ALL];
         }
@@ -32,34 +60,37 @@ impl Seen {
             found.extend(flows.map(|flow| ((flow.zone, flow.original), flow)));
         }
         let flows = found.into_values().collect();
-        Ok(Self { ends, flows })
+        Ok(Self { question, flows })
     }
 
-    /// Whether all flows with these ends are among them.
-    pub(super) fn has(&self, ends: &BTreeSet<End>) -> bool {
-        self.ends.is_superset(ends)
+    /// Whether all these flows are among them.
+    pub(super) fn has(&self, question: &Question) -> bool {
+        self.question.answers(question)
     }
 }
 
 /// To be told of so many takes about as long as to walk an empty table once more.
 const FEW_FLOWS: u32 = 1 << 13;
 
-/// What is to be asked about these ends. Of IPv6 the kernel tells all in any case.
-fn questions(ends: &BTreeSet<End>) -> Vec<Filter> {
+/// What is to be asked. Of IPv6 the kernel tells all in any case.
+fn filters(question: &Question) -> Vec<Filter> {
     const FEW: usize = 2;
-    let of = |family| {
-        ends.iter()
-            .filter(move |(_, address)| Family::of(*address) == family)
+    let ends = |family| {
+        let ends = question.ends.iter();
+        ends.filter(move |(_, address)| Family::of(*address) == family)
     };
-    let mut filters: Vec<Filter> = match of(Family::V4).count() {
-        0..=FEW => of(Family::V4).map(|end| question(*end)).collect(),
+    let is_whole = |family| question.families.contains(&family);
+    let mut filters: Vec<Filter> = match ends(Family::V4).count() {
+        0..=FEW if !is_whole(Family::V4) => ends(Family::V4).map(|end| filter(*end)).collect(),
         _ => vec![Filter::family(Family::V4)],
     };
-    filters.extend(of(Family::V6).next().map(|_| Filter::family(Family::V6)));
+    if is_whole(Family::V6) || ends(Family::V6).next().is_some() {
+        filters.push(Filter::family(Family::V6));
+    }
     filters
 }
 
-fn question((direction, address): End) -> Filter {
+fn filter((direction, address): End) -> Filter {
     match direction {
         Direction::Egress => Filter::from_source(address),
         Direction::Ingress => Filter::answered_by(address),
@@ -101,8 +132,34 @@ mod tests {
             (both(&many, &six), 2, true),
         ];
         for (ends, number, whole) in rows {
-            let asked = questions(&ends);
+            let asked = filters(&Question::about(ends.clone()));
             assert_eq!((asked.len(), is_whole(&asked)), (number, whole), "{ends:?}");
         }
+        let networks = Question {
+            families: Family::BOTH.into(),
+            ..Question::about(few)
+        };
+        assert!(is_whole(&filters(&networks)));
+    }
+
+    #[test]
+    fn what_was_seen_of_a_family_answers_for_each_of_its_ends() {
+        let (few, many) = (ends(1, Family::V4), ends(2, Family::V4));
+        let whole = Question {
+            families: [Family::V4].into(),
+            ..Question::default()
+        };
+        let rows = [
+            (&many, &few, true),
+            (&few, &many, false),
+            (&few, &ends(1, Family::V6), false),
+        ];
+        for (seen, asked, is_enough) in rows {
+            let [seen, asked] = [seen, asked].map(|ends| Question::about(ends.clone()));
+            assert_eq!(seen.answers(&asked), is_enough, "{seen:?} {asked:?}");
+        }
+        assert!(whole.answers(&Question::about(many.clone())));
+        assert!(!Question::about(many).answers(&whole));
+        assert!(!whole.answers(&Question::about(ends(1, Family::V6))));
     }
 }

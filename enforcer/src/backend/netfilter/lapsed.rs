@@ -34,7 +34,8 @@ impl Netfilter {
         let mut conntrack = Conntrack::open()?;
         let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
         let mut ends = self.ends_in_question();
-        ends.extend(opened.map(|address| (Direction::Egress, *address)));
+        ends.ends
+            .extend(opened.map(|address| (Direction::Egress, *address)));
         let mut seen = Seen::look(&mut conntrack, ends)?;
         for (rules, old, new) in carried {
             let pod = &rules.pod;
@@ -72,14 +73,19 @@ fn carry_over(
     let is_own = |flow: &&mut Flow| old.is_in(flow.mark) && rules.addresses.contains(&flow.original.source);
     let mut carried = 0;
     for flow in flows.iter_mut().filter(is_own) {
-        let end = End::of(flow);
-        let was_told = sets_with(&rules.egress).any(|id| sets.lock().was_told(id, end.address));
-        if was_told && is_allowed(&rules.egress, &end, sets) && conntrack.set_mark(flow, new)? {
+        if outlasts(flow, rules, sets) && conntrack.set_mark(flow, new)? {
             flow.mark = flow.mark & !new.mask().get() | new.value();
             carried += 1;
         }
     }
     Ok(carried)
+}
+
+/// Whether a flow that a pod opened goes on although the record is over that it was opened by.
+pub(super) fn outlasts(flow: &Flow, rules: &PodRules, sets: &SharedSets) -> bool {
+    let end = End::of(flow);
+    let was_told = || sets_with(&rules.egress).any(|id| sets.lock().was_told(id, end.address));
+    !is_off(Switch::KeepLapsed) && was_told() && is_allowed(&rules.egress, &end, sets)
 }
 
 /// The other end of a flow, behind any translation.

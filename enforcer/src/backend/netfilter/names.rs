@@ -306,6 +306,12 @@ pub fn set(id: SetId, family: Family) -> SetName {
         .expect("24 letters, digits and dashes are a name")
 }
 
+/// The set that is there while it is not known what is open from or to members that went.
+#[must_use]
+pub fn doubt() -> SetName {
+    set(SetId::of_content("connections are to be looked for"), Family::V4)
+}
+
 /// The family that the name of a set says.
 #[must_use]
 pub fn family_of_set(name: &str) -> Option<Family> {

@@ -20,11 +20,12 @@ use egret_policies::rules::{Batch, Direction, PodRules, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
-use super::flows::{End, Seen};
+use super::flows::{Question, Seen};
 use super::judge::Judge;
 use super::marks::Marks;
 use super::names::PodChains;
 use super::pod_sockets::{self, Held};
+use super::suspects::Suspects;
 use super::{Local, Netfilter, names_any};
 use crate::backend::Ended;
 
@@ -33,6 +34,8 @@ use crate::backend::Ended;
 pub(super) struct Revocations {
     /// Pods whose open flows are to be judged.
     asked: BTreeSet<(PodKey, Direction)>,
+    /// Those of whose flows only some are.
+    suspects: Suspects,
     /// Addresses that a pod had: what it opened ends, whoever has the address now.
     left: BTreeSet<IpAddr>,
     /// Addresses that have a pod, and had none or another one: what was allowed to that is deleted.
@@ -96,6 +99,12 @@ impl Revocations {
         self.asked.extend(asked);
     }
 
+    /// What these may have open was seen, and what is to be judged again has no mark any more.
+    pub(super) fn suspect(&mut self, suspects: Suspects, seen: Seen) {
+        self.suspects.extend(suspects);
+        self.seen = Some(seen);
+    }
+
     /// Takes note of a batch, before the pods are replaced.
     pub(super) fn note(&mut self, batch: &Batch, pods: &BTreeMap<PodKey, Local>) {
         let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules.addresses);
@@ -136,7 +145,8 @@ impl Revocations {
 
     fn has_work(&self) -> bool {
         let has_moved = !self.moved.pods.is_empty() || !self.moved.sets.is_empty();
-        has_moved || self.recall || !self.asked.is_empty() || !self.left.is_empty() || !self.taken.is_empty()
+        let has_asked = !self.asked.is_empty() || !self.suspects.is_empty();
+        has_moved || self.recall || has_asked || !self.left.is_empty() || !self.taken.is_empty()
     }
 
     fn say_once(&mut self, hindered: String) {
@@ -191,6 +201,7 @@ impl Netfilter {
         let revoked = forbidden.into_iter().filter(|(fate, _)| *fate == Fate::Revoke);
         revocations.revoked.extend(revoked.map(|(_, one)| one));
         revocations.asked.retain(|(pod, _)| refused.contains_key(pod));
+        revocations.suspects = Suspects::default();
         revocations.left.clear();
         revocations.taken.clear();
         revocations.spare_sockets = false;
@@ -224,10 +235,10 @@ impl Netfilter {
         seen: Option<Seen>,
         own_node: &BTreeSet<IpAddr>,
     ) -> Result<Vec<(Fate, Revoked)>, netlink::Error> {
-        let ends = self.ends_in_question();
+        let question = self.ends_in_question();
         // What has a new pod by now may be that pod's own by now.
-        let seen = seen.filter(|seen| seen.has(&ends) && self.revocations.taken.is_empty());
-        let seen = seen.map_or_else(|| Seen::look(conntrack, ends), Ok)?;
+        let seen = seen.filter(|seen| seen.has(&question) && self.revocations.taken.is_empty());
+        let seen = seen.map_or_else(|| Seen::look(conntrack, question), Ok)?;
         let owners = self.owners();
         let judge = Judge {
             sets: &self.sets,
@@ -254,9 +265,13 @@ impl Netfilter {
     }
 
     /// Where flows are that may have to end.
-    pub(super) fn ends_in_question(&self) -> BTreeSet<End> {
+    pub(super) fn ends_in_question(&self) -> Question {
         let Revocations {
-            asked, left, taken, ..
+            asked,
+            suspects,
+            left,
+            taken,
+            ..
         } = &self.revocations;
         let in_force = asked.iter().filter(|(pod, _)| !self.refused.contains_key(pod));
         let asked = in_force.flat_map(|(pod, direction)| {
@@ -266,7 +281,7 @@ impl Netfilter {
         });
         let whoever = left.iter().chain(taken);
         let whoever = whoever.flat_map(|address| Direction::ALL.map(|direction| (direction, *address)));
-        asked.chain(whoever).collect()
+        Question::about(asked.chain(whoever).collect()).and(suspects.question())
     }
 
     /// What becomes of a flow for the sake of the pod at one of its ends.
@@ -278,7 +293,11 @@ impl Netfilter {
         judge: Judge<'_>,
     ) -> Option<Fate> {
         let Revocations {
-            asked, left, taken, ..
+            asked,
+            suspects,
+            left,
+            taken,
+            ..
         } = &self.revocations;
         let address = pods_end(direction, flow);
         let marks: Marks = self.settings.marks;
@@ -294,7 +313,8 @@ impl Netfilter {
             Some(_) | None => {}
         }
         let rules = owner.filter(|rules| !self.refused.contains_key(&rules.pod))?;
-        let is_asked = asked.contains(&(rules.pod.clone(), direction));
+        let is_asked =
+            asked.contains(&(rules.pod.clone(), direction)) || suspects.concern(&rules.pod, direction, flow);
         if !is_asked || is_revoked || is_present {
             return None;
         }
@@ -378,7 +398,7 @@ impl Netfilter {
         both.filter(move |tuple| !is_new(tuple))
     }
 
-    fn owners(&self) -> BTreeMap<IpAddr, &PodRules> {
+    pub(super) fn owners(&self) -> BTreeMap<IpAddr, &PodRules> {
         let rules = self.pods.values().map(|local| &local.rules);
         rules
             .flat_map(|rules| rules.addresses.iter().map(move |address| (*address, rules)))

@@ -59,6 +59,8 @@ pub(super) struct Sets {
     failed: BTreeMap<SetId, String>,
     /// Sets that got members while somebody else was at work.
     meanwhile: BTreeSet<SetId>,
+    /// Whether the kernel holds the set that says that members went and nobody has looked yet what they had opened.
+    is_in_doubt: bool,
 }
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
@@ -75,17 +77,19 @@ impl Sets {
             listings: 0,
             failed: BTreeMap::new(),
             meanwhile: BTreeSet::new(),
+            is_in_doubt: false,
         })
     }
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
     pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
-        let listed: HashMap<String, Known> = self
+        let mut listed: HashMap<String, Known> = self
             .ipsets
             .list_those(names::is_own_set)?
             .into_iter()
             .map(|listing| (listing.name.clone(), Known::of(listing, now)))
             .collect();
+        self.is_in_doubt = listed.remove(names::doubt().as_str()).is_some();
         let drift = drift(&self.known, &listed, now);
         self.known = listed;
         self.find_unwanted();
@@ -472,6 +476,37 @@ impl Sets {
             }
         }
         kept
+    }
+
+    /// Has the kernel hold, as long as it is not known what is open from or to members that go, that it is not known: a life that
+    /// ends meanwhile leaves it to the next one.
+    pub(super) fn doubt(&mut self) {
+        if self.is_in_doubt {
+            return;
+        }
+        let spec = ipset::SetSpec::new(names::doubt().as_str(), Kind::HashIp, Family::V4);
+        match self.ipsets.create(&spec) {
+            Ok(()) => self.is_in_doubt = true,
+            Err(error) => {
+                tracing::warn!(%error, "an enforcer that ends now leaves forbidden connections open")
+            }
+        }
+    }
+
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
+    /// It is known again.
+    pub(super) fn be_sure(&mut self) {
+        if !self.is_in_doubt {
+            return;
+        }
+        match self.ipsets.destroy(names::doubt().as_str()) {
+            Ok(()) => self.is_in_doubt = false,
+            Err(error) if error.reason() == Some(Reason::NoSuchSet) => self.is_in_doubt = false,
+            Err(error) => tracing::warn!(%error, "the next life asks all connections again, in vain"),
+        }
     }
 
     /// Wants nothing any more.
