@@ -96,7 +96,8 @@ async fn a_connection_that_nobody_uses_ends_after_expire() {
 
 #[tokio::test]
 async fn a_connection_is_used_no_longer_than_max_age_though_it_is_busy() {
-    for (max_age, accepted) in [(Duration::ZERO, 1), (Duration::from_millis(90), 2)] {
+    const AGE: Duration = Duration::from_millis(90);
+    for (max_age, is_replaced) in [(Duration::ZERO, false), (AGE, true)] {
         let upstream = Upstream::honest().await;
         let forwarder = forwarder(&Forward {
             max_age,
@@ -104,9 +105,9 @@ async fn a_connection_is_used_no_longer_than_max_age_though_it_is_busy() {
         });
         for number in 0..5 {
             ask(&forwarder, &format!("n{number}.test")).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(30)).await;
+            tokio::time::sleep(AGE / 3).await;
         }
-        assert_eq!(upstream.accepted(), accepted, "{max_age:?}");
+        assert_eq!(upstream.accepted() > 1, is_replaced, "{max_age:?}");
     }
 }
 

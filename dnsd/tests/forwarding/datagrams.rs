@@ -106,16 +106,18 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_next_question() {
 
 #[tokio::test]
 async fn an_answer_that_comes_too_late_is_not_taken_for_the_next_question() {
+    const READ_TIMEOUT: Duration = Duration::from_millis(1_500);
+    const LATE: Duration = Duration::from_millis(1_550);
     let upstream = Upstream::start(|asked| {
         if asked.name() == "slow.test." {
-            let late = Duration::from_millis(120);
-            return vec![Deed::Wait(late), Deed::Say(asked.one())];
+            return vec![Deed::Wait(LATE), Deed::Say(asked.one())];
         }
-        vec![Deed::Wait(Duration::from_millis(60)), Deed::Say(asked.one())]
+        // Meanwhile the late one comes.
+        vec![Deed::Wait(2 * (LATE - READ_TIMEOUT)), Deed::Say(asked.one())]
     })
     .await;
     let mut plan = plan(&[upstream.address]);
-    plan.read_timeout = Duration::from_millis(100);
+    plan.read_timeout = READ_TIMEOUT;
     plan.max_connect_attempts = Some(1);
     let forwarder = forwarder(&plan);
     assert_eq!(

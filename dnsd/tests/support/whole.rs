@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use egret_dnsd::client::{Attribution, Routes, Way};
 use egret_dnsd::config::{Config, Written};
+use egret_dnsd::handover::Inheritance;
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
 use egret_dnsd::metrics::Metrics;
@@ -217,8 +218,7 @@ impl Dnsd {
         };
         let hold = config.hold;
         let serving = Serving::new(config, None, &host_interfaces, &means).unwrap();
-        let listeners =
-            Listeners::bind(&serving.tables, &mut egret_dnsd::handover::Inheritance::none()).unwrap();
+        let listeners = bind(&serving);
         let addresses = listeners.addresses().unwrap();
         let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
         let holder = Arc::new(Holder::new(
@@ -291,6 +291,16 @@ impl Dnsd {
     pub(crate) async fn ask(&self, name: &str) -> Option<Message> {
         self.ask_at(self.address, &query(name, RecordType::A, Some(1232)))
             .await
+    }
+}
+
+/// A port that was drawn for one transport may be in use over the other: then another is drawn.
+fn bind(serving: &Serving) -> Listeners {
+    loop {
+        match Listeners::bind(&serving.tables, &mut Inheritance::none()) {
+            Ok(listeners) => return listeners,
+            Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
+        }
     }
 }
 
