@@ -46,6 +46,7 @@ pub use failure::{Failure, extended};
 pub use flights::Flights;
 pub use names::look_up;
 pub use tls::TlsError;
+pub(crate) use udp::is_near;
 
 /// What holds for one question, whoever is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

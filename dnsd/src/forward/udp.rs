@@ -244,9 +244,9 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGEST].into_boxed_slice());
 }
 
-/// Whether an upstream is on this node, or in networks that are not routed through the internet, where a cluster's
+/// Whether an address is on this node, or in networks that are not routed through the internet, where a cluster's
 /// Services are (RFC 1918, 3927, 4193, 4291, 6598): nobody outside can send in its name.
-fn is_near(address: IpAddr) -> bool {
+pub(crate) fn is_near(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let is_shared = v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::forward::is_near;
 use crate::plan::{Block, UpstreamHost, Zone};
 
 /// What is inside, besides private networks.
@@ -44,22 +45,10 @@ pub fn services_of_environment() -> BTreeSet<IpAddr> {
     hosts.collect()
 }
 
-/// Networks that are nobody's on the internet: private (RFC 1918, RFC 4193), shared (RFC 6598), of a link, loopback,
-/// and those of documentation, which are in nobody's cluster either.
+/// Whether it is in networks that are nobody's on the internet, or in those of documentation (RFC 5737), which are in
+/// nobody's cluster either.
 fn is_private(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => {
-            let [first, second, ..] = address.octets();
-            address.is_private()
-                || address.is_loopback()
-                || address.is_link_local()
-                || address.is_documentation()
-                || first == 100 && (64..128).contains(&second)
-        }
-        IpAddr::V6(address) => {
-            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
-        }
-    }
+    is_near(address) || matches!(address, IpAddr::V4(v4) if v4.is_documentation())
 }
 
 /// The zones below `above` that are kept inside, out of those that the blocks and the cluster have.
