@@ -10,7 +10,7 @@ use crate::plan::Protocol;
 pub(super) fn read(path: &Path, protocol: Protocol) -> io::Result<Vec<SocketAddr>> {
     let text = std::fs::read_to_string(path)?;
     Ok(nameservers(&text)
-        .map(|address| SocketAddr::new(address, port(protocol)))
+        .map(|address| SocketAddr::new(address, protocol.port()))
         .collect())
 }
 
@@ -26,13 +26,6 @@ fn nameservers(text: &str) -> impl Iterator<Item = IpAddr> {
         let without_zone = address.split('%').next().unwrap_or(address);
         without_zone.parse().ok()
     })
-}
-
-const fn port(protocol: Protocol) -> u16 {
-    match protocol {
-        Protocol::Dns | Protocol::Tcp => 53,
-        Protocol::Tls => 853,
-    }
 }
 
 #[cfg(test)]

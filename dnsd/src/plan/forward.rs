@@ -102,6 +102,17 @@ pub enum Protocol {
     Tls,
 }
 
+impl Protocol {
+    /// Where servers are that speak it, unless another port is written.
+    #[must_use]
+    pub const fn port(self) -> u16 {
+        match self {
+            Self::Dns | Self::Tcp => 53,
+            Self::Tls => 853,
+        }
+    }
+}
+
 /// `tls CERT KEY CA`, `tls_servername NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]

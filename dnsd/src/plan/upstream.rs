@@ -96,15 +96,8 @@ fn part_server_name(text: &str) -> (String, Option<String>) {
     (format!("{address}{port}"), Some(name))
 }
 
-const fn default_port(protocol: Protocol) -> u16 {
-    match protocol {
-        Protocol::Dns | Protocol::Tcp => 53,
-        Protocol::Tls => 853,
-    }
-}
-
 fn host(text: &str, protocol: Protocol) -> Option<UpstreamHost> {
-    let default = default_port(protocol);
+    let default = protocol.port();
     if let Some(address) = endpoint(text, default) {
         return Some(UpstreamHost::Address(address));
     }
