@@ -13,8 +13,8 @@ const NSID: u16 = 3;
 const SUBNET: u16 = 8;
 /// What a client takes that said nothing.
 const UDP_SIZE: u16 = 1232;
-/// What the values of local options may name.
-const VARIABLES: [&str; 7] = [
+/// What the values of local options may name, as it is written.
+pub const VARIABLES: [&str; 7] = [
     "{qname}",
     "{qtype}",
     "{client_ip}",
@@ -23,12 +23,6 @@ const VARIABLES: [&str; 7] = [
     "{server_ip}",
     "{server_port}",
 ];
-
-/// Whether a value names a variable that is known.
-#[must_use]
-pub fn is_variable(value: &str) -> bool {
-    VARIABLES.contains(&value)
-}
 
 /// Applies a rule; tells whether it took.
 pub(super) fn apply(

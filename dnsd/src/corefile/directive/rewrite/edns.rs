@@ -1,5 +1,6 @@
 //! `edns0 local|nsid|subnet set|append|replace|unset … [revert]`.
 
+use crate::local::rewrite::VARIABLES;
 use crate::plan::{EdnsAction, EdnsField, RewriteRule};
 
 use super::super::super::place::Error;
@@ -9,15 +10,6 @@ use super::matching::Words;
 const USAGE: &str = "edns0 local ACTION CODE DATA|{VARIABLE} [revert], edns0 nsid ACTION [revert], edns0 subnet \
      ACTION IPV4-BITS IPV6-BITS [revert], or with the action unset, local its code alone and the others nothing";
 const ACTIONS: &str = "set, append, replace or unset";
-const VARIABLES: [&str; 7] = [
-    "{qname}",
-    "{qtype}",
-    "{client_ip}",
-    "{client_port}",
-    "{protocol}",
-    "{server_ip}",
-    "{server_port}",
-];
 
 pub(super) fn read(args: Words<'_>) -> Result<RewriteRule, Error> {
     let (kind, behind) = args.first(USAGE)?;
