@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Config, Invalid, Upstream};
-use crate::message::WireName;
+use crate::message::rcode;
 use crate::plan::{
-    Bind, BindTo, Block, CacheRules, Capacity, Disabled, Forward, HealthCheck, Plan, Policy, Protocol,
-    Timeouts, Tls, UpstreamHost, Zone,
+    Bind, BindTo, Block, CacheRules, Capacity, Forward, Plan, Policy, Protocol, Timeouts, UpstreamHost, Zone,
 };
 
 /// What the simple form says about asking.
@@ -45,7 +44,7 @@ fn block(simple: &Simple, config: &Config, port: u16, addresses: Vec<IpAddr>) ->
     let to = addresses.into_iter().map(BindTo::Address).collect();
     Block {
         origin: "upstreams".to_owned(),
-        zones: vec![root()],
+        zones: vec![Zone::root()],
         port,
         bind: vec![Bind {
             to,
@@ -57,25 +56,10 @@ fn block(simple: &Simple, config: &Config, port: u16, addresses: Vec<IpAddr>) ->
             idle: config.tcp.idle,
             queries_per_connection: None,
         },
-        bufsize: None,
-        prometheus: false,
-        debug: false,
-        errors: None,
-        log: Vec::new(),
-        dns64: None,
-        loadbalance: None,
         cache: Some(cache(simple, config)),
-        rewrite: Vec::new(),
-        template: Vec::new(),
-        hosts: None,
-        detects_loop: false,
         forward: vec![forward(simple)],
-        whoami: false,
+        ..Block::default()
     }
-}
-
-fn root() -> Zone {
-    Zone::new(WireName::parse(".").expect("the root is a name"))
 }
 
 /// Bounded in octets alone, with the TTLs of the configuration.
@@ -83,7 +67,6 @@ fn cache(simple: &Simple, config: &Config) -> CacheRules {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     let (min_ttl, max_ttl) = (seconds(config.ttl.at_least), seconds(config.ttl.at_most));
     CacheRules {
-        zones: Vec::new(),
         success: Capacity {
             entries: usize::MAX,
             max_ttl,
@@ -94,11 +77,8 @@ fn cache(simple: &Simple, config: &Config) -> CacheRules {
             max_ttl: max_ttl.min(simple.max_negative_ttl),
             min_ttl: min_ttl.min(simple.max_negative_ttl),
         },
-        prefetch: None,
-        serve_stale: None,
         servfail: Duration::ZERO,
-        disabled: Disabled::default(),
-        keep_ttl: false,
+        ..CacheRules::default()
     }
 }
 
@@ -129,34 +109,12 @@ fn forward(simple: &Simple) -> Forward {
     };
     Forward {
         origin: "upstreams".to_owned(),
-        from: root(),
-        except: Vec::new(),
         to: simple.upstreams.iter().map(upstream).collect(),
         force_tcp: simple.force_tcp,
         prefer_udp: true,
-        expire: Duration::from_secs(10),
-        max_age: Duration::ZERO,
-        max_idle_connections: 0,
         read_timeout: simple.try_timeout,
-        max_fails: 2,
-        max_connect_attempts: None,
-        tls: Tls::default(),
         policy: Policy::Sequential,
-        health_check: HealthCheck {
-            interval: Duration::from_millis(500),
-            recursion: true,
-            domain: WireName::parse(".").expect("the root is a name"),
-        },
-        max_concurrent: 0,
-        next: Vec::new(),
-        next_on_nodata: false,
-        failover: vec![
-            crate::message::rcode::SERVFAIL,
-            crate::message::rcode::REFUSED,
-            crate::message::rcode::NOTIMP,
-        ],
-        fails_fast: false,
-        source: None,
-        resolver: Vec::new(),
+        failover: vec![rcode::SERVFAIL, rcode::REFUSED, rcode::NOTIMP],
+        ..Forward::default()
     }
 }
