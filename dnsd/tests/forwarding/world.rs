@@ -10,7 +10,7 @@ use egret_dnsd::exchange::Matched;
 use egret_dnsd::forward::{Failure, Forwarder, Limits};
 use egret_dnsd::message::{Query, WireName};
 use egret_dnsd::metrics::{Metrics, Transport};
-use egret_dnsd::plan::{self, Forward, HealthCheck, Policy, Protocol, Tls, UpstreamHost, Zone};
+use egret_dnsd::plan::{self, Forward, Policy, Protocol, UpstreamHost};
 use egret_shared::rt::task;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Record, RecordType};
@@ -280,31 +280,9 @@ pub(crate) fn plan(upstreams: &[SocketAddr]) -> Forward {
     });
     Forward {
         origin: "test:1".to_owned(),
-        from: Zone::new(wire_name(".")),
-        except: Vec::new(),
         to: to.collect(),
-        force_tcp: false,
-        prefer_udp: false,
-        expire: Duration::from_secs(10),
-        max_age: Duration::ZERO,
-        max_idle_connections: 0,
-        read_timeout: Duration::from_secs(2),
-        max_fails: 2,
-        max_connect_attempts: None,
-        tls: Tls::default(),
         policy: Policy::Sequential,
-        health_check: HealthCheck {
-            interval: Duration::from_millis(500),
-            recursion: true,
-            domain: wire_name("."),
-        },
-        max_concurrent: 0,
-        next: Vec::new(),
-        next_on_nodata: false,
-        failover: Vec::new(),
-        fails_fast: false,
-        source: None,
-        resolver: Vec::new(),
+        ..Forward::default()
     }
 }
 
