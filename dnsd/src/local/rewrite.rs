@@ -11,7 +11,7 @@ use super::names::{Back, matches, replaced};
 use crate::message::{Query, WireName};
 use crate::plan::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule};
 
-pub use edns::VARIABLES;
+pub use edns::{VARIABLES, is_variable};
 pub use revert::{Revert, Unusable};
 
 use revert::Change;

@@ -24,6 +24,12 @@ pub const VARIABLES: [&str; 7] = [
     "{server_port}",
 ];
 
+/// Whether a value names a variable that is known.
+#[must_use]
+pub fn is_variable(value: &str) -> bool {
+    VARIABLES.contains(&value)
+}
+
 /// Applies a rule; tells whether it took.
 pub(super) fn apply(
     field: &EdnsField,

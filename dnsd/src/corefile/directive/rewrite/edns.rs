@@ -1,6 +1,6 @@
 //! `edns0 local|nsid|subnet set|append|replace|unset … [revert]`.
 
-use crate::local::rewrite::VARIABLES;
+use crate::local::rewrite::{VARIABLES, is_variable};
 use crate::plan::{EdnsAction, EdnsField, RewriteRule};
 
 use super::super::super::place::Error;
@@ -85,8 +85,8 @@ fn checked(token: &Token) -> Result<String, Error> {
             ));
         }
     }
-    let is_variable = text.starts_with('{') && text.ends_with('}');
-    if is_variable && !VARIABLES.contains(&text.as_str()) {
+    let is_meant = text.starts_with('{') && text.ends_with('}');
+    if is_meant && !is_variable(text) {
         let why = if text.contains('/') {
             "node-local-dns compiles no metadata in"
         } else {
