@@ -222,7 +222,7 @@ fn a_corefile_is_served_and_taken_again_by_signal_and_by_itself() {
     ]);
     dnsd.line("\"ready\"");
     let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-    assert!(get(at(health), "/health").ends_with("\r\n\r\nOK\n"));
+    assert!(get(at(health), "/health").ends_with("\r\n\r\nOK"));
     let page = get(at(metrics), "/metrics");
     let enabled = format!(
         "coredns_plugin_enabled{{server=\"dns://127.0.0.1:{port}\",zone=\".\",view=\"\",name=\"whoami\"}} 1"

@@ -184,10 +184,13 @@ fn members_that_go_concern_what_is_open_to_them_and_no_rule_is_written() {
     });
 }
 
+/// Name, what the pod reaches, the member that goes, source and destination of what is open, what becomes of it.
+type OpenFlow<'a> = (&'a str, &'a [&'a str], &'a str, (&'a str, &'a str), State);
+
 /// A pod that reaches what is in the list has something open with this source and destination when a member goes.
 #[test]
 fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
-    let rows: [(&str, &[&str], &str, (&str, &str), State); 8] = [
+    let rows: [OpenFlow<'static>; 8] = [
         ("who answers", &[ONE, OTHER], OTHER, (POD, OTHER), State::Revoked),
         ("somebody else", &[ONE, OTHER], ONE, (POD, OTHER), State::Allowed),
         (

@@ -74,10 +74,10 @@ fn first_sync(node: &mut Node) -> anyhow::Result<()> {
 /// Who is asked again because members went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    NobodyAsked,
-    FlowsAsked,
+    Nobody,
+    Flows,
     /// As where a pod has new rules.
-    AllAsked,
+    All,
 }
 
 /// What rounds took.
@@ -108,9 +108,9 @@ fn one(node: &mut Node, change: &mut Change, rounds: usize) -> anyhow::Result<()
         }
         let has_suspects = batches.iter().any(|batch| !batch.by_members.is_empty());
         match way(round, has_suspects) {
-            Way::NobodyAsked => nobody_asked.round(node, batches)?,
-            Way::FlowsAsked => flows_asked.round(node, batches)?,
-            Way::AllAsked => all_asked.round(node, batches.into_iter().map(without_suspects).collect())?,
+            Way::Nobody => nobody_asked.round(node, batches)?,
+            Way::Flows => flows_asked.round(node, batches)?,
+            Way::All => all_asked.round(node, batches.into_iter().map(without_suspects).collect())?,
         }
     }
     nobody_asked.print(change.what)?;
@@ -121,9 +121,9 @@ fn one(node: &mut Node, change: &mut Change, rounds: usize) -> anyhow::Result<()
 /// By turns of two, as what comes goes with the next.
 const fn way(round: usize, has_suspects: bool) -> Way {
     match (has_suspects, round / 2 % 2) {
-        (false, _) => Way::NobodyAsked,
-        (true, 0) => Way::FlowsAsked,
-        (true, _) => Way::AllAsked,
+        (false, _) => Way::Nobody,
+        (true, 0) => Way::Flows,
+        (true, _) => Way::All,
     }
 }
 

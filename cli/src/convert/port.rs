@@ -15,11 +15,13 @@ pub(super) fn protocol(slot: Slot) -> Result<Slot, Nothing> {
     }
     if let Some(range) = slot.value.get("portRange") {
         let (first, last) = (text(range, "start"), text(range, "end"));
-        let number = |text: &str| text.parse::<u16>().unwrap_or_default();
-        if number(first) > number(last) {
+        let numbers = first
+            .parse::<u16>()
+            .and_then(|low| Ok((low, last.parse::<u16>()?)));
+        let Some((low, high)) = numbers.ok().filter(|(low, high)| low <= high) else {
             return Err(Nothing(format!("the range {first} to {last}")));
-        }
-        if number(first) == number(last) {
+        };
+        if low == high {
             return converted(&slot, range, ("number", Value::word(first)));
         }
         let fields = [("start", Value::word(first)), ("end", Value::word(last))];

@@ -79,6 +79,10 @@ impl Server {
         let start = Instant::now();
         while TcpStream::connect(self.dns()).is_err() || !self.takes_datagrams() {
             let ended = self.child.try_wait().unwrap();
+            // CoreDNS ends itself where it finds a loop, at times before it is asked whether it is ready.
+            if ended.is_some() && self.log().contains("plugin/loop: Loop") {
+                return;
+            }
             assert!(
                 ended.is_none() && start.elapsed() < READY_WITHIN,
                 "{ended:?}: {}",

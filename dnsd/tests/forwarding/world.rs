@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
+use crate::support::same_port;
 pub(crate) use crate::support::{address, query, response, with_code};
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -90,17 +91,6 @@ impl Asked {
 }
 
 type Behaviour = Arc<dyn Fn(&Asked) -> Vec<Deed> + Send + Sync>;
-
-/// A port that both transports have free: one that is drawn for UDP may be in use over TCP.
-async fn same_port(ip: IpAddr) -> (UdpSocket, TcpListener) {
-    loop {
-        let udp = UdpSocket::bind((ip, 0)).await.unwrap();
-        match TcpListener::bind(udp.local_addr().unwrap()).await {
-            Ok(tcp) => return (udp, tcp),
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{error}"),
-        }
-    }
-}
 
 /// An upstream that does whatever its behaviour makes of a question.
 #[derive(Clone)]

@@ -10,12 +10,24 @@ use egret_shared::time::Timestamp;
 use hickory_proto::op::{Edns, Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, SOA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::net::{TcpListener, UdpSocket};
 
 pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 pub(crate) const ANY_TTL: TtlLimits = TtlLimits {
     at_least: 0,
     at_most: u32::MAX,
 };
+
+/// A port that both transports have free: one that is drawn for UDP may be in use over TCP.
+pub(crate) async fn same_port(ip: IpAddr) -> (UdpSocket, TcpListener) {
+    loop {
+        let udp = UdpSocket::bind((ip, 0)).await.unwrap();
+        match TcpListener::bind(udp.local_addr().unwrap()).await {
+            Ok(tcp) => return (udp, tcp),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{error}"),
+        }
+    }
+}
 
 pub(crate) fn name(text: &str) -> Name {
     let mut name = Name::from_ascii(text).unwrap();

@@ -27,7 +27,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::support::{query, response};
+use crate::support::{query, response, same_port};
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Long enough that a test which waits for it has failed.
@@ -64,9 +64,8 @@ impl Upstream {
     pub(crate) async fn start(
         behaviour: impl Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
-        let udp = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+        let (udp, tcp) = same_port(LOOPBACK).await;
         let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
         let (behaviour, asked): (Behaviour, _) = (Arc::new(behaviour), Arc::new(AtomicUsize::new(0)));
         drop(task::spawn(
             "upstream",
