@@ -1,6 +1,7 @@
 //! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
 
 mod arrival;
+mod batch;
 mod datagram;
 mod udp;
 mod tcp;

@@ -1,6 +1,6 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,7 +25,7 @@ use crate::metrics::{Intercepted, Metrics, Transport};
 use crate::observe::Told;
 use crate::rate::Rates;
 use crate::release::{Admission, Held, Holder, stalled};
-use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Port, Serving, Table, Terms};
+use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Serving, Table, Terms};
 use crate::tally::{Place, Tally};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
@@ -68,7 +68,7 @@ enum Waiting {
 /// What is given where nothing better comes, and how long that is waited for.
 type Stale = (Hit<Known>, Option<Duration>);
 
-/// A query with its client, and who answers it.
+/// A query with its client, and who answers it: of what waits.
 #[derive(Debug)]
 struct Asked {
     query: Query,
@@ -79,10 +79,42 @@ struct Asked {
     table: Arc<Table>,
     /// Whom the client asked, if that one is to be asked.
     original: Option<IpAddr>,
+    octets: usize,
+    begun: Instant,
+}
+
+/// The same while it is looked at: what is answered at once owns nothing.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    query: &'a Query,
+    client: Client,
+    arrival: &'a Arrival,
+    entry: &'a Arc<Entry>,
+    table: &'a Arc<Table>,
+    /// Whom the client asked, if that one is to be asked.
+    original: Option<IpAddr>,
     /// Octets of the query.
     octets: usize,
-    /// When it came, where somebody wants to know how long it took.
-    begun: Option<Instant>,
+    /// When it came.
+    begun: Instant,
+}
+
+/// When something came; what comes together has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    now: Timestamp,
+    begun: Instant,
+}
+
+impl Moment {
+    /// This one.
+    #[must_use]
+    pub fn now() -> Self {
+        Self {
+            now: clock::now(),
+            begun: Instant::now(),
+        }
+    }
 }
 
 /// What becomes of an answer.
@@ -136,14 +168,13 @@ impl Resolver {
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
-    /// Takes a query: replies at once if it can.
-    pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival, port: &Port) -> Step {
-        let table = port.table();
+    /// Takes a query, where this table is in force: replies at once if it can.
+    pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival, table: &Arc<Table>, when: Moment) -> Step {
         if table.is_debugged {
-            return self.take_at(&table, octets, arrival);
+            return self.take_at(table, octets, arrival, when);
         }
         // A fault in one answer is that client's alone. What is shared stays true: locks are held for one operation.
-        let taken = catch_unwind(AssertUnwindSafe(|| self.take_at(&table, octets, arrival)));
+        let taken = catch_unwind(AssertUnwindSafe(|| self.take_at(table, octets, arrival, when)));
         taken.unwrap_or_else(|_panic| {
             self.metrics.panics.increment(1);
             let refusal = if octets.len() < HEADER {
@@ -155,8 +186,8 @@ impl Resolver {
         })
     }
 
-    fn take_at(self: &Arc<Self>, table: &Arc<Table>, octets: &[u8], arrival: Arrival) -> Step {
-        let now = clock::now();
+    fn take_at(self: &Arc<Self>, table: &Arc<Table>, octets: &[u8], arrival: Arrival, when: Moment) -> Step {
+        let Moment { now, begun } = when;
         self.metrics.query(arrival.transport, arrival.source.is_ipv6());
         let query = match Query::read(octets) {
             Ok(query) => query,
@@ -184,66 +215,73 @@ impl Resolver {
             self.metrics
                 .intercepted(original.map_or(Intercepted::Ours, |_| Intercepted::Original));
         }
-        let asked = Asked {
-            // What others say is neither kept nor answered from what is.
-            key: entry.block.key(&query).filter(|_| original.is_none()),
-            original,
-            entry: Arc::clone(entry),
-            octets: octets.len(),
-            begun: entry.is_watched().then(Instant::now),
-            table: Arc::clone(table),
-            query,
+        let asked = View {
+            query: &query,
             client,
-            arrival,
+            arrival: &arrival,
+            entry,
+            table,
+            original,
+            octets: octets.len(),
+            begun,
         };
         self.begin(asked, now)
     }
 
     /// Answers from the cache, or makes the query wait.
-    fn begin(self: &Arc<Self>, asked: Asked, now: Timestamp) -> Step {
-        asked.entry.block.note_query(&asked.query);
+    fn begin(self: &Arc<Self>, asked: View<'_>, now: Timestamp) -> Step {
         let block = &asked.entry.block;
-        let Some(key) = asked
-            .key
+        block.note_query(asked.query);
+        // What others say is neither kept nor answered from what is.
+        let own_key = block.key(asked.query).filter(|_| asked.original.is_none());
+        let Some(key) = own_key
             .as_ref()
-            .filter(|_| !block.translates(&asked.query, &asked.arrival))
+            .filter(|_| !block.translates(asked.query, asked.arrival))
         else {
-            return self.wait(asked, None);
+            return self.wait(asked, own_key, None);
         };
         let hit = match block.cached(key, now) {
             Found::Fresh(hit) => hit,
             Found::FreshAndDue(hit) => {
                 asked.entry.caching(OfCache::prefetches);
-                self.refresh_behind(&asked);
+                self.refresh_behind(asked, *key);
                 hit
             }
             Found::Stale(hit, Ask::Behind) => {
-                self.refresh_behind(&asked);
+                self.refresh_behind(asked, *key);
                 hit
             }
             Found::Stale(hit, Ask::NotNow) => hit,
-            Found::Stale(hit, Ask::First(patience)) => return self.wait(asked, Some((hit, patience))),
+            Found::Stale(hit, Ask::First(patience)) => {
+                return self.wait(asked, own_key, Some((hit, patience)));
+            }
             Found::Miss => {
                 self.metrics.cache_misses.increment(1);
                 asked.entry.caching(OfCache::missed);
-                return self.wait(asked, None);
+                return self.wait(asked, own_key, None);
             }
         };
-        let given = self.give_kept(&asked, &hit, now);
-        self.step(asked, given)
+        self.give_kept_now(asked, &hit, now)
+    }
+
+    /// Gives what is kept.
+    fn give_kept_now(self: &Arc<Self>, asked: View<'_>, hit: &Hit<Known>, now: Timestamp) -> Step {
+        match self.give_kept(asked, hit, now) {
+            Given::Now(reply, by) => self.reply(asked, reply, by),
+            Given::Held(unsent, held) => self.held(asked.owned(None), unsent, held),
+        }
     }
 
     /// Sends what goes out now.
-    fn step(self: &Arc<Self>, asked: impl Into<Box<Asked>> + Borrow<Asked>, given: Given) -> Step {
+    fn step(self: &Arc<Self>, asked: Box<Asked>, given: Given) -> Step {
         match given {
-            Given::Now(reply, by) => self.reply(asked.borrow(), reply, by),
-            Given::Held(unsent, held) => Step::Later(Pending(Waiting::ForKernel(
-                Arc::clone(self),
-                asked.into(),
-                unsent,
-                held,
-            ))),
+            Given::Now(reply, by) => self.reply(asked.view(), reply, by),
+            Given::Held(unsent, held) => self.held(asked, unsent, held),
         }
+    }
+
+    fn held(self: &Arc<Self>, asked: Box<Asked>, unsent: Unsent, held: Held) -> Step {
+        Step::Later(Pending(Waiting::ForKernel(Arc::clone(self), asked, unsent, held)))
     }
 
     /// Queries that wait for upstreams.
@@ -253,41 +291,36 @@ impl Resolver {
     }
 
     /// Makes a query wait for an upstream, if there is room; what is stale is given if nothing better comes.
-    fn wait(self: &Arc<Self>, asked: Asked, stale: Option<Stale>) -> Step {
+    fn wait(self: &Arc<Self>, asked: View<'_>, key: Option<Key>, stale: Option<Stale>) -> Step {
         let source = asked.arrival.source.ip();
         match (self.waiting.take(source, asked.table.config.waiting), stale) {
             (Some(place), stale) => Step::Later(Pending(Waiting::ForAnswer(
                 Arc::clone(self),
-                Box::new(asked),
+                asked.owned(key),
                 stale,
                 place,
             ))),
-            (None, Some((hit, _))) => {
-                let given = self.give_kept(&asked, &hit, clock::now());
-                self.step(asked, given)
-            }
+            (None, Some((hit, _))) => self.give_kept_now(asked, &hit, clock::now()),
             (None, None) => {
                 self.metrics.upstream_error(Failure::OverLimit);
-                self.fail(&asked, Failed::Crowded)
+                self.fail(asked, Failed::Crowded)
             }
         }
     }
 
     /// Asks for an answer again that was given just now.
-    fn refresh_behind(&self, asked: &Asked) {
-        if let Some(key) = asked.key {
-            let entry = Arc::clone(&asked.entry);
-            let (query, terms) = (asked.query.clone(), asked.terms());
-            drop(task::spawn_brief(async move {
-                drop(entry.refresh(key, query, terms).await);
-            }));
-        }
+    fn refresh_behind(&self, asked: View<'_>, key: Key) {
+        let entry = Arc::clone(asked.entry);
+        let (query, terms) = (asked.query.clone(), asked.terms());
+        drop(task::spawn_brief(async move {
+            drop(entry.refresh(key, query, terms).await);
+        }));
     }
 
-    fn fail(&self, asked: &Asked, failed: Failed) -> Step {
+    fn fail(&self, asked: View<'_>, failed: Failed) -> Step {
         let (code, reason) = (failed.rcode(), failed.extended_error());
-        asked.entry.block.note_error(&asked.query, failed);
-        let reply = explained_reply(&asked.query, code, reason, asked.udp_size());
+        asked.entry.block.note_error(asked.query, failed);
+        let reply = explained_reply(asked.query, code, reason, asked.udp_size());
         self.reply(asked, reply, By::Server)
     }
 
@@ -320,7 +353,7 @@ impl Resolver {
         Step::Reply(reply)
     }
 
-    fn give_kept(&self, asked: &Asked, hit: &Hit<Known>, now: Timestamp) -> Given {
+    fn give_kept(&self, asked: View<'_>, hit: &Hit<Known>, now: Timestamp) -> Given {
         self.metrics.cache_hits.increment(1);
         asked.entry.caching(|counts| counts.hit(hit.class));
         if matches!(hit.ttls, Ttls::All(_)) {
@@ -330,7 +363,7 @@ impl Resolver {
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.
-    fn give(&self, asked: &Asked, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
+    fn give(&self, asked: View<'_>, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
         let (reply, is_whole) = asked.reply(known, ttls);
         // A client that is told some of the addresses may use those, and hears of the others over TCP.
         let tells = is_whole || reply[6..8] != [0, 0];
@@ -350,23 +383,23 @@ impl Resolver {
                 Given::Now(reply, by)
             }
             Admission::Held(held) => {
-                let or_else = error_reply(&asked.query, rcode::SERVFAIL, asked.udp_size());
+                let or_else = error_reply(asked.query, rcode::SERVFAIL, asked.udp_size());
                 Given::Held(Unsent { reply, by, or_else }, held)
             }
         }
     }
 
     /// A reply goes out.
-    fn reply(&self, asked: &Asked, reply: Vec<u8>, by: By) -> Step {
+    fn reply(&self, asked: View<'_>, reply: Vec<u8>, by: By) -> Step {
         self.metrics.response(reply[3] & 0xf);
-        if let Some(begun) = asked.begun {
+        if asked.entry.is_watched() {
             asked.entry.note(
                 &Event {
-                    query: &asked.query,
-                    arrival: &asked.arrival,
+                    query: asked.query,
+                    arrival: asked.arrival,
                     octets: asked.octets,
                     reply: &reply,
-                    span: begun.elapsed(),
+                    span: asked.begun.elapsed(),
                 },
                 by,
             );
@@ -388,15 +421,45 @@ fn as_given<'a>(told: &'a Told, known: &Known, ttls: Ttls, now: Timestamp) -> Co
 }
 
 impl Asked {
+    fn view(&self) -> View<'_> {
+        View {
+            query: &self.query,
+            client: self.client,
+            arrival: &self.arrival,
+            entry: &self.entry,
+            table: &self.table,
+            original: self.original,
+            octets: self.octets,
+            begun: self.begun,
+        }
+    }
+}
+
+impl View<'_> {
+    /// The same, to wait with.
+    fn owned(self, key: Option<Key>) -> Box<Asked> {
+        Box::new(Asked {
+            query: self.query.clone(),
+            key,
+            client: self.client,
+            arrival: *self.arrival,
+            entry: Arc::clone(self.entry),
+            table: Arc::clone(self.table),
+            original: self.original,
+            octets: self.octets,
+            begun: self.begun,
+        })
+    }
+
     /// The reply, and whether all of the answer is in it.
-    fn reply(&self, known: &Known, ttls: Ttls) -> (Vec<u8>, bool) {
+    fn reply(self, known: &Known, ttls: Ttls) -> (Vec<u8>, bool) {
         let (most, limit) = (self.udp_size(), self.datagram_limit());
-        let (reply, is_whole) = known.answer.get().reply_within(&self.query, ttls, limit, most);
-        (self.entry.block.balance(reply, &self.query, most), is_whole)
+        let (reply, is_whole) = known.answer.get().reply_within(self.query, ttls, limit, most);
+        (self.entry.block.balance(reply, self.query, most), is_whole)
     }
 
     /// The longest reply.
-    fn datagram_limit(&self) -> usize {
+    fn datagram_limit(self) -> usize {
         match self.arrival.transport {
             Transport::Udp => self.query.datagram_limit(self.udp_size()),
             Transport::Tcp => usize::from(u16::MAX),
@@ -404,17 +467,17 @@ impl Asked {
     }
 
     /// The largest datagram to clients and from upstreams.
-    fn udp_size(&self) -> u16 {
+    fn udp_size(self) -> u16 {
         let of_block = self.entry.block.plan().bufsize;
         of_block.unwrap_or(self.table.config.max_udp_size)
     }
 
-    fn terms(&self) -> Terms {
+    fn terms(self) -> Terms {
         Terms {
-            table: Arc::clone(&self.table),
-            arrival: self.arrival,
+            table: Arc::clone(self.table),
+            arrival: *self.arrival,
             may_ask_outside: self.entry.may_ask_outside,
-            may_forward: self.entry.block.may_forward(&self.query),
+            may_forward: self.entry.block.may_forward(self.query),
             zone: self.entry.zone,
             depth: 0,
         }
@@ -452,20 +515,20 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
         (Some((hit, patience)), Some(key)) => match refreshed(&asked, key, patience).await {
             Some(known) => Ok(known),
             None => {
-                let given = resolver.give_kept(&asked, &hit, clock::now());
+                let given = resolver.give_kept(asked.view(), &hit, clock::now());
                 return resolver.step(asked, given);
             }
         },
-        (_, key) => asked.entry.find(key, &asked.query, asked.terms()).await,
+        (_, key) => asked.entry.find(key, &asked.query, asked.view().terms()).await,
     };
     match heard {
         Ok(known) => {
             let now = clock::now();
             asked.entry.block.note_kept_failure(&asked.query, &known);
-            let given = resolver.give(&asked, &known, Ttls::CountedDown(now), known.by, now);
+            let given = resolver.give(asked.view(), &known, Ttls::CountedDown(now), known.by, now);
             resolver.step(asked, given)
         }
-        Err(failed) => resolver.fail(&asked, failed),
+        Err(failed) => resolver.fail(asked.view(), failed),
     }
 }
 
@@ -473,7 +536,7 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
 async fn asked_there(resolver: &Arc<Resolver>, asked: Box<Asked>, server: SocketAddr) -> Step {
     let limits = Limits {
         patience: asked.table.config.total_timeout,
-        udp_size: asked.udp_size(),
+        udp_size: asked.view().udp_size(),
         ttl: asked.table.config.ttl,
     };
     let (query, client) = (&asked.query, asked.arrival.transport);
@@ -490,36 +553,39 @@ async fn asked_there(resolver: &Arc<Resolver>, asked: Box<Asked>, server: Socket
     let Some(forwarder) = trusted.or(anybody.as_ref()) else {
         return match foreign::ask(server, query, client, &limits).await {
             Ok(relayed) => {
-                let reply = relayed.reply_within(query, asked.datagram_limit(), limits.udp_size);
-                resolver.reply(&asked, reply, By::Forward)
+                let reply = relayed.reply_within(query, asked.view().datagram_limit(), limits.udp_size);
+                resolver.reply(asked.view(), reply, By::Forward)
             }
-            Err(failure) => resolver.fail(&asked, Failed::Upstream(failure)),
+            Err(failure) => resolver.fail(asked.view(), Failed::Upstream(failure)),
         };
     };
     match forwarder.ask(query, client, &limits).await {
         Ok(answer) => {
-            let (known, now) = (asked.entry.block.of_trusted(answer, &asked.terms()), clock::now());
-            let given = resolver.give(&asked, &known, Ttls::CountedDown(now), By::Forward, now);
+            let (known, now) = (
+                asked.entry.block.of_trusted(answer, &asked.view().terms()),
+                clock::now(),
+            );
+            let given = resolver.give(asked.view(), &known, Ttls::CountedDown(now), By::Forward, now);
             resolver.step(asked, given)
         }
-        Err(failure) => resolver.fail(&asked, Failed::Upstream(failure)),
+        Err(failure) => resolver.fail(asked.view(), Failed::Upstream(failure)),
     }
 }
 
 /// IPv6 addresses made of IPv4 ones, where the name has none (RFC 6147).
 async fn translated(resolver: &Arc<Resolver>, asked: Box<Asked>) -> Step {
-    match asked.entry.translate(&asked.query, asked.terms()).await {
+    match asked.entry.translate(&asked.query, asked.view().terms()).await {
         Ok((known, ttls)) => {
-            let given = resolver.give(&asked, &known, ttls, known.by, clock::now());
+            let given = resolver.give(asked.view(), &known, ttls, known.by, clock::now());
             resolver.step(asked, given)
         }
-        Err(failed) => resolver.fail(&asked, failed),
+        Err(failed) => resolver.fail(asked.view(), failed),
     }
 }
 
 /// Something better than what is stale, if it comes in time.
 async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Option<Arc<Known>> {
-    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.clone(), asked.terms());
+    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.clone(), asked.view().terms());
     let heard = match patience {
         Some(patience) => timeout(patience, refreshing).await.ok()?,
         None => refreshing.await,
@@ -530,13 +596,13 @@ async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Optio
 async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: Held) -> Step {
     let outcome = held.end(&resolver.metrics).await;
     let Some(stall) = stalled(outcome) else {
-        return resolver.reply(asked, unsent.reply, unsent.by);
+        return resolver.reply(asked.view(), unsent.reply, unsent.by);
     };
     let action = asked.table.config.on_stall;
     resolver.metrics.stall(action, stall);
     match action {
-        OnStall::Release => resolver.reply(asked, unsent.reply, unsent.by),
-        OnStall::Servfail => resolver.reply(asked, unsent.or_else, By::Server),
+        OnStall::Release => resolver.reply(asked.view(), unsent.reply, unsent.by),
+        OnStall::Servfail => resolver.reply(asked.view(), unsent.or_else, By::Server),
         OnStall::Drop => Step::Silence,
     }
 }

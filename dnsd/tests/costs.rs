@@ -10,8 +10,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::Step;
-use egret_dnsd::server::{Arrival, Port};
+use egret_dnsd::resolve::{Moment, Step};
+use egret_dnsd::server::Arrival;
 use hickory_proto::rr::RecordType;
 use support::{address, query};
 use whole::{Dnsd, Upstream};
@@ -60,8 +60,7 @@ async fn a_cached_answer_asks_for_memory_twice_whatever_its_block_counts() {
         }
         let resolver = &dnsd.service.resolver;
         let serving = resolver.serving();
-        let (address, table) = serving.tables.first_key_value().unwrap();
-        let port = Port::new(*address, std::sync::Arc::clone(table));
+        let (_, table) = serving.tables.first_key_value().unwrap();
         let octets = query("api.example.test", RecordType::A, Some(1232));
         let arrival = Arrival {
             source: "127.0.0.1:5353".parse().unwrap(),
@@ -70,8 +69,9 @@ async fn a_cached_answer_asks_for_memory_twice_whatever_its_block_counts() {
             interface: None,
             transport: Transport::Udp,
         };
+        let when = Moment::now();
         let before = COUNT.get();
-        let step = resolver.take(&octets, arrival, &port);
+        let step = resolver.take(&octets, arrival, table, when);
         let taken = COUNT.get() - before;
         assert!(matches!(step, Step::Reply(_)), "it is in the cache");
         assert_eq!(taken, CACHED, "{name}");

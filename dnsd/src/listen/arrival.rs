@@ -1,9 +1,11 @@
-//! The interface by which a connection came in: the kernel noted it when the handshake ended.
+//! By which interface, and to which address, something came in: of a connection the kernel noted it when the handshake
+//! ended, of a datagram it says so beside it.
 #![allow(
     unsafe_code,
     reason = "no crate of ours knows IP_PKTOPTIONS and IPV6_2292PKTOPTIONS"
 )]
 
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use tokio::net::TcpStream;
@@ -39,26 +41,44 @@ pub(super) fn interface(stream: &TcpStream) -> Option<u32> {
 #[repr(align(8))]
 struct ControlBuffer([u8; 256]);
 
-/// Goes through control messages (`struct cmsghdr`: length, level, type; then the data, aligned to words).
-fn find_index(mut messages: &[u8], is_ipv4: bool) -> Option<u32> {
-    const HEADER: usize = size_of::<libc::cmsghdr>();
-    // `struct in_pktinfo` begins with the index; `struct in6_pktinfo` has it behind 16 octets of address.
-    let (level, kinds, offset) = if is_ipv4 {
-        (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_PKTINFO], 0)
+/// Index and address of the packet's information, as the kernel wrote it behind a datagram.
+pub(super) fn packet_info(messages: &[u8], is_ipv4: bool) -> Option<(u32, IpAddr)> {
+    let data = find_info(messages, is_ipv4)?;
+    let index = index_of(data, is_ipv4)?;
+    // `ipi_spec_dst`: the address of ours that was asked, also where the packet's is a broadcast's.
+    let address = if is_ipv4 {
+        IpAddr::from(*data.get(4..)?.first_chunk::<4>()?)
     } else {
-        (
-            libc::IPPROTO_IPV6,
-            [libc::IPV6_PKTINFO, libc::IPV6_2292PKTINFO],
-            16,
-        )
+        IpAddr::from(*data.first_chunk::<16>()?)
+    };
+    Some((index, address))
+}
+
+fn find_index(messages: &[u8], is_ipv4: bool) -> Option<u32> {
+    let index = index_of(find_info(messages, is_ipv4)?, is_ipv4)?;
+    (index > 0).then_some(index)
+}
+
+/// `struct in_pktinfo` begins with the index; `struct in6_pktinfo` has it behind 16 octets of address.
+fn index_of(data: &[u8], is_ipv4: bool) -> Option<u32> {
+    let at = if is_ipv4 { 0 } else { 16 };
+    Some(u32::from_ne_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+/// Goes through control messages (`struct cmsghdr`: length, level, type; then the data, aligned to words).
+fn find_info(mut messages: &[u8], is_ipv4: bool) -> Option<&[u8]> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let (level, kinds) = if is_ipv4 {
+        (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_PKTINFO])
+    } else {
+        (libc::IPPROTO_IPV6, [libc::IPV6_PKTINFO, libc::IPV6_2292PKTINFO])
     };
     while messages.len() >= HEADER {
         let length = usize::from_ne_bytes(*messages.first_chunk()?);
         let this_level = i32::from_ne_bytes(*messages.get(8..)?.first_chunk()?);
         let this_kind = i32::from_ne_bytes(*messages.get(12..)?.first_chunk()?);
         if this_level == level && kinds.contains(&this_kind) {
-            let index = u32::from_ne_bytes(*messages.get(HEADER + offset..)?.first_chunk()?);
-            return (index > 0).then_some(index);
+            return messages.get(HEADER..);
         }
         messages = messages.get(length.max(HEADER).next_multiple_of(8)..)?;
     }

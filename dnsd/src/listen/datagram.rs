@@ -1,15 +1,15 @@
 //! A UDP socket that knows by which interface and to which address a datagram came, and answers from that address.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+
+use super::batch::{Envelope, Inbox, MOST};
 
 /// Room for a burst: the default holds about 190 queries, and a lost one costs its client 5 s.
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -20,19 +20,6 @@ pub(super) struct Datagrams {
     socket: UdpSocket,
     /// The address that it is bound to.
     bound: IpAddr,
-}
-
-/// A datagram's way here.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Envelope {
-    /// Octets.
-    pub(super) length: usize,
-    /// Who sent it.
-    pub(super) from: SocketAddr,
-    /// The address of ours that it was sent to.
-    pub(super) to: Option<IpAddr>,
-    /// The interface that it came in by.
-    pub(super) interface: Option<u32>,
 }
 
 impl AsFd for Datagrams {
@@ -77,15 +64,32 @@ impl Datagrams {
         self.socket.readable().await
     }
 
-    /// Reads a datagram that is there already.
-    pub(super) fn try_receive(&self, buffer: &mut [u8]) -> io::Result<Envelope> {
-        self.socket
-            .try_io(Interest::READABLE, || receive(self.socket.as_raw_fd(), buffer))
+    /// Reads what is there already. Fewer datagrams than there is room for are all that there were: the runtime is told
+    /// so, and need not ask the kernel again.
+    pub(super) fn try_receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
+        let mut received = 0;
+        let read = self.socket.try_io(Interest::READABLE, || {
+            received = inbox.receive(self.socket.as_fd())?;
+            if received < MOST {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            Ok(()) | Err(_) => Ok(received),
+        }
     }
 
-    /// Reads a datagram that is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
-    pub(super) fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Envelope> {
-        receive(self.socket.as_raw_fd(), buffer)
+    /// Reads what is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
+    pub(super) fn receive_now(&self, inbox: &mut Inbox) -> io::Result<usize> {
+        inbox.receive(self.socket.as_fd())
+    }
+
+    /// The address that a reply goes from, where the socket does not say so itself: it has them all, or it was handed what
+    /// is for others.
+    pub(super) fn source(&self, envelope: &Envelope) -> Option<IpAddr> {
+        envelope.to.filter(|asked| *asked != self.bound)
     }
 
     /// Sends a reply from the address that was asked.
@@ -100,7 +104,7 @@ impl Datagrams {
 
     /// Sends a reply if the socket takes it now.
     pub(super) fn try_send(&self, reply: &[u8], envelope: &Envelope) -> io::Result<()> {
-        let from = envelope.to.filter(|asked| *asked != self.bound);
+        let from = self.source(envelope);
         self.socket.try_io(Interest::WRITABLE, || {
             send(self.socket.as_raw_fd(), reply, envelope.from, from)
         })
@@ -114,52 +118,6 @@ pub(super) fn beside_others(socket: &Socket, bind: impl FnOnce() -> io::Result<(
     let bound = bind();
     setsockopt(socket, sockopt::ReusePort, &false)?;
     bound
-}
-
-fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<Envelope> {
-    let mut control = [0; 128];
-    let mut parts = [IoSliceMut::new(buffer)];
-    let message = recvmsg::<SockaddrStorage>(socket, &mut parts, Some(&mut control), MsgFlags::empty())?;
-    let from = message
-        .address
-        .as_ref()
-        .and_then(socket_address)
-        .ok_or_else(|| io::Error::other("a datagram without a source address"))?;
-    let (to, interface) = message
-        .cmsgs()?
-        .find_map(|control| destination(&control))
-        .map_or((None, None), |(to, index)| (Some(to), u32::try_from(index).ok()));
-    Ok(Envelope {
-        length: message.bytes,
-        from,
-        to,
-        interface,
-    })
-}
-
-fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
-    let ipv4 = storage
-        .as_sockaddr_in()
-        .map(|address| SocketAddr::V4((*address).into()));
-    ipv4.or_else(|| {
-        storage
-            .as_sockaddr_in6()
-            .map(|address| SocketAddr::V6((*address).into()))
-    })
-}
-
-fn destination(control: &ControlMessageOwned) -> Option<(IpAddr, i64)> {
-    match control {
-        ControlMessageOwned::Ipv4PacketInfo(info) => {
-            let address = Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr));
-            Some((address.into(), info.ipi_ifindex.into()))
-        }
-        ControlMessageOwned::Ipv6PacketInfo(info) => Some((
-            Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
-            info.ipi6_ifindex.into(),
-        )),
-        _other => None,
-    }
 }
 
 fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {

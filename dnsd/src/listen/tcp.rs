@@ -22,7 +22,7 @@ use super::arrival;
 use super::datagram::beside_others;
 use crate::metrics::Transport;
 use crate::plan::Timeouts;
-use crate::resolve::Step;
+use crate::resolve::{Moment, Step};
 use crate::server::{Arrival, Port};
 use crate::tally::{Place, Places};
 
@@ -203,7 +203,11 @@ async fn read(
             return;
         };
         (left, patience) = (left.saturating_sub(1), timeouts.idle);
-        match door.service.resolver.take(&octets, arrival, &door.port) {
+        match door
+            .service
+            .resolver
+            .take(&octets, arrival, &door.port.table(), Moment::now())
+        {
             Step::Silence => {}
             Step::Reply(reply) => {
                 if !outbox.put(reply).await {

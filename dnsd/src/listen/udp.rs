@@ -1,91 +1,112 @@
 //! Datagrams: what is there is read in one go; what can be answered at once is answered without a task.
 
 use std::io;
+use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::task;
 
 use super::Service;
-use super::datagram::{Datagrams, Envelope};
+use super::batch::{Envelope, Inbox, MOST, Outbox};
+use super::datagram::Datagrams;
 use crate::metrics::Transport;
-use crate::resolve::Step;
+use crate::resolve::{Moment, Step};
 use crate::server::{Arrival, Port};
 use tokio_util::sync::CancellationToken;
 
-/// Datagrams that are read before other tasks have their turn.
-const BURST: usize = 64;
 /// Datagrams that are read from a socket before it goes: more than its buffer holds.
 const MOST_AT_END: usize = 16_384;
 
 pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Service, close: CancellationToken) {
-    let listener = Listener {
+    let mut listener = Listener {
         datagrams: Arc::new(datagrams),
         port,
         service,
+        inbox: Inbox::new(),
+        outbox: Outbox::new(),
     };
-    let mut buffer = vec![0; 65_535];
+    let mut closed = pin!(close.cancelled());
     while !close.is_cancelled() {
         let readable = tokio::select! {
+            biased;
             readable = listener.datagrams.readable() => readable,
-            () = close.cancelled() => break,
+            () = &mut closed => break,
         };
-        let read = readable.and_then(|()| listener.read_burst(&mut buffer));
-        if let Err(error) = read {
-            tracing::debug!(%error, "a datagram cannot be received");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        match readable.and_then(|()| listener.read_batch()) {
+            Ok(MOST) => tokio::task::yield_now().await,
+            Ok(_all_there_were) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a datagram cannot be received");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         }
-        tokio::task::yield_now().await;
     }
-    listener.read_rest(&mut buffer);
+    listener.read_rest();
 }
 
 struct Listener {
     datagrams: Arc<Datagrams>,
     port: Arc<Port>,
     service: Service,
+    inbox: Inbox,
+    outbox: Outbox,
 }
 
 impl Listener {
     /// Reads what has come before the end: it would be lost with the socket.
-    fn read_rest(&self, buffer: &mut [u8]) {
-        for _ in 0..MOST_AT_END {
-            match self.datagrams.receive_now(buffer) {
-                Ok(envelope) => self.take(&buffer[..envelope.length], envelope),
+    fn read_rest(&mut self) {
+        for _ in 0..MOST_AT_END / MOST {
+            match self.datagrams.receive_now(&mut self.inbox) {
+                Ok(received) => self.take_all(received),
                 Err(_nothing_left) => return,
             }
         }
     }
 
-    fn read_burst(&self, buffer: &mut [u8]) -> io::Result<()> {
-        for _ in 0..BURST {
-            match self.datagrams.try_receive(buffer) {
-                Ok(envelope) => self.take(&buffer[..envelope.length], envelope),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+    fn read_batch(&mut self) -> io::Result<usize> {
+        let received = self.datagrams.try_receive(&mut self.inbox)?;
+        self.take_all(received);
+        Ok(received)
     }
 
-    fn take(&self, octets: &[u8], envelope: Envelope) {
-        let arrival = Arrival {
-            source: envelope.from,
-            asked: envelope.to,
-            interface: envelope.interface,
-            transport: Transport::Udp,
-        };
-        let (datagrams, service) = (&self.datagrams, &self.service);
-        match service.resolver.take(octets, arrival, &self.port) {
-            Step::Silence => {}
-            Step::Reply(reply) => match datagrams.try_send(&reply, &envelope) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    spawn(datagrams, service, envelope, async move { Some(reply) });
+    /// What can be answered at once goes out together.
+    fn take_all(&mut self, received: usize) {
+        let (table, when) = (self.port.table(), Moment::now());
+        for place in 0..received {
+            if let Some((octets, envelope)) = self.inbox.get(place) {
+                match self
+                    .service
+                    .resolver
+                    .take(octets, arrival(&envelope), &table, when)
+                {
+                    Step::Silence => {}
+                    Step::Reply(reply) => {
+                        let from = self.datagrams.source(&envelope);
+                        self.outbox.push(reply, envelope, from);
+                    }
+                    Step::Later(pending) => spawn(&self.datagrams, &self.service, envelope, pending.reply()),
                 }
-                sent => report(sent, &envelope),
-            },
-            Step::Later(pending) => spawn(datagrams, service, envelope, pending.reply()),
+            }
         }
+        let (datagrams, service) = (&self.datagrams, &self.service);
+        self.outbox.flush(datagrams.as_fd(), |reply, envelope, error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                spawn(datagrams, service, envelope, async move { Some(reply) });
+            } else {
+                report(Err(error), &envelope);
+            }
+        });
+    }
+}
+
+const fn arrival(envelope: &Envelope) -> Arrival {
+    Arrival {
+        source: envelope.from,
+        asked: envelope.to,
+        interface: envelope.interface,
+        transport: Transport::Udp,
     }
 }
 
