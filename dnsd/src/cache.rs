@@ -20,7 +20,6 @@ mod shelf;
 mod slot;
 mod walk;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use egret_shared::time::Timestamp;
 use crate::answer::Ttls;
 use crate::message::WireName;
 use crate::plan::{CacheRules, Refresh, ServeStale};
+use crate::table::HashMap;
 
 pub use key::Key;
 pub use slot::Demand;
@@ -106,7 +106,7 @@ impl<V: Weigh> Cache<V> {
             shelves: Shelves::new([rules.success.entries, rules.denial.entries], limit),
             rules: rules.clone(),
             limit,
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             evictions: [0; 2],
         }
     }

@@ -2,7 +2,6 @@
 //! a pod that writes another's address as its source gains nothing, it is answered at that address and its query is
 //! not recorded.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +10,8 @@ use std::time::Duration;
 use egret_kernel::links::{Attachment, Links};
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
+
+use crate::table::HashMap;
 
 /// How long a look-up of a route is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -136,7 +137,7 @@ impl Attribution {
     pub fn new(routes: Box<dyn Routes>) -> Self {
         Self(Mutex::new(Known {
             routes,
-            ways: HashMap::new(),
+            ways: HashMap::default(),
         }))
     }
 
@@ -215,6 +216,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::Arc;
 
     use super::*;

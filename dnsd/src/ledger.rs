@@ -7,7 +7,7 @@
 //! Bounded for each client and in total. What has to go to make room is told again, and waited for again,
 //! when it is asked again; so a limit costs time, never safety.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 
 use crate::client::Asker;
+use crate::table::HashMap;
 
 /// How much a ledger holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl Ledger {
     #[must_use]
     pub fn new(limits: LedgerLimits) -> Self {
         Self {
-            clients: HashMap::new(),
+            clients: HashMap::default(),
             addresses: 0,
             latest: Sequence::ZERO,
             limits,
@@ -124,14 +125,14 @@ impl Ledger {
     ) -> Option<Sequence> {
         let told = self.clients.get(&asker.address)?;
         let name = told.of(asker.attachment)?.names.get(question)?;
-        addresses.iter().try_fold(Sequence::ZERO, |highest, told| {
-            let known = name
-                .addresses
-                .iter()
-                .find(|known| known.told.address == told.address)?;
-            let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
-            counts.then(|| highest.max(known.sequence))
-        })
+        addresses
+            .iter()
+            .enumerate()
+            .try_fold(Sequence::ZERO, |highest, (place, told)| {
+                let known = &name.addresses[name.place_of(told.address, place)?];
+                let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
+                counts.then(|| highest.max(known.sequence))
+            })
     }
 
     /// The last number that was given.
@@ -309,7 +310,8 @@ impl Told {
         let mut sequences: Vec<Sequence> = observation
             .addresses
             .iter()
-            .map(|told| name.note(*told, next, &is_stale))
+            .enumerate()
+            .map(|(place, told)| name.note(*told, place, next, &is_stale))
             .collect();
         sequences.sort_unstable();
         sequences.dedup();
@@ -382,17 +384,25 @@ impl Told {
 }
 
 impl Name {
+    /// Where an address stands. The same answer has it at the same place, so that is looked at first: an answer of a
+    /// hundred is not a hundred searches.
+    fn place_of(&self, address: IpAddr, likely: usize) -> Option<usize> {
+        let is_it = |known: &Address| known.told.address == address;
+        if self.addresses.get(likely).is_some_and(is_it) {
+            return Some(likely);
+        }
+        self.addresses.iter().position(is_it)
+    }
+
     fn note(
         &mut self,
         told: ObservedAddress,
+        likely: usize,
         next: Sequence,
         is_stale: impl Fn(Sequence) -> bool,
     ) -> Sequence {
-        let known = self
-            .addresses
-            .iter_mut()
-            .find(|known| known.told.address == told.address);
-        match known {
+        let place = self.place_of(told.address, likely);
+        match place.map(|place| &mut self.addresses[place]) {
             Some(known) if known.told.expires >= told.expires && !is_stale(known.sequence) => known.sequence,
             Some(known) => {
                 known.told.expires = known.told.expires.max(told.expires);

@@ -35,6 +35,7 @@ pub mod intercept;
 pub mod handover;
 pub mod memory;
 pub mod tally;
+mod table;
 pub mod rate;
 pub mod files;
 pub mod metrics;

@@ -1,12 +1,13 @@
 //! How often a client may ask, and all of them together: so that one pod that asks without end leaves the others their
 //! turns.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
+
+use crate::table::HashMap;
 
 /// Clients that are remembered; with more, those that have asked nothing for a second are forgotten.
 const MAX_REMEMBERED: usize = 16_384;

@@ -1,6 +1,5 @@
 //! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::handover::memory::Piece;
 use crate::hold::{Figures, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
 use crate::metrics::Metrics;
 use crate::observe::Told;
+use crate::table::HashMap;
 
 /// How often the dead are forgotten.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ impl Holder {
         Self {
             state: Mutex::new(State {
                 hold: Hold::new(limits, now),
-                waiting: HashMap::new(),
+                waiting: HashMap::default(),
             }),
             timer: Notify::new(),
             outgoing: Notify::new(),

@@ -15,7 +15,7 @@ use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Attribution, Client};
 use crate::config::{Config, OnStall};
-use crate::forward::{Failure, Forwarder, Limits, foreign};
+use crate::forward::{Failure, Forwarder, Limits, Stays, foreign};
 use crate::hold::{Origin, Stall};
 use crate::intercept::PORT;
 use crate::message::{
@@ -519,7 +519,10 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
                 return resolver.step(asked, given);
             }
         },
-        (_, key) => asked.entry.find(key, &asked.query, asked.view().terms()).await,
+        (_, key) => {
+            let terms = asked.view().terms();
+            asked.entry.find(key, &asked.query, terms, Stays::Always).await
+        }
     };
     match heard {
         Ok(known) => {

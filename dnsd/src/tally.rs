@@ -1,10 +1,11 @@
 //! Places that are few: each client may have some of them, and all clients together some more.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_shared::switch::{Switch, is_off};
+
+use crate::table::HashMap;
 
 /// How many places there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egret_shared::rt::clock;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
+use nix::sys::socket::{MsgFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -205,10 +207,7 @@ async fn receive(
         if ready.map_err(|error| fault::of(&error))?.is_error() {
             return Err(failure_of(socket));
         }
-        let taken = BUFFER.with_borrow_mut(|buffer| {
-            let length = socket.try_recv(buffer)?;
-            Ok(exchange.take(&buffer[..length], clock::now(), ttl))
-        });
+        let taken = BUFFER.with_borrow_mut(|buffer| take(socket, buffer, exchange, ttl));
         match taken {
             Ok(Ok(answer)) => return Ok(Datagram::Answer(answer)),
             Ok(Err(mismatch)) => {
@@ -222,6 +221,32 @@ async fn receive(
             Err(error) if is_nothing(&error) => {}
             Err(error) => return Err(fault::of(&error)),
         }
+    }
+}
+
+/// Reads a message. After the answer nothing else is expected: the runtime is told that there is nothing to read, so that
+/// the next question on this socket does not ask the kernel for what is not there yet. If there is something else, it is
+/// found when the next answer comes.
+fn take(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    exchange: &Exchange,
+    ttl: &TtlLimits,
+) -> io::Result<Result<Matched<Answer>, Mismatch>> {
+    let mut answer = None;
+    let read = socket.try_io(Interest::READABLE, || {
+        let length = recv(socket.as_raw_fd(), buffer, MsgFlags::empty())?;
+        match exchange.take(&buffer[..length], clock::now(), ttl) {
+            Ok(taken) => {
+                answer = Some(taken);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Err(mismatch) => Ok(mismatch),
+        }
+    });
+    match (answer, read) {
+        (Some(answer), _) => Ok(Ok(answer)),
+        (None, read) => read.map(Err),
     }
 }
 

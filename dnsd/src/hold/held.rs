@@ -1,12 +1,14 @@
 //! The answers that wait: by ticket, by what they wait for, by deadline, and counted for each client.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_kernel::links::Attachment;
 use egret_shared::observation::Observation;
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
+
+use crate::table::HashMap;
 
 /// A held answer, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

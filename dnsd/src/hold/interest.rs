@@ -1,11 +1,13 @@
 //! Which clients wait for which names.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use egret_shared::link::Interest;
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::revision::Sequence;
+
+use crate::table::HashMap;
 
 /// The interests in force. They outlive a connection: while the enforcer is away, the last known ones hold.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Key};
-use crate::forward::Failure;
+use crate::forward::{Failure, Stays};
 use crate::local::Asker;
 use crate::message::{Message, Query, Question, WireName, explained_reply, kind, rcode};
 use crate::metrics::Transport;
@@ -164,11 +164,14 @@ impl Entry {
         key: Option<Key>,
         query: &Query,
         terms: Terms,
+        stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
         let found = key.map_or(Found::Miss, |key| self.block.cached(&key, clock::now()));
         match found {
             Found::Fresh(hit) => Ok(hit.value),
-            Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => self.ask(key, query, terms).await,
+            Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
+                self.ask(key, query, terms, stays).await
+            }
         }
     }
 
@@ -181,6 +184,7 @@ impl Entry {
         key: Option<Key>,
         query: &Query,
         terms: Terms,
+        stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
         let (Some(key), Some(flights)) = (key, self.block.flights()) else {
             // Boxed: the rare way must not make every waiting query as large as itself.
@@ -201,7 +205,7 @@ impl Entry {
             }
             Ok(entry.block.keep(&key, known))
         };
-        flights.join(key, ask).await.unwrap_or_else(|| {
+        flights.join(key, stays, ask).await.unwrap_or_else(|| {
             panicked.increment(1);
             Err(Failed::Upstream(Failure::Local))
         })
@@ -251,7 +255,7 @@ impl Entry {
                 Ok(better.map_or((hit.value, hit.ttls), |known| (known, Ttls::CountedDown(now))))
             }
             (Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss, key) => {
-                let known = self.ask(key, &query, terms).await?;
+                let known = self.ask(key, &query, terms, Stays::Perhaps).await?;
                 Ok((known, Ttls::CountedDown(clock::now())))
             }
         }
@@ -305,7 +309,7 @@ impl Entry {
         query: Query,
         terms: Terms,
     ) -> Result<Arc<Known>, Failed> {
-        let asked = self.ask(Some(key), &query, terms).await;
+        let asked = self.ask(Some(key), &query, terms, Stays::Perhaps).await;
         let is_better = asked.as_ref().is_ok_and(|known| self.block.refreshes(known));
         if !is_better {
             self.block.refresh_failed(&key, clock::now());
