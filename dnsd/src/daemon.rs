@@ -118,8 +118,9 @@ impl Daemon {
         host::catch_up(begun, &holder).await;
         let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
-        granted.into_iter().for_each(Granted::serving);
         let host = Host::start(prepared, &args, &config, memory, pods)?;
+        // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
+        granted.into_iter().for_each(Granted::serving);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
         tracing::info!(?addresses, %admin, %instance, "ready");
