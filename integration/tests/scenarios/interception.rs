@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_integration::{Family, Lookup, PodSpec, RecordType, Records, Reply, World, upstream};
+use egret_integration::{Family, Lookup, PodSpec, RecordType, Records, Reply, Transport, World, upstream};
 
 use super::replacement::{GAP, roll};
 use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, only_names, within};
@@ -287,7 +287,9 @@ pub(super) fn a_resolver_that_nobody_trusts_answers_and_opens_nothing(world: &mu
 }
 
 pub(super) fn questions_to_others_are_not_lost_when_dnsds_take_over(world: &mut World) -> Told {
-    roll(world, &["--intercept"], [ip(OTHER), ip(OTHER_V6)], |world| {
+    // Over TCP a connection that begins at that very moment may be reset; its client asks again.
+    let ways = [OTHER, OTHER_V6, OTHER, OTHER_V6].map(|server| (ip(server), Transport::Udp));
+    roll(world, &["--intercept"], ways, |world| {
         let sees = || {
             last_asked(world, "n1.example.test")
                 .is_some_and(|(_, server)| server == IpAddr::from(upstream::ADDRESS))

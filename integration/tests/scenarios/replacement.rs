@@ -275,7 +275,14 @@ fn lets_in(world: &World) -> bool {
 }
 
 pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut World) -> Told {
-    roll(world, &[], [node::DNS.into(), node::DNS_V6.into()], |_world| {})
+    let (v4, v6) = (node::DNS.into(), node::DNS_V6.into());
+    let ways = [
+        (v4, Transport::Udp),
+        (v4, Transport::Tcp),
+        (v6, Transport::Udp),
+        (v6, Transport::Tcp),
+    ];
+    roll(world, &[], ways, |_world| {})
 }
 
 /// Replaces dnsd again and again while a pod asks at these addresses; none of the questions may be lost. `settle` waits, before
@@ -283,7 +290,7 @@ pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut 
 pub(super) fn roll(
     world: &mut World,
     arguments: &[&str],
-    servers: [IpAddr; 2],
+    ways: [(IpAddr, Transport); 4],
     settle: impl Fn(&World),
 ) -> Told {
     world.add(PodSpec::new("client"))?;
@@ -299,7 +306,7 @@ pub(super) fn roll(
     settle(world);
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let rolled: Told = std::thread::scope(|scope| {
-        for asker in 0..4 {
+        for (asker, (server, transport)) in ways.into_iter().enumerate() {
             let (world, stop, asked, lost) = (&*world, &stop, &asked, &lost);
             scope.spawn(move || {
                 for number in 0.. {
@@ -309,8 +316,11 @@ pub(super) fn roll(
                     // A socket of its own for each question, and nobody asks twice.
                     let name = format!("n{}.example.test", (number + asker) % 50);
                     let lookup = Lookup::of(&name, RecordType::A).patience(GAP);
-                    let lookup = if asker % 2 == 0 { lookup } else { lookup.over_tcp() };
-                    let lookup = lookup.at(servers[if asker < 2 { 0 } else { 1 }]);
+                    let lookup = match transport {
+                        Transport::Udp => lookup,
+                        Transport::Tcp => lookup.over_tcp(),
+                    };
+                    let lookup = lookup.at(server);
                     asked.fetch_add(1, Ordering::Relaxed);
                     if let Err(failure) = world.pod("client").look_up(&lookup) {
                         eprintln!("lost: {failure}");
