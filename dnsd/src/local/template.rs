@@ -69,6 +69,15 @@ struct Compiled {
     authority: Vec<Vec<Piece>>,
 }
 
+/// What the templates of a block make of a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// What it comes to.
+    pub outcome: Outcome,
+    /// The zone of the template that matched, under which it is counted.
+    pub zone: Option<Zone>,
+}
+
 /// Whether a template answers.
 enum Verdict<'a> {
     Matches(Found<'a>),
@@ -99,32 +108,29 @@ impl Templates {
         })
     }
 
-    /// The zone of the template that answers a query, if one does.
-    #[must_use]
-    pub fn zone(&self, query: &Query, asker: &Asker) -> Option<Zone> {
-        let name = query.question.name.to_string();
-        for template in &self.templates {
-            match template.verdict(&self.block_zones, query, asker, &name) {
-                Verdict::Matches(found) => return Some(*found.zone),
-                Verdict::NotThis => {}
-                Verdict::Ends => return None,
-            }
-        }
-        None
-    }
-
     /// Answers a query.
     #[must_use]
-    pub fn answer(&self, query: &Query, asker: &Asker, udp_size: u16) -> Outcome {
+    pub fn answer(&self, query: &Query, asker: &Asker, udp_size: u16) -> Answered {
         let name = query.question.name.to_string();
         for template in &self.templates {
             match template.verdict(&self.block_zones, query, asker, &name) {
-                Verdict::Matches(found) => return template.fill_in(&found, query, udp_size),
+                Verdict::Matches(found) => {
+                    return Answered {
+                        zone: Some(*found.zone),
+                        outcome: template.fill_in(&found, query, udp_size),
+                    };
+                }
                 Verdict::NotThis => {}
-                Verdict::Ends => return Outcome::Fail,
+                Verdict::Ends => return Answered::by_none(Outcome::Fail),
             }
         }
-        Outcome::Next
+        Answered::by_none(Outcome::Next)
+    }
+}
+
+impl Answered {
+    const fn by_none(outcome: Outcome) -> Self {
+        Self { outcome, zone: None }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::exchange::Matched;
 use crate::forward::{Failure, Forwarder, Limits, Unusable};
 use crate::handover::memory::KeptAnswer;
 use crate::local::rewrite::Rules;
+use crate::local::template::Answered;
 use crate::local::{Outcome, append, whoami};
 use crate::message::{Message, Query, explained_reply, rcode};
 use crate::metrics::Metrics;
@@ -174,11 +175,11 @@ impl Chain {
     async fn make(&self, query: &Query, terms: &Terms) -> Result<Made, Failed> {
         let (asker, size) = (terms.asker(), u16::MAX);
         if let Some(templates) = &self.own.templates {
-            let outcome = templates.answer(query, &asker, size);
+            let Answered { outcome, zone } = templates.answer(query, &asker, size);
+            if let Some(zone) = zone {
+                terms.count_template(&query.question, &zone);
+            }
             if outcome != Outcome::Next {
-                if let Some(zone) = templates.zone(query, &asker) {
-                    terms.count_template(&query.question, &zone);
-                }
                 return local(outcome, query, terms, By::Template).await;
             }
         }

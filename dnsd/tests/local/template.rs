@@ -36,7 +36,7 @@ pub(crate) fn lines(texts: &[&str]) -> Vec<TemplateText> {
 
 fn outcome(plans: &[Template], name: &str, kind: RecordType) -> Outcome {
     let templates = Templates::new(plans, &zones(&["example", "in-addr.arpa"])).unwrap();
-    templates.answer(&asked(name, kind), &asker(), SIZE)
+    templates.answer(&asked(name, kind), &asker(), SIZE).outcome
 }
 
 fn answered(plan: Template, name: &str, kind: RecordType) -> Result<Vec<String>, &'static str> {
@@ -300,7 +300,7 @@ fn sections_code_and_extended_error_are_as_written() {
     };
     let templates = |plan| Templates::new(&[plan], &zones(&["example"])).unwrap();
     let query = Query::read(&query("a.example", RecordType::A, Some(1232))).unwrap();
-    let Outcome::Answer(octets) = templates(plan.clone()).answer(&query, &asker(), SIZE) else {
+    let Outcome::Answer(octets) = templates(plan.clone()).answer(&query, &asker(), SIZE).outcome else {
         panic!()
     };
     let message = read(&octets);
@@ -313,7 +313,7 @@ fn sections_code_and_extended_error_are_as_written() {
     assert!(message.metadata.authoritative && message.answers.is_empty());
     assert!(octets.ends_with(b"\x00\x0f\x00\x09\x00\x15blocked"));
     let failure = Template { rcode: 2, ..plan };
-    let Outcome::Answer(octets) = templates(failure).answer(&query, &asker(), SIZE) else {
+    let Outcome::Answer(octets) = templates(failure).answer(&query, &asker(), SIZE).outcome else {
         panic!()
     };
     let message = read(&octets);
@@ -377,7 +377,9 @@ fn the_client_is_told_apart_by_family() {
         ..plan()
     };
     let templates = Templates::new(&[plan], &zones(&["example"])).unwrap();
-    let found = templates.answer(&asked("a.example", RecordType::AAAA), &asker, SIZE);
+    let found = templates
+        .answer(&asked("a.example", RecordType::AAAA), &asker, SIZE)
+        .outcome;
     assert_eq!(answers(&found).unwrap(), ["a.example. 60 IN AAAA 2001:db8::7"]);
 }
 
