@@ -185,9 +185,19 @@ impl IpSets {
         self.tell(Command::Create, &spec.name, &request)
     }
 
+    /// Creates a set, unless one of that name is there, of whatever kind.
+    pub fn ensure(&mut self, spec: &SetSpec) -> Result<(), Error> {
+        forgive(Reason::Exists, self.create(spec))
+    }
+
     /// Removes a set; while a rule refers to it, it stays and the reason is [`Reason::InUse`].
     pub fn destroy(&mut self, name: &str) -> Result<(), Error> {
         self.simple(Command::Destroy, name)
+    }
+
+    /// Removes a set, if there is one of that name.
+    pub fn remove(&mut self, name: &str) -> Result<(), Error> {
+        forgive(Reason::NoSuchSet, self.destroy(name))
     }
 
     /// Removes all members.
@@ -382,6 +392,14 @@ impl IpSets {
             Family::V4.number(),
         )
         .byte(ATTRIBUTE_PROTOCOL, self.protocol)
+    }
+}
+
+/// An outcome for which this refusal is none.
+fn forgive(reason: Reason, outcome: Result<(), Error>) -> Result<(), Error> {
+    match outcome {
+        Err(error) if error.reason() == Some(reason) => Ok(()),
+        outcome => outcome,
     }
 }
 

@@ -326,6 +326,37 @@ fn a_command_without_a_name_never_reaches_the_kernel() {
 }
 
 #[test]
+fn a_set_that_is_there_is_kept_and_one_that_is_gone_is_no_error_but_other_refusals_are() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        let (of_addresses, of_networks) = (Kind::HashIp, Kind::HashNet);
+        sets.ensure(&spec("eg-a", of_addresses, Family::V4)).unwrap();
+        sets.add("eg-a", &[Entry::lasting(address("10.0.0.1"))]).unwrap();
+        sets.ensure(&spec("eg-a", of_networks, Family::V4)).unwrap();
+        assert!(sets.test("eg-a", address("10.0.0.1")).unwrap());
+        run(
+            "iptables-legacy",
+            &[
+                "-A",
+                "FORWARD",
+                "-m",
+                "set",
+                "--match-set",
+                "eg-a",
+                "dst",
+                "-j",
+                "DROP",
+            ],
+        );
+        assert_eq!(sets.remove("eg-a").unwrap_err().reason(), Some(Reason::InUse));
+        sets.remove("eg-none").unwrap();
+        let too_long = "e".repeat(32);
+        assert!(sets.ensure(&spec(&too_long, of_addresses, Family::V4)).is_err());
+        assert!(sets.remove(&too_long).is_err());
+    });
+}
+
+#[test]
 fn a_set_that_a_rule_uses_cannot_be_destroyed_but_swapped() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();

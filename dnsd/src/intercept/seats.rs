@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Change, Entry, Error, IpSets, Kind, Member, Reason, SetSpec};
+use egret_kernel::ipset::{Change, Entry, Error, IpSets, Kind, Member, SetSpec};
 use egret_shared::link::Pods;
 use egret_shared::net::IpNet;
 use tokio::sync::watch;
@@ -44,10 +44,7 @@ impl Seats {
     pub fn create(&mut self) -> Result<(), Error> {
         for family in self.families.clone() {
             for set in SetOf::ALL {
-                match self.sets.create(&spec(set, family)) {
-                    Err(error) if error.reason() != Some(Reason::Exists) => return Err(error),
-                    Ok(()) | Err(_) => {}
-                }
+                self.sets.ensure(&spec(set, family))?;
             }
         }
         Ok(())
@@ -61,12 +58,7 @@ impl Seats {
         let mut first = Ok(());
         for family in self.families.clone() {
             for set in SetOf::ALL {
-                match self.sets.destroy(set.name(family).as_str()) {
-                    Err(error) if error.reason() != Some(Reason::NoSuchSet) && first.is_ok() => {
-                        first = Err(error);
-                    }
-                    Ok(()) | Err(_) => {}
-                }
+                first = first.and(self.sets.remove(set.name(family).as_str()));
             }
         }
         first

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, Error as SetError, IpSets, Kind, Member, Reason, SetSpec};
+use egret_kernel::ipset::{Entry, Error as SetError, IpSets, Kind, Member, SetSpec};
 use egret_kernel::iptables::{Error as RulesError, Flavour, IpTables, SetName, Table};
 use egret_kernel::links::{Links, Made};
 use egret_kernel::netlink::Error as LinkError;
@@ -294,19 +294,13 @@ impl Rules {
                 maxelem: 1024,
                 ..SetSpec::new(alive_set(family).as_str(), Kind::HashIp, family)
             };
-            match sets.create(&spec) {
-                Err(error) if error.reason() != Some(Reason::Exists) => return Err(error.into()),
-                Ok(()) | Err(_) => {}
-            }
+            sets.ensure(&spec)?;
         }
         Ok(())
     }
 
     fn destroy_set(&self, family: Family) -> Result<(), NetworkError> {
-        match IpSets::open()?.destroy(alive_set(family).as_str()) {
-            Err(error) if error.reason() != Some(Reason::NoSuchSet) => Err(error.into()),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        Ok(IpSets::open()?.remove(alive_set(family).as_str())?)
     }
 
     fn families(&self) -> impl Iterator<Item = Family> + use<'_> {

@@ -2,7 +2,7 @@
 //! before it came.
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{IpSets, Reason};
+use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
@@ -130,10 +130,7 @@ fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
         .filter(|name| names::is_own_set(name))
         .collect();
     for name in names.iter().filter(|_| mode == Mode::Remove) {
-        match sets.destroy(name) {
-            Err(error) if error.reason() != Some(Reason::NoSuchSet) => return Err(failed(error)),
-            Ok(()) | Err(_) => {}
-        }
+        sets.remove(name).map_err(failed)?;
     }
     Ok(names.into_iter().map(|name| format!("set {name}")).collect())
 }
