@@ -143,18 +143,15 @@ impl<V: Weigh> Cache<V> {
 
     /// Keeps an answer to a question. What was asked without recursion, and what is too large, is not kept.
     pub fn insert(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp) {
-        let of_name = key.of_name();
-        let place = if kept.kind == Kind::NameError {
-            &of_name
-        } else {
-            key
+        let place = place_of(key, kept.kind);
+        let Some(weight) = self.weight_at(&place, &value) else {
+            return;
         };
-        let weight = value.weight() + place.as_octets().len() + OVERHEAD;
-        if !key.recursion() || weight > self.limit / LARGEST_SHARE || self.is_outranked(key, kept, arrived) {
+        if !key.recursion() || self.is_outranked(key, kept, arrived) {
             return;
         }
-        self.forget_what_it_contradicts(key, &of_name, kept.kind);
-        self.put(place, value, kept, arrived, weight);
+        self.forget_what_it_contradicts(key, &key.of_name(), kept.kind);
+        self.put(&place, value, kept, arrived, weight);
         self.make_room(arrived);
     }
 
@@ -217,6 +214,12 @@ impl<V: Weigh> Cache<V> {
     fn hit(&mut self, key: &Key, choice: Choice, now: Timestamp) -> Found<V> {
         let slot = self.slots.get_mut(key.as_octets());
         slot.map_or(Found::Miss, |slot| hit(slot, choice, &self.rules, now))
+    }
+
+    /// What an entry weighs at its place; nothing where that is too much for one.
+    fn weight_at(&self, place: &Key, value: &V) -> Option<usize> {
+        let weight = value.weight() + place.as_octets().len() + OVERHEAD;
+        (weight <= self.limit / LARGEST_SHARE).then_some(weight)
     }
 
     /// Whether what is there is better: a failure never takes the place of an answer that may still be given,
@@ -306,6 +309,15 @@ impl<V: Weigh> Cache<V> {
             self.slots.remove(&name);
         }
         self.evictions[class as usize] += u64::from(is_of_use);
+    }
+}
+
+/// Where an answer is kept: that a name is not there holds for all types.
+fn place_of(key: &Key, kind: Kind) -> Key {
+    if kind == Kind::NameError {
+        key.of_name()
+    } else {
+        *key
     }
 }
 

@@ -6,8 +6,8 @@ use egret_shared::time::Timestamp;
 
 use super::shelf::Place;
 use super::slot::Demand;
-use super::verdict::{Class, Kept, Kind};
-use super::{Cache, Key, LARGEST_SHARE, OVERHEAD, Weigh};
+use super::verdict::{Class, Kept};
+use super::{Cache, Key, Weigh, place_of};
 
 /// Answers before denials, and what was asked for again before what was not.
 const QUEUES: [(Class, Place); 4] = [
@@ -54,19 +54,15 @@ impl<V: Weigh> Cache<V> {
 
     /// Keeps what another dnsd kept, if there is nothing here: what stood beside each other there does so here.
     pub fn inherit(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp, demand: Demand) {
-        let of_name = key.of_name();
-        let place = if kept.kind == Kind::NameError {
-            &of_name
-        } else {
-            key
+        let (place, class) = (place_of(key, kept.kind), kept.kind.class());
+        let Some(weight) = self.weight_at(&place, &value) else {
+            return;
         };
-        let class = kept.kind.class();
-        let weight = value.weight() + place.as_octets().len() + OVERHEAD;
-        if weight > self.limit / LARGEST_SHARE || self.entry_mut(place, class).is_some() {
+        if self.entry_mut(&place, class).is_some() {
             return;
         }
-        self.put(place, value, kept, arrived, weight);
-        if let Some(entry) = self.entry_mut(place, class) {
+        self.put(&place, value, kept, arrived, weight);
+        if let Some(entry) = self.entry_mut(&place, class) {
             entry.take_demand(demand);
         }
         self.make_room(arrived);
