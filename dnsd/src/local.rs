@@ -13,7 +13,7 @@ mod names;
 
 use std::net::SocketAddr;
 
-use crate::message::{Message, Query, Response, WireName, flag};
+use crate::message::{Malformed, Message, Query, Response, TooLong, WireName, flag};
 use crate::plan::{Fallthrough, Zone};
 
 /// What a local answer comes to.
@@ -28,6 +28,17 @@ pub enum Outcome {
     Fail,
     /// What comes next in the chain answers.
     Next,
+}
+
+/// Why an answer cannot be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// It cannot be read.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// What is made of it does not fit.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
 }
 
 /// Who asked, and where.

@@ -7,10 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use egret_shared::net::IpNet;
 
-use super::Asker;
-use crate::message::{
-    CLASS_IN, Data, Malformed, Message, Query, ResourceRecord, Response, Section, TooLong, flag, kind, rcode,
-};
+use super::{Asker, Unusable};
+use crate::message::{CLASS_IN, Data, Message, Query, ResourceRecord, Response, Section, flag, kind, rcode};
 use crate::plan::Dns64;
 
 /// The TTL where no SOA bounds it (RFC 6147 §5.1.7).
@@ -19,17 +17,6 @@ const WITHOUT_SOA: u32 = 600;
 /// Makes addresses.
 #[derive(Clone, Debug)]
 pub struct Translator(Dns64);
-
-/// Why there is no synthesized answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// An answer cannot be read.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// The records do not fit.
-    #[error(transparent)]
-    TooLong(#[from] TooLong),
-}
 
 impl Translator {
     /// Of a plan.

@@ -3,7 +3,8 @@
 mod order;
 mod weights;
 
-use crate::message::{Malformed, Message, Query, Response, Section, TooLong, kind, rcode};
+use super::Unusable;
+use crate::message::{Message, Query, Response, Section, kind, rcode};
 use crate::plan::LoadBalance;
 
 pub use weights::{InvalidWeights, Weights};
@@ -18,17 +19,6 @@ const TRANSFERS: [u16; 2] = [251, 252];
 pub struct Balancer {
     plan: LoadBalance,
     weights: Weights,
-}
-
-/// Why an answer keeps its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// It cannot be read.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// It does not fit any more.
-    #[error(transparent)]
-    TooLong(#[from] TooLong),
 }
 
 impl Balancer {

@@ -12,7 +12,7 @@ use crate::message::{Query, WireName};
 use crate::plan::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule};
 
 pub use edns::{VARIABLES, is_variable};
-pub use revert::{Revert, Unusable};
+pub use revert::Revert;
 
 use revert::Change;
 

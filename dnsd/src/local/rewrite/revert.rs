@@ -1,9 +1,8 @@
 //! What is done to an answer, so that it answers the question as it was asked.
 
+use crate::local::Unusable;
 use crate::local::names::{Back, replaced};
-use crate::message::{
-    Malformed, Message, Query, ResourceRecord, Response, Sections, TooLong, WireName, flag, kind,
-};
+use crate::message::{Message, Query, ResourceRecord, Response, Sections, WireName, flag, kind};
 use crate::plan::{NameMatch, TtlRange};
 
 use super::edns::{replace_option, without_option};
@@ -29,17 +28,6 @@ pub struct Revert {
     is_changed: bool,
     changes: Vec<Change>,
     pub(super) is_for_client_alone: bool,
-}
-
-/// Why an answer cannot be given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// It cannot be read.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// With the longer names it does not fit.
-    #[error(transparent)]
-    TooLong(#[from] TooLong),
 }
 
 impl Revert {
