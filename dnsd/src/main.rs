@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use egret_dnsd::config::{Args, Config, Written};
 use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
-use egret_dnsd::node_cache::call::{PLUGINS, USAGE as NODE_CACHE_USAGE, flags_of};
+use egret_dnsd::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
 use egret_dnsd::node_cache::flags::{Wanted, read};
 use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
 use egret_dnsd::node_cache::source::Source;
@@ -59,9 +59,14 @@ fn node_cache(words: Vec<String>) -> Result<Args, ExitCode> {
         }),
         Ok(Wanted::Help) => Err(say(NODE_CACHE_USAGE)),
         Ok(Wanted::Version) => Err(say(concat!("dnsd ", env!("CARGO_PKG_VERSION"), "\n"))),
-        Ok(Wanted::Plugins) => Err(say(&PLUGINS.map(|plugin| format!("dns.{plugin}\n")).concat())),
+        Ok(Wanted::Plugins) => Err(say(&plugin_lines())),
         Err(error) => Err(refuse(&error)),
     }
+}
+
+fn plugin_lines() -> String {
+    let lines = plugins().into_iter().map(|plugin| format!("dns.{plugin}\n"));
+    lines.collect()
 }
 
 /// The Corefile of node-cache is made before it is read, and the host is set up before anything is bound.

@@ -50,6 +50,17 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
+fn plugins_are_listed_as_by_node_cache() {
+    let output = run(&["node-cache", "-plugins"]);
+    assert_eq!(output.status.code(), Some(0));
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let expected = "bind bufsize cache debug dns64 errors forward health hosts loadbalance log loop pprof \
+                    prometheus reload rewrite template timeouts trace whoami";
+    let lines: String = expected.split(' ').map(|name| format!("dns.{name}\n")).collect();
+    assert_eq!(listed, lines);
+}
+
+#[test]
 fn wrong_usage_ends_with_64_and_says_what_is_missing_or_wrong() {
     let listen = ["--listen", "127.0.0.1:0"];
     let both = ["--listen", "127.0.0.1:0", "--upstream", "192.0.2.53:53"];

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use egret_shared::switch::{Switch, is_off};
 
+use crate::corefile::ACCEPTED;
+
 /// The name of the program, or of the first word behind `dnsd`.
 const NAME: &str = "node-cache";
 
@@ -54,29 +56,13 @@ and of dnsd itself:
   -config FILE                       YAML with what node-local-dns does not know: link, onStall, limits, host.fallback, …
 ";
 
-/// What `-plugins` says: the directives that a Corefile may have.
-pub const PLUGINS: [&str; 20] = [
-    "bind",
-    "bufsize",
-    "cache",
-    "debug",
-    "dns64",
-    "errors",
-    "forward",
-    "health",
-    "hosts",
-    "loadbalance",
-    "log",
-    "loop",
-    "pprof",
-    "prometheus",
-    "reload",
-    "rewrite",
-    "template",
-    "timeouts",
-    "trace",
-    "whoami",
-];
+/// What `-plugins` says: the directives that a Corefile may have, in the order of their names.
+#[must_use]
+pub fn plugins() -> Vec<&'static str> {
+    let mut names: Vec<&str> = ACCEPTED.iter().map(|(name, _options)| *name).collect();
+    names.sort_unstable();
+    names
+}
 
 #[cfg(test)]
 mod tests {

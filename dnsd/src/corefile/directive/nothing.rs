@@ -2,6 +2,7 @@
 
 use super::super::place::{Error, Notes};
 use super::super::syntax::Directive;
+
 pub(super) fn trace(directive: &Directive, notes: &mut Notes) -> Result<(), Error> {
     directive.head.between(0, 2, "trace [ENDPOINT-TYPE] [ENDPOINT]")?;
     let text = "trace does nothing: dnsd sends no spans to a tracing service";
