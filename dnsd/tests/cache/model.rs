@@ -1,86 +1,13 @@
 //! The cache against a slow and obvious model under random histories, and within its bounds.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use egret_dnsd::cache::{Cache, Class, Found, Hit, Kept, Key, Kind, Weigh};
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{CacheRules, Capacity, Disabled, Refresh, ServeStale};
-use egret_shared::time::Timestamp;
+use egret_dnsd::cache::{Cache, Class, Found, Kept, Key, Kind};
+use egret_dnsd::plan::{CacheRules, Capacity, Refresh, ServeStale};
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
-use support::{NOW, query};
 
-const LARGE: usize = 64 << 20;
-
-fn rules() -> CacheRules {
-    let capacity = |max_ttl| Capacity {
-        entries: 9984,
-        max_ttl: secs(max_ttl),
-        min_ttl: secs(5),
-    };
-    CacheRules {
-        zones: Vec::new(),
-        success: capacity(3600),
-        denial: capacity(1800),
-        prefetch: None,
-        serve_stale: None,
-        servfail: secs(5),
-        disabled: Disabled::default(),
-        keep_ttl: false,
-    }
-}
-
-fn stale(refresh: Refresh) -> ServeStale {
-    ServeStale {
-        up_to: secs(3600),
-        refresh,
-        response_ttl: secs(0),
-        failure_recheck: secs(0),
-        prefers_positive: false,
-    }
-}
-
-const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-fn at(seconds: u64) -> Timestamp {
-    NOW.after(secs(seconds))
-}
-
-/// A value with a number to know it by.
-#[derive(Debug)]
-struct Numbered(usize);
-
-impl Weigh for Numbered {
-    fn weight(&self) -> usize {
-        100
-    }
-}
-
-fn key(text: &str, kind: RecordType) -> Key {
-    Key::of(&Query::read(&query(text, kind, None)).unwrap()).unwrap()
-}
-
-const fn kept(kind: Kind, seconds: u64) -> Kept {
-    Kept {
-        kind,
-        lifetime: secs(seconds),
-    }
-}
-
-fn number(found: &Found<Numbered>) -> Option<usize> {
-    match found {
-        Found::Fresh(Hit { value, .. })
-        | Found::FreshAndDue(Hit { value, .. })
-        | Found::Stale(Hit { value, .. }, _) => Some(value.0),
-        Found::Miss => None,
-    }
-}
+use crate::{LARGE, Numbered, at, kept, key, number, rules, secs, stale};
 
 /// What was heard, in order; nothing is ever forgotten or moved.
 #[derive(Clone, Debug)]

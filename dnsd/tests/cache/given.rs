@@ -1,0 +1,296 @@
+//! What is given to whom: as long as it holds, and to those who may share it.
+
+use std::sync::Arc;
+
+use egret_dnsd::answer::Ttls;
+use egret_dnsd::cache::{Ask, Cache, Class, Found, Key, Kind};
+use egret_dnsd::message::{Query, WireName};
+use egret_dnsd::plan::{CacheRules, Prefetch, Refresh, ServeStale};
+use hickory_proto::op::Message;
+use hickory_proto::rr::RecordType;
+
+use crate::support::{NOW, query};
+use crate::{LARGE, Numbered, at, kept, key, number, rules, secs, stale, zone};
+
+#[test]
+fn answers_are_shared_where_they_are_the_same() {
+    let asked = |text: &str, change: fn(&mut Message)| {
+        let mut message = Message::from_vec(&query(text, RecordType::A, None)).unwrap();
+        change(&mut message);
+        Query::read(&message.to_vec().unwrap()).unwrap()
+    };
+    let with_edns = |message: &mut Message, dnssec: bool| {
+        let mut edns = hickory_proto::op::Edns::new();
+        edns.set_dnssec_ok(dnssec);
+        message.set_edns(edns);
+    };
+    let plain = Key::of(&asked("a.test", |_| ())).unwrap();
+    let same: [fn(&mut Message); 2] = [|m| m.metadata.authentic_data = true, |m| m.metadata.id = 7];
+    for change in same {
+        assert_eq!(Key::of(&asked("A.tEST", change)).unwrap(), plain);
+    }
+    let mut edns = Message::from_vec(&query("a.test", RecordType::A, None)).unwrap();
+    with_edns(&mut edns, false);
+    let of = |message: &Message| Key::of(&Query::read(&message.to_vec().unwrap()).unwrap()).unwrap();
+    assert_eq!(of(&edns), plain, "an OPT speaks of one hop");
+    with_edns(&mut edns, true);
+    assert_ne!(of(&edns), plain, "signatures are for who asks for them");
+    let checking = asked("a.test", |m| m.metadata.checking_disabled = true);
+    assert_ne!(Key::of(&checking).unwrap(), plain, "RFC 4035 §3.2.2");
+    assert_ne!(key("a.test", RecordType::AAAA), plain);
+    assert_ne!(key("b.test", RecordType::A), plain);
+}
+
+#[test]
+fn who_does_not_desire_recursion_gets_what_there_is_and_leaves_nothing() {
+    let mut message = Message::from_vec(&query("a.test", RecordType::A, None)).unwrap();
+    message.metadata.recursion_desired = false;
+    let without = Key::of(&Query::read(&message.to_vec().unwrap()).unwrap()).unwrap();
+    let with = key("a.test", RecordType::A);
+    assert_ne!(
+        with, without,
+        "equal questions at once are asked once: these are not"
+    );
+    let mut cache = Cache::new(&rules(), LARGE);
+    cache.insert(&without, Arc::new(Numbered(1)), kept(Kind::Answer, 60), NOW);
+    assert!(cache.is_empty());
+    cache.insert(&with, Arc::new(Numbered(2)), kept(Kind::Answer, 60), NOW);
+    assert!(matches!(cache.get(&without, NOW), Found::Fresh(hit) if hit.value.0 == 2));
+}
+
+#[test]
+fn a_cache_covers_its_zones() {
+    let covers = |zones: &[&str]| {
+        let zones = zones.iter().map(|text| zone(text)).collect();
+        let cache = Cache::<Numbered>::new(&CacheRules { zones, ..rules() }, LARGE);
+        cache.covers(&WireName::parse("a.example.test").unwrap())
+    };
+    assert_eq!(
+        [covers(&[]), covers(&["example.test"]), covers(&["other.test"])],
+        [true, true, false]
+    );
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_denied_for_all_types_until_it_is_heard_of() {
+    let mut cache = Cache::new(&rules(), LARGE);
+    let (a, aaaa) = (key("a.test", RecordType::A), key("a.test", RecordType::AAAA));
+    cache.insert(&a, Arc::new(Numbered(1)), kept(Kind::NameError, 30), NOW);
+    for asked in [&a, &aaaa] {
+        assert!(matches!(cache.get(asked, at(29)), Found::Fresh(hit) if hit.class == Class::Denial));
+    }
+    assert!(
+        matches!(cache.get(&key("b.a.test", RecordType::A), NOW), Found::Miss),
+        "names below are asked for"
+    );
+    cache.insert(&aaaa, Arc::new(Numbered(2)), kept(Kind::Answer, 30), at(1));
+    assert!(matches!(cache.get(&aaaa, at(2)), Found::Fresh(hit) if hit.value.0 == 2));
+    assert!(
+        matches!(cache.get(&a, at(2)), Found::Miss),
+        "the name exists after all"
+    );
+}
+
+#[test]
+fn stale_answers_are_given_as_configured() {
+    let verify = |timeout| Refresh::Verify { timeout };
+    let recheck = |refresh| ServeStale {
+        failure_recheck: secs(30),
+        ..stale(refresh)
+    };
+    let ttl = |seconds| ServeStale {
+        response_ttl: secs(seconds),
+        ..stale(Refresh::Immediate)
+    };
+    // How two questions right after another are answered, one second after the end, and with what TTLs.
+    let rows = [
+        (None, None),
+        (
+            Some(stale(Refresh::Immediate)),
+            Some((Ask::Behind, Ask::NotNow, Ttls::All(0))),
+        ),
+        (Some(ttl(30)), Some((Ask::Behind, Ask::NotNow, Ttls::All(30)))),
+        (
+            Some(stale(verify(None))),
+            Some((Ask::First(None), Ask::First(None), Ttls::All(0))),
+        ),
+        (
+            Some(recheck(verify(Some(secs(1))))),
+            Some((Ask::First(Some(secs(1))), Ask::NotNow, Ttls::All(0))),
+        ),
+    ];
+    for (serve_stale, expected) in rows {
+        let mut cache = Cache::new(
+            &CacheRules {
+                serve_stale,
+                ..rules()
+            },
+            LARGE,
+        );
+        let asked = key("a.test", RecordType::A);
+        cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 60), NOW);
+        let found = match (cache.get(&asked, at(61)), cache.get(&asked, at(61))) {
+            (Found::Stale(hit, first), Found::Stale(_, second)) => Some((first, second, hit.ttls)),
+            _other => None,
+        };
+        assert_eq!(found, expected, "{serve_stale:?}");
+        assert!(matches!(cache.get(&asked, at(60 + 3600)), Found::Miss));
+    }
+}
+
+#[test]
+fn after_a_refresh_that_failed_the_pause_is_kept() {
+    for (pause, asks_at) in [(0, [true, true, true]), (30, [false, false, true])] {
+        for (at_second, asks) in [11, 39, 40].into_iter().zip(asks_at) {
+            let serve_stale = Some(ServeStale {
+                failure_recheck: secs(pause),
+                ..stale(Refresh::Immediate)
+            });
+            let mut cache = Cache::new(
+                &CacheRules {
+                    serve_stale,
+                    ..rules()
+                },
+                LARGE,
+            );
+            let asked = key("a.test", RecordType::A);
+            cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 5), NOW);
+            assert!(matches!(cache.get(&asked, at(10)), Found::Stale(_, Ask::Behind)));
+            cache.refresh_failed(&asked, at(10));
+            let found = matches!(cache.get(&asked, at(at_second)), Found::Stale(_, Ask::Behind));
+            assert_eq!(found, asks, "pause {pause}, at {at_second}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_in_use_is_asked_for_again_before_its_end() {
+    // Asked for at these seconds of a TTL of 100, which of them asks the upstream again.
+    let rows: [(Option<Prefetch>, &[u64], Option<u64>); 6] = [
+        (None, &[1, 2, 3, 95], None),
+        (prefetch(3, 60, 10), &[1, 2, 3], None),
+        (prefetch(3, 60, 10), &[50, 89, 90, 91], Some(90)),
+        (prefetch(3, 60, 50), &[48, 49, 50, 51], Some(50)),
+        (prefetch(5, 60, 10), &[50, 89, 90, 91], None),
+        (prefetch(3, 10, 10), &[50, 89, 90, 91], Some(91)),
+    ];
+    for (prefetch, seconds, expected) in rows {
+        let mut cache = Cache::new(&CacheRules { prefetch, ..rules() }, LARGE);
+        let asked = key("a.test", RecordType::A);
+        cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 100), NOW);
+        let due: Vec<u64> = seconds
+            .iter()
+            .copied()
+            .filter(|second| matches!(cache.get(&asked, at(*second)), Found::FreshAndDue(_)))
+            .collect();
+        assert_eq!(due, Vec::from_iter(expected), "{prefetch:?} {seconds:?}");
+    }
+}
+
+fn prefetch(amount: u32, within: u64, percentage: u8) -> Option<Prefetch> {
+    Some(Prefetch {
+        amount,
+        within: secs(within),
+        percentage,
+    })
+}
+
+#[test]
+fn a_refreshed_answer_is_in_use_still() {
+    let rules = CacheRules {
+        prefetch: prefetch(3, 60, 10),
+        ..rules()
+    };
+    let mut cache = Cache::new(&rules, LARGE);
+    let asked = key("a.test", RecordType::A);
+    cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 20), NOW);
+    let due =
+        |cache: &mut Cache<Numbered>, second| matches!(cache.get(&asked, at(second)), Found::FreshAndDue(_));
+    assert_eq!(
+        [17, 18, 19].map(|second| due(&mut cache, second)),
+        [false, false, true]
+    );
+    cache.insert(&asked, Arc::new(Numbered(2)), kept(Kind::Answer, 20), at(19));
+    assert_eq!([20, 37].map(|second| due(&mut cache, second)), [false, true]);
+}
+
+#[test]
+fn ttls_are_kept_where_that_is_said() {
+    let ttls = |keep_ttl, seconds, second| {
+        let serve_stale = Some(ServeStale {
+            response_ttl: secs(seconds),
+            ..stale(Refresh::Immediate)
+        });
+        let mut cache = Cache::new(
+            &CacheRules {
+                keep_ttl,
+                serve_stale,
+                ..rules()
+            },
+            LARGE,
+        );
+        let asked = key("a.test", RecordType::A);
+        cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 60), NOW);
+        match cache.get(&asked, at(second)) {
+            Found::Fresh(hit) | Found::Stale(hit, _) => hit.ttls,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ttls(false, 0, 20), Ttls::CountedDown(at(20)));
+    assert_eq!(ttls(true, 0, 20), Ttls::Original);
+    assert_eq!(ttls(false, 0, 70), Ttls::All(0));
+    assert_eq!(ttls(true, 0, 70), Ttls::Original);
+    assert_eq!(ttls(true, 30, 70), Ttls::All(30));
+}
+
+#[test]
+fn a_failure_hides_no_answer_and_is_never_stale() {
+    let serve_stale = Some(stale(Refresh::Immediate));
+    let mut cache = Cache::new(
+        &CacheRules {
+            serve_stale,
+            ..rules()
+        },
+        LARGE,
+    );
+    let (answered, denied, failed) = (
+        key("a.test", RecordType::A),
+        key("d.test", RecordType::A),
+        key("f.test", RecordType::A),
+    );
+    cache.insert(&answered, Arc::new(Numbered(1)), kept(Kind::Answer, 10), NOW);
+    cache.insert(&denied, Arc::new(Numbered(2)), kept(Kind::NameError, 10), NOW);
+    for asked in [&answered, &denied, &failed] {
+        cache.insert(asked, Arc::new(Numbered(9)), kept(Kind::Failure, 5), at(20));
+    }
+    let found = |cache: &mut Cache<Numbered>, asked, second| number(&cache.get(asked, at(second)));
+    assert_eq!(
+        [&answered, &denied, &failed].map(|asked| found(&mut cache, asked, 21)),
+        [Some(1), Some(2), Some(9)]
+    );
+    assert_eq!(found(&mut cache, &failed, 25), None);
+}
+
+#[test]
+fn an_answer_outlives_denials_where_that_is_preferred() {
+    for (prefers_positive, expected) in [(false, [2, 4]), (true, [1, 3])] {
+        let serve_stale = Some(ServeStale {
+            prefers_positive,
+            ..stale(Refresh::Immediate)
+        });
+        let mut cache = Cache::new(
+            &CacheRules {
+                serve_stale,
+                ..rules()
+            },
+            LARGE,
+        );
+        let (a, b) = (key("a.test", RecordType::A), key("b.test", RecordType::A));
+        cache.insert(&a, Arc::new(Numbered(1)), kept(Kind::Answer, 10), NOW);
+        cache.insert(&a, Arc::new(Numbered(2)), kept(Kind::NameError, 60), at(11));
+        cache.insert(&b, Arc::new(Numbered(3)), kept(Kind::Answer, 10), NOW);
+        cache.insert(&b, Arc::new(Numbered(4)), kept(Kind::Other, 60), at(11));
+        let found = [&a, &b].map(|asked| number(&cache.get(asked, at(12))).unwrap());
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,280 @@
+//! What an answer is to the cache.
+
+use egret_dnsd::cache::{Kind, Maker, Verdict};
+use egret_dnsd::plan::{CacheRules, Disabled, Refresh, ServeStale};
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::rdata::NS;
+use hickory_proto::rr::{RData, Record, RecordType};
+
+use crate::support::{address, alias, authority, matched, name, response, with_code};
+use crate::{kept, rules, secs, stale, zone};
+
+fn verdict(rules: &CacheRules, maker: Maker, write: impl FnOnce(&[u8]) -> Message) -> Verdict {
+    let answer = matched("api.example.test", RecordType::A, write);
+    Verdict::of(rules, &answer.get().message(), maker)
+}
+
+fn a(ttl: u32) -> Record {
+    address("api.example.test", ttl, "192.0.2.1")
+}
+
+fn with_soa(mut message: Message, ttl: u32, minimum: u32) -> Message {
+    message.authorities.push(authority(ttl, minimum));
+    message
+}
+
+fn nx(message: Message) -> Message {
+    with_code(message, ResponseCode::NXDomain)
+}
+
+#[test]
+fn answers_are_kept_as_the_rfcs_say() {
+    use Kind::{Answer, Denial, Failure, NameError, Other};
+    type Write = fn(&[u8]) -> Message;
+    let cut: Write = |q| {
+        let mut message = response(q, vec![a(60)]);
+        message.metadata.truncation = true;
+        message
+    };
+    let referral: Write = |q| {
+        let mut message = response(q, vec![]);
+        let to = RData::NS(NS(name("ns.test")));
+        message
+            .authorities
+            .push(Record::from_rdata(name("test"), 86_400, to));
+        message
+    };
+    type Row = (&'static str, Write, Option<(Kind, u64)>);
+    let rows: [Row; 20] = [
+        (
+            "the lowest TTL counts",
+            |q| response(q, vec![a(60), a(30)]),
+            Some((Answer, 30)),
+        ),
+        (
+            "a TTL below is raised",
+            |q| response(q, vec![a(0)]),
+            Some((Answer, 5)),
+        ),
+        (
+            "a TTL above is lowered",
+            |q| response(q, vec![a(9_000)]),
+            Some((Answer, 3600)),
+        ),
+        (
+            "RFC 2181 §8: the top bit is zero",
+            |q| response(q, vec![a(1 << 31)]),
+            Some((Answer, 5)),
+        ),
+        (
+            "at the end of aliases",
+            |q| {
+                let chain = vec![
+                    alias("api.example.test", 300, "b.test"),
+                    address("b.test", 20, "192.0.2.1"),
+                ];
+                response(q, chain)
+            },
+            Some((Answer, 20)),
+        ),
+        (
+            "aliases out of order",
+            |q| {
+                let chain = vec![
+                    address("c.test", 20, "192.0.2.1"),
+                    alias("b.test", 9, "c.test"),
+                    alias("api.example.test", 300, "b.test"),
+                ];
+                response(q, chain)
+            },
+            Some((Answer, 9)),
+        ),
+        (
+            "RFC 2308 §5: the SOA's TTL",
+            |q| with_soa(response(q, vec![]), 20, 40),
+            Some((Denial, 20)),
+        ),
+        (
+            "RFC 2308 §5: the SOA's MINIMUM",
+            |q| with_soa(response(q, vec![]), 300, 40),
+            Some((Denial, 40)),
+        ),
+        (
+            "a denial's TTL above is lowered",
+            |q| with_soa(response(q, vec![]), 9_000, 9_000),
+            Some((Denial, 1800)),
+        ),
+        (
+            "RFC 2308 §2.2: no data behind an alias",
+            |q| {
+                with_soa(
+                    response(q, vec![alias("api.example.test", 10, "gone.test")]),
+                    300,
+                    40,
+                )
+            },
+            Some((Denial, 10)),
+        ),
+        (
+            "an alias that leads nowhere",
+            |q| response(q, vec![alias("api.example.test", 10, "gone.test")]),
+            None,
+        ),
+        (
+            "another's address is no answer",
+            |q| response(q, vec![address("victim.test", 60, "192.0.2.1")]),
+            None,
+        ),
+        (
+            "a loop of aliases",
+            |q| {
+                response(
+                    q,
+                    vec![
+                        alias("api.example.test", 10, "b.test"),
+                        alias("b.test", 10, "api.example.test"),
+                    ],
+                )
+            },
+            None,
+        ),
+        (
+            "RFC 2308 §5: a name error",
+            |q| nx(with_soa(response(q, vec![]), 20, 40)),
+            Some((NameError, 20)),
+        ),
+        (
+            "RFC 2308 §5: without SOA not at all",
+            |q| nx(response(q, vec![])),
+            None,
+        ),
+        (
+            "RFC 6604: the name at the alias' end",
+            |q| {
+                nx(with_soa(
+                    response(q, vec![alias("api.example.test", 10, "gone.test")]),
+                    300,
+                    40,
+                ))
+            },
+            Some((Denial, 10)),
+        ),
+        (
+            "RFC 9520: a failure",
+            |q| with_code(response(q, vec![]), ResponseCode::ServFail),
+            Some((Failure, 5)),
+        ),
+        (
+            "a refusal",
+            |q| with_code(response(q, vec![]), ResponseCode::Refused),
+            None,
+        ),
+        ("RFC 2181 §9: what was cut", cut, None),
+        ("a referral", referral, Some((Other, 5))),
+    ];
+    for (what, write, expected) in rows {
+        let found = verdict(&rules(), Maker::Upstream, write).kept();
+        assert_eq!(found, expected.map(|(kind, ttl)| kept(kind, ttl)), "{what}");
+    }
+}
+
+#[test]
+fn what_dnsd_denies_itself_is_denied_for_one_type() {
+    let found = verdict(&rules(), Maker::Own, |q| {
+        nx(with_soa(response(q, vec![]), 20, 40))
+    });
+    assert_eq!(found.kept(), Some(kept(Kind::Denial, 20)));
+}
+
+#[test]
+fn a_zone_in_which_nothing_is_to_be_kept_is_left_out() {
+    let answer: fn(&[u8]) -> Message = |q| response(q, vec![a(60)]);
+    let denial: fn(&[u8]) -> Message = |q| nx(with_soa(response(q, vec![]), 20, 40));
+    let none = Disabled::default();
+    let success = |zones: &[&str]| Disabled {
+        success: Some(zones.iter().map(|text| zone(text)).collect()),
+        denial: None,
+    };
+    let denials = |zones: &[&str]| Disabled {
+        denial: Some(zones.iter().map(|text| zone(text)).collect()),
+        success: None,
+    };
+    for (disabled, keeps) in [
+        (none, [true, true]),
+        (success(&[]), [false, true]),
+        (success(&["example.test"]), [false, true]),
+        (success(&["other.test"]), [true, true]),
+        (denials(&[]), [true, false]),
+        (denials(&["example.test"]), [true, false]),
+        (denials(&["xample.test"]), [true, true]),
+    ] {
+        let rules = CacheRules { disabled, ..rules() };
+        let is_kept = [answer, denial].map(|write| verdict(&rules, Maker::Upstream, write).kept().is_some());
+        assert_eq!(is_kept, keeps, "{:?}", rules.disabled);
+    }
+}
+
+#[test]
+fn failures_are_kept_as_long_as_configured() {
+    let failure: fn(&[u8]) -> Message = |q| with_code(response(q, vec![]), ResponseCode::ServFail);
+    for (seconds, expected) in [(0, None), (5, Some(5)), (300, Some(300))] {
+        let rules = CacheRules {
+            servfail: secs(seconds),
+            ..rules()
+        };
+        let found = verdict(&rules, Maker::Upstream, failure).kept();
+        assert_eq!(found, expected.map(|ttl| kept(Kind::Failure, ttl)));
+    }
+}
+
+#[test]
+fn clients_are_told_ttls_within_the_bounds_of_the_class() {
+    let rules = rules();
+    let ttls = |write: fn(&[u8]) -> Message| {
+        let ttls = verdict(&rules, Maker::Upstream, write).ttls;
+        (ttls.at_least, ttls.at_most)
+    };
+    assert_eq!(ttls(|q| response(q, vec![a(60)])), (5, 3600));
+    assert_eq!(
+        ttls(|q| with_soa(response(q, vec![]), 300, 40)),
+        (5, 40),
+        "what the SOA tells is what we keep"
+    );
+    assert_eq!(ttls(|q| with_soa(response(q, vec![]), 300, 1)), (5, 5));
+    assert_eq!(
+        ttls(|q| with_code(response(q, vec![]), ResponseCode::ServFail)),
+        (0, 5)
+    );
+}
+
+#[test]
+fn a_stale_answer_gives_way_to_what_says_something() {
+    type Row = (fn(&[u8]) -> Message, [bool; 2]);
+    let rows: [Row; 5] = [
+        (|q| response(q, vec![a(0)]), [true, true]),
+        (|q| response(q, vec![]), [true, false]),
+        (|q| nx(with_soa(response(q, vec![]), 20, 40)), [true, false]),
+        (
+            |q| with_code(response(q, vec![]), ResponseCode::ServFail),
+            [false, false],
+        ),
+        (
+            |q| with_code(response(q, vec![]), ResponseCode::Refused),
+            [false, false],
+        ),
+    ];
+    for (write, expected) in rows {
+        let refreshes = [false, true].map(|prefers_positive| {
+            let serve_stale = Some(ServeStale {
+                prefers_positive,
+                ..stale(Refresh::Immediate)
+            });
+            let rules = CacheRules {
+                serve_stale,
+                ..rules()
+            };
+            verdict(&rules, Maker::Upstream, write).refreshes(&rules)
+        });
+        assert_eq!(refreshes, expected);
+    }
+}
