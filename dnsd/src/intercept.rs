@@ -1,7 +1,8 @@
 //! Questions of pods to other resolvers, answered by dnsd (`intercept`): what the kernel is told to hand over.
 //!
 //! ```text
-//!  pod ─▶ mangle PREROUTING: to port 53, of a caught pod, to no address of this host, while dnsd lives ▸ TPROXY, mark
+//!  pod ─▶ mangle PREROUTING: of a connection that dnsd has ▸ TPROXY, mark
+//!         to port 53, of a caught pod, to no address of this host, while dnsd lives; of TCP what opens ▸ TPROXY, mark
 //!      ─▶ routing: the mark ▸ delivered here
 //!      ─▶ filter INPUT: the pod's egress rules judge the destination that it asked ▸ the socket of dnsd
 //! ```
@@ -9,13 +10,17 @@
 //! The sockets are those on which dnsd listens anyway: an answer leaves from the address that was asked. Nothing is
 //! translated, so that rules, conntrack and replies are as if the packet had gone on. A packet that is not handed over,
 //! because dnsd is dead or hangs, goes where it would without dnsd.
+//!
+//! A connection stays with whom it began: what is in the middle of one is handed over if a socket here has it, whoever is
+//! caught by now and whether dnsd gives signs of life, and goes on otherwise. Who is given the middle of a connection that
+//! another one has resets it.
 
 mod marks;
 mod seats;
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_kernel::iptables::{Hook, Match, Protocol, Rule, SetName, Side, Sides, Table, Target};
+use egret_kernel::iptables::{Hook, Match, Protocol, Rule, Segments, SetName, Side, Sides, Table, Target};
 use egret_kernel::routing::Delivery;
 use egret_kernel::{Family, Mark, Transport};
 use egret_shared::net::IpNet;
@@ -119,23 +124,29 @@ impl Interception {
         let both = [Transport::Tcp, Transport::Udp];
         let each = both.into_iter().flat_map(|transport| {
             [
-                self.hand_over(to, transport),
+                self.hand_over(to, beginning(transport)),
                 self.let_in(transport),
                 let_out(family, transport),
             ]
         });
-        each.collect()
+        let further = (!is_off(Switch::StayWithBeginning)).then(|| self.hand_over_further(to));
+        further.into_iter().chain(each).collect()
     }
 
-    fn hand_over(&self, to: IpAddr, transport: Transport) -> Wanted {
+    /// What is in the middle of a connection that dnsd has.
+    fn hand_over_further(&self, to: IpAddr) -> Wanted {
+        let rule = Rule::to(self.tproxy(to))
+            .protocol(Protocol::Segments(Segments::Further, PORT..=PORT))
+            .unless(Match::ToThisHost)
+            .transparent_socket();
+        caught(rule)
+    }
+
+    fn hand_over(&self, to: IpAddr, what: Protocol) -> Wanted {
         let family = Family::of(to);
         let holds = |set: SetOf, side| Match::Set(set.name(family), Sides::One(side));
-        let target = Target::Tproxy {
-            to: SocketAddr::new(to, PORT),
-            mark: self.mark,
-        };
-        let rule = Rule::to(target)
-            .protocol(Protocol::to_ports(transport, PORT..=PORT))
+        let rule = Rule::to(self.tproxy(to))
+            .protocol(what)
             .when(holds(SetOf::Pods, Side::Source))
             .unless(holds(SetOf::Spared, Side::Destination));
         let rule = if is_off(Switch::CatchAlive) {
@@ -143,10 +154,13 @@ impl Interception {
         } else {
             rule.when(holds(SetOf::Living, Side::Source))
         };
-        Wanted {
-            table: Table::Mangle,
-            hook: Hook::Prerouting,
-            rule: rule.unless(Match::ToThisHost).comment(REMARK),
+        caught(rule.unless(Match::ToThisHost))
+    }
+
+    fn tproxy(&self, to: IpAddr) -> Target {
+        Target::Tproxy {
+            to: SocketAddr::new(to, PORT),
+            mark: self.mark,
         }
     }
 
@@ -158,6 +172,25 @@ impl Interception {
             hook: Hook::Input,
             rule: rule.when(Match::Mark(self.mark)).comment(REMARK),
         }
+    }
+}
+
+/// What begins: a datagram is all there is of its question. A segment without a connection would be reset by the socket that
+/// listens, and the connection of another resolver with it.
+fn beginning(transport: Transport) -> Protocol {
+    match transport {
+        Transport::Tcp if !is_off(Switch::StayWithBeginning) => {
+            Protocol::Segments(Segments::Opening, PORT..=PORT)
+        }
+        Transport::Tcp | Transport::Udp | Transport::Sctp => Protocol::to_ports(transport, PORT..=PORT),
+    }
+}
+
+fn caught(rule: Rule) -> Wanted {
+    Wanted {
+        table: Table::Mangle,
+        hook: Hook::Prerouting,
+        rule: rule.comment(REMARK),
     }
 }
 
@@ -192,15 +225,21 @@ mod tests {
             .filter(|wanted| wanted.table == Table::Mangle)
             .map(|wanted| wanted.rule.to_string())
             .collect();
-        let rule = |protocol| {
+        let rule = |what: &str| {
             format!(
-                "-p {protocol} -m {protocol} --dport 53 -m set --match-set egret-dnsd-pods-4 src \
+                "{what} -m set --match-set egret-dnsd-pods-4 src \
                  -m set ! --match-set egret-dnsd-spared-4 dst -m set --match-set egret-dnsd-living-4 src \
                  -m addrtype ! --dst-type LOCAL -m comment --comment \"egret dnsd: intercept\" \
                  -j TPROXY --on-port 53 --on-ip 169.254.20.10 --tproxy-mark 0x20/0x20"
             )
         };
-        assert_eq!(texts, [rule("tcp"), rule("udp")]);
+        let syn = "--tcp-flags FIN,SYN,RST,ACK SYN";
+        let further = format!(
+            "-p tcp -m tcp --dport 53 ! {syn} -m addrtype ! --dst-type LOCAL -m socket --transparent \
+             -m comment --comment \"egret dnsd: intercept\" -j TPROXY --on-port 53 --on-ip 169.254.20.10 --tproxy-mark 0x20/0x20"
+        );
+        let opening = rule(&format!("-p tcp -m tcp --dport 53 {syn}"));
+        assert_eq!(texts, [further, opening, rule("-p udp -m udp --dport 53")]);
         assert_eq!(interception.wanted(Family::V6), []);
     }
 }

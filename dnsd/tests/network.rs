@@ -6,13 +6,14 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::Command;
 
-use egret_dnsd::intercept::{Interception, Seats};
+use egret_dnsd::intercept::{Interception, Seats, seat};
 use egret_dnsd::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
 use egret_dnsd::node_cache::rules::{Fallback, Situation};
 use egret_kernel::Mark;
 use egret_shared::link::Pods;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use tokio::sync::watch;
 
 #[test]
 fn the_interface_holds_the_addresses_and_gets_back_what_somebody_took() {
@@ -99,8 +100,8 @@ fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
             rules.ensure().unwrap();
             let whole = everything(flavour);
             assert_eq!(rules.ensure().unwrap(), 0, "all is there: {whole}");
-            assert_eq!(whole.matches("-j TPROXY").count(), 4, "{whole}");
-            assert_eq!(whole.matches("egret dnsd: intercept").count(), 12, "{whole}");
+            assert_eq!(whole.matches("-j TPROXY").count(), 6, "{whole}");
+            assert_eq!(whole.matches("egret dnsd: intercept").count(), 14, "{whole}");
             run(&format!("iptables-{flavour} -t mangle -F PREROUTING"));
             run("ip rule del pref 53");
             assert_eq!(rules.ensure().unwrap(), 1);
@@ -185,6 +186,35 @@ fn the_pods_that_are_caught_are_those_that_were_told_last() {
                 held.sort_unstable();
                 assert_eq!(held, members, "{set}");
             }
+        }
+    });
+}
+
+#[test]
+fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
+    in_fresh_namespace(|| {
+        let situation = intercepting();
+        Rules::new(situation.clone()).unwrap().ensure().unwrap();
+        let opened = || Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
+        let pods = |caught: &[&str]| Pods {
+            caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
+            spared: Vec::new(),
+        };
+        opened().hold(&pods(&["10.0.0.1"])).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        for (told, held) in [
+            (None, 1),
+            (Some(pods(&["10.0.0.1", "10.0.0.2"])), 2),
+            (None, 2),
+            (Some(pods(&[])), 0),
+        ] {
+            let (_, heard) = watch::channel(told.clone());
+            runtime.block_on(seat(opened(), heard));
+            let saved = run("ipset save egret-dnsd-pods-4");
+            assert_eq!(saved.matches("add ").count(), held, "{told:?}: {saved}");
         }
     });
 }

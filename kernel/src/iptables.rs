@@ -24,7 +24,9 @@ pub use counters::ChainCounters;
 pub use flavour::{Detection, Evidence, Flavour};
 pub use listing::{Chain, CountedRule, TableListing, parse};
 pub use name::{ChainName, Hook, InterfaceName, InterfacePattern, NameError, Place, SetName, Table};
-pub use rule::{ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Side, Sides, Target};
+pub use rule::{
+    ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Segments, Side, Sides, Target,
+};
 
 use crate::Family;
 use crate::faults::{self, Step};

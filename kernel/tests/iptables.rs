@@ -7,7 +7,7 @@ mod common;
 use common::{in_fresh_namespace, run};
 use egret_kernel::iptables::{
     Batch, ChainName, ConnState, Direction, Error, Evidence, Flavour, Hook, InterfaceName, IpTables, Limit,
-    Match, Protocol, RejectWith, Rule, SetName, Side, Sides, Table, Target,
+    Match, Protocol, RejectWith, Rule, Segments, SetName, Side, Sides, Table, Target,
 };
 use egret_kernel::{Family, Mark, Transport};
 use std::num::NonZeroU32;
@@ -229,6 +229,11 @@ fn the_rules_of_the_other_tables_are_saved_as_they_were_rendered() {
                         mark: mark(1, u32::MAX),
                     }),
                     Rule::to(Target::SetMark(mark(1, 1))).transparent_socket(),
+                    Rule::count().protocol(Protocol::Segments(Segments::Opening, 53..=53)),
+                    Rule::count()
+                        .protocol(Protocol::Segments(Segments::Further, 53..=54))
+                        .transparent_socket(),
+                    Rule::count().protocol(Protocol::Segments(Segments::Further, 0..=u16::MAX)),
                     Rule::to(Target::SetMark(mark(1, u32::MAX))),
                 ],
             );

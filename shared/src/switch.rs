@@ -48,6 +48,8 @@ switches! {
     TrustChosen = "trust-chosen",
     /// Questions to other resolvers are caught only while dnsd lives.
     CatchAlive = "catch-alive",
+    /// A connection to another resolver stays with whom it began.
+    StayWithBeginning = "stay-with-beginning",
     /// Pods of some namespaces ask other resolvers themselves.
     SpareNamespaces = "spare-namespaces",
     /// dnsd's own rules stand behind policy.

@@ -87,7 +87,8 @@ pub enum NetworkError {
     /// The rules that catch questions to others.
     #[error(
         "questions to other resolvers cannot be caught: {0}; TPROXY needs a kernel with CONFIG_NETFILTER_XT_TARGET_TPROXY \
-         (module xt_TPROXY), CONFIG_NF_TPROXY_IPV4 and CONFIG_NF_TPROXY_IPV6, and the match addrtype (xt_addrtype)"
+         (module xt_TPROXY), CONFIG_NF_TPROXY_IPV4 and CONFIG_NF_TPROXY_IPV6, and the matches addrtype (xt_addrtype) and socket \
+         (xt_socket, CONFIG_NF_SOCKET_IPV4 and CONFIG_NF_SOCKET_IPV6)"
     )]
     Catch(#[source] RulesError),
     /// Routing for what is caught.

@@ -104,6 +104,7 @@ macro_rules! with_every_scenario {
             interception: pods_of_a_spared_namespace_ask_other_resolvers_themselves without SpareNamespaces;
             interception: what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs without CatchAlive;
             interception: a_resolver_that_nobody_trusts_answers_and_opens_nothing without TrustChosen;
+            interception: a_connection_to_another_resolver_stays_with_whom_it_began without StayWithBeginning;
             interception: questions_to_others_are_not_lost_when_dnsds_take_over without HandOver;
             holding: no_answer_arrives_before_the_kernel_is_ready without Hold;
             holding: the_second_of_two_simultaneous_questions_waits_as_long_as_the_first without HoldSecond;

@@ -157,6 +157,8 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Ports(Transport, Ports),
+    /// Packets of TCP to these ports, by where in a connection they stand.
+    Segments(Segments, RangeInclusive<u16>),
     Icmp,
     IcmpV6,
 }
@@ -192,6 +194,15 @@ impl Protocol {
             },
         )
     }
+}
+
+/// Packets of a TCP connection, as their flags tell (`--syn` and its opposite).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// The one that asks for a connection.
+    Opening,
+    /// All others.
+    Further,
 }
 
 /// Ports of either side; a side that says nothing may have any.

@@ -11,7 +11,8 @@
 //! * NFLOG's prefix comes before its group, and group 0 is left out.
 
 use super::{
-    Clause, ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Side, Sides, Target,
+    Clause, ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Segments, Side, Sides,
+    Target,
 };
 use crate::Mark;
 use ipnet::IpNet;
@@ -53,6 +54,7 @@ impl Display for Protocol {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ports(transport, ports) => write_ports(f, transport.name(), ports),
+            Self::Segments(segments, ports) => write_segments(f, *segments, ports),
             Self::Icmp => f.write_str("-p icmp"),
             Self::IcmpV6 => f.write_str("-p ipv6-icmp"),
         }
@@ -71,6 +73,15 @@ fn write_ports(f: &mut Formatter<'_>, name: &str, ports: &Ports) -> fmt::Result 
     }
     said.iter()
         .try_for_each(|(flag, range)| write!(f, " {flag} {range}"))
+}
+
+fn write_segments(f: &mut Formatter<'_>, segments: Segments, ports: &RangeInclusive<u16>) -> fmt::Result {
+    f.write_str("-p tcp -m tcp")?;
+    if let Some(ports) = restricted(ports) {
+        write!(f, " --dport {ports}")?;
+    }
+    let not = not(segments == Segments::Opening);
+    write!(f, " {not}--tcp-flags FIN,SYN,RST,ACK SYN")
 }
 
 fn restricted(range: &RangeInclusive<u16>) -> Option<String> {
