@@ -24,6 +24,7 @@ use egret_shared::rt::clock;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use proptest::prelude::*;
 use support::{address, alias, authority, query, response, with_code};
@@ -371,6 +372,42 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
         stream.read_exact(&mut octets).unwrap();
         assert_eq!(Message::from_vec(&octets).unwrap().answers.len(), 1);
     }
+}
+
+/// The question is there when it goes on, and so is the order to stop.
+#[test]
+fn what_is_asked_over_a_connection_when_its_server_is_told_to_stop_is_answered() {
+    const MANY: usize = 50;
+    let place = Place::new("stops", 4);
+    let own = "template IN A {\n answer \"{{ .Name }} 300 IN A 192.0.2.1\"\n }";
+    let mut dnsd = place.run(&block("example.test", "", own));
+    let framed = whole::framed(&query("answer.example.test", RecordType::A, None));
+    let hear = |stream: &mut TcpStream| {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut octets = vec![0; u16::from_be_bytes(length).into()];
+        stream.read_exact(&mut octets).unwrap();
+        assert_eq!(Message::from_vec(&octets).unwrap().answers.len(), 1);
+    };
+    let mut streams: Vec<TcpStream> = (0..MANY)
+        .map(|_| TcpStream::connect(place.address).unwrap())
+        .collect();
+    for stream in &mut streams {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&framed).unwrap();
+        hear(stream);
+    }
+    let pid = Pid::from_raw(dnsd.child.id().cast_signed());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
+    for stream in &mut streams {
+        stream.write_all(&framed).unwrap();
+    }
+    kill(pid, Signal::SIGTERM).unwrap();
+    kill(pid, Signal::SIGCONT).unwrap();
+    streams.iter_mut().for_each(hear);
+    assert!(dnsd.child.wait().unwrap().success());
 }
 
 #[test]

@@ -40,6 +40,10 @@ const UNWRITTEN: Places = Places {
 /// let it grow to megabytes. Connections have it from the socket that listens.
 const SEND_BUFFER: usize = 128 << 10;
 
+/// How long a connection has to be quiet when it is to end. What has arrived or is about to was asked of a server that had
+/// not closed: the kernel would answer a close with a reset then, and the question be lost.
+const LAST_CALL: Duration = Duration::from_millis(300);
+
 /// Binds and listens. The flag for packet information is inherited by connections: it makes the kernel tell by
 /// which interface one came in.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -105,6 +109,12 @@ struct Door {
 }
 
 impl Door {
+    /// Closed, and quiet for long enough since it was.
+    async fn closed(&self) {
+        self.close.cancelled().await;
+        tokio::time::sleep(LAST_CALL).await;
+    }
+
     fn admit(&self, stream: TcpStream, client: SocketAddr) {
         let table = self.port.table();
         let connections = &self.service.connections;
@@ -197,7 +207,7 @@ async fn read(
         };
         let message = tokio::select! {
             message = read_message(&mut reader, patience, timeouts.read) => message,
-            () = door.close.cancelled() => return,
+            () = door.closed() => return,
         };
         let Some(octets) = message else {
             return;
