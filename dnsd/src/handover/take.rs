@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Name;
 use super::memory::{Damaged, LANGUAGE, Piece, read};
-use super::wire::{HandoverError, Word, check_user, due, namespace, receive, send};
+use super::wire::{HandoverError, Word, check_user, despite_signals, due, namespace, receive, send};
 
 /// Octets of a message about what is known: an answer of the largest size, and some more.
 const LARGEST_PIECES: usize = 160 << 10;
@@ -69,7 +69,8 @@ pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritanc
     let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     connection.set_read_timeout(Some(patience))?;
     connection.set_write_timeout(Some(patience))?;
-    match connection.connect(&SockAddr::unix(path)?) {
+    let place = SockAddr::unix(path)?;
+    match despite_signals(|| connection.connect(&place)) {
         Ok(()) => {}
         // No file, or one that a dnsd left which was killed.
         Err(error)
@@ -126,12 +127,15 @@ impl Taken {
         drop(theirs);
         let mut octets = vec![0; LARGEST_PIECES];
         loop {
-            let left = end.since(clock::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            mine.set_read_timeout(Some(left))?;
-            let length = match (&mine).read(&mut octets) {
+            let heard = despite_signals(|| {
+                let left = end.since(clock::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                mine.set_read_timeout(Some(left))?;
+                (&mine).read(&mut octets)
+            });
+            let length = match heard {
                 Ok(0) => return Ok(false),
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),

@@ -5,7 +5,6 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recv, recvmsg, sendmsg,
@@ -94,26 +93,23 @@ pub(super) fn send(socket: BorrowedFd<'_>, word: &Word, sockets: &[RawFd]) -> io
 pub(super) fn send_octets(socket: BorrowedFd<'_>, octets: &[u8], sockets: &[RawFd]) -> io::Result<()> {
     let beside = [ControlMessage::ScmRights(sockets)];
     let beside = if sockets.is_empty() { &[][..] } else { &beside[..] };
-    sendmsg::<UnixAddr>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(octets)],
-        beside,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
-    Ok(())
+    let (fd, slices) = (socket.as_raw_fd(), [IoSlice::new(octets)]);
+    let send =
+        || sendmsg::<UnixAddr>(fd, &slices, beside, MsgFlags::MSG_NOSIGNAL, None).map_err(io::Error::from);
+    despite_signals(send).map(drop)
 }
 
 /// Receives a word, and the sockets beside it; they are closed if nobody takes them.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), HandoverError> {
-    wait_for_word(socket)?;
+    let fd = socket.as_raw_fd();
+    despite_signals(|| recv(fd, &mut [0], MsgFlags::MSG_PEEK).map_err(io::Error::from))?;
     let mut octets = vec![0; LARGEST];
     let mut room = nix::cmsg_space!([RawFd; MOST_SOCKETS]);
     let (length, sockets) = {
         let mut slices = [IoSliceMut::new(&mut octets)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let message = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, Some(&mut room), flags)
-            .map_err(io::Error::from)?;
+        let message =
+            recvmsg::<UnixAddr>(fd, &mut slices, Some(&mut room), flags).map_err(io::Error::from)?;
         let sockets = message
             .cmsgs()
             .map_err(io::Error::from)?
@@ -129,13 +125,13 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), Ha
     Ok((word, sockets))
 }
 
-/// Waits as long as the socket does. A wait that is bounded ends with any signal (signal(7)), and each iptables that
-/// dnsd runs ends with one.
-fn wait_for_word(socket: BorrowedFd<'_>) -> io::Result<()> {
+/// Acts until no signal ends it. A wait that is bounded (`SO_RCVTIMEO`, `SO_SNDTIMEO`) ends with any signal, whatever its
+/// handler asks for (signal(7)), and each iptables that dnsd runs ends with one.
+pub(super) fn despite_signals<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
-        match recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK) {
-            Err(Errno::EINTR) => {}
-            outcome => return outcome.map(drop).map_err(io::Error::from),
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
         }
     }
 }
@@ -197,4 +193,25 @@ pub(super) fn due<T>(
         said: format!("{said:?}"),
         wanted,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_signal_ended_is_done_again_and_what_else_goes_wrong_is_told() {
+        for (last, wanted) in [
+            (Ok(7), Ok(7)),
+            (Err(io::ErrorKind::WouldBlock), Err(io::ErrorKind::WouldBlock)),
+        ] {
+            let mut outcomes = [Err(io::ErrorKind::Interrupted); 3].into_iter().chain([last]);
+            let acted = despite_signals(|| {
+                let outcome = outcomes.next().expect("it ends with the last");
+                outcome.map_err(io::Error::from)
+            });
+            assert_eq!(acted.map_err(|error| error.kind()), wanted);
+            assert_eq!(outcomes.next(), None, "each was asked for");
+        }
+    }
 }
