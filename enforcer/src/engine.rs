@@ -87,6 +87,8 @@ pub struct Engine {
     /// Local pods by address.
     owners: BTreeMap<IpAddr, PodKey>,
     local: BTreeMap<PodKey, Vec<IpAddr>>,
+    /// Whose questions to other resolvers may be caught; none while it is not known, which is not the same as nobody's.
+    pods: Option<Arc<Pods>>,
     retry: Retry,
     resync: Duration,
     next_resync: Option<Timestamp>,
@@ -141,6 +143,7 @@ impl Engine {
             standing: Standing::default(),
             owners: BTreeMap::new(),
             local: BTreeMap::new(),
+            pods: None,
             retry: Retry::Idle,
             resync: setup.resync,
             next_resync: None,
@@ -241,7 +244,9 @@ impl Engine {
         };
         let changed = compiler.poll_interests();
         self.peers.tell_interests(&changed, || compiler.interests());
-        self.peers.tell_pods(&pods_of_node(&self.owners, &self.spares));
+        if let Some(pods) = &self.pods {
+            self.peers.tell_pods(pods);
+        }
         self.tell_realized();
     }
 
@@ -423,11 +428,12 @@ fn pods_of_node(owners: &BTreeMap<IpAddr, PodKey>, spares: &BTreeSet<Arc<str>>) 
     }
 }
 
+/// Says whether addresses may have come, gone or changed hands.
 fn note_owners(
     owners: &mut BTreeMap<IpAddr, PodKey>,
     local: &mut BTreeMap<PodKey, Vec<IpAddr>>,
     batch: &Batch,
-) {
+) -> bool {
     let gone = batch
         .pods_removed
         .iter()
@@ -448,4 +454,5 @@ fn note_owners(
                 .map(|address| (*address, rules.pod.clone())),
         );
     }
+    !batch.pods_removed.is_empty() || !batch.rules_replaced.is_empty()
 }

@@ -192,6 +192,30 @@ fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
     let mut late = Dnsd::join(&mut engine, 2, 16);
     engine.pass(NOW);
     assert_eq!(late.heard_all(), ["complete", "pods [10.0.0.1] but [10.0.0.9]"]);
+    engine.take(cluster(&names("*.example.test")), NOW);
+    engine.pass(NOW);
+    engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    engine.pass(NOW);
+    for dnsd in [&mut dnsd, &mut late] {
+        let heard = dnsd.heard_all();
+        assert!(
+            heard.iter().all(|words| !words.starts_with("pods")),
+            "other rules and answers change no pods: {heard:?}"
+        );
+    }
+}
+
+#[test]
+fn unknown_pods_are_not_told_as_none_and_none_are_told_when_that_is_known() {
+    let mut engine = engine(InMemory::default());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    for late in 0..3 {
+        engine.pass(NOW.after(Duration::from_secs(late)));
+        assert_eq!(dnsd.heard_all(), [""; 0], "a dnsd goes on with what it has");
+    }
+    engine.take(in_sync(), NOW);
+    engine.pass(NOW);
+    assert_eq!(dnsd.heard_all(), ["complete", "pods [] but []"]);
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! What follows from what happened: one pass. Answers first, for somebody waits for them; then everything else, which
 //! takes the backend away if it takes long.
 
+use std::sync::Arc;
+
 use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
 
 use super::flight::{Done, Hands, Landed, Work};
-use super::{Engine, Phase, Question, note_owners};
+use super::{Engine, Phase, Question, note_owners, pods_of_node};
 use crate::apply::retry::Retry;
 use crate::backend::Standing;
 
@@ -88,14 +90,26 @@ impl Engine {
             ..Work::default()
         };
         if let Phase::Running(compiler) = &mut self.compiler {
+            let mut may_be_others = self.pods.is_none();
             while let Some(batch) = compiler.poll_batch(now) {
-                note_owners(&mut self.owners, &mut self.local, &batch);
+                may_be_others |= note_owners(&mut self.owners, &mut self.local, &batch);
                 work.batches.push(batch);
+            }
+            if may_be_others {
+                self.note_pods();
             }
         }
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
         work.compare = is_due(self.retry.deadline()) || is_due(self.next_resync) || self.alert.is_due(now);
         work
+    }
+
+    /// All pods of the node are known now. Those to whom they were told know them by identity.
+    fn note_pods(&mut self) {
+        let pods = pods_of_node(&self.owners, &self.spares);
+        if self.pods.as_deref() != Some(&pods) {
+            self.pods = Some(Arc::new(pods));
+        }
     }
 
     /// The backend is back.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_shared::link::{Interest, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
@@ -35,7 +36,7 @@ struct Peer {
     /// How many answers it holds, as it told last.
     held: u32,
     /// The pods of which it knows.
-    pods: Option<Pods>,
+    pods: Option<Arc<Pods>>,
 }
 
 /// An observation on its way into the kernel.
@@ -124,14 +125,15 @@ impl Peers {
     }
 
     /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
-    pub(super) fn tell_pods(&mut self, pods: &Pods) {
+    pub(super) fn tell_pods(&mut self, pods: &Arc<Pods>) {
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
             let Some(peer) = self.peers.get_mut(&id) else {
                 continue;
             };
-            if peer.is_greeted && peer.pods.as_ref() != Some(pods) {
-                peer.pods = Some(pods.clone());
-                self.send(id, vec![ToDnsd::Pods(pods.clone())]);
+            let is_told = peer.pods.as_ref().is_some_and(|told| Arc::ptr_eq(told, pods));
+            if peer.is_greeted && !is_told {
+                peer.pods = Some(Arc::clone(pods));
+                self.send(id, vec![ToDnsd::Pods(Pods::clone(pods))]);
             }
         }
     }
