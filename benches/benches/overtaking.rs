@@ -1,7 +1,6 @@
-//! How long an answer is held while the rules of another pod change all the time: a measurement.
+//! How long an answer is held while the rules of another pod change all the time.
 //!
-//! `cargo test -p egret-integration --test overtaking -- --ignored --nocapture`; with daemons that have switches and
-//! `EGRET_SWITCH_OFF=records-meanwhile`, as it was when answers waited for rules.
+//! With daemons that have switches and `EGRET_SWITCH_OFF=records-meanwhile`, as it was when answers waited for rules.
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot be made says why")]
@@ -34,9 +33,7 @@ fn rules(number: usize) -> String {
     )
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn how_long_an_answer_is_held_while_rules_change() {
+fn main() {
     let mut world = World::new().unwrap();
     for pod in ["client", "other"] {
         world.add(PodSpec::new(pod)).unwrap();
