@@ -29,12 +29,16 @@ impl Meter {
         times.sum()
     }
 
-    /// Moves all its threads to one CPU; those that they start later follow.
-    pub(crate) fn pin(&self, cpu: usize) -> anyhow::Result<()> {
-        self.tasks()?.iter().try_for_each(|task| {
-            let id = task.file_name().and_then(|name| name.to_str()?.parse().ok());
-            pin(Pid::from_raw(id.context("a task is a number")?), cpu)
-        })
+    /// Resident memory of the process, in MiB.
+    pub(crate) fn memory(&self) -> anyhow::Result<f64> {
+        let path = match self {
+            Self::Thread(_) => "/proc/self/status".to_owned(),
+            Self::Process(id) => format!("/proc/{id}/status"),
+        };
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+        Ok(kibibytes.with_context(|| format!("{path}: no VmRSS"))? / 1024.0)
     }
 
     fn tasks(&self) -> anyhow::Result<Vec<PathBuf>> {
@@ -49,6 +53,14 @@ impl Meter {
             }
         }
     }
+}
+
+/// Starts something on the servers' CPU: its threads stay there, and a program that counts CPUs finds one.
+pub(crate) fn on_the_servers_cpu<T>(start: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    pin_this_thread(SERVERS)?;
+    let started = start();
+    pin_this_thread(GENERATOR)?;
+    started
 }
 
 /// Moves the calling thread to one CPU.

@@ -1,28 +1,30 @@
-//! The servers that are compared, each with its meter, and the sockets to ask them with, all inside a world.
+//! The servers that are compared, each with its meter and an upstream of its own. All are on the same CPU.
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use egret_integration::node::DNS;
 use egret_integration::world::DNSD_ADMIN;
-use egret_integration::{Daemon, DaemonSpec, Pod, World};
-use nix::sched::{CloneFlags, setns};
+use egret_integration::{Daemon, DaemonSpec, Peer, World};
+use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::generator::{self, ask};
+use crate::generator::{Pace, ask};
 use crate::meter::{self, Meter};
-use crate::responders;
+use crate::node::{Node, within_node};
+use crate::threads::{self, Asked};
+use crate::{configurations, questions};
 
-const UPSTREAM: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 5300);
-const UNBOUND: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 5301);
-const ECHO: (Ipv4Addr, u16) = (DNS, 5302);
-/// Different ports, as many clients have.
-const SOCKETS: usize = 16;
+/// Beyond what all rounds bring.
+pub(crate) const ROOM: &str = "400000";
+/// As large as that of dnsd's sockets.
+pub(crate) const BUFFER: usize = 4 << 20;
 
-/// Something that answers on one address.
+/// Something that answers on one address of the node.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: &'static str,
@@ -30,98 +32,233 @@ pub(crate) struct Server {
     pub(crate) meter: Meter,
     /// The process, where it is not a thread of ours.
     pub(crate) daemon: Option<Daemon>,
+    /// What its upstream was asked.
+    asked: Asked,
+}
+
+impl Server {
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_echo(&self) -> bool {
+        self.daemon.is_none()
+    }
+
+    /// Of dnsd: waits until it has heard from the enforcer whose answers have to be held.
+    pub(crate) fn wait_for_interest(&self) -> anyhow::Result<()> {
+        for _ in 0..200 {
+            if self.counted("egret_dnsd_interested_clients")? > 0.0 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        anyhow::bail!("dnsd holds nothing: it has not heard of the policy")
+    }
+
+    /// A metric of its process.
+    pub(crate) fn counted(&self, metric: &str) -> anyhow::Result<f64> {
+        let daemon = self.daemon.as_ref().context("it is no process")?;
+        Ok(daemon.metrics()?.sum(metric, &[]))
+    }
+
+    /// Answers with addresses that dnsd noted as told to pods; nothing of other servers.
+    pub(crate) fn observed(&self) -> anyhow::Result<Option<f64>> {
+        let is_ours = self.name == "dnsd";
+        is_ours
+            .then(|| self.counted("egret_dnsd_observations_total"))
+            .transpose()
+    }
+}
+
+/// Ports of a server and of its upstream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ports {
+    pub(crate) own: u16,
+    pub(crate) upstream: u16,
+}
+
+const DNSD: u16 = 53;
+const UNBOUND: u16 = 5_301;
+const DNSDIST: u16 = 5_303;
+const NODE_CACHE: u16 = 5_304;
+/// Of the echo and of upstreams, each of which has its own: their threads last as long as the bench.
+static NEXT: AtomicU16 = AtomicU16::new(5_400);
+
+impl Ports {
+    fn of(own: u16) -> Self {
+        Self {
+            own,
+            upstream: next_port(),
+        }
+    }
+}
+
+fn next_port() -> u16 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How a server is started on a node; none, and a word about it, where it cannot be had.
+pub(crate) type Start = fn(&Node, Told) -> anyhow::Result<Option<Server>>;
+
+/// All, the floor first.
+pub(crate) const STARTS: [Start; 5] = [echo, ours, dnsdist, unbound, node_cache];
+
+/// All that can be had, at once.
+pub(crate) fn all(node: &Node, told: Told) -> anyhow::Result<Vec<Server>> {
+    let servers = STARTS
+        .into_iter()
+        .filter_map(|start| start(node, told).transpose());
+    servers.collect()
 }
 
 /// The floor.
-pub(crate) fn echo(world: &World) -> anyhow::Result<Server> {
-    Ok(Server {
-        name: "echo (floor)",
-        address: ECHO.into(),
-        meter: responders::echo(bind(world, ECHO.into())?)?,
+fn echo(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
+    let address = SocketAddr::from((DNS, next_port()));
+    let socket = within_node(&node.world, move || UdpSocket::bind(address)).context("the echo")?;
+    setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
+    Ok(Some(Server {
+        name: "echo",
+        address,
+        meter: threads::echo(socket)?,
         daemon: None,
-    })
+        asked: Asked::default(),
+    }))
 }
 
-/// dnsd, forwarding to an upstream of ours.
-pub(crate) fn dnsd(world: &World, arguments: &[&str]) -> anyhow::Result<Server> {
-    responders::upstream(bind(world, UPSTREAM.into())?)?;
-    let address = SocketAddr::from((DNS, 53));
-    let spec = DaemonSpec::dnsd(DNSD_ADMIN)
+/// How dnsd is told what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// With room for all that is asked.
+    Roomy,
+    /// By the Corefile that node-local-dns comes with.
+    Stock,
+}
+
+fn ours(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+    dnsd(&node.world, told).map(Some)
+}
+
+/// dnsd of this build, metrics and limits on, joined to the enforcer.
+pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
+    let (file, ports) = (world.files().join("Corefile"), Ports::of(DNSD));
+    fs::write(&file, configurations::corefile(told, ports))?;
+    let mut spec = DaemonSpec::dnsd(DNSD_ADMIN)
         .in_folder(release_folder()?)
-        .with(["--listen".into(), address.to_string()])
-        .with(["--upstream".into(), SocketAddr::from(UPSTREAM).to_string()])
-        .with(["--link".into(), world.link().display().to_string()])
-        .with(arguments.iter().copied());
-    pinned("dnsd", address, world.start(spec)?)
-}
-
-/// The enforcer with its netfilter backend, on the same CPU as dnsd.
-pub(crate) fn enforcer(world: &World, arguments: &[&str]) -> anyhow::Result<(Daemon, Meter)> {
-    let spec = world.enforcer("netfilter").in_folder(release_folder()?);
-    let daemon = world.start(spec.with(arguments.iter().copied()))?;
-    let meter = Meter::Process(daemon.pid());
-    meter.pin(meter::SERVERS)?;
-    Ok((daemon, meter))
-}
-
-/// Debian's unbound on one thread, forwarding to the same upstream as dnsd; none, and a word about it, where it is not
-/// installed.
-pub(crate) fn unbound(world: &World) -> anyhow::Result<Option<Server>> {
-    let probe = Command::new("unbound").arg("-V").stdout(Stdio::null()).status();
-    if probe.is_err() {
-        println!("NOT COMPARED: unbound is not installed (apt-get install unbound)");
-        return Ok(None);
+        .with(["--corefile".into(), file.display().to_string()])
+        .with(["--link".into(), world.link().display().to_string()]);
+    if told == Told::Roomy {
+        spec = spec
+            .with(["--records-per-client", ROOM, "--records-total", ROOM])
+            .with(["--max-udp-size", "4096"]);
     }
-    let file = world.files().join("unbound.conf");
-    fs::write(&file, unbound_configuration())?;
-    let spec = DaemonSpec::stock("unbound", UNBOUND.1, "none").with([
-        "-d".into(),
-        "-c".into(),
-        file.display().to_string(),
-    ]);
-    let server = pinned("unbound", UNBOUND.into(), world.launch(spec)?)?;
-    wait_until_it_answers(world, &server)?;
+    let asked = upstream(world, ports.upstream)?;
+    started("dnsd", ports, asked, || Ok(world.start(spec)?))
+}
+
+fn unbound(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
+    let ports = Ports::of(UNBOUND);
+    let configuration = configurations::unbound(ports);
+    stock(node, "unbound", "-V", ports, &["-d", "-c"], &configuration)
+}
+
+fn dnsdist(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
+    let arguments = ["--supervised", "--disable-syslog", "-C"];
+    let ports = Ports::of(DNSDIST);
+    let configuration = configurations::dnsdist(ports);
+    stock(node, "dnsdist", "--version", ports, &arguments, &configuration)
+}
+
+/// It writes what it serves beside the file that it is told, and sets up neither interface nor rules: they are there.
+fn node_cache(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+    let Some(binary) = Peer::NODE_CACHE.build()? else {
+        return Ok(None);
+    };
+    let (base, file) = (
+        node.world.files().join("Corefile.base"),
+        node.world.files().join("Corefile.node-cache"),
+    );
+    let ports = Ports::of(NODE_CACHE);
+    fs::write(&base, configurations::corefile(told, ports))?;
+    let address = DNS.to_string();
+    let flags = [
+        "-localip",
+        &address,
+        "-setupinterface=false",
+        "-setupiptables=false",
+        "-basecorefile",
+    ];
+    let mut spec = DaemonSpec::stock("node-cache", ports.own, "none")
+        .with(flags)
+        .with([base.display().to_string()])
+        .with(["-conf".to_owned(), file.display().to_string()]);
+    spec.binary = binary;
+    let asked = upstream(&node.world, ports.upstream)?;
+    let server = started("node-cache", ports, asked, || Ok(node.world.launch(spec)?))?;
+    wait_until_it_answers(node, &server)?;
     Ok(Some(server))
 }
 
-/// Sockets of the node towards a server.
-pub(crate) fn node_sockets(world: &World, to: SocketAddr) -> anyhow::Result<Vec<UdpSocket>> {
-    let connected = move || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.connect(to)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket)
-    };
-    (0..SOCKETS).map(|_| within_node(world, connected)).collect()
+/// Starts a program of the host with a configuration; none, and a word about it, where it is not installed.
+fn stock(
+    node: &Node,
+    name: &'static str,
+    probe: &str,
+    ports: Ports,
+    arguments: &[&str],
+    configuration: &str,
+) -> anyhow::Result<Option<Server>> {
+    let probe = Command::new(name)
+        .arg(probe)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if probe.is_err() {
+        println!("NOT COMPARED: {name} is not installed (apt-get install {name})");
+        return Ok(None);
+    }
+    let file = node.world.files().join(format!("{name}.conf"));
+    fs::write(&file, configuration)?;
+    let spec = DaemonSpec::stock(name, ports.own, "none")
+        .with(arguments.iter().copied())
+        .with([file.display().to_string()]);
+    let asked = upstream(&node.world, ports.upstream)?;
+    let server = started(name, ports, asked, || Ok(node.world.launch(spec)?))?;
+    wait_until_it_answers(node, &server)?;
+    Ok(Some(server))
 }
 
-/// Sockets of a pod towards a server.
-pub(crate) fn pod_sockets(pod: &Pod, to: SocketAddr) -> anyhow::Result<Vec<UdpSocket>> {
-    let sockets = (0..SOCKETS).map(|_| {
-        let socket = pod.udp_socket(to)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket)
-    });
-    sockets.collect()
-}
-
-fn pinned(name: &'static str, address: SocketAddr, daemon: Daemon) -> anyhow::Result<Server> {
-    let meter = Meter::Process(daemon.pid());
-    meter.pin(meter::SERVERS)?;
+fn started(
+    name: &'static str,
+    ports: Ports,
+    asked: Asked,
+    start: impl FnOnce() -> anyhow::Result<Daemon>,
+) -> anyhow::Result<Server> {
+    let daemon = meter::on_the_servers_cpu(start)?;
     Ok(Server {
         name,
-        address,
-        meter,
+        address: SocketAddr::from((DNS, ports.own)),
+        meter: Meter::Process(daemon.pid()),
         daemon: Some(daemon),
+        asked,
     })
 }
 
-fn wait_until_it_answers(world: &World, server: &Server) -> anyhow::Result<()> {
-    let sockets = node_sockets(world, server.address)?;
-    let question = generator::questions("hit.example.test", 0..1);
+/// Its buffer is as large as dnsd's: what is lost here would be asked again by some servers and not by others.
+fn upstream(world: &World, port: u16) -> anyhow::Result<Asked> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let udp = within_node(world, move || UdpSocket::bind(address))?;
+    setsockopt(&udp, sockopt::RcvBufForce, &BUFFER)?;
+    let tcp = within_node(world, move || TcpListener::bind(address))?;
+    threads::upstream(udp, tcp)
+}
+
+fn wait_until_it_answers(node: &Node, server: &Server) -> anyhow::Result<()> {
+    let sockets = node.sockets(server.address, 1)?;
+    let question = questions::of_numbers("hit.example.test", 0..1);
     for _ in 0..100 {
         // Until it listens, the answer is "connection refused".
-        if ask(&sockets[..1], 1, &question).is_ok_and(|run| run.answered == 1) {
+        if ask(&sockets, Pace::Window(1), &question).is_ok_and(|run| run.answered == 1) {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -130,44 +267,12 @@ fn wait_until_it_answers(world: &World, server: &Server) -> anyhow::Result<()> {
     anyhow::bail!("{} does not answer; it said:\n{log}", server.name)
 }
 
-fn bind(world: &World, address: SocketAddr) -> anyhow::Result<UdpSocket> {
-    within_node(world, move || UdpSocket::bind(address)).with_context(|| format!("bind {address}"))
-}
-
-/// A socket belongs to the namespace in which it was made, not to that of the thread that uses it.
-fn within_node(
-    world: &World,
-    make: impl FnOnce() -> std::io::Result<UdpSocket> + Send,
-) -> anyhow::Result<UdpSocket> {
-    let node = File::open(format!("/run/netns/{}", world.node().namespace()))?;
-    let make = move || {
-        setns(node, CloneFlags::CLONE_NEWNET)?;
-        make()
-    };
-    let made = std::thread::scope(|scope| scope.spawn(make).join());
-    Ok(made.expect("making a socket does not panic")?)
-}
-
 /// Where the daemons of this build are: a bench runs in `<profile>/deps`.
-fn release_folder() -> anyhow::Result<PathBuf> {
+pub(crate) fn release_folder() -> anyhow::Result<PathBuf> {
     if let Some(folder) = std::env::var_os("EGRET_BIN_DIR") {
         return Ok(folder.into());
     }
     let own = std::env::current_exe()?;
     let folder = own.ancestors().nth(2).context("a bench runs in a folder")?;
     Ok(folder.to_owned())
-}
-
-/// As dnsd: it forwards, keeps what it got, and validates no signatures.
-fn unbound_configuration() -> String {
-    format!(
-        "server:\n  interface: {}\n  port: {}\n  access-control: 0.0.0.0/0 allow\n  num-threads: 1\n  \
-         module-config: iterator\n  do-not-query-localhost: no\n  do-daemonize: no\n  use-syslog: no\n  \
-         username: \"\"\n  chroot: \"\"\n  directory: \"/\"\n  pidfile: \"\"\n  qname-minimisation: no\n  \
-         so-rcvbuf: 4m\n  outgoing-range: 8192\n  num-queries-per-thread: 4096\n  msg-cache-size: 32m\n  \
-         rrset-cache-size: 64m\n  local-zone: \"test.\" transparent\n  do-ip6: no\n\
-         remote-control:\n  control-enable: no\n\
-         forward-zone:\n  name: \".\"\n  forward-addr: {}@{}\n",
-        UNBOUND.0, UNBOUND.1, UPSTREAM.0, UPSTREAM.1
-    )
 }

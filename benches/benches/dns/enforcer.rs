@@ -1,0 +1,29 @@
+//! The enforcer: what dnsd tells it, and what it costs.
+
+use egret_integration::{Daemon, World};
+
+use crate::meter::{self, Meter};
+use crate::servers::{ROOM, release_folder};
+
+/// The enforcer with its netfilter backend.
+#[derive(Debug)]
+pub(crate) struct Enforcer {
+    pub(crate) meter: Meter,
+    daemon: Daemon,
+}
+
+impl Enforcer {
+    /// Live records.
+    pub(crate) fn records(&self) -> anyhow::Result<f64> {
+        Ok(self.daemon.metrics()?.sum("egret_enforcer_records", &[]))
+    }
+}
+
+/// Starts it, on the same CPU as dnsd.
+pub(crate) fn start(world: &World) -> anyhow::Result<Enforcer> {
+    let spec = world.enforcer("netfilter").in_folder(release_folder()?);
+    let spec = spec.with(["--names-per-pod", ROOM, "--records-total", ROOM]);
+    let daemon = meter::on_the_servers_cpu(|| Ok(world.start(spec)?))?;
+    let meter = Meter::Process(daemon.pid());
+    Ok(Enforcer { meter, daemon })
+}

@@ -1,0 +1,172 @@
+//! How much later an answer comes when the kernel has to know it first, with both daemons on one CPU.
+
+use anyhow::ensure;
+
+use crate::Situations;
+use crate::answers::{cached_questions, fill, round};
+use crate::enforcer::{self, Enforcer};
+use crate::generator::Pace;
+use crate::node::Node;
+use crate::questions::of_numbers;
+use crate::report::{Round, Situation, median, micros};
+use crate::servers::{self, Server, Told};
+
+/// How it is asked: by how many sockets of the pod, and by how many of others, which ask what is in the cache.
+struct Way {
+    pace: Pace,
+    own: usize,
+    others: usize,
+    /// Questions of the pod in a round.
+    size: u32,
+    title: &'static str,
+}
+
+const WAYS: [Way; 4] = [
+    Way {
+        pace: Pace::Window(1),
+        own: 1,
+        others: 0,
+        size: 250,
+        title: "Held answer, one by one",
+    },
+    Way {
+        pace: Pace::Window(16),
+        own: 16,
+        others: 0,
+        size: 1_000,
+        title: "Held answers, 16 outstanding",
+    },
+    Way {
+        pace: Pace::PerSecond(1_000.0),
+        own: 1,
+        others: 0,
+        size: 2_000,
+        title: "Held answers, 1,000 a second",
+    },
+    Way {
+        pace: Pace::PerSecond(10_000.0),
+        own: 1,
+        others: 9,
+        size: 2_000,
+        title: "10,000 answers a second, of which 1,000 are held",
+    },
+];
+
+/// The same questions by the pod whose answers wait for the kernel, and by the one whose answers do not.
+pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
+    let node = Node::new()?;
+    let enforcer = enforcer::start(&node.world)?;
+    let dnsd = servers::dnsd(&node.world, Told::Roomy)?;
+    let mut holding = Holding {
+        enforcer,
+        dnsd,
+        node,
+        next: 0,
+    };
+    holding.begin()?;
+    for way in &WAYS {
+        holding.compare(way, rounds)?;
+    }
+    ensure!(
+        holding.dnsd.counted("egret_dnsd_stalls_total")? == 0.0,
+        "answers were given before they were realized"
+    );
+    Ok(Vec::new())
+}
+
+/// Names in the cache.
+const CACHED: u32 = 1_000;
+const HELD: &str = "held";
+const FREE: &str = "not held";
+
+struct Holding {
+    enforcer: Enforcer,
+    dnsd: Server,
+    node: Node,
+    /// Names that nobody has asked yet, with addresses that nobody was told.
+    next: u32,
+}
+
+impl Holding {
+    /// Fills the cache and the other pods' records.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        self.dnsd.wait_for_interest()?;
+        let sockets = self.node.sockets(self.dnsd.address, 10)?;
+        fill(&self.dnsd, &sockets, CACHED)
+    }
+
+    fn compare(&mut self, way: &Way, rounds: u32) -> anyhow::Result<()> {
+        let mut situation = Situation::new("held", way.title);
+        let (mut later, mut cpu) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let [free, held] = [self.ask(way, FREE)?, self.ask(way, HELD)?];
+            later.push([50, 99].map(|percent| {
+                let of = |asked: &Asked| micros(asked.round.run.percentile_of(way.own, percent));
+                (of(&held) - of(&free), of(&held))
+            }));
+            cpu.push([held.enforcer, free.enforcer]);
+            situation.note(FREE, free.round);
+            situation.note(HELD, held.round);
+        }
+        situation.print();
+        let figure = |place: usize| {
+            let added = median(later.iter().map(|both| both[place].0));
+            let whole = median(later.iter().map(|both| both[place].1));
+            format!("{added:+.0} µs (to {whole:.0})")
+        };
+        println!("\nadded by holding: p50 {}, p99 {}", figure(0), figure(1));
+        let cost = |place: usize| median(cpu.iter().map(|both| both[place]));
+        println!(
+            "enforcer: {:.1} µs of CPU an answer held, {:.1} not held",
+            cost(0),
+            cost(1)
+        );
+        Ok(())
+    }
+
+    /// A round; ends the bench unless exactly what should be held was.
+    fn ask(&mut self, way: &Way, name: &str) -> anyhow::Result<Asked> {
+        let mut sockets = if name == HELD {
+            self.node.named_sockets(self.dnsd.address, way.own)?
+        } else {
+            self.node.plain_sockets(self.dnsd.address, way.own)?
+        };
+        sockets.extend(self.node.sockets(self.dnsd.address, way.others + 1)?.drain(1..));
+        let asked = self.questions(way);
+        let (cpu, before) = (self.enforcer.meter.cpu()?, self.answers_held()?);
+        let round = round(&self.dnsd, &sockets, way.pace, &asked)?;
+        let now_held = self.answers_held()? - before;
+        let expected = if name == HELD { f64::from(way.size) } else { 0.0 };
+        ensure!(
+            now_held == expected,
+            "{name}: {now_held} answers of {expected} were held"
+        );
+        Ok(Asked {
+            round,
+            enforcer: micros(self.enforcer.meter.cpu()? - cpu) / f64::from(way.size),
+        })
+    }
+
+    /// The first of each turn is new, the others are in the cache.
+    fn questions(&mut self, way: &Way) -> Vec<Vec<u8>> {
+        let first = self.next;
+        self.next += way.size;
+        let cached = cached_questions(CACHED, CACHED);
+        let turn = |(number, fresh): (usize, Vec<u8>)| {
+            let others = cached.iter().cycle().skip(number * way.others % cached.len());
+            std::iter::once(fresh).chain(others.take(way.others).cloned())
+        };
+        let fresh = of_numbers("held.example.test", first..self.next).into_iter();
+        fresh.enumerate().flat_map(turn).collect()
+    }
+
+    fn answers_held(&self) -> anyhow::Result<f64> {
+        self.dnsd.counted("egret_dnsd_held_seconds_count")
+    }
+}
+
+/// A round, and what it cost the enforcer for each answer, in µs.
+struct Asked {
+    round: Round,
+    enforcer: f64,
+}

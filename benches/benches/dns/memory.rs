@@ -1,0 +1,111 @@
+//! What dnsd takes: memory with many names, memory under a flood of names that nobody asks twice, and the time from its
+//! start to its first answer.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::Situations;
+use crate::answers::round;
+use crate::generator::Pace;
+use crate::meter::on_the_servers_cpu;
+use crate::node::{ASKING, Node};
+use crate::questions::of_numbers;
+use crate::servers::{self, Told};
+
+const NAMES: u32 = 100_000;
+/// An hour of 500 names a second.
+const FLOOD: u32 = 1_800_000;
+const STEPS: u32 = 6;
+const STARTS: usize = 9;
+
+/// With all of them in the cache, and in dnsd's records.
+pub(crate) fn names(_: u32) -> anyhow::Result<Situations> {
+    let node = Node::new()?;
+    let servers = servers::all(&node, Told::Roomy)?;
+    println!("\n### Memory, MiB (RSS)\n\n| server | empty | {NAMES} names |\n|---|---|---|");
+    for server in servers.iter().filter(|server| !server.is_echo()) {
+        let sockets = node.plain_sockets(server.address, ASKING)?;
+        let empty = server.meter.memory()?;
+        round(
+            server,
+            &sockets,
+            Pace::Window(64),
+            &of_numbers("hit.example.test", 0..NAMES),
+        )?;
+        println!(
+            "| {} | {:.0} | {:.0} |",
+            server.name,
+            empty,
+            server.meter.memory()?
+        );
+    }
+    Ok(Vec::new())
+}
+
+/// With dnsd's defaults: what is bounded has to be bounded without being told.
+pub(crate) fn flood(_: u32) -> anyhow::Result<Situations> {
+    let node = Node::new()?;
+    let server = servers::dnsd(&node.world, Told::Stock)?;
+    let sockets = node.sockets(server.address, ASKING)?;
+    let mut seen = vec![server.meter.memory()?];
+    for step in 0..STEPS {
+        let names = step * (FLOOD / STEPS)..(step + 1) * (FLOOD / STEPS);
+        round(
+            &server,
+            &sockets,
+            Pace::Window(64),
+            &of_numbers("flood.example.test", names),
+        )?;
+        seen.push(server.meter.memory()?);
+    }
+    let seen: Vec<String> = seen.iter().map(|mebibytes| format!("{mebibytes:.0}")).collect();
+    println!(
+        "\nrandom names, {FLOOD} in {STEPS} steps, dnsd's RSS: {} MiB",
+        seen.join(", ")
+    );
+    Ok(Vec::new())
+}
+
+/// From the fork of its process, with the Corefile of node-local-dns.
+pub(crate) fn start(_: u32) -> anyhow::Result<Situations> {
+    let node = Node::new()?;
+    let question = of_numbers("hit.example.test", 0..1).remove(0);
+    let mut took = Vec::new();
+    let server = servers::dnsd(&node.world, Told::Stock)?;
+    let (spec, address) = (
+        server.daemon.as_ref().expect("dnsd is a process").spec().clone(),
+        server.address,
+    );
+    drop(server);
+    for _ in 0..STARTS {
+        let socket = node.plain_sockets(address, 1)?.remove(0);
+        let begun = Instant::now();
+        let daemon = on_the_servers_cpu(|| Ok(node.world.launch(spec.clone())?))?;
+        wait_for_an_answer(&socket, &question)?;
+        took.push(begun.elapsed());
+        drop(daemon);
+    }
+    took.sort_unstable();
+    println!(
+        "\nfirst answer after start, with the process: {:?} (least {:?}, most {:?} of {STARTS})",
+        took[STARTS / 2],
+        took[0],
+        took[STARTS - 1]
+    );
+    Ok(Vec::new())
+}
+
+/// Asks until there is one: what is asked before somebody listens is lost, or refused, which the socket says later.
+fn wait_for_an_answer(socket: &UdpSocket, question: &[u8]) -> anyhow::Result<()> {
+    let (begun, mut octets) = (Instant::now(), [0; 512]);
+    while begun.elapsed() < Duration::from_secs(10) {
+        let _refused = socket.send(question);
+        std::thread::sleep(Duration::from_micros(200));
+        if socket.recv(&mut octets).is_ok() {
+            return Ok(());
+        }
+    }
+    bail!("no answer within 10 s")
+}
