@@ -187,7 +187,7 @@ impl SideBySide {
             written == expected,
             "{written} records of {expected} answers with an address each"
         );
-        println!("\nrecords in the kernel's keeper: {written}, as many as answers");
+        println!("\nrecords of the enforcer: {written}, as many as answers with an address");
         Ok(())
     }
 }

@@ -40,6 +40,15 @@ pub(crate) fn names(_: u32) -> anyhow::Result<Situations> {
             empty,
             server.meter.memory()?
         );
+        if server.name == "dnsd" {
+            let of = |metric| server.counted(metric);
+            println!(
+                "\ndnsd: {} answers in {} octets of cache, {} records\n",
+                of("egret_dnsd_cache_entries")?,
+                of("egret_dnsd_cache_bytes")?,
+                of("egret_dnsd_ledger_entries")?
+            );
+        }
     }
     Ok(Vec::new())
 }

@@ -150,7 +150,7 @@ pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
     if told == Told::Roomy {
         spec = spec
             .with(["--records-per-client", ROOM, "--records-total", ROOM])
-            .with(["--max-udp-size", "4096"]);
+            .with(["--max-udp-size", "4096", "--cache-size", "256MiB"]);
     }
     let asked = upstream(world, ports.upstream)?;
     started("dnsd", ports, asked, || Ok(world.start(spec)?))
