@@ -197,14 +197,14 @@ impl Asking<'_> {
                 .collect();
             let nowhere = [None::<SockaddrIn>; AT_ONCE];
             let socket = self.sockets[place].as_raw_fd();
-            drop(sendmmsg(
+            let _unsent = sendmmsg(
                 socket,
                 &mut self.outgoing,
                 &slices,
                 nowhere,
                 [],
                 MsgFlags::empty(),
-            )?);
+            )?;
         }
         Ok(())
     }
