@@ -66,7 +66,7 @@ bench: packages-demo ## The promises of SPECIFICATION.md, measured.
 .PHONY: fuzz
 fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300); needs a nightly toolchain and cargo-fuzz.
 	@cargo fuzz --version >/dev/null || { echo "please install: rustup toolchain install nightly; cargo install cargo-fuzz --locked" >&2; exit 1; }
-	@for reader in reader probes link message corefile upstream; do \
+	@for reader in $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))); do \
 	  mkdir -p fuzz/found/$$reader; \
 	  (cd fuzz && $(CARGO) +nightly fuzz run $$reader found/$$reader corpus/$$reader -- \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=16384 $$(test $$reader = reader -o $$reader = probes && echo -dict=words; test $$reader = corefile && echo -dict=directives)); \
