@@ -55,10 +55,26 @@ pub trait Backend: Send + fmt::Debug {
     /// Reads the kernel and repairs what differs from what was applied; removes what is ours and not wanted.
     fn reconcile(&mut self, now: Timestamp) -> Standing;
 
-    /// Ends open connections that what was applied so far forbids and that would go on by themselves. Called when all batches
-    /// that belong together were applied: what one closes, the next may open again.
+    /// What is to be found out, outside of the backend, before it is known what members that went leave open. Whoever gets it
+    /// runs it on whatever thread, works on with the backend meanwhile, and calls `end_forbidden` when it has run. None where nothing
+    /// is to be found out, or the last one is not done yet.
+    fn inquiry(&mut self) -> Option<Inquiry> {
+        None
+    }
+
+    /// Ends open connections that what was applied so far forbids and that would go on by themselves, as far as they are
+    /// known: those that only an inquiry finds end when it has. Called when all batches that belong together were applied:
+    /// what one closes, the next may open again.
     fn end_forbidden(&mut self) -> Ended {
         Ended::default()
+    }
+
+    /// Finds out what there is to be found out, and ends it: for who has nothing else to do meanwhile.
+    fn ask_and_end(&mut self) -> Ended {
+        if let Some(inquiry) = self.inquiry() {
+            inquiry();
+        }
+        self.end_forbidden()
     }
 
     /// The pod of this node that sends and receives by an interface of the node; where several do, the one with the
@@ -97,6 +113,18 @@ pub trait Meanwhile: Send + Sync + fmt::Debug {
     /// # Errors
     /// When the kernel refuses. That is wanted nevertheless: the next [`Standing`] says so, and `reconcile` tries again.
     fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError>;
+}
+
+/// Looks for what is open, which waits for packets on their way and walks tables of the kernel.
+pub type Inquiry = Box<dyn FnOnce() -> Found + Send>;
+
+/// What an inquiry found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing is to be done about it.
+    Nothing,
+    /// Something may have to be judged again, or it could not be found out: that takes its time.
+    Something,
 }
 
 /// How much was ended.

@@ -33,6 +33,7 @@ mod input;
 mod peers;
 mod alert;
 mod flight;
+mod inquiry;
 mod pass;
 mod keeping;
 mod report;
@@ -44,6 +45,7 @@ pub use report::{Answer, Report, SourceState, What};
 
 use alert::Alert;
 use flight::Hands;
+use inquiry::Inquirer;
 use peers::Peers;
 
 /// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
@@ -81,6 +83,7 @@ pub struct Setup {
 pub struct Engine {
     compiler: Phase,
     hands: Hands,
+    inquirer: Inquirer,
     peers: Peers,
     source: SourceState,
     standing: Standing,
@@ -138,6 +141,7 @@ impl Engine {
                 patience: None,
             },
             hands: Hands::Here(setup.backend),
+            inquirer: Inquirer::default(),
             peers: Peers::default(),
             source: SourceState::default(),
             standing: Standing::default(),
@@ -169,6 +173,7 @@ impl Engine {
                     self.land(landed, clock::now());
                     Flow::Go
                 }
+                () = self.inquirer.back() => Flow::Go,
                 news = hear(&mut inputs, deadline) => match news {
                     News::Input(first) => self.take_all(first, &mut inputs, clock::now()),
                     News::Deadline => Flow::Go,
@@ -177,7 +182,7 @@ impl Engine {
             };
             if flow == Flow::Stop {
                 self.keep_records(clock::now());
-                return self.hands.take().await;
+                return self.inquirer.end(self.hands.take().await).await;
             }
             self.pass(clock::now());
         }

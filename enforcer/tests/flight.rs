@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_enforcer::backend::memory::InMemory;
-use egret_enforcer::backend::{Backend, BackendError, Meanwhile, Standing, VerdictCounters};
+use egret_enforcer::backend::{
+    Backend, BackendError, Ended, Found, Inquiry, Meanwhile, Standing, VerdictCounters,
+};
 use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, SourceState, What};
 use egret_enforcer::metrics::Metrics;
 use egret_policies::api::manifest;
@@ -61,6 +63,31 @@ struct Slow {
     begun: Sender<()>,
     may_go_on: Receiver<()>,
     refuses: Option<BackendError>,
+    flows: Flows,
+}
+
+/// What is open to members that go, for which somebody else looks as long as the test likes.
+#[derive(Debug)]
+struct Flows {
+    steps: Sender<Step>,
+    may_be_found: Arc<Mutex<Receiver<()>>>,
+    is_due: bool,
+}
+
+/// What is done about them, as it is done.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    MembersGo,
+    Looks,
+    HasFound,
+    Ends,
+}
+
+impl Flows {
+    fn say(&self, step: Step) {
+        // The test may be over.
+        drop(self.steps.send(step));
+    }
 }
 
 impl Backend for Slow {
@@ -76,8 +103,29 @@ impl Backend for Slow {
         if !batch.rules_replaced.is_empty() {
             self.begun.send(()).unwrap();
             self.may_go_on.recv().unwrap();
+        } else if !batch.by_members.is_empty() {
+            self.flows.is_due = true;
+            self.flows.say(Step::MembersGo);
         }
         self.kernel.apply(batch, now)
+    }
+
+    fn inquiry(&mut self) -> Option<Inquiry> {
+        if !std::mem::take(&mut self.flows.is_due) {
+            return None;
+        }
+        let (steps, may_be_found) = (self.flows.steps.clone(), Arc::clone(&self.flows.may_be_found));
+        Some(Box::new(move || {
+            steps.send(Step::Looks).unwrap();
+            may_be_found.lock().unwrap().recv().unwrap();
+            steps.send(Step::HasFound).unwrap();
+            Found::Something
+        }))
+    }
+
+    fn end_forbidden(&mut self) -> Ended {
+        self.flows.say(Step::Ends);
+        Ended::default()
     }
 
     fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
@@ -135,6 +183,8 @@ struct Life {
     told: mpsc::Receiver<Vec<ToDnsd>>,
     begun: Receiver<()>,
     go_on: Sender<()>,
+    steps: Receiver<Step>,
+    let_find: Sender<()>,
     thread: std::thread::JoinHandle<Box<dyn Backend>>,
 }
 
@@ -143,11 +193,17 @@ const WITHIN: Duration = Duration::from_secs(20);
 impl Life {
     fn begin(refuses: Option<BackendError>) -> Self {
         let ((begun, has_begun), (go_on, may_go_on)) = (channel(), channel());
+        let ((said, steps), (let_find, may_be_found)) = (channel(), channel());
         let backend = Slow {
             kernel: InMemory::default(),
             begun,
             may_go_on,
             refuses,
+            flows: Flows {
+                steps: said,
+                may_be_found: Arc::new(Mutex::new(may_be_found)),
+                is_due: false,
+            },
         };
         let (inputs, taken) = mpsc::channel(64);
         let (out, told) = mpsc::channel(64);
@@ -171,6 +227,8 @@ impl Life {
             told,
             begun: has_begun,
             go_on,
+            steps,
+            let_find,
             thread,
         };
         life.say(cluster(CLUSTER));
@@ -195,6 +253,14 @@ impl Life {
 
     fn has_begun(&self) {
         self.begun.recv_timeout(WITHIN).unwrap();
+    }
+
+    /// The next step about flows; to end what nobody has found is none.
+    fn next_step(&self) -> Step {
+        let next = || self.steps.recv_timeout(WITHIN).unwrap();
+        std::iter::repeat_with(next)
+            .find(|step| *step != Step::Ends)
+            .unwrap()
     }
 
     fn let_write(&self) {
@@ -283,6 +349,64 @@ fn an_answer_is_realized_while_the_rules_of_another_pod_are_written() {
     assert_eq!(life.hear(), "realized 2");
     life.go_on.send(()).unwrap();
     life.end();
+}
+
+/// The pod a reaches pods with the label `peer`, of which there is one elsewhere for each of these.
+fn peers(labels: [&str; 2]) -> Input {
+    const POLICY: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: peers, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: a}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchLabels: {is: peer}}}]}]
+";
+    let elsewhere = |(last, label): (usize, &str)| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: e{last}, namespace: default, labels: {{is: {label}}}}}\n\
+             spec: {{nodeName: other}}\nstatus: {{podIP: 10.0.1.{last}, podIPs: [{{ip: 10.0.1.{last}}}]}}\n"
+        )
+    };
+    let pods = labels.into_iter().enumerate().map(elsewhere);
+    cluster(&(POLICY.to_owned() + &pods.collect::<String>()))
+}
+
+#[test]
+fn members_go_while_somebody_still_looks_what_the_last_ones_left_open() {
+    let mut life = Life::begin(None);
+    life.say(peers(["peer", "peer"]));
+    life.let_write();
+    life.say(peers(["peer", "other"]));
+    assert_eq!(life.next_step(), Step::MembersGo);
+    assert_eq!(life.next_step(), Step::Looks);
+    // Nobody waits for that: neither who is told something, nor whose members go next.
+    life.tell(1, "api.example.test");
+    assert_eq!(life.hear(), "realized 1");
+    life.say(peers(["other", "other"]));
+    assert_eq!(life.next_step(), Step::MembersGo);
+    life.let_find.send(()).unwrap();
+    assert_eq!(life.next_step(), Step::HasFound);
+    assert_eq!(life.steps.recv_timeout(WITHIN), Ok(Step::Ends), "what was found");
+    assert_eq!(life.next_step(), Step::Looks, "for the others");
+    life.let_find.send(()).unwrap();
+    life.end();
+}
+
+#[test]
+fn who_stops_ends_what_members_that_went_left_open() {
+    let life = Life::begin(None);
+    life.say(peers(["peer", "peer"]));
+    life.let_write();
+    life.say(peers(["peer", "other"]));
+    assert_eq!(life.next_step(), Step::MembersGo);
+    assert_eq!(life.next_step(), Step::Looks);
+    life.say(Input::Stop);
+    life.let_find.send(()).unwrap();
+    life.thread.join().unwrap();
+    let steps: Vec<Step> = life.steps.try_iter().collect();
+    let after = steps.iter().skip_while(|step| **step != Step::HasFound).skip(1);
+    assert!(after.collect::<Vec<_>>().contains(&&Step::Ends), "{steps:?}");
 }
 
 #[test]

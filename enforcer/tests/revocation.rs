@@ -10,8 +10,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::names;
-use egret_enforcer::backend::{Backend, Ended};
-use egret_kernel::Family;
+use egret_enforcer::backend::{Backend, Ended, Found};
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
@@ -331,17 +330,101 @@ fn beside_a_program_that_holds_packets_all_is_judged_again() {
 #[test]
 fn a_life_that_ended_before_it_looked_leaves_it_to_the_next_one() {
     in_fresh_namespace(|| {
-        drop(begin(&reaching(&[ONE, OTHER])));
+        let mut first = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
-        // As it is behind the first of its steps.
-        run("ipset", &["create", names::doubt().as_str(), "hash:ip"]);
-        let peers = names::set(set("peers"), Family::V4);
-        run("ipset", &["del", peers.as_str(), OTHER]);
+        apply(&mut first, &without(OTHER));
+        drop(first);
+        assert!(is_in_doubt());
         drop(begin(&reaching(&[ONE])));
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
         );
+        assert!(!is_in_doubt());
+    });
+}
+
+#[test]
+fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_until_then() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&reaching(&[ONE, OTHER]));
+        let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        apply(&mut backend, &without(OTHER));
+        let inquiry = backend.inquiry().unwrap();
+        apply(&mut backend, &without(ONE));
+        assert!(backend.inquiry().is_none(), "there is one at a time");
+        assert_eq!(inquiry(), Found::Something);
+        backend.end_forbidden();
+        assert_eq!(
+            [state(POD, ONE), state(POD, OTHER)],
+            [State::Allowed, State::Revoked]
+        );
+        assert!(is_in_doubt());
+        backend.ask_and_end();
+        assert_eq!(state(POD, ONE), State::Revoked);
+        assert!(!is_in_doubt());
+    });
+}
+
+#[test]
+fn a_member_that_is_back_before_somebody_has_looked_keeps_what_is_open() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&reaching(&[ONE, OTHER]));
+        let open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        apply(&mut backend, &without(OTHER));
+        let inquiry = backend.inquiry().unwrap();
+        apply(
+            &mut backend,
+            &Change::new().members("peers", &[(host(OTHER), None)], &[]),
+        );
+        inquiry();
+        backend.end_forbidden();
+        assert_eq!(
+            [state(POD, ONE), state(POD, OTHER)],
+            [State::Allowed, State::Unmarked]
+        );
+        open[1].send((OTHER, 9)).unwrap();
+        assert_eq!(state(POD, OTHER), State::Allowed);
+        assert!(!is_in_doubt());
+    });
+}
+
+#[test]
+fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&reaching(&[ONE, OTHER]));
+        apply(&mut backend, &without(OTHER));
+        let inquiry = backend.inquiry().unwrap();
+        let socket = Open(UdpSocket::bind((POD, 0)).unwrap());
+        // It may hear that it is refused.
+        drop(socket.send((OTHER, 9)));
+        assert_ne!(state(POD, OTHER), State::Allowed);
+        apply(
+            &mut backend,
+            &Change::new().members("peers", &[(host(OTHER), None)], &[]),
+        );
+        socket.send((OTHER, 9)).unwrap();
+        assert_eq!(state(POD, OTHER), State::Allowed);
+        assert_eq!(inquiry(), Found::Something);
+        backend.end_forbidden();
+        let held = state(POD, OTHER);
+        assert!(matches!(held, State::Allowed | State::Unmarked), "{held:?}");
+    });
+}
+
+#[test]
+fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_the_same() {
+    in_fresh_namespace(|| {
+        let mut backend = begin(&reaching(&[ONE, OTHER]));
+        let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        apply(&mut backend, &without(OTHER));
+        let inquiry = backend.inquiry().unwrap();
+        inquiry();
+        let mut renewed = Change::new();
+        let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
+        renewed.0.reevaluate.extend(both);
+        assert_eq!(change(&mut backend, &renewed), 1);
+        assert_eq!(state(POD, OTHER), State::Revoked);
         assert!(!is_in_doubt());
     });
 }
@@ -410,11 +493,16 @@ fn begin(first: &Change) -> Netfilter {
 
 /// Applies it, and how many flows were revoked then.
 fn change(backend: &mut Netfilter, change: &Change) -> u64 {
-    let standing = backend.apply(&change.0, NOW);
-    assert_eq!(standing.broken, None);
-    let Ended { flows, sockets } = backend.end_forbidden();
+    apply(backend, change);
+    let Ended { flows, sockets } = backend.ask_and_end();
     assert_eq!(sockets, 0, "nothing here is in a namespace of its own");
     flows
+}
+
+/// Applies it, and asks nothing.
+fn apply(backend: &mut Netfilter, change: &Change) {
+    let standing = backend.apply(&change.0, NOW);
+    assert_eq!(standing.broken, None);
 }
 
 struct Open(UdpSocket);

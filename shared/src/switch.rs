@@ -100,6 +100,8 @@ switches! {
     DispatchByInterface = "dispatch-by-interface",
     /// A change of policy is asked of open connections as well.
     Generation = "generation",
+    /// … of those, too, whose rules stay while members of their sets go.
+    AskMembers = "ask-members",
     /// It ends what it forbids though only the other side sends, and the program learns it at once.
     Revoke = "revoke",
     /// A source that is gone at start counts as it was known last.

@@ -21,7 +21,7 @@ pub(crate) fn measure(flavour: Flavour, words: &[&str]) -> anyhow::Result<()> {
     let mut node = Node::new(flavour)?;
     first_sync(&mut node)?;
     println!(
-        "| change | rounds | ms until in sets p50 | p99 | ms until all is done p50 | p99 | own CPU ms | programs' CPU ms | restores | chains | bytes |"
+        "| change | rounds | ms until in force p50 | p99 | ms until what is open was asked again p50 | p99 | own CPU ms | programs' CPU ms | restores | chains | bytes |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let is_asked = |change: &Change| words.is_empty() || words.iter().any(|word| change.what.contains(word));
@@ -36,12 +36,14 @@ pub(crate) fn measure(flavour: Flavour, words: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn changes() -> [(Change, usize); 9] {
+fn changes() -> [(Change, usize); 11] {
     [
         (change::answer_for_one_policy(), 2_000),
         (change::new_answer(), 2_000),
         (change::long_answer(), 500),
-        (change::label_of_the_gateway(), 200),
+        (change::label_of_a_peer(), 400),
+        (change::label_of_the_gateway(), 400),
+        (change::network_of_a_node(), 400),
         (change::label_of_a_namespace(), 60),
         (change::label_here(), 100),
         (change::policy_here(), 100),
@@ -84,8 +86,8 @@ enum Way {
 #[derive(Debug, Default)]
 struct Taken {
     times: Vec<Duration>,
-    /// Until the sets hold what they are to hold, where no rules change.
-    in_sets: Vec<Duration>,
+    /// Until new connections are judged by it.
+    in_force: Vec<Duration>,
     cpu: Duration,
     programs: Duration,
     written: Written,
@@ -138,12 +140,9 @@ impl Taken {
     fn round(&mut self, node: &mut Node, batches: Vec<Batch>) -> anyhow::Result<()> {
         let (programs, before) = (of_programs()?, node.backend.written());
         let (wall, used) = (Instant::now(), own());
-        if batches.iter().all(is_of_members) {
-            let sets: Vec<Batch> = batches.iter().map(members_of).collect();
-            node.apply(&sets)?;
-            self.in_sets.push(wall.elapsed());
-        }
-        node.apply(&batches)?;
+        node.put_in_force(&batches)?;
+        self.in_force.push(wall.elapsed());
+        node.ask_what_is_open();
         self.times.push(wall.elapsed());
         self.cpu += own() - used;
         self.programs += of_programs()? - programs;
@@ -163,8 +162,8 @@ impl Taken {
         let many = u64::from(many);
         println!(
             "| {what} | {many} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} | {} | {} | {} |",
-            percentile(&self.in_sets, 50),
-            percentile(&self.in_sets, 99),
+            percentile(&self.in_force, 50),
+            percentile(&self.in_force, 99),
             percentile(&self.times, 50),
             percentile(&self.times, 99),
             each(self.cpu),
@@ -174,24 +173,5 @@ impl Taken {
             self.written.bytes / many,
         );
         Ok(())
-    }
-}
-
-/// Whether no rules change with it.
-fn is_of_members(batch: &Batch) -> bool {
-    batch.rules_replaced.is_empty()
-        && batch.pods_removed.is_empty()
-        && batch.node_rules.is_none()
-        && batch.has_policies.is_none()
-        && batch.sets_destroyed.is_empty()
-}
-
-/// What of it is in the kernel before anybody is asked again.
-fn members_of(batch: &Batch) -> Batch {
-    Batch {
-        sets_created: batch.sets_created.clone(),
-        members_changed: batch.members_changed.clone(),
-        lapsed: batch.lapsed.clone(),
-        ..Batch::empty(batch.revision)
     }
 }

@@ -80,13 +80,24 @@ impl Node {
 
     /// As the engine does it.
     pub(crate) fn apply(&mut self, batches: &[Batch]) -> anyhow::Result<()> {
+        self.put_in_force(batches)?;
+        self.ask_what_is_open();
+        Ok(())
+    }
+
+    /// For new connections.
+    pub(crate) fn put_in_force(&mut self, batches: &[Batch]) -> anyhow::Result<()> {
         let mut standing = Standing::default();
         for batch in batches {
             standing = self.backend.apply(batch, self.now);
         }
-        self.backend.end_forbidden();
         anyhow::ensure!(!standing.wants_retry(), "{standing:?}");
         Ok(())
+    }
+
+    /// … and for those that are open.
+    pub(crate) fn ask_what_is_open(&mut self) {
+        self.backend.ask_and_end();
     }
 }
 

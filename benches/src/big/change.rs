@@ -9,7 +9,8 @@ use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
 use super::{
-    GATEWAY, LOCAL, NAMESPACES_ELSEWHERE, NAMESPACES_HERE, address_of, entities_of, namespace, pod, policy,
+    GATEWAY, LOCAL, NAMESPACES_ELSEWHERE, NAMESPACES_HERE, address_of, entities_of, namespace, node, pod,
+    policy,
 };
 
 /// A change, as the event of its n-th time.
@@ -75,6 +76,17 @@ pub fn label_elsewhere() -> Change {
     )
 }
 
+/// It is in a few sets that policies of this node have.
+#[must_use]
+pub fn label_of_a_peer() -> Change {
+    let pod = pod(1_001, NAMESPACES_HERE + 1, 0);
+    turns(
+        "a label of a pod elsewhere that is a peer of some",
+        500,
+        relabelled(&pod, ("app", "none")),
+    )
+}
+
 /// 317 sets with it change.
 #[must_use]
 pub fn label_of_the_gateway() -> Change {
@@ -82,6 +94,18 @@ pub fn label_of_the_gateway() -> Change {
         "a label of a pod that is in the peers of all policies",
         500,
         relabelled(GATEWAY, ("role", "none")),
+    )
+}
+
+/// The set of what belongs to the cluster changes with it.
+#[must_use]
+pub fn network_of_a_node() -> Change {
+    let text = node(7);
+    let more = text.replace("podCIDRs: [", "podCIDRs: [10.200.0.0/24, ");
+    turns(
+        "a network of pods of a node elsewhere",
+        500,
+        [one(&more), one(&text)],
     )
 }
 

@@ -16,7 +16,7 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::outlook::Outlook;
-use super::{Backend, BackendError, Ended, Meanwhile, Pending, Standing, VerdictCounters};
+use super::{Backend, BackendError, Ended, Inquiry, Meanwhile, Pending, Standing, VerdictCounters};
 use crate::node::{Locate, Location};
 
 pub mod chains;
@@ -54,6 +54,7 @@ mod moving;
 mod lapsed;
 mod flows;
 mod suspects;
+mod asking;
 mod revocation;
 mod aside;
 mod judge;
@@ -63,6 +64,7 @@ mod lookout;
 mod view;
 pub mod bridges;
 
+use asking::Asking;
 use attached::{Attached, Port};
 use bridges::{BridgeNetfilter, TurnedOn};
 use chains::Chains;
@@ -76,7 +78,7 @@ use meanwhile::SharedSets;
 use names::PodChains;
 use place::JumpPlace;
 use refusal::DenyAction;
-use render::{PodMarks, Surroundings};
+use render::PodMarks;
 use revocation::Revocations;
 use suspects::Suspects;
 use table::Table;
@@ -128,6 +130,7 @@ pub struct Netfilter {
     /// The lines of the totals that the kernel holds.
     written_totals: Option<Vec<(u64, String)>>,
     revocations: Revocations,
+    asking: Asking,
     vigil: Vigil,
     /// Why our rules are in a flavour in which they should not be.
     stranded: Option<String>,
@@ -207,6 +210,7 @@ impl Netfilter {
             broken: None,
             written_totals: None,
             revocations: Revocations::default(),
+            asking: Asking::default(),
             vigil: Vigil::default(),
             stranded: None,
             written: Written::default(),
@@ -271,6 +275,7 @@ impl Netfilter {
         self.sets.lock().note(&batch.members_changed);
         self.sets.lock().note_lapsed(&batch.lapsed);
         self.sets.lock().make_in_order(wanted::by_use(batch));
+        let was_in_doubt = self.sets.lock().is_in_doubt();
         let shrunk = self.sets.lock().settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
@@ -285,7 +290,7 @@ impl Netfilter {
         });
         let strangers: BTreeSet<PodKey> = unknown.map(|rules| rules.pod.clone()).collect();
         self.phase = Phase::InForce;
-        let stale = self.stale_directions(&shrunk);
+        let stale = self.stale_directions(&shrunk, was_in_doubt);
         let before = self.renew(&stale);
         if had_state {
             standing.repaired = self.differences();
@@ -450,37 +455,6 @@ impl Netfilter {
         if let Err(error) = self.carry_over(before) {
             tracing::warn!(%error, "connections of expired records may end with the change of rules");
         }
-    }
-
-    /// After a restart: pods and directions whose rules or members are not those that the open connections were
-    /// allowed under.
-    fn stale_directions(&self, shrunk: &BTreeSet<SetId>) -> BTreeSet<(PodKey, Direction)> {
-        let is_in_doubt = self.sets.lock().is_in_doubt();
-        let available = self.sets.lock().available();
-        let sets = &*available;
-        let mut stale = BTreeSet::new();
-        for (pod, local) in &self.pods {
-            let chains = PodChains::of(pod);
-            let Some(marks) = self.generations.marks(chains) else {
-                continue;
-            };
-            let interfaces = local.interfaces();
-            for direction in Direction::ALL {
-                let is_same = self.tables.iter().all(|table| {
-                    let around = Surroundings {
-                        family: table.family(),
-                        sets,
-                        interfaces: &interfaces,
-                        tells: self.settings.telling.is_some(),
-                    };
-                    table.holds(&render::direction(&local.rules, direction, marks, around))
-                });
-                if is_in_doubt || !is_same || names_any(&local.rules, direction, shrunk) {
-                    stale.insert((pod.clone(), direction));
-                }
-            }
-        }
-        stale
     }
 
     /// Pods with an interface, and whether it is theirs alone.
@@ -710,7 +684,12 @@ impl Backend for Netfilter {
         self.standing(standing)
     }
 
+    fn inquiry(&mut self) -> Option<Inquiry> {
+        self.begin_inquiry()
+    }
+
     fn end_forbidden(&mut self) -> Ended {
+        self.take_in();
         self.revoke()
     }
 
@@ -758,6 +737,7 @@ impl Backend for Netfilter {
         self.pods.clear();
         self.node_rules = None;
         self.revocations = Revocations::default();
+        self.asking = Asking::default();
         for table in &mut self.tables {
             table.want(Chains::new());
         }

@@ -169,6 +169,8 @@ pub(super) struct Work {
     pub(super) links_changed: bool,
     pub(super) look: bool,
     pub(super) compare: bool,
+    /// What an inquiry found is to be taken in.
+    pub(super) found: bool,
 }
 
 /// How it went.
@@ -186,7 +188,8 @@ pub(super) struct Done {
 impl Work {
     /// Whether a program may run, or a table be read.
     fn is_long(&self) -> bool {
-        self.links_changed || self.look || self.compare || self.batches.iter().any(touches_rules)
+        let reads = self.links_changed || self.look || self.compare || self.found;
+        reads || self.batches.iter().any(touches_rules)
     }
 
     fn sets(&self) -> BTreeSet<SetId> {
@@ -240,9 +243,10 @@ impl Work {
 }
 
 fn touches_rules(batch: &Batch) -> bool {
+    let mut asked = batch.reevaluate.iter();
     !batch.rules_replaced.is_empty()
         || !batch.pods_removed.is_empty()
-        || !batch.reevaluate.is_empty()
+        || asked.any(|asked| !batch.by_members.contains(asked))
         || batch.node_rules.is_some()
         || batch.has_policies.is_some()
 }

@@ -9,14 +9,15 @@ use egret_shared::time::Timestamp;
 use super::flight::{Done, Hands, Landed, Work};
 use super::{Engine, Phase, Question, note_owners, pods_of_node};
 use crate::apply::retry::Retry;
-use crate::backend::Standing;
+use crate::backend::{Found, Standing};
 
 impl Engine {
     /// Follows up: applies, repairs, tells. Who asks is answered last, so that nobody hears that all is well while
     /// something that came before the question is not in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
         self.follow_up(now);
-        if self.hands.backend().is_some() {
+        if let Some(backend) = self.hands.backend_mut() {
+            self.inquirer.begin(&mut **backend);
             let questions = std::mem::take(&mut self.questions);
             self.answer_all(questions);
         }
@@ -87,6 +88,7 @@ impl Engine {
         let mut work = Work {
             links_changed: std::mem::take(&mut self.links_changed),
             look: self.alert.is_look_due(now),
+            found: self.inquirer.take_found() == Some(Found::Something),
             ..Work::default()
         };
         if let Phase::Running(compiler) = &mut self.compiler {

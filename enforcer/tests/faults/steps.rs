@@ -84,6 +84,14 @@ struct Fresh {
     verdicts: Vec<bool>,
 }
 
+/// What is open when the change begins.
+struct Open {
+    /// What the new policy allows too, or is to keep.
+    to_stay: Vec<Flow>,
+    /// What it forbids.
+    to_end: Vec<Flow>,
+}
+
 /// How many steps of each kind are taken.
 type Cut = BTreeMap<Step, usize>;
 
@@ -132,8 +140,8 @@ impl Stage {
                 "{} {:?} {change:?} after {cut:?}",
                 self.story.name, self.node.flavour
             );
-            let taken = self.play(change, Plan::EndAfter(cut.clone()), |flows| {
-                self.judge(&name, flows)
+            let taken = self.play(change, Plan::EndAfter(cut.clone()), |open| {
+                self.judge(&name, open)
             });
             assert!(
                 taken.len() < whole.len() || *cut == counts(&whole),
@@ -149,14 +157,14 @@ impl Stage {
     }
 
     /// From the old policy towards the new one, until the plan ends it; then the next life.
-    fn play(&self, change: Change, plan: Plan, judge: impl FnOnce(&[Flow])) -> Vec<Taken> {
+    fn play(&self, change: Change, plan: Plan, judge: impl FnOnce(&Open)) -> Vec<Taken> {
         // What a life before left becomes the old policy by a start, which is quicker; but a record that lapsed does not return.
         if self.story.has_records() {
             self.clear();
         }
         self.node.forget_flows();
         let mut backend = begin(&self.node, &self.old.batches, NOW);
-        let flows = self.flows();
+        let open = self.open();
         if change == Change::Start {
             backend = self.node.backend();
             backend.adopt(self.now).unwrap();
@@ -169,34 +177,37 @@ impl Stage {
         apply(&mut backend, batches, self.now, &planned);
         let taken = planned.taken();
         drop((backend, planned));
-        judge(&flows);
+        judge(&open);
         taken
     }
 
-    /// Connections that the old policy opens and the new one would open too, or is to keep.
-    fn flows(&self) -> Vec<Flow> {
+    /// Connections that the old policy opens.
+    fn open(&self) -> Open {
+        let open = |is_allowed, every| -> Vec<Flow> {
+            let some = self.probes_open_before(is_allowed).step_by(every);
+            some.filter_map(|probe| self.node.open(probe)).collect()
+        };
+        let (mut to_stay, to_end) = (open(true, 3), open(false, 1));
+        to_stay.extend(self.story.outlasting.map(|probe| self.node.open(probe).unwrap()));
+        Open { to_stay, to_end }
+    }
+
+    /// What the old policy allows, and the new one allows or does not.
+    fn probes_open_before(&self, is_allowed: bool) -> impl Iterator<Item = Probe> {
         let gone = self.story.gone;
         let stays = |probe: &Probe| !gone.contains(&probe.from) && !gone.contains(&probe.to);
+        let outlasts = |probe: &Probe| self.story.outlasting.as_ref() == Some(probe);
         let verdicts = self.old.verdicts.iter().zip(&self.new.verdicts);
-        let both = self
-            .probes
-            .iter()
-            .zip(verdicts)
-            .filter(|(_, verdicts)| *verdicts == (&true, &true));
-        let some = both
-            .map(|(probe, _)| *probe)
-            .filter(Probe::can_be_answered)
-            .filter(stays);
-        let mut flows: Vec<Flow> = some
-            .step_by(3)
-            .filter_map(|probe| self.node.open(probe))
-            .collect();
-        flows.extend(self.story.outlasting.map(|probe| self.node.open(probe).unwrap()));
-        flows
+        let probes = self.probes.iter().zip(verdicts);
+        let probes = probes.filter(move |(_, verdicts)| *verdicts == (&true, &is_allowed));
+        let probes = probes.map(|(probe, _)| *probe).filter(Probe::can_be_answered);
+        probes
+            .filter(stays)
+            .filter(move |probe| is_allowed || !outlasts(probe))
     }
 
     /// The gap, and the next life.
-    fn judge(&self, name: &str, flows: &[Flow]) {
+    fn judge(&self, name: &str, open: &Open) {
         let found = self.node.ask(&self.probes);
         for (((probe, found), old), new) in self
             .probes
@@ -211,10 +222,16 @@ impl Stage {
                 self.node.holds().ours
             );
         }
-        self.hold_open(&format!("{name}, in the gap"), flows);
+        self.hold_open(&format!("{name}, in the gap"), &open.to_stay);
         let mut next = begin(&self.node, &self.new.batches, self.now);
-        next.end_forbidden();
-        self.hold_open(&format!("{name}, in the next life"), flows);
+        next.ask_and_end();
+        self.hold_open(&format!("{name}, in the next life"), &open.to_stay);
+        for flow in &open.to_end {
+            assert!(
+                !self.node.goes_on(flow),
+                "{name}: {flow:?} goes on in the next life"
+            );
+        }
         let held = self.node.holds();
         hold_same(name, &held.ours, &self.new.held.ours);
         hold_same(
@@ -275,7 +292,7 @@ fn apply(backend: &mut Netfilter, batches: &[Batch], now: Timestamp, planned: &P
             return;
         }
     }
-    backend.end_forbidden();
+    backend.ask_and_end();
 }
 
 /// Every number of steps at which a life may end. Both families are written side by side: either may be first.

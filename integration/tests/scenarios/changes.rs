@@ -163,6 +163,57 @@ spec:
     Ok(())
 }
 
+/// Pods of another node lose the label by which they are reached.
+pub(super) fn only_what_is_open_to_members_that_go_is_asked_again(world: &mut World) -> Told {
+    const POLICY: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: peers, namespace: default}
+spec:
+  podSelector: {}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchLabels: {is: peer}}}]}]
+";
+    let elsewhere = |labels: [&str; 2]| {
+        let pod = |(address, label): (&str, &str)| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: at-{}, namespace: default, labels: {{is: {label}}}}}\n\
+                 spec: {{nodeName: elsewhere}}\nstatus: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}\n---\n",
+                address.replace('.', "-")
+            )
+        };
+        ["203.0.113.7", "203.0.113.8"]
+            .into_iter()
+            .zip(labels)
+            .map(pod)
+            .collect::<String>()
+    };
+    world
+        .manifests()
+        .write("elsewhere.yaml", &elsewhere(["peer", "peer"]))?;
+    let stage = Setting::of(POLICY).and_pod("other").play(world)?;
+    let mut kept = [
+        stage.assert_reaches("client", "203.0.113.7"),
+        stage.assert_reaches("other", "203.0.113.7"),
+    ];
+    let waiting = ["client", "other"].map(|pod| await_abort(stage.assert_reaches(pod, "203.0.113.8")));
+    let written = || metrics(&stage.enforcer).sum("egret_enforcer_restored_bytes_total", &[]);
+    let before = written();
+    stage
+        .world
+        .manifests()
+        .write("elsewhere.yaml", &elsewhere(["peer", "other"]))?;
+    for waiting in waiting {
+        assert_learned(waiting);
+    }
+    stage.assert_refused("client", "203.0.113.8");
+    assert!(
+        kept.iter_mut().all(Connection::is_alive),
+        "nothing changed for these"
+    );
+    assert_eq!(written(), before, "everybody is asked again");
+    Ok(())
+}
+
 /// A program that waits for the server's next word; when it heard that there is no connection any more.
 fn await_abort(mut connection: Connection) -> JoinHandle<std::io::Result<()>> {
     assert!(connection.is_alive());

@@ -135,6 +135,7 @@ macro_rules! with_every_scenario {
             changes: a_change_of_policy_ends_what_it_forbids_and_nothing_else without Generation;
             changes: a_change_of_policy_ends_what_only_the_other_side_sends without Revoke;
             changes: a_program_learns_at_once_that_its_connection_is_forbidden without Revoke;
+            changes: only_what_is_open_to_members_that_go_is_asked_again without AskMembers;
             changes: a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more without Revoke;
             changes: a_bad_policy_file_is_named_and_what_worked_stays_in_force without KeepLastGood;
             unknown: a_new_pod_sends_nothing_before_its_policy_is_in_force without CloseUnknown;

@@ -54,7 +54,8 @@ impl Netfilter {
             .collect();
         let is_alone = differing.len() < 2 && {
             self.replace(&batch.rules_replaced);
-            differing.is_empty() || self.stale_directions(&BTreeSet::new()).is_empty()
+            let was_in_doubt = self.sets.lock().is_in_doubt();
+            differing.is_empty() || self.stale_directions(&BTreeSet::new(), was_in_doubt).is_empty()
         };
         self.sets.lock().forget();
         self.pods.clear();

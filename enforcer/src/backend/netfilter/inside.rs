@@ -42,12 +42,15 @@ pub(super) struct Firewall {
 impl Firewall {
     /// The part of a pod's rules that concerns all its interfaces.
     pub(super) fn of(tiers: &[TierRules]) -> Self {
-        let firewall = tiers
-            .iter()
-            .filter(|tier| tier.tier == Tier::ClusterEgressFirewall);
         Self {
-            tiers: firewall.cloned().collect(),
+            tiers: part_of(tiers).cloned().collect(),
         }
+    }
+
+    /// Whether that part names one of these sets.
+    pub(super) fn names_any(tiers: &[TierRules], sets: &BTreeSet<SetId>) -> bool {
+        let mut rules = part_of(tiers).flat_map(|tier| &tier.rules);
+        rules.any(|rule| rule.sets().any(|set| sets.contains(&set)))
     }
 
     /// Whether there is nothing to enforce.
@@ -62,6 +65,12 @@ impl Firewall {
             .flat_map(|tier| &tier.rules)
             .flat_map(Rule::sets)
     }
+}
+
+fn part_of(tiers: &[TierRules]) -> impl Iterator<Item = &TierRules> {
+    tiers
+        .iter()
+        .filter(|tier| tier.tier == Tier::ClusterEgressFirewall)
 }
 
 /// What sets hold; those of names are left out, so that their rules allow nothing here.

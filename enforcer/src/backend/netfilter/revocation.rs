@@ -99,10 +99,14 @@ impl Revocations {
         self.asked.extend(asked);
     }
 
-    /// What these may have open was seen, and what is to be judged again has no mark any more.
+    /// What these have open was seen, and what is to be judged again has no mark any more. Whoever is asked about besides has other
+    /// flows.
     pub(super) fn suspect(&mut self, suspects: Suspects, seen: Seen) {
+        if seen.flows.is_empty() {
+            return;
+        }
+        self.seen = (!self.has_asked()).then_some(seen);
         self.suspects.extend(suspects);
-        self.seen = Some(seen);
     }
 
     /// Takes note of a batch, before the pods are replaced.
@@ -145,8 +149,12 @@ impl Revocations {
 
     fn has_work(&self) -> bool {
         let has_moved = !self.moved.pods.is_empty() || !self.moved.sets.is_empty();
-        let has_asked = !self.asked.is_empty() || !self.suspects.is_empty();
-        has_moved || self.recall || has_asked || !self.left.is_empty() || !self.taken.is_empty()
+        has_moved || self.recall || self.has_asked()
+    }
+
+    fn has_asked(&self) -> bool {
+        let has_left = !self.left.is_empty() || !self.taken.is_empty();
+        has_left || !self.asked.is_empty() || !self.suspects.is_empty()
     }
 
     fn say_once(&mut self, hindered: String) {

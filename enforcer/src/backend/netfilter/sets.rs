@@ -351,6 +351,9 @@ impl Sets {
             SetKind::Records => BTreeSet::new(),
             SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
         };
+        if !surplus.is_empty() {
+            self.doubt();
+        }
         let touched: Vec<Held> = target.keys().chain(&surplus).copied().collect();
         let mut writes = Vec::new();
         self.plan(id, &touched, |held| target.get(&held).copied(), now, &mut writes);

@@ -1,29 +1,27 @@
 //! Who may have something open that a change of sets forbids. Rules stay as they are then, so only flows from or to a member that came
 //! or went can be concerned; these are judged again, and no rule is written. Decision 19 says why none of them is missed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Flow};
-use egret_kernel::{Family, Mark, netlink, passing};
+use egret_kernel::Family;
+use egret_kernel::conntrack::Flow;
 use egret_policies::rules::{Batch, Direction, Member};
 use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 
-use super::flows::{Question, Seen};
-use super::names::PodChains;
-use super::{Netfilter, ipvs, lapsed};
+use super::flows::Question;
+use super::ipvs;
 
 /// Pods and directions, and the members for whose sake they are asked again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Suspects {
     pods: BTreeSet<(PodKey, Direction)>,
     peers: Peers,
 }
 
 /// Addresses of the other end.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Peers {
     hosts: BTreeSet<IpAddr>,
     networks: BTreeSet<IpNet>,
@@ -51,8 +49,24 @@ impl Suspects {
         self.pods.is_empty()
     }
 
+    pub(super) const fn pods(&self) -> &BTreeSet<(PodKey, Direction)> {
+        &self.pods
+    }
+
+    /// Those whose pod is one of these.
+    pub(super) fn among(&self, is_there: impl Fn(&PodKey) -> bool) -> Self {
+        let mut some = self.clone();
+        some.pods.retain(|(pod, _)| is_there(pod));
+        some
+    }
+
     pub(super) fn has(&self, asked: &(PodKey, Direction)) -> bool {
         self.pods.contains(asked)
+    }
+
+    /// Whether a changed member is at an end of it, before or behind any translation.
+    pub(super) fn touch(&self, flow: &Flow) -> bool {
+        self.peers.touch(flow)
     }
 
     /// Whether a flow of a pod is one because of which the pod is asked.
@@ -61,6 +75,9 @@ impl Suspects {
     }
 
     pub(super) fn extend(&mut self, other: Self) {
+        if other.is_empty() {
+            return;
+        }
         self.pods.extend(other.pods);
         self.peers.hosts.extend(other.peers.hosts);
         self.peers.networks.extend(other.peers.networks);
@@ -106,112 +123,5 @@ impl Peers {
         ends.any(|end| {
             self.hosts.contains(&end) || self.networks.iter().any(|network| network.contains(&end))
         })
-    }
-}
-
-/// Why it is not known what is open.
-#[derive(Debug, thiserror::Error)]
-enum Unknown {
-    #[error(transparent)]
-    Passing(#[from] passing::Error),
-    #[error(transparent)]
-    Flows(#[from] netlink::Error),
-    #[error("{0} flows are concerned, and to mark each takes longer than to write chains")]
-    Many(usize),
-}
-
-/// To mark a flow takes 10 to 25 µs; to have all pods of a node asked again, half a second.
-const MANY: usize = 1 << 12;
-
-impl Netfilter {
-    /// Has what suspects have open judged again. Sets are in the kernel as they are to be. Where it cannot be found out what is
-    /// open, all that these pods have is judged again.
-    pub(super) fn ask_again(&mut self, mut suspects: Suspects) {
-        suspects.pods.retain(|(pod, _)| self.pods.contains_key(pod));
-        if !suspects.is_empty() && !is_off(Switch::Generation) {
-            self.ask_these(suspects);
-        }
-        self.be_sure();
-    }
-
-    fn ask_these(&mut self, suspects: Suspects) {
-        match self.unmark(&suspects) {
-            Ok(seen) => self.revocations.suspect(suspects, seen),
-            Err(why) => {
-                tracing::debug!(%why, pods = suspects.pods.len(), "all that pods have open is asked again");
-                let before = self.renew(&suspects.pods);
-                self.revocations.ask(suspects.pods);
-                self.program_and_carry(&before);
-            }
-        }
-    }
-
-    /// Takes from flows the mark that has them pass without being judged.
-    fn unmark(&self, suspects: &Suspects) -> Result<Seen, Unknown> {
-        passing::wait()?;
-        let mut conntrack = Conntrack::open()?;
-        let question = self.ends_in_question().and(suspects.question());
-        let mut seen = Seen::look(&mut conntrack, question)?;
-        let concerned = self.concerned(suspects, &seen.flows);
-        if concerned.len() > MANY {
-            return Err(Unknown::Many(concerned.len()));
-        }
-        for (at, unmarked) in concerned {
-            let flow = &mut seen.flows[at];
-            conntrack.set_mark(flow, unmarked)?;
-            flow.mark &= !unmarked.mask().get();
-        }
-        Ok(seen)
-    }
-
-    /// Flows that pass by what was asked before members came or went, and what is to become of their marks. It is by the mark that
-    /// they pass, whatever source they pretend to have.
-    fn concerned(&self, suspects: &Suspects, flows: &[Flow]) -> Vec<(usize, Mark)> {
-        let (allowed, owners) = (self.allowed_marks(suspects), self.owners());
-        let is_allowed = |flow: &Flow, direction: Direction| {
-            let mut marks = allowed.get(&direction).into_iter().flatten();
-            marks.any(|mark| mark.is_in(flow.mark))
-        };
-        let outlasts = |flow: &Flow, direction: Direction| {
-            let owner = owners.get(&flow.original.source);
-            let outlasts = owner.map(|rules| lapsed::outlasts(flow, rules, &self.sets));
-            direction == Direction::Egress && outlasts == Some(true)
-        };
-        let touched = flows.iter().enumerate();
-        let touched = touched.filter(|(_, flow)| suspects.peers.touch(flow));
-        let each = touched.flat_map(|(at, flow)| Direction::ALL.map(|direction| (at, flow, direction)));
-        each.filter(|(_, flow, direction)| is_allowed(flow, *direction) && !outlasts(flow, *direction))
-            .map(|(at, _, direction)| (at, self.settings.marks.unmarked(direction)))
-            .collect()
-    }
-
-    /// The marks of what the rules of suspects allowed.
-    fn allowed_marks(&self, suspects: &Suspects) -> BTreeMap<Direction, Vec<Mark>> {
-        let mut allowed: BTreeMap<Direction, Vec<Mark>> = BTreeMap::new();
-        for (pod, direction) in &suspects.pods {
-            let marks = self.generations.marks(PodChains::of(pod));
-            let mark = marks.map(|marks| match direction {
-                Direction::Egress => marks.egress,
-                Direction::Ingress => marks.ingress,
-            });
-            let known = allowed.entry(*direction).or_default();
-            let mark = mark.filter(|mark| !known.contains(mark));
-            known.extend(mark);
-        }
-        allowed
-    }
-
-    /// Before members go: until somebody looked what is open, the kernel holds that nobody has.
-    pub(super) fn doubt(&self, batch: &Batch) {
-        if !batch.by_members.is_empty() {
-            self.sets.lock().doubt();
-        }
-    }
-
-    /// Once all that is to be asked again is.
-    pub(super) fn be_sure(&self) {
-        if self.broken.is_none() && self.refused.is_empty() {
-            self.sets.lock().be_sure();
-        }
     }
 }

@@ -40,8 +40,11 @@ impl Netfilter {
         if changed.is_empty() {
             return;
         }
-        let names_any = |firewall: Firewall| firewall.sets().any(|set| changed.contains(&set));
-        if self.firewalls().any(names_any) {
+        let rules = self.pods.values().map(|local| &local.rules.egress);
+        if rules
+            .into_iter()
+            .any(|rules| Firewall::names_any(&rules.tiers, &changed))
+        {
             self.look_out();
         }
     }
