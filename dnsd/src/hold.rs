@@ -149,7 +149,7 @@ impl Hold {
     /// The enforcer says something.
     pub fn receive(&mut self, message: ToDnsd, now: Timestamp) {
         match message {
-            ToDnsd::Hello(_) | ToDnsd::Pods(_) => {}
+            ToDnsd::Hello(_) | ToDnsd::Pods(_) | ToDnsd::ClusterDns(_) => {}
             ToDnsd::Interest(interest) => self.interests.set(interest, self.ledger.latest()),
             ToDnsd::InterestComplete => {
                 self.interests.complete();

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_shared::link::{Pods, ToDnsd, ToEnforcer};
+use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
@@ -32,6 +32,8 @@ pub struct Holder {
     attribution: Arc<Attribution>,
     /// Whose questions to other resolvers are caught, as the enforcer told last.
     pods: watch::Sender<Option<Pods>>,
+    /// Where the cluster's own DNS is, as the enforcer told last.
+    cluster_dns: watch::Sender<ClusterDns>,
     metrics: Arc<Metrics>,
 }
 
@@ -87,6 +89,7 @@ impl Holder {
             settled: Notify::new(),
             attribution,
             pods: watch::Sender::new(None),
+            cluster_dns: watch::Sender::default(),
             metrics,
         }
     }
@@ -95,6 +98,12 @@ impl Holder {
     #[must_use]
     pub fn pods(&self) -> watch::Receiver<Option<Pods>> {
         self.pods.subscribe()
+    }
+
+    /// Where the cluster's own DNS is; nowhere while no enforcer has told.
+    #[must_use]
+    pub fn cluster_dns(&self) -> watch::Receiver<ClusterDns> {
+        self.cluster_dns.subscribe()
     }
 
     /// An answer is about to go to its client.
@@ -137,8 +146,10 @@ impl Holder {
 
     /// The enforcer says something.
     pub fn receive(&self, message: ToDnsd) {
-        if let ToDnsd::Pods(pods) = &message {
-            self.pods.send_replace(Some(pods.clone()));
+        match &message {
+            ToDnsd::Pods(pods) => drop(self.pods.send_replace(Some(pods.clone()))),
+            ToDnsd::ClusterDns(dns) => drop(self.cluster_dns.send_replace(dns.clone())),
+            ToDnsd::Hello(_) | ToDnsd::Interest(_) | ToDnsd::InterestComplete | ToDnsd::Realized { .. } => {}
         }
         self.change(|state| state.hold.receive(message, clock::now()));
     }

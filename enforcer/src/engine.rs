@@ -17,7 +17,7 @@ use std::time::Duration;
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
 use egret_policies::records::{RecordStats, Remembered};
 use egret_policies::rules::Batch;
-use egret_shared::link::Pods;
+use egret_shared::link::{ClusterDns, Pods};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -92,6 +92,8 @@ pub struct Engine {
     local: BTreeMap<PodKey, Vec<IpAddr>>,
     /// Whose questions to other resolvers may be caught; none while it is not known, which is not the same as nobody's.
     pods: Option<Arc<Pods>>,
+    /// Where the cluster's own DNS is; none while it is not known.
+    cluster_dns: Option<Arc<ClusterDns>>,
     retry: Retry,
     resync: Duration,
     next_resync: Option<Timestamp>,
@@ -148,6 +150,7 @@ impl Engine {
             owners: BTreeMap::new(),
             local: BTreeMap::new(),
             pods: None,
+            cluster_dns: None,
             retry: Retry::Idle,
             resync: setup.resync,
             next_resync: None,
@@ -249,6 +252,13 @@ impl Engine {
         };
         let changed = compiler.poll_interests();
         self.peers.tell_interests(&changed, || compiler.interests());
+        if let Some(dns) = compiler.poll_cluster_dns() {
+            self.cluster_dns = Some(Arc::new(dns));
+        }
+        // Before pods: nothing is caught on its way to a Service.
+        if let Some(dns) = &self.cluster_dns {
+            self.peers.tell_cluster_dns(dns);
+        }
         if let Some(pods) = &self.pods {
             self.peers.tell_pods(pods);
         }

@@ -126,10 +126,10 @@ impl Dnsd {
         )
     }
 
-    /// What it was told but the pods.
+    /// What it was told but the pods and the cluster's DNS.
     fn heard(&mut self) -> Vec<String> {
         let mut heard = self.heard_all();
-        heard.retain(|words| !words.starts_with("pods"));
+        heard.retain(|words| !words.starts_with("pods") && !words.starts_with("dns"));
         heard
     }
 
@@ -154,6 +154,7 @@ fn words(message: &ToDnsd) -> String {
             format!("interest {} {}", interest.pod, patterns.join(","))
         }
         ToDnsd::InterestComplete => "complete".to_owned(),
+        ToDnsd::ClusterDns(dns) => format!("dns {:?} by {:?}", dns.endpoints, dns.services),
         ToDnsd::Pods(pods) => format!("pods {:?} but {:?}", pods.caught, pods.spared),
         ToDnsd::Realized { through, failed } if failed.is_empty() => format!("realized {through}"),
         ToDnsd::Realized { through, failed } => format!("realized {through} but {failed:?}"),
@@ -179,7 +180,8 @@ fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
     engine.take(cluster(POD), NOW);
     engine.take(in_sync(), NOW);
     engine.pass(NOW);
-    assert_eq!(dnsd.heard_all(), ["complete", "pods [10.0.0.1] but []"]);
+    let nowhere = "dns [] by []";
+    assert_eq!(dnsd.heard_all(), ["complete", nowhere, "pods [10.0.0.1] but []"]);
     let spared = POD
         .replace("name: a,", "name: b,")
         .replace("namespace: default", "namespace: kube-system")
@@ -191,7 +193,10 @@ fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
     assert_eq!(dnsd.heard_all(), ["pods [10.0.0.1] but [10.0.0.9]"]);
     let mut late = Dnsd::join(&mut engine, 2, 16);
     engine.pass(NOW);
-    assert_eq!(late.heard_all(), ["complete", "pods [10.0.0.1] but [10.0.0.9]"]);
+    assert_eq!(
+        late.heard_all(),
+        ["complete", nowhere, "pods [10.0.0.1] but [10.0.0.9]"]
+    );
     engine.take(cluster(&names("*.example.test")), NOW);
     engine.pass(NOW);
     engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
@@ -215,7 +220,89 @@ fn unknown_pods_are_not_told_as_none_and_none_are_told_when_that_is_known() {
     }
     engine.take(in_sync(), NOW);
     engine.pass(NOW);
-    assert_eq!(dnsd.heard_all(), ["complete", "pods [] but []"]);
+    assert_eq!(dnsd.heard_all(), ["complete", "dns [] by []", "pods [] but []"]);
+}
+
+/// A Service and its endpoints, as the API server has them: the port at the endpoints is another one.
+const DNS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system}
+spec:
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10, \"fd00:96::a\"]
+  ports: [{name: dns, protocol: UDP, port: 53, targetPort: 5353}, {name: metrics, port: 9153}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-4, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv4
+endpoints:
+- {addresses: [10.0.2.2], conditions: {ready: true}}
+- {addresses: [10.0.1.1], conditions: {ready: true}}
+- {addresses: [10.0.3.3], conditions: {ready: false}}
+ports: [{name: dns, protocol: UDP, port: 5353}, {name: metrics, port: 9153}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-6, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv6
+endpoints: [{addresses: [\"fd00::1\"]}]
+ports: [{name: dns, protocol: UDP, port: 5353}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: other, namespace: default, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.9.9]}]
+ports: [{name: dns, protocol: UDP, port: 5353}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: resolver, namespace: default}
+spec: {clusterIP: 10.96.0.53, externalIPs: [192.0.2.53], ports: [{port: 53}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {clusterIP: 10.96.0.80, ports: [{port: 80, targetPort: 53}]}
+";
+
+#[test]
+fn the_ready_endpoints_of_the_clusters_dns_are_told_and_the_services_at_its_port() {
+    let mut engine = engine(InMemory::default());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+    engine.take(cluster(DNS), NOW);
+    engine.take(in_sync(), NOW);
+    engine.pass(NOW);
+    let services = "by [10.96.0.10, 10.96.0.53, 192.0.2.53, fd00:96::a]";
+    let told = |dnsd: &mut Dnsd| {
+        let mut heard = dnsd.heard_all();
+        heard.retain(|words| words.starts_with("dns"));
+        heard
+    };
+    let both = format!("dns [10.0.1.1:5353, 10.0.2.2:5353, [fd00::1]:5353] {services}");
+    assert_eq!(told(&mut dnsd), [both]);
+    engine.pass(NOW);
+    assert_eq!(told(&mut dnsd), [""; 0], "once");
+    for (changed, expected) in [
+        (
+            DNS.replace("10.0.2.2", "10.0.2.7"),
+            "dns [10.0.1.1:5353, 10.0.2.7:5353, [fd00::1]:5353] ",
+        ),
+        (
+            DNS.replace(
+                "name: dns, protocol: UDP, port: 53,",
+                "name: dns, protocol: UDP, port: 54,",
+            ),
+            "dns [] ",
+        ),
+    ] {
+        engine.take(cluster(&changed), NOW);
+        engine.pass(NOW);
+        let heard = told(&mut dnsd);
+        assert!(heard.len() == 1 && heard[0].starts_with(expected), "{heard:?}");
+    }
 }
 
 #[test]
@@ -307,7 +394,7 @@ fn telling_again_is_answered_even_if_there_was_nothing_to_tell() {
 #[test]
 fn a_dnsd_that_does_not_read_is_dropped_and_the_other_goes_on() {
     let mut engine = engine(InMemory::default());
-    let (mut deaf, mut other) = (Dnsd::join(&mut engine, 1, 3), Dnsd::join(&mut engine, 2, 16));
+    let (mut deaf, mut other) = (Dnsd::join(&mut engine, 1, 4), Dnsd::join(&mut engine, 2, 16));
     engine.take(cluster(POD), NOW);
     engine.take(in_sync(), NOW);
     for sequence in 1..5 {

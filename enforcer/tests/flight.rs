@@ -279,7 +279,7 @@ impl Life {
         let told = messages
             .iter()
             .map(words)
-            .filter(|words| !words.starts_with("pods"));
+            .filter(|words| !words.starts_with("pods") && !words.starts_with("dns"));
         HEARD.with_borrow_mut(|heard| heard.extend(told));
         self.hear()
     }
@@ -332,6 +332,7 @@ fn words(message: &ToDnsd) -> String {
         ToDnsd::Hello(_) => "hello".to_owned(),
         ToDnsd::Interest(interest) => format!("interest {}", interest.pod),
         ToDnsd::InterestComplete => "complete".to_owned(),
+        ToDnsd::ClusterDns(_) => "dns".to_owned(),
         ToDnsd::Pods(pods) => format!("pods {:?} but {:?}", pods.caught, pods.spared),
         ToDnsd::Realized { through, failed } if failed.is_empty() => format!("realized {through}"),
         ToDnsd::Realized { through, .. } => format!("failed {through}"),

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_shared::link::Interest;
+use egret_shared::link::{ClusterDns, Interest};
 use egret_shared::name::DnsName;
 use egret_shared::observation::Observation;
 use egret_shared::pod::PodKey;
@@ -193,6 +193,12 @@ impl Compiler<InSync> {
     #[must_use]
     pub fn interests(&self) -> Vec<Interest> {
         self.engine.interests()
+    }
+
+    /// Where the cluster's own DNS is, if that may be another place than at the last call: the ready endpoints of the Service
+    /// in whose place dnsd answers, and what else can be asked by way of a Service.
+    pub fn poll_cluster_dns(&mut self) -> Option<ClusterDns> {
+        self.engine.index.take_cluster_dns()
     }
 
     /// The revision that is reached when `poll_batch` has no more.

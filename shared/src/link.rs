@@ -5,6 +5,7 @@
 //!   Hello ───────────────────────────────────────────────▶
 //!   ◀──────────────────────────────────────────────── Hello
 //!   ◀──────────────── Interest … Interest, InterestComplete
+//!   ◀─────────────────────────────────────────── ClusterDns      who answers in dnsd's place, again when it changes
 //!   ◀───────────────────────────────────────────────── Pods      whom dnsd may intercept, again when it changes
 //!   ResyncStarted, Observed …, ResyncEnded ──────────────▶      all that is live, told again
 //!   ◀───────────────────────────── Realized { through … }
@@ -20,4 +21,4 @@ mod message;
 mod codec;
 
 pub use codec::{CodecError, Decoder, Frame, MAX_FRAME, VERSION, WireMessage, encode};
-pub use message::{Hello, Interest, Pods, ToDnsd, ToEnforcer};
+pub use message::{ClusterDns, Hello, Interest, Pods, ToDnsd, ToEnforcer};

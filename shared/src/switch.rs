@@ -52,6 +52,10 @@ switches! {
     StayWithBeginning = "stay-with-beginning",
     /// Pods of some namespaces ask other resolvers themselves.
     SpareNamespaces = "spare-namespaces",
+    /// Questions to Services are not caught: kube-proxy translates them.
+    SpareServices = "spare-services",
+    /// Whom the fallback asks is learned from the enforcer.
+    LearnFallback = "learn-fallback",
     /// dnsd's own rules stand behind policy.
     BehindPolicy = "behind-policy",
     /// A dnsd takes over the sockets of the one that answers.

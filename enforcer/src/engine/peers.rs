@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_shared::link::{Interest, Pods, ToDnsd, ToEnforcer};
+use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 use tokio::sync::mpsc;
@@ -37,6 +37,8 @@ struct Peer {
     held: u32,
     /// The pods of which it knows.
     pods: Option<Arc<Pods>>,
+    /// What it knows of the cluster's own DNS.
+    cluster_dns: Option<Arc<ClusterDns>>,
 }
 
 /// An observation on its way into the kernel.
@@ -60,6 +62,7 @@ impl Peers {
             has_told_again: false,
             held: 0,
             pods: None,
+            cluster_dns: None,
         };
         self.peers.insert(id, peer);
     }
@@ -134,6 +137,23 @@ impl Peers {
             if peer.is_greeted && !is_told {
                 peer.pods = Some(Arc::clone(pods));
                 self.send(id, vec![ToDnsd::Pods(Pods::clone(pods))]);
+            }
+        }
+    }
+
+    /// Tells where the cluster's own DNS is, to those that know it otherwise.
+    pub(super) fn tell_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
+        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                continue;
+            };
+            let is_told = peer
+                .cluster_dns
+                .as_ref()
+                .is_some_and(|told| Arc::ptr_eq(told, dns));
+            if peer.is_greeted && !is_told {
+                peer.cluster_dns = Some(Arc::clone(dns));
+                self.send(id, vec![ToDnsd::ClusterDns(ClusterDns::clone(dns))]);
             }
         }
     }

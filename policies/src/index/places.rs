@@ -72,6 +72,7 @@ impl Index {
         if self.places.services.get(key) == service.as_ref() {
             return false;
         }
+        self.dns.set_service(key, service.as_ref());
         match service {
             Some(service) => self.places.services.insert(key.clone(), service),
             None => self.places.services.remove(key),
@@ -82,6 +83,7 @@ impl Index {
 
     /// Puts endpoints in, or takes them out; returns whether the API server may be elsewhere now.
     pub(crate) fn set_slice(&mut self, key: &PodKey, slice: Option<EndpointSlice>) -> bool {
+        self.dns.set_slice(key, slice.as_ref());
         let slice = slice.filter(is_of_api_server);
         if self.places.slices.get(key) == slice.as_ref() {
             return false;

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::message::{Hello, Interest, Pods, ToDnsd, ToEnforcer};
+use super::message::{ClusterDns, Hello, Interest, Pods, ToDnsd, ToEnforcer};
 use crate::observation::Observation;
 use crate::revision::{Instance, Sequence};
 
@@ -183,6 +183,7 @@ impl WireMessage for ToDnsd {
             Self::InterestComplete => (103, Vec::new()),
             Self::Realized { through, failed } => (104, payload(&(through, failed))),
             Self::Pods(pods) => (105, payload(pods)),
+            Self::ClusterDns(dns) => (106, payload(dns)),
         }
     }
 
@@ -196,6 +197,7 @@ impl WireMessage for ToDnsd {
                 Self::Realized { through, failed }
             }
             105 => Self::Pods(read::<Pods>(payload)?),
+            106 => Self::ClusterDns(read::<ClusterDns>(payload)?),
             _ => return Ok(None),
         }))
     }
@@ -254,6 +256,13 @@ mod tests {
             ToDnsd::Pods(Pods {
                 caught: vec![[10, 0, 0, 1].into()],
                 spared: Vec::new(),
+            }),
+            ToDnsd::ClusterDns(ClusterDns {
+                endpoints: vec![
+                    "10.0.0.53:53".parse().unwrap(),
+                    "[fd00::53]:5353".parse().unwrap(),
+                ],
+                services: vec![[10, 96, 0, 10].into()],
             }),
             ToDnsd::Realized {
                 through: Sequence::ZERO.next(),

@@ -1,6 +1,6 @@
 //! What the two daemons say to each other.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,8 @@ pub enum ToDnsd {
     InterestComplete,
     /// Whose questions to other resolvers are to be caught; replaces what was said before.
     Pods(Pods),
+    /// Where the cluster's own DNS is; replaces what was said before.
+    ClusterDns(ClusterDns),
     /// The kernel holds what observations with these numbers call for.
     Realized {
         /// Every number up to this one, except those that failed, is realized.
@@ -77,4 +79,13 @@ pub struct Pods {
     pub caught: Vec<IpAddr>,
     /// Those of namespaces that are left alone.
     pub spared: Vec<IpAddr>,
+}
+
+/// Where the cluster's own DNS is, as its Services and EndpointSlices say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterDns {
+    /// The ready endpoints of the cluster's DNS Service. None says that nobody is known, not that nobody is there.
+    pub endpoints: Vec<SocketAddr>,
+    /// The addresses of all Services that can be asked at port 53: kube-proxy translates what is sent there.
+    pub services: Vec<IpAddr>,
 }
