@@ -110,7 +110,6 @@ impl Daemon {
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let pods = holder.pods();
         let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
         let mut pages = Pages::start(operators, recorder)?;
         pages.adopt(&config, &mut inheritance)?;
@@ -118,7 +117,7 @@ impl Daemon {
         host::catch_up(begun, &holder).await;
         let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
-        let host = Host::start(prepared, &args, &config, memory, pods)?;
+        let host = Host::start(prepared, &args, &config, memory, &holder)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
         granted.into_iter().for_each(Granted::serving);
         warn(&config);

@@ -1,5 +1,6 @@
 //! What dnsd does on its host besides answering: interface and rules, the sign of life, a place for successors, a pidfile.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
 use egret_dnsd::node_cache::network::Life;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
-use egret_shared::link::Pods;
+use egret_shared::link::ClusterDns;
 use egret_shared::rt::task;
 use egret_shared::switch::{Switch, is_off};
 use nix::sys::signal::{Signal, kill};
@@ -122,7 +123,7 @@ impl Host {
         args: &Args,
         config: &Config,
         memory: Remembering,
-        pods: watch::Receiver<Option<Pods>>,
+        holder: &Holder,
     ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
         if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
@@ -131,7 +132,10 @@ impl Host {
             drop(task::spawn("life", live(sign, alive)));
         }
         if let Some(interception) = config.interception() {
-            drop(task::spawn("seats", seat(Seats::open(interception)?, pods)));
+            drop(task::spawn(
+                "seats",
+                seat(Seats::open(interception)?, holder.pods(), holder.cluster_dns()),
+            ));
         }
         let at_once = args
             .node_cache
@@ -146,6 +150,12 @@ impl Host {
                 })
             })
             .transpose()?;
+        if let Some(keeper) = &keeper {
+            drop(task::spawn(
+                "fallback",
+                learn(holder.cluster_dns(), keeper.telling()),
+            ));
+        }
         let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
         if let Some(path) = &pidfile {
             std::fs::write(path, format!("{}\n", std::process::id()))?;
@@ -232,6 +242,19 @@ fn successors(config: &Config, memory: Remembering) -> Option<UnboundedReceiver<
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "a successor will not be able to take over");
             None
+        }
+    }
+}
+
+/// Whom the fallback asks, as the enforcer tells it. What it told last counts while it is away, or knows of nobody.
+async fn learn(mut told: watch::Receiver<ClusterDns>, tell: impl Fn(Vec<SocketAddr>)) {
+    while !is_off(Switch::LearnFallback) {
+        let endpoints = told.borrow_and_update().endpoints.clone();
+        if !endpoints.is_empty() {
+            tell(endpoints);
+        }
+        if told.changed().await.is_err() {
+            return;
         }
     }
 }

@@ -56,8 +56,8 @@ pub struct Interception {
 pub enum SetOf {
     /// The pods whose questions are caught.
     Pods,
-    /// Destinations that are left alone: of the configuration, and pods of this node, whose ingress rules only see
-    /// what is forwarded to them.
+    /// Destinations that are left alone: of the configuration, pods of this node, whose ingress rules only see what is
+    /// forwarded to them, and Services.
     Spared,
     /// Every address, as long as dnsd lives.
     Living,

@@ -487,6 +487,10 @@ fn describe() {
         "Questions to other resolvers that were caught, by whom they are asked of."
     );
     total!(
+        "egret_dnsd_went_past_total",
+        "Pods' questions that were left to the cluster DNS while no dnsd was alive: datagrams, and connections."
+    );
+    total!(
         "egret_dnsd_log_lines_lost_total",
         "Lines about queries that nobody wrote down in time."
     );

@@ -2,17 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::Write as _;
-use std::net::IpAddr;
+#[path = "support/fresh.rs"]
+mod fresh;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 
 use egret_dnsd::intercept::{Interception, Seats, seat};
+use egret_dnsd::node_cache::fallback::Past;
 use egret_dnsd::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
 use egret_dnsd::node_cache::rules::{Fallback, Situation};
-use egret_kernel::Mark;
-use egret_shared::link::Pods;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use egret_kernel::{Family, Mark, Transport};
+use egret_shared::link::{ClusterDns, Pods};
+use fresh::{enter_fresh_namespace, in_a_thread, run};
 use tokio::sync::watch;
 
 #[test]
@@ -49,13 +51,13 @@ fn the_rules_are_there_once_come_back_and_go_without_a_trace() {
                 run(&format!("{v4} -A INPUT -s 192.0.2.7/32 -j DROP"));
                 let before = everything(flavour);
                 let rules = Rules::new(situation(fallback.clone())).unwrap();
-                assert!(rules.ensure().unwrap() > 0);
+                assert!(ensure(&rules) > 0);
                 let whole = everything(flavour);
-                assert_eq!(rules.ensure().unwrap(), 0, "all is there: {whole}");
+                assert_eq!(ensure(&rules), 0, "all is there: {whole}");
                 assert_eq!(whole.matches("allow DNS traffic").count(), 12, "{whole}");
                 run(&format!("{v4} -D INPUT 1"));
                 run(&format!("{v4} -t raw -F OUTPUT"));
-                assert_eq!(rules.ensure().unwrap(), 2);
+                assert_eq!(ensure(&rules), 2);
                 assert_eq!(everything(flavour), whole);
                 rules.remove().unwrap();
                 rules.remove().unwrap();
@@ -97,20 +99,20 @@ fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
                 || run("ip -4 rule list") + &run("ip -6 rule list") + &run("ip -4 route list table all");
             let (before, routed) = (everything(flavour), routing());
             let rules = Rules::new(intercepting()).unwrap();
-            rules.ensure().unwrap();
+            ensure(&rules);
             let whole = everything(flavour);
-            assert_eq!(rules.ensure().unwrap(), 0, "all is there: {whole}");
+            assert_eq!(ensure(&rules), 0, "all is there: {whole}");
             assert_eq!(whole.matches("-j TPROXY").count(), 6, "{whole}");
             assert_eq!(whole.matches("egret dnsd: intercept").count(), 14, "{whole}");
             run(&format!("iptables-{flavour} -t mangle -F PREROUTING"));
             run("ip rule del pref 53");
-            assert_eq!(rules.ensure().unwrap(), 1);
+            assert_eq!(ensure(&rules), 1);
             assert_eq!(everything(flavour), whole);
             assert_eq!(run("ip rule list").matches("20053").count(), 1);
             // One that catches nothing removes what another left.
-            Rules::new(situation(Fallback::None)).unwrap().ensure().unwrap();
+            ensure(&Rules::new(situation(Fallback::None)).unwrap());
             assert!(!everything(flavour).contains("egret dnsd: intercept"));
-            rules.ensure().unwrap();
+            ensure(&rules);
             rules.remove().unwrap();
             rules.remove().unwrap();
             let rules_only = |text: &str| -> Vec<String> {
@@ -136,7 +138,7 @@ fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
             run("iptables-nft -t mangle -N KUBE-KUBELET-CANARY");
             run(others);
             let rules = Rules::new(intercepting()).unwrap();
-            let refused = rules.ensure().unwrap_err().to_string();
+            let refused = rules.ensure(&[], |_, _| {}).unwrap_err().to_string();
             assert!(
                 refused.contains("intercept.mark") && refused.contains(named),
                 "{refused}"
@@ -152,27 +154,28 @@ fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
 fn the_pods_that_are_caught_are_those_that_were_told_last() {
     in_fresh_namespace(|| {
         let situation = intercepting();
-        Rules::new(situation.clone()).unwrap().ensure().unwrap();
+        ensure(&Rules::new(situation.clone()).unwrap());
         let mut seats = Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
         let pods = |caught: &[&str], spared: &[&str]| Pods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: spared.iter().map(|text| text.parse().unwrap()).collect(),
         };
+        let services = ["10.96.0.53", "10.0.0.2"].map(|text| text.parse().unwrap());
         for (told, pods_4, spared_4, pods_6) in [
             (
                 pods(&["10.0.0.1", "10.0.0.2", "fd00::1"], &["10.0.0.3"]),
                 vec!["10.0.0.1", "10.0.0.2"],
-                vec!["10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.0/24"],
+                vec!["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.96.0.53", "192.0.2.0/24"],
                 vec!["fd00::1"],
             ),
             (
                 pods(&["10.0.0.2", "10.0.0.3"], &[]),
                 vec!["10.0.0.2", "10.0.0.3"],
-                vec!["10.0.0.2", "10.0.0.3", "192.0.2.0/24"],
+                vec!["10.0.0.2", "10.0.0.3", "10.96.0.53", "192.0.2.0/24"],
                 vec![],
             ),
         ] {
-            seats.hold(&told).unwrap();
+            seats.hold(&told, &services).unwrap();
             for (set, members) in [
                 ("egret-dnsd-pods-4", pods_4),
                 ("egret-dnsd-spared-4", spared_4),
@@ -194,13 +197,13 @@ fn the_pods_that_are_caught_are_those_that_were_told_last() {
 fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
     in_fresh_namespace(|| {
         let situation = intercepting();
-        Rules::new(situation.clone()).unwrap().ensure().unwrap();
+        ensure(&Rules::new(situation.clone()).unwrap());
         let opened = || Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
         let pods = |caught: &[&str]| Pods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: Vec::new(),
         };
-        opened().hold(&pods(&["10.0.0.1"])).unwrap();
+        opened().hold(&pods(&["10.0.0.1"]), &[]).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
@@ -212,7 +215,8 @@ fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
             (Some(pods(&[])), 0),
         ] {
             let (_, heard) = watch::channel(told.clone());
-            runtime.block_on(seat(opened(), heard));
+            let (_, nowhere) = watch::channel(ClusterDns::default());
+            runtime.block_on(seat(opened(), heard, nowhere));
             let saved = run("ipset save egret-dnsd-pods-4");
             assert_eq!(saved.matches("add ").count(), held, "{told:?}: {saved}");
         }
@@ -252,11 +256,12 @@ fn what_node_cache_left_is_taken_over_and_not_doubled() {
             assert!(added.success());
         }
         for fallback in fallbacks() {
-            Rules::new(situation(fallback.clone())).unwrap().ensure().unwrap();
+            ensure(&Rules::new(situation(fallback.clone())).unwrap());
             let saved = run("iptables-nft-save -t raw");
             let found = saved
                 .lines()
-                .filter(|line| line.starts_with("-A PREROUTING -d 10.96.0.10/32 -p udp"));
+                .filter(|line| line.starts_with("-A PREROUTING -d 10.96.0.10/32 -p udp"))
+                .filter(|line| line.contains("skip conntrack"));
             assert_eq!(found.count(), 1, "{fallback:?}: {saved}");
         }
     });
@@ -266,7 +271,7 @@ fn what_node_cache_left_is_taken_over_and_not_doubled() {
 fn a_sign_of_life_counts_for_a_second() {
     in_fresh_namespace(|| {
         let situation = situation(Fallback::ClusterDns { servers: Vec::new() });
-        Rules::new(situation.clone()).unwrap().ensure().unwrap();
+        ensure(&Rules::new(situation.clone()).unwrap());
         let mut life = Life::of(&situation).unwrap().unwrap();
         let alive = || {
             ["4", "6"].map(|family| {
@@ -284,6 +289,52 @@ fn a_sign_of_life_counts_for_a_second() {
         assert_eq!(alive(), [0, 0]);
         assert!(Life::of(&self::situation(Fallback::None)).unwrap().is_none());
     });
+}
+
+#[test]
+fn who_was_told_stays_in_the_rules_until_others_are_and_what_went_past_is_counted_once() {
+    for flavour in ["nft", "legacy"] {
+        in_fresh_namespace(move || {
+            run(&format!("iptables-{flavour} -t mangle -N KUBE-KUBELET-CANARY"));
+            run("ip addr add fd00::20:10/128 dev lo nodad");
+            let fresh = || Rules::new(situation(Fallback::ClusterDns { servers: Vec::new() })).unwrap();
+            let servers = |texts: &[&str]| -> Vec<SocketAddr> {
+                texts.iter().map(|text| text.parse().unwrap()).collect()
+            };
+            let led_to = |server: &str| {
+                let to = format!("--to-destination {server}\n");
+                everything(flavour).matches(&to).count()
+            };
+            let rules = fresh();
+            ensure(&rules);
+            assert_eq!(led_to("10.0.0.7:53"), 0);
+            let tell = |rules: &Rules, told: &[&str]| rules.ensure(&servers(told), |_, _| {}).unwrap();
+            assert_eq!(tell(&rules, &["10.0.0.7:53", "10.0.0.8:53"]), 1);
+            assert_eq!((led_to("10.0.0.7:53"), led_to("10.0.0.8:53")), (8, 8));
+            assert_eq!(tell(&rules, &[]), 0, "nobody is told: nothing changes");
+            assert_eq!(ensure(&fresh()), 0, "nor by another life");
+            assert_eq!(tell(&rules, &["10.0.0.8:53"]), 1);
+            assert_eq!((led_to("10.0.0.7:53"), led_to("10.0.0.8:53")), (0, 8));
+
+            let socket = UdpSocket::bind("[::1]:0").unwrap();
+            (0..3).for_each(|_| drop(socket.send_to(&[0], "[fd00::20:10]:53")));
+            let count = |rules: &Rules| {
+                let mut counts = Vec::new();
+                rules
+                    .ensure(&[], |family, past| counts.push((family, past)))
+                    .unwrap();
+                counts
+            };
+            let transport = Transport::Udp;
+            assert_eq!(count(&fresh()), [(Family::V6, Past { transport, count: 3 })]);
+            assert_eq!(count(&rules), [], "nobody counts them again");
+        });
+    }
+}
+
+/// With nobody to ask but whom the configuration or the rules name.
+fn ensure(rules: &Rules) -> usize {
+    rules.ensure(&[], |_, _| {}).unwrap()
 }
 
 fn local_ips() -> Vec<IpAddr> {
@@ -319,50 +370,12 @@ fn everything(flavour: &str) -> String {
         .collect()
 }
 
-fn run(line: &str) -> String {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs a test on a thread of its own in a fresh network namespace; `/run` is its own, for the lock of iptables. Where
-/// no namespace can be made it says so, and fails where `CI=true`.
-fn in_fresh_namespace(test: impl FnOnce() + Send + 'static) {
-    let outcome = std::thread::spawn(|| {
-        if let Err(errno) = enter_fresh_namespace() {
-            return Some(errno);
-        }
+/// Runs a test in a fresh network namespace.
+fn in_fresh_namespace(test: impl FnOnce() + Send) {
+    let tested = in_a_thread(|| {
+        enter_fresh_namespace().unwrap();
         test();
-        None
     });
-    match outcome.join() {
-        Ok(None) => {}
-        Ok(Some(errno)) => {
-            let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-            assert!(!is_ci, "a network namespace is needed: {errno}");
-            let words = format!("NOT TESTED: no network namespace ({errno}); run as root");
-            writeln!(std::io::stderr(), "{words}").expect("standard error is open");
-        }
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
-
-fn enter_fresh_namespace() -> nix::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
-    let nothing = None::<&str>;
-    mount(
-        nothing,
-        "/",
-        nothing,
-        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
-        nothing,
-    )?;
-    mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), nothing)?;
-    run("ip link set lo up");
-    Ok(())
+    // Where there can be none, that was said.
+    tested.unwrap_or_default();
 }

@@ -34,7 +34,8 @@ pub struct Host {
     /// What pods get while no dnsd is alive; with rules only [default: clusterDNS]
     #[arg(long, value_name = "WHAT")]
     pub fallback: Option<FallbackKind>,
-    /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: nobody]
+    /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: those that the
+    /// enforcer knows]
     #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1..)]
     pub fallback_servers: Option<Vec<SocketAddr>>,
     /// Where a successor asks for the sockets [default: none is answered]

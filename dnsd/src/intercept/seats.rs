@@ -1,12 +1,15 @@
-//! The pods whose questions are caught, as the enforcer tells them, in the kernel's sets.
+//! The pods whose questions are caught, and whom they may ask without being caught, as the enforcer tells them, in the
+//! kernel's sets.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{Change, Entry, Error, IpSets, Kind, Member, SetSpec};
-use egret_shared::link::Pods;
+use egret_shared::link::{ClusterDns, Pods};
 use egret_shared::net::IpNet;
+use egret_shared::switch::{Switch, is_off};
 use tokio::sync::watch;
 
 use super::{Interception, SetOf};
@@ -64,13 +67,15 @@ impl Seats {
         first
     }
 
-    /// Makes the sets hold these pods.
+    /// Makes the sets hold these pods and Services. kube-proxy translates a Service's address behind the rule that catches:
+    /// the packets of a connection would be looked for under an address that its socket does not have.
     ///
     /// # Errors
     /// When a set is not there, or the kernel refuses.
-    pub fn hold(&mut self, pods: &Pods) -> Result<(), Error> {
+    pub fn hold(&mut self, pods: &Pods, services: &[IpAddr]) -> Result<(), Error> {
         let caught: BTreeSet<Member> = pods.caught.iter().map(|pod| Member::Address(*pod)).collect();
-        let here = pods.caught.iter().chain(&pods.spared);
+        let services = services.iter().filter(|_| !is_off(Switch::SpareServices));
+        let here = pods.caught.iter().chain(&pods.spared).chain(services);
         let spared: BTreeSet<Member> = here
             .map(|pod| Member::Net(IpNet::from(*pod)))
             .chain(self.except.iter().map(|net| Member::Net(net.trunc())))
@@ -121,10 +126,16 @@ fn spec(set: SetOf, family: Family) -> SetSpec {
 }
 
 /// Holds what is told last, until nobody can tell any more.
-pub async fn seat(mut seats: Seats, mut told: watch::Receiver<Option<Pods>>) {
+pub async fn seat(
+    mut seats: Seats,
+    mut told: watch::Receiver<Option<Pods>>,
+    mut dns: watch::Receiver<ClusterDns>,
+) {
     loop {
         let pods = told.borrow_and_update().clone();
-        let pause = match pods.as_ref().map_or(Ok(()), |pods| seats.hold(pods)) {
+        let services = dns.borrow_and_update().services.clone();
+        let held = pods.as_ref().map_or(Ok(()), |pods| seats.hold(pods, &services));
+        let pause = match held {
             Ok(()) => AGAIN,
             Err(error) => {
                 tracing::debug!(%error, "the pods whose questions are caught are not in the kernel yet");
@@ -134,6 +145,7 @@ pub async fn seat(mut seats: Seats, mut told: watch::Receiver<Option<Pods>>) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             changed = told.changed() => if changed.is_err() { return },
+            changed = dns.changed() => if changed.is_err() { return },
         }
     }
 }

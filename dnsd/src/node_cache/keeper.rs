@@ -1,11 +1,16 @@
 //! Looks after interface, rules and Corefile from a thread of its own: programs run there, and no query waits for them.
 
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use egret_kernel::{Family, Transport};
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
 use metrics::{Counter, counter};
 
+use super::fallback::Past;
 use super::network::{ErrorType, NetworkError, Rules, ensure_interface, remove_interface};
 use super::rules::Situation;
 use super::source::{Source, SourceError};
@@ -47,6 +52,51 @@ impl SetupErrors {
     pub fn source(&self, error: &SourceError) {
         tracing::error!(%error, "the Corefile stays as it is");
         self.count(ErrorType::ConfigMap);
+    }
+}
+
+/// What went past dnsd while it was not alive.
+#[derive(Clone, Debug)]
+struct WentPast([(Family, Transport, Counter); 4]);
+
+impl Default for WentPast {
+    fn default() -> Self {
+        let of = |family: Family, transport: Transport| {
+            let counter = counter!(
+                "egret_dnsd_went_past_total",
+                "family" => family_label(family),
+                "transport" => transport.name()
+            );
+            counter.increment(0);
+            (family, transport, counter)
+        };
+        let [v4, v6] = Family::BOTH;
+        let (tcp, udp) = (Transport::Tcp, Transport::Udp);
+        Self([of(v4, tcp), of(v4, udp), of(v6, tcp), of(v6, udp)])
+    }
+}
+
+impl WentPast {
+    fn count(&self, family: Family, past: Past) {
+        tracing::info!(
+            count = past.count,
+            transport = past.transport.name(),
+            family = family_label(family),
+            "while no dnsd was alive, pods' questions were left to the cluster DNS"
+        );
+        let wanted = (family, past.transport);
+        let counters = self
+            .0
+            .iter()
+            .filter(|(family, transport, _)| (*family, *transport) == wanted);
+        counters.for_each(|(_, _, counter)| counter.increment(past.count));
+    }
+}
+
+const fn family_label(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
     }
 }
 
@@ -106,6 +156,8 @@ impl Prepared {
                 Work {
                     prepared: self,
                     rules: None,
+                    told: Vec::new(),
+                    went_past: WentPast::default(),
                 }
                 .go(&inbox, reload)
             })?;
@@ -132,9 +184,11 @@ pub struct Keeper {
     thread: JoinHandle<()>,
 }
 
-/// How it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Order {
+    /// It does not: the cluster's DNS is there now.
+    Ask(Vec<SocketAddr>),
     /// Everything that was set up is removed.
     TearDown,
     /// Everything stays: another dnsd has taken over.
@@ -149,6 +203,17 @@ impl Keeper {
         let is_heard = self.orders.send(Order::TearDown).is_ok();
         if self.thread.join().is_err() || !is_heard {
             tracing::error!("the thread that looks after the network died");
+        }
+    }
+
+    /// Tells where the cluster's DNS is now.
+    #[must_use]
+    pub fn telling(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
+        let orders = self.orders.clone();
+        move |servers| {
+            if orders.send(Order::Ask(servers)).is_err() {
+                tracing::debug!("nobody looks after the network any more");
+            }
         }
     }
 
@@ -170,38 +235,59 @@ impl Keeper {
 struct Work {
     prepared: Prepared,
     rules: Option<Rules>,
+    /// Whom the fallback may ask.
+    told: Vec<SocketAddr>,
+    went_past: WentPast,
+}
+
+/// What is due when.
+struct Due {
+    sync: Timestamp,
+    notice: Timestamp,
+    config: Timestamp,
 }
 
 impl Work {
     fn go(mut self, inbox: &Receiver<Order>, reload: impl Fn()) {
         let interval = self.prepared.setup.sync_interval;
-        let (mut until_sync, mut until_config) = (Duration::ZERO, CONFIG_PERIOD);
-        let mut until_notice = NOTICE_PERIOD;
+        let begin = clock::now();
+        let mut due = Due {
+            sync: begin,
+            notice: begin.after(NOTICE_PERIOD),
+            config: begin.after(CONFIG_PERIOD),
+        };
         loop {
-            let wait = until_sync.min(until_config).min(until_notice);
-            match inbox.recv_timeout(wait) {
+            let next = due.sync.min(due.notice).min(due.config);
+            match inbox.recv_timeout(next.since(clock::now())) {
                 Ok(Order::TearDown) => return self.tear_down(),
                 Ok(Order::Rest) => return self.rest(inbox),
                 Ok(Order::Leave) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Order::Ask(servers)) => {
+                    self.told = servers;
+                    due.sync = clock::now();
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            for until in [&mut until_sync, &mut until_config, &mut until_notice] {
-                *until -= wait;
+            self.catch_up(&mut due, interval, &reload);
+        }
+    }
+
+    /// Does what is due.
+    fn catch_up(&mut self, due: &mut Due, interval: Duration, reload: impl Fn()) {
+        let now = clock::now();
+        if due.notice <= now {
+            if self.is_changed_by_others() {
+                due.sync = now;
             }
-            if until_notice.is_zero() {
-                if self.is_changed_by_others() {
-                    until_sync = Duration::ZERO;
-                }
-                until_notice = NOTICE_PERIOD;
-            }
-            if until_sync.is_zero() {
-                self.sync();
-                until_sync = interval;
-            }
-            if until_config.is_zero() {
-                self.config(&reload);
-                until_config = CONFIG_PERIOD;
-            }
+            due.notice = now.after(NOTICE_PERIOD);
+        }
+        if due.sync <= now {
+            self.sync();
+            due.sync = clock::now().after(interval);
+        }
+        if due.config <= now {
+            self.config(reload);
+            due.config = now.after(CONFIG_PERIOD);
         }
     }
 
@@ -209,7 +295,7 @@ impl Work {
         loop {
             match inbox.recv() {
                 Ok(Order::TearDown) => return self.tear_down(),
-                Ok(Order::Rest) => {}
+                Ok(Order::Rest | Order::Ask(_)) => {}
                 Ok(Order::Leave) | Err(_) => return,
             }
         }
@@ -232,12 +318,11 @@ impl Work {
     }
 
     fn ensure_rules(&mut self) -> Result<usize, NetworkError> {
-        match &mut self.rules {
-            Some(rules) => rules.ensure(),
-            none => none
-                .insert(Rules::new(self.prepared.setup.situation.clone())?)
-                .ensure(),
-        }
+        let rules = match &mut self.rules {
+            Some(rules) => rules,
+            none => none.insert(Rules::new(self.prepared.setup.situation.clone())?),
+        };
+        rules.ensure(&self.told, |family, past| self.went_past.count(family, past))
     }
 
     fn config(&mut self, reload: impl Fn()) {

@@ -1,6 +1,6 @@
 //! The kernel's part: the interface that holds the local addresses, the rules, and the sign of life.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use egret_kernel::Family;
@@ -14,6 +14,7 @@ use egret_shared::net::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::intercept::{ForeignMark, Interception, Seats, SetOf, foreign};
 
+use super::fallback::{Past, past};
 use super::rules::{Fallback, Situation, TABLES, alive_set, changes};
 
 /// What node-cache calls what went wrong (`coredns_nodecache_setup_errors_total`).
@@ -209,19 +210,35 @@ impl Rules {
         }
     }
 
-    /// Makes the rules be there, each once and in its place; says how many tables had to be changed.
+    /// Makes the rules be there, each once and in its place; says how many tables had to be changed. `told` is whom the
+    /// fallback may ask; `went_past` is called with what went past while no dnsd was alive.
     ///
     /// # Errors
     /// When a table cannot be listed or changed; the tables before are as they should be.
-    pub fn ensure(&self) -> Result<usize, NetworkError> {
+    pub fn ensure(
+        &self,
+        told: &[SocketAddr],
+        mut went_past: impl FnMut(Family, Past),
+    ) -> Result<usize, NetworkError> {
         self.create_sets()?;
         self.route()?;
         let mut changed = 0;
         for family in self.families() {
-            let (wanted, superseded) = (self.situation.wanted(family), self.situation.superseded(family));
             let tables = IpTables::new(self.flavour, family);
             for table in TABLES {
-                if let Some(batch) = changes(&tables.save(table)?, &wanted, &superseded, table) {
+                let listing = tables.save(table)?;
+                let situation = match table {
+                    Table::Nat => self.situation.asking(family, told, &listing),
+                    Table::Filter | Table::Raw | Table::Mangle => self.situation.clone(),
+                };
+                let (wanted, superseded) = (situation.wanted(family), situation.superseded(family));
+                if table == Table::Raw
+                    && let Some((counts, from_zero)) = past(&listing, &wanted)
+                {
+                    restored(table, tables.restore(&from_zero.render()))?;
+                    counts.into_iter().for_each(|past| went_past(family, past));
+                }
+                if let Some(batch) = changes(&listing, &wanted, &superseded, table) {
                     restored(table, tables.restore(&batch.render()))?;
                     changed += 1;
                 }

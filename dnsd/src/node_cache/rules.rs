@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use egret_kernel::iptables::{
-    Batch, Hook, Match, Place, Protocol, Rule, SetName, Side, Sides, Table, TableListing, Target,
+    Batch, Hook, Match, Place, Protocol, Rule, Segments, SetName, Side, Sides, Table, TableListing, Target,
 };
 use egret_kernel::{Family, Transport};
 use egret_shared::net::IpNet;
@@ -19,7 +19,8 @@ use crate::intercept::{self, Interception};
 
 const SKIP: &str = "NodeLocal DNS Cache: skip conntrack";
 const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
-const INSTEAD: &str = "egret dnsd: not alive, ask the cluster DNS";
+pub(super) const INSTEAD: &str = "egret dnsd: not alive, ask the cluster DNS";
+pub(super) const PAST: &str = "egret dnsd: not alive, counted";
 
 /// What pods get while no dnsd is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,8 @@ pub enum Fallback {
     /// The cluster DNS. What is not untracked is translated: an address of a Service by kube-proxy, any other one to
     /// one of these servers.
     ClusterDns {
-        /// Servers that are pods or hosts. The address of a Service would not be translated once more.
+        /// Servers that are pods or hosts. The address of a Service would not be translated once more. None of a family: who
+        /// is learned (see [`Situation::asking`]).
         servers: Vec<SocketAddr>,
     },
 }
@@ -115,6 +117,7 @@ impl Situation {
         let mut rules = site.untracked();
         rules.extend(site.let_in());
         rules.extend(site.translated());
+        rules.extend(site.counted());
         rules
     }
 }
@@ -187,6 +190,27 @@ impl Site<'_> {
         });
         each.map(|((hook, transport), (server, left))| self.translate(hook, transport, **server, left))
             .collect()
+    }
+
+    /// What comes while dnsd is not alive: each question in a datagram, each connection. It is counted ahead of conntrack, so
+    /// that what kube-proxy translates counts as well.
+    fn counted(&self) -> Vec<Wanted> {
+        if self.situation.fallback == Fallback::None {
+            return Vec::new();
+        }
+        let port = self.situation.dns_port..=self.situation.dns_port;
+        let first = [
+            Protocol::Segments(Segments::Opening, port.clone()),
+            Protocol::to_ports(Transport::Udp, port),
+        ];
+        let count = |protocol| {
+            let rule = Rule::count()
+                .destination(IpNet::from(self.local))
+                .protocol(protocol);
+            let rule = rule.unless(self.alive(Side::Destination)).comment(PAST);
+            raw(Hook::Prerouting, rule)
+        };
+        first.map(count).to_vec()
     }
 
     fn translate(&self, hook: Hook, transport: Transport, server: SocketAddr, left: usize) -> Wanted {
@@ -371,9 +395,9 @@ impl Chain<'_> {
     }
 }
 
-/// Translates to a server of some fallback, or catches something, perhaps of another day.
+/// Translates to a server of some fallback, counts for one, or catches something, perhaps of another day.
 fn is_left_over(text: &str) -> bool {
-    text.contains(INSTEAD) || text.contains(intercept::REMARK)
+    text.contains(INSTEAD) || text.contains(PAST) || text.contains(intercept::REMARK)
 }
 
 /// Where the last jump to a chain of Egret stands.
@@ -463,7 +487,15 @@ mod tests {
                 .all(|text| text.contains("--match-set egret-dnsd-alive-4 ")),
             "{wanted:#?}"
         );
-        assert_eq!(dns.count(), 6);
+        assert_eq!(dns.count(), 8);
+        let past = "-m set ! --match-set egret-dnsd-alive-4 dst -m comment --comment \"egret dnsd: not alive, counted\"";
+        let to = "raw PREROUTING -d 169.254.20.10/32";
+        for counted in [
+            format!("{to} -p tcp -m tcp --dport 53 --tcp-flags FIN,SYN,RST,ACK SYN {past}"),
+            format!("{to} -p udp -m udp --dport 53 {past}"),
+        ] {
+            assert!(wanted.contains(&counted), "{counted}: {wanted:#?}");
+        }
         let shares: Vec<&String> = wanted
             .iter()
             .filter(|text| text.starts_with("nat PREROUTING") && text.contains("-p udp"))
@@ -600,7 +632,11 @@ mod tests {
         .unwrap()
         .render();
         assert_eq!(text.matches("-D PREROUTING").count(), 2, "{text}");
-        assert_eq!(text.matches("-I PREROUTING").count(), 2, "{text}");
+        assert_eq!(
+            text.matches("-I PREROUTING").count(),
+            4,
+            "with what counts: {text}"
+        );
         let probes = some
             .wanted(Family::V4)
             .into_iter()

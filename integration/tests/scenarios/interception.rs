@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use egret_integration::lookup::{read_framed, write_framed};
 use egret_integration::{
-    Connection, Family, Lookup, Outcome, PodSpec, RecordType, Records, Reply, Transport, World, upstream,
+    Connection, Family, Lookup, Outcome, PodSpec, ProxyMode, RecordType, Records, Reply, ServicePort,
+    Transport, World, upstream,
 };
 
 use super::replacement::{GAP, roll};
@@ -199,6 +200,50 @@ pub(super) fn pods_of_a_spared_namespace_ask_other_resolvers_themselves(world: &
         [] as [IpAddr; 0],
         "what was not told by dnsd opens nothing"
     );
+    Ok(())
+}
+
+/// The cluster addresses of a Service with resolvers.
+const RESOLVERS: [&str; 2] = ["10.96.0.53", "fd00:96::53"];
+
+/// kube-proxy translates behind the rule that catches: a connection to the Service would be reset if it were caught.
+pub(super) fn a_service_at_the_port_of_dns_is_asked_itself(world: &mut World) -> Told {
+    let service = "apiVersion: v1
+kind: Service
+metadata: {name: resolvers, namespace: default}
+spec:
+  clusterIP: 10.96.0.53
+  clusterIPs: [10.96.0.53, \"fd00:96::53\"]
+  ports: [{name: dns, protocol: UDP, port: 53}, {name: dns-tcp, protocol: TCP, port: 53}]
+";
+    world.manifests().write("service.yaml", service)?;
+    let ports: Vec<ServicePort> = RESOLVERS
+        .into_iter()
+        .zip([OTHER, OTHER_V6])
+        .flat_map(|(at, endpoint)| {
+            let [at, endpoint] = [at, endpoint].map(|address| SocketAddr::new(ip(address), 53));
+            [ServicePort::udp("dns"), ServicePort::tcp("dns-tcp")].map(|port| port.at(at).to(endpoint))
+        })
+        .collect();
+    world.proxy(ProxyMode::Iptables, &ports)?;
+    let stage = Setting::of(others_and(&["*.example.test"]))
+        .dnsd(CATCHES)
+        .play(world)?;
+    wait_until_caught(stage.world, "client");
+    stage
+        .upstream()
+        .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
+    for (number, way) in ways(NAME).iter().enumerate() {
+        asked_by_dnsd(&stage, way, NAME);
+        let to_service = way.clone().at(ip(RESOLVERS[number / 2])).patience(PATIENCE);
+        stage.ask_as("client", &to_service);
+        let (from, server) = last_asked(stage.world, NAME).unwrap();
+        let is_pods = stage.pod("client").addresses().contains(&from.ip());
+        assert!(
+            is_pods && [ip(OTHER), ip(OTHER_V6)].contains(&server),
+            "{to_service:?}: {from} asked {server}"
+        );
+    }
     Ok(())
 }
 

@@ -95,6 +95,7 @@ macro_rules! with_every_scenario {
             shares: a_pod_that_floods_dnsd_takes_nothing_from_the_others without FairShares;
             replacement: the_manifest_of_node_local_dns_serves_pods without NodeCache;
             replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
+            replacement: the_fallback_asks_whom_only_the_enforcer_knew without LearnFallback;
             replacement: dns_is_judged_although_dnsd_lets_it_in without BehindPolicy;
             replacement: dnsds_that_take_over_from_each_other_lose_no_question without HandOver;
             replacement: what_is_set_up_goes_with_the_last_dnsd_alone without HandOver;
@@ -102,6 +103,7 @@ macro_rules! with_every_scenario {
             interception: a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own without Intercept;
             interception: what_is_caught_is_judged_by_the_address_that_was_asked without MatchPeers;
             interception: pods_of_a_spared_namespace_ask_other_resolvers_themselves without SpareNamespaces;
+            interception: a_service_at_the_port_of_dns_is_asked_itself without SpareServices;
             interception: what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs without CatchAlive;
             interception: a_resolver_that_nobody_trusts_answers_and_opens_nothing without TrustChosen;
             interception: a_connection_to_another_resolver_stays_with_whom_it_began without StayWithBeginning;

@@ -10,7 +10,7 @@ use egret_integration::{
 };
 use serde_json::Value;
 
-use super::stage::{CLIENT_ALONE, QUICK, Told, eventually, ip, only_names, within};
+use super::stage::{CLIENT_ALONE, QUICK, Told, eventually, ip, metrics, only_names, within};
 
 /// How long pods may be without DNS.
 pub(super) const GAP: Duration = Duration::from_secs(2);
@@ -178,7 +178,7 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
         format!("{}:{}", upstream::ADDRESS, upstream::PORT),
         format!("[{}]:{}", upstream::ADDRESS_V6, upstream::PORT),
     ];
-    let spec = world.dnsd().with(["--rules"]);
+    let spec = world.dnsd().with(["--rules", "--sync-interval", "1s"]);
     let with_fallback = endpoints.iter().fold(spec.clone(), |spec, endpoint| {
         spec.with(["--fallback-server".to_owned(), endpoint.clone()])
     });
@@ -200,11 +200,21 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
     dnsd.restart()?;
     dnsd.wait_until_ready()?;
     eventually("dnsd answers again", by_dnsd);
+    eventually("what went past is counted when it is back", || {
+        went_past(&dnsd).iter().all(|count| *count >= 1.0)
+    });
 
+    let before = went_past(&dnsd);
     dnsd.stop()?;
     within(GAP, "the cluster DNS answers while dnsd hangs", by_cluster_dns);
     dnsd.cont()?;
     eventually("dnsd answers when it goes on", by_dnsd);
+    eventually("what went past meanwhile is counted as well", || {
+        went_past(&dnsd)
+            .iter()
+            .zip(before)
+            .all(|(count, before)| *count > before)
+    });
 
     dnsd.terminate()?;
     assert!(!rules(world)?.contains("NodeLocal"), "what was set up is removed");
@@ -221,6 +231,112 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
     alone.restart()?;
     alone.wait_until_ready()?;
     alone.terminate()?;
+    Ok(())
+}
+
+/// What pods asked while no dnsd was alive, by family and protocol.
+fn went_past(dnsd: &Daemon) -> [f64; 4] {
+    let metrics = metrics(dnsd);
+    [("IPv4", "udp"), ("IPv4", "tcp"), ("IPv6", "udp"), ("IPv6", "tcp")].map(|(family, transport)| {
+        let labels = [("family", family), ("transport", transport)];
+        metrics.sum("egret_dnsd_went_past_total", &labels)
+    })
+}
+
+/// The cluster's DNS Service, with these endpoints.
+fn cluster_dns(v4: &[&str], v6: &[&str]) -> String {
+    let slice = |name: &str, family: &str, endpoints: &[&str]| {
+        let endpoints: Vec<String> = endpoints
+            .iter()
+            .map(|address| format!("{{addresses: [\"{address}\"]}}"))
+            .collect();
+        format!(
+            "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}, namespace: kube-system, labels: {{kubernetes.io/service-name: kube-dns}}}}
+addressType: {family}
+endpoints: [{}]
+ports: [{{name: dns, protocol: UDP, port: 53}}, {{name: dns-tcp, protocol: TCP, port: 53}}]
+",
+            endpoints.join(", ")
+        )
+    };
+    let service = "apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system}
+spec:
+  clusterIP: 10.96.0.10
+  ports: [{name: dns, protocol: UDP, port: 53}, {name: dns-tcp, protocol: TCP, port: 53}]
+";
+    [
+        service.to_owned(),
+        slice("four", "IPv4", v4),
+        slice("six", "IPv6", v6),
+    ]
+    .concat()
+}
+
+/// Endpoints of the cluster's DNS that no configuration names.
+const ENDPOINTS: [&str; 3] = ["198.51.100.61", "198.51.100.62", "2001:db8:8::61"];
+
+pub(super) fn the_fallback_asks_whom_only_the_enforcer_knew(world: &mut World) -> Told {
+    world.add(PodSpec::new("client"))?;
+    world
+        .upstream()
+        .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
+    let [first, second, six] = ENDPOINTS;
+    world
+        .manifests()
+        .write("dns.yaml", &cluster_dns(&["198.51.100.60"], &[six]))?;
+    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut dnsd = world.start(world.dnsd().with(["--rules"]))?;
+    let by_dnsd = || {
+        ways()
+            .iter()
+            .all(|way| answers(world, "client", way) && !last_asked_by_pod(world, "client"))
+    };
+    let by_endpoints = || {
+        ways().iter().all(|way| {
+            let is_answered = answers(world, "client", way) && last_asked_by_pod(world, "client");
+            let log = world.upstream().log();
+            let asks = |endpoint: &str| log.last().is_some_and(|asked| asked.server == ip(endpoint));
+            is_answered && ENDPOINTS.into_iter().any(asks)
+        })
+    };
+    let leads_to = |endpoint: &str| {
+        let number = |rules: String| {
+            rules
+                .matches(&format!("--to-destination {endpoint}:53\n"))
+                .count()
+        };
+        rules(world).is_ok_and(|rules| number(rules) == 4)
+    };
+    eventually("dnsd answers", by_dnsd);
+    eventually("the endpoint is known", || {
+        leads_to("198.51.100.60") && leads_to(&format!("[{six}]"))
+    });
+    world
+        .manifests()
+        .write("dns.yaml", &cluster_dns(&[first, second], &[six]))?;
+    eventually("the endpoints are others", || leads_to(first) && leads_to(second));
+    assert!(!leads_to("198.51.100.60"), "it is none any more");
+
+    enforcer.kill()?;
+    dnsd.kill()?;
+    within(GAP, "the endpoints answer after all are dead", by_endpoints);
+    dnsd.restart()?;
+    dnsd.wait_until_ready()?;
+    eventually("dnsd answers again", by_dnsd);
+    eventually("what went past is counted", || {
+        went_past(&dnsd).iter().all(|count| *count >= 1.0)
+    });
+    dnsd.kill()?;
+    within(GAP, "a dnsd that nobody told has forgotten nobody", by_endpoints);
+    dnsd.restart()?;
+    dnsd.wait_until_ready()?;
+    dnsd.terminate()?;
+    assert!(!rules(world)?.contains("to-destination"));
     Ok(())
 }
 
