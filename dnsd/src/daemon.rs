@@ -13,7 +13,6 @@ use egret_shared::rt::{clock, task, telemetry};
 use egret_dnsd::admin::{Heart, Operators};
 use egret_dnsd::client::Attribution;
 use egret_dnsd::config::{Args, Config, file_name};
-use egret_dnsd::files;
 use egret_dnsd::handover::{Event, Granted, Inheritance, Name};
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
@@ -25,6 +24,7 @@ use egret_dnsd::plan::Reload;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
 use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::{faults, files};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -120,6 +120,7 @@ impl Daemon {
         let host = Host::start(prepared, &args, &config, memory, &holder)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
         granted.into_iter().for_each(Granted::serving);
+        faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
         tracing::info!(?addresses, %admin, %instance, "ready");
@@ -279,6 +280,7 @@ impl Daemon {
         self.listeners.adopt(&serving.tables, new);
         self.looks = Looks::new(serving.config.plan.reload);
         self.written = written;
+        faults::follow(&serving.config.plan);
         warn(&serving.config);
         serving.look_for_loops(|address| address);
         resolver.put_in_force(serving);

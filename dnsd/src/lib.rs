@@ -38,6 +38,7 @@ pub mod tally;
 mod table;
 pub mod rate;
 pub mod files;
+pub mod faults;
 pub mod metrics;
 pub mod admin;
 pub mod pages;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use egret_dnsd::config::{Args, Config, Written};
+use egret_dnsd::faults::{self, Fault};
 use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_dnsd::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
 use egret_dnsd::node_cache::flags::{Wanted, read};
@@ -71,6 +72,7 @@ fn plugin_lines() -> String {
 
 /// The Corefile of node-cache is made before it is read, and the host is set up before anything is bound.
 fn start(args: Args) -> anyhow::Result<ExitCode> {
+    faults::tell_to(Fault::log);
     let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS)?;
     let errors = SetupErrors::default();
     let is_logged = args.node_cache.is_some();

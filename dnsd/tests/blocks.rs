@@ -11,7 +11,7 @@ use hickory_proto::op::Message;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
 use support::{address, query, response};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use whole::{Dnsd, PATIENCE, Upstream, extended_error, framed, in_short, read_framed};
 
@@ -327,6 +327,47 @@ async fn connections_are_kept_as_the_block_says() {
             timeout(PATIENCE, read_framed(&mut stream)).await.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_left_after_the_time_that_the_block_gives_it() {
+    let many = Upstream::start(|query, _| {
+        let records = (0..2000).map(|last| {
+            address(
+                "a.example.test",
+                60,
+                &format!("192.0.{}.{}", last / 250, last % 250),
+            )
+        });
+        vec![response(query, records.collect()).to_vec().unwrap()]
+    });
+    let many = many.await;
+    let begin = async |write: &str| {
+        let corefile = format!(
+            ". {{\n bind 127.0.0.1\n timeouts {{\n read 1h\n idle 1h\n write {write}\n }}\n forward . {} {{\n force_tcp\n }}\n}}\n",
+            many.address
+        );
+        let dnsd = Dnsd::with(&format!("unread-{write}"), &corefile);
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(dnsd.address).await.unwrap();
+        // Of 32 KiB each: more than the kernel takes, less than a client may leave unread.
+        for _ in 0..60 {
+            let asked = framed(&query("a.example.test", RecordType::A, None));
+            stream.write_all(&asked).await.unwrap();
+        }
+        (dnsd, stream)
+    };
+    let ((short, _unread), (long, _unread_either)) = (begin("1s").await, begin("1h").await);
+    let is_left = async {
+        while !short.service.under_way.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE * 4, is_left)
+        .await
+        .expect("the connection is left");
+    assert!(!long.service.under_way.is_empty(), "an hour is not over");
 }
 
 #[tokio::test]

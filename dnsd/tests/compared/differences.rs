@@ -55,10 +55,10 @@ pub(crate) const UNOBSERVABLE: &[(&str, &str)] = &[
     ),
     (
         "errors stacktrace",
-        "what a Go program prints when it panics; no panic is provoked here",
+        "what is told of a panic, which is not provoked in CoreDNS: faults.rs",
     ),
     ("template upstream", "does nothing in CoreDNS either"),
-    ("timeouts write", "a client that reads nothing: listen/tcp.rs"),
+    ("timeouts write", "a client that reads nothing: blocks.rs"),
     (
         "forward max_idle_conns",
         "dnsd asks several questions on one connection: forwarding/connections.rs",
