@@ -1,0 +1,508 @@
+//! What only node-local-dns' program does, beside that program: flags, template, ConfigMap, rules, metrics of setting up, pidfile. A
+//! row has two calls, and what is seen must differ between them, and be what node-cache shows (1.22, with CoreDNS 1.10).
+//!
+//! Each run has a network namespace of its own, in which it has the usual address and ports; that takes root.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
+
+#[path = "support/fresh.rs"]
+mod fresh;
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use egret_integration::Peer;
+use fresh::{enter_fresh_namespace, run};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const ADDRESS: &str = "169.254.20.10";
+/// Both look every ten seconds whether a ConfigMap is another.
+const WITHIN: Duration = Duration::from_secs(40);
+
+/// One call: flags besides those of every call, and what is mounted.
+struct Call {
+    flags: &'static [&'static str],
+    base: &'static str,
+    kube_dns: &'static [(&'static str, &'static str)],
+}
+
+struct Row {
+    about: &'static str,
+    calls: [Call; 2],
+    look: fn(&mut Process) -> String,
+}
+
+const BASE: &str = "cluster.local:53 {
+    errors
+    bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
+    forward . __PILLAR__CLUSTER__DNS__ {
+            force_tcp
+    }
+    prometheus :9253
+    health 169.254.20.10:8080
+    template IN A here.cluster.local {
+            answer \"{{ .Name }} 60 IN A 192.0.2.1\"
+    }
+}
+.:53 {
+    cache 30
+    bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
+    forward . __PILLAR__UPSTREAM__SERVERS__ {
+            force_tcp
+    }
+}
+";
+
+/// The white space is not the one that node-cache looks for: it stays with TCP.
+const INDENTED: &str = ".:53 {
+  bind __PILLAR__LOCAL__DNS__
+  forward . __PILLAR__UPSTREAM__SERVERS__ {
+    force_tcp
+  }
+}
+";
+
+const USUAL: Call = Call {
+    flags: &[],
+    base: BASE,
+    kube_dns: &[],
+};
+
+const UPSTREAMS: (&str, &str) = ("upstreamNameservers", "[\"192.0.2.9\", \"192.0.2.8:5353\"]");
+
+/// What is no JSON for it node-cache only logs.
+const NOWHERE: (&str, &str) = ("stubDomains", "{\"corp.example\": [\"nowhere\"]}");
+
+const ROWS: &[Row] = &[
+    Row {
+        about: "upstreamNameservers",
+        calls: [
+            USUAL,
+            Call {
+                kube_dns: &[UPSTREAMS],
+                ..USUAL
+            },
+        ],
+        look: corefile,
+    },
+    Row {
+        about: "upstreamNameservers in a template with other white space",
+        calls: [
+            Call {
+                base: INDENTED,
+                ..USUAL
+            },
+            Call {
+                base: INDENTED,
+                kube_dns: &[UPSTREAMS],
+                ..USUAL
+            },
+        ],
+        look: corefile,
+    },
+    Row {
+        about: "stubDomains",
+        calls: [
+            USUAL,
+            Call {
+                kube_dns: &[(
+                    "stubDomains",
+                    "{\"corp.example\": [\"192.0.2.7\", \"192.0.2.6:5353\"]}",
+                )],
+                ..USUAL
+            },
+        ],
+        look: corefile,
+    },
+    Row {
+        about: "stubDomains that nobody can read",
+        calls: [
+            Call {
+                kube_dns: &[("stubDomains", "{}")],
+                ..USUAL
+            },
+            Call {
+                kube_dns: &[NOWHERE],
+                ..USUAL
+            },
+        ],
+        look: |process| corefile(process) + &setup_errors(process),
+    },
+    Row {
+        about: "a ConfigMap that changes",
+        calls: [
+            USUAL,
+            Call {
+                kube_dns: &[("other", "")],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            let folder = process.folder.join("kube-dns");
+            if folder.join("other").exists() {
+                fs::write(folder.join(UPSTREAMS.0), UPSTREAMS.1).unwrap();
+                process.wait("the Corefile is another", |process| {
+                    corefile(process).contains("192.0.2.9")
+                });
+            }
+            corefile(process)
+        },
+    },
+    Row {
+        about: "localip",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-localip", "169.254.20.10,10.96.0.10"],
+                ..USUAL
+            },
+        ],
+        look: corefile,
+    },
+    Row {
+        about: "upstreamsvc",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-upstreamsvc", "kube-dns-upstream"],
+                ..USUAL
+            },
+        ],
+        look: corefile,
+    },
+    Row {
+        about: "dns.port",
+        calls: [
+            Call {
+                kube_dns: &[("stubDomains", "{\"corp.example\": [\"192.0.2.7\"]}")],
+                ..USUAL
+            },
+            Call {
+                flags: &["-dns.port", "5353"],
+                kube_dns: &[("stubDomains", "{\"corp.example\": [\"192.0.2.7\"]}")],
+                ..USUAL
+            },
+        ],
+        look: corefile,
+    },
+    Row {
+        about: "setupiptables",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-setupiptables=false"],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            if !process.has_flag("-setupiptables=false") {
+                process.wait("it has its rules", |_| rules().lines().count() == 12);
+            }
+            rules()
+        },
+    },
+    Row {
+        about: "health-port",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-health-port", "8081"],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            process.wait("it has its rules", |_| rules().lines().count() == 12);
+            rules()
+        },
+    },
+    Row {
+        about: "skipteardown",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-skipteardown"],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            process.wait("it has its rules", |_| rules().lines().count() == 12);
+            process.end();
+            rules()
+        },
+    },
+    Row {
+        about: "metrics-listen-address",
+        calls: [
+            Call {
+                kube_dns: &[NOWHERE],
+                ..USUAL
+            },
+            Call {
+                flags: &["-metrics-listen-address", "127.0.0.1:9399"],
+                kube_dns: &[NOWHERE],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            ["169.254.20.10:9353", "127.0.0.1:9399"]
+                .map(|at| format!("{at}: {:?}\n", page(at).map(|page| nonzero(&page))))
+                .concat()
+                + &setup_errors(process)
+        },
+    },
+    Row {
+        about: "the metrics of the Corefile",
+        calls: [
+            Call {
+                base: INDENTED,
+                ..USUAL
+            },
+            USUAL,
+        ],
+        look: |_| {
+            ask();
+            page("127.0.0.1:9253").map_or_else(String::new, |page| series(&page))
+        },
+    },
+    Row {
+        about: "pidfile",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-pidfile", "FOLDER/another"],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            let its = format!("{}\n", process.child.id());
+            let says = |process: &Process, file: &str| {
+                fs::read_to_string(process.folder.join(file)).is_ok_and(|text| text == its)
+            };
+            process.wait("it wrote its number", |process| {
+                says(process, "pid") || says(process, "another")
+            });
+            let before = ["pid", "another"].map(|file| says(process, file));
+            process.end();
+            let after = ["pid", "another"].map(|file| process.folder.join(file).exists());
+            format!("{before:?}, and at the end {after:?}")
+        },
+    },
+];
+
+#[test]
+fn what_only_node_cache_does_is_done_as_node_cache_does_it() {
+    let node_cache = Peer::NODE_CACHE.build().unwrap_or_else(|error| panic!("{error}"));
+    let only = std::env::var("EGRET_ONLY").unwrap_or_default();
+    let rows = ROWS.iter().filter(|row| row.about.contains(&only));
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let judging: Vec<_> = rows
+            .map(|row| scope.spawn(|| judge(row, node_cache.as_deref())))
+            .collect();
+        let judged = judging.into_iter().map(|judged| judged.join().unwrap());
+        judged.flatten().collect()
+    });
+    assert!(
+        wrong.is_empty(),
+        "{} rows:\n\n{}",
+        wrong.len(),
+        wrong.join("\n\n")
+    );
+}
+
+fn judge(row: &Row, node_cache: Option<&Path>) -> Option<String> {
+    let dnsd = Path::new(env!("CARGO_BIN_EXE_dnsd"));
+    let seen = |program: &Path, is_ours: bool| {
+        let [plain, with] = &row.calls;
+        let one = |call| fresh::in_a_thread(|| Process::start(program, is_ours, row, call).look(row));
+        Some([one(plain)?, one(with)?])
+    };
+    let ours = seen(dnsd, true)?;
+    if ours[0] == ours[1] {
+        return Some(format!("{}: both calls show\n{}", row.about, ours[0]));
+    }
+    let theirs = seen(node_cache?, false)?;
+    (ours != theirs).then(|| {
+        let [ours, theirs] = [ours, theirs].map(|seen| seen.join("\n-- and\n"));
+        format!("{}:\n-- dnsd\n{ours}\n-- node-cache\n{theirs}", row.about)
+    })
+}
+
+struct Process {
+    folder: PathBuf,
+    flags: Vec<String>,
+    child: Child,
+}
+
+impl Process {
+    /// In the namespace of this thread.
+    fn start(program: &Path, is_ours: bool, row: &Row, call: &Call) -> Self {
+        enter_fresh_namespace().unwrap();
+        for address in [ADDRESS, "10.96.0.10"] {
+            run(&format!("ip addr add {address}/32 dev lo"));
+        }
+        let side = row
+            .calls
+            .iter()
+            .position(|other| std::ptr::eq(other, call))
+            .unwrap();
+        let name = row.about.replace(' ', "-");
+        let folder = std::env::temp_dir().join(format!(
+            "egret-beside-{}-{name}-{side}-{is_ours}",
+            std::process::id()
+        ));
+        fs::create_dir_all(folder.join("kube-dns")).unwrap();
+        fs::create_dir_all(folder.join("base")).unwrap();
+        fs::write(folder.join("base/Corefile.base"), call.base).unwrap();
+        for (file, text) in call.kube_dns {
+            fs::write(folder.join("kube-dns").join(file), text).unwrap();
+        }
+        let usual = "-localip 169.254.20.10 -conf FOLDER/Corefile -corefile FOLDER/Corefile -basecorefile FOLDER/base/Corefile.base \
+                     -kubednscm FOLDER/kube-dns -setupinterface=false -pidfile FOLDER/pid";
+        let own = ["-config", "FOLDER/own.yaml"];
+        fs::write(folder.join("own.yaml"), "host: {fallback: none}\n").unwrap();
+        let words = usual.split_whitespace().chain(call.flags.iter().copied());
+        let words = words.chain(own.into_iter().filter(|_| is_ours));
+        let flags: Vec<String> = words
+            .map(|word| word.replace("FOLDER", folder.to_str().unwrap()))
+            .collect();
+        let log = File::create(folder.join("log")).unwrap();
+        let child = Command::new(program)
+            .args(is_ours.then_some("node-cache"))
+            .args(&flags)
+            .env("KUBE_DNS_SERVICE_HOST", "10.96.0.10")
+            .env("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.7.7")
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut process = Self { folder, flags, child };
+        let dns = |port: u16| SocketAddr::new(ADDRESS.parse().unwrap(), port);
+        process.wait("it answers", |_| TcpStream::connect(dns(53)).is_ok());
+        process
+    }
+
+    /// What is seen, without the folder's name.
+    fn look(mut self, row: &Row) -> String {
+        let seen = (row.look)(&mut self);
+        seen.replace(self.folder.to_str().unwrap(), "FOLDER")
+    }
+
+    fn has_flag(&self, flag: &str) -> bool {
+        self.flags.iter().any(|word| word == flag)
+    }
+
+    fn wait(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
+        let begun = Instant::now();
+        while !is_so(self) {
+            let ended = self.child.try_wait().unwrap();
+            let log = || fs::read_to_string(self.folder.join("log")).unwrap();
+            assert!(
+                ended.is_none() && begun.elapsed() < WITHIN,
+                "not seen: {what}: {ended:?}: {}",
+                log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn end(&mut self) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+fn corefile(process: &mut Process) -> String {
+    fs::read_to_string(process.folder.join("Corefile")).unwrap()
+}
+
+/// Rules with their chains, in the order of their texts: where they stand is decision 12's.
+fn rules() -> String {
+    let saved = run("iptables-save -t raw") + &run("iptables-save -t filter");
+    let mut rules: Vec<&str> = saved.lines().filter(|line| line.contains("NodeLocal")).collect();
+    rules.sort_unstable();
+    rules.join("\n")
+}
+
+/// Which errors of setting up were counted.
+fn setup_errors(_process: &mut Process) -> String {
+    page("169.254.20.10:9353").map_or_else(String::new, |page| nonzero(&page))
+}
+
+fn nonzero(page: &str) -> String {
+    let samples = page
+        .lines()
+        .filter(|line| line.starts_with("coredns_nodecache_setup_errors_total{") && !line.ends_with(" 0"));
+    let labels = samples.filter_map(|line| line.split_once(' ').map(|(series, _)| series.to_owned()));
+    labels.collect::<Vec<_>>().join("\n")
+}
+
+/// The families that existing dashboards show, with the names of their labels.
+fn series(page: &str) -> String {
+    const FAMILIES: [&str; 12] = [
+        "coredns_build_info",
+        "coredns_cache_entries",
+        "coredns_dns_request_duration_seconds_count",
+        "coredns_dns_request_size_bytes_count",
+        "coredns_dns_requests_total",
+        "coredns_dns_response_size_bytes_count",
+        "coredns_dns_responses_total",
+        "coredns_forward_max_concurrent_rejects_total",
+        "coredns_health_request_failures_total",
+        "coredns_panics_total",
+        "coredns_plugin_enabled",
+        "process_start_time_seconds",
+    ];
+    let of_family = |family: &&str| {
+        let mut samples = page.lines().filter_map(|line| line.strip_prefix(family));
+        let labels = samples.find_map(|rest| match rest.strip_prefix('{') {
+            Some(labels) => labels.split_once('}').map(|(labels, _)| labels),
+            None => rest.starts_with(' ').then_some(""),
+        })?;
+        let mut names: Vec<&str> = labels
+            .split("\",")
+            .filter_map(|label| label.split_once('=').map(|(name, _)| name))
+            .collect();
+        names.sort_unstable();
+        Some(format!("{family}{names:?}"))
+    };
+    let found: Vec<String> = FAMILIES.iter().filter_map(of_family).collect();
+    found.join("\n")
+}
+
+/// A question that a template answers, or nobody can.
+fn ask() {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.set_read_timeout(Some(WITHIN)).unwrap();
+    let mut query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in ["here", "cluster", "local", ""] {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.extend_from_slice(&[0, 1, 0, 1]);
+    socket.send_to(&query, (ADDRESS, 53)).unwrap();
+    assert!(socket.recv(&mut [0; 512]).unwrap() >= query.len());
+}
+
+fn page(at: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(at).ok()?;
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: here\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+}
