@@ -15,7 +15,7 @@ use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Attribution, Client};
 use crate::config::{Config, OnStall};
-use crate::forward::{Failure, Forwarder, Limits, Stays, foreign};
+use crate::forward::{Failure, Forwarder, Limits, foreign};
 use crate::hold::{Origin, Stall};
 use crate::intercept::PORT;
 use crate::message::{
@@ -25,7 +25,7 @@ use crate::metrics::{Intercepted, Metrics, Transport};
 use crate::observe::Told;
 use crate::rate::Rates;
 use crate::release::{Admission, Held, Holder, stalled};
-use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Serving, Table, Terms};
+use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Serving, Stays, Table, Terms};
 use crate::tally::{Place, Tally};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
@@ -505,14 +505,15 @@ impl Pending {
 }
 
 async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Stale>) -> Step {
+    // What is rare is boxed: it must not make every waiting query as large as itself.
     if let Some(server) = asked.original {
-        return asked_there(resolver, asked, SocketAddr::new(server, PORT)).await;
+        return Box::pin(asked_there(resolver, asked, SocketAddr::new(server, PORT))).await;
     }
     if asked.entry.block.translates(&asked.query, &asked.arrival) {
-        return translated(resolver, asked).await;
+        return Box::pin(translated(resolver, asked)).await;
     }
     let heard = match (stale, asked.key) {
-        (Some((hit, patience)), Some(key)) => match refreshed(&asked, key, patience).await {
+        (Some((hit, patience)), Some(key)) => match Box::pin(refreshed(&asked, key, patience)).await {
             Some(known) => Ok(known),
             None => {
                 let given = resolver.give_kept(asked.view(), &hit, clock::now());
@@ -521,7 +522,10 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
         },
         (_, key) => {
             let terms = asked.view().terms();
-            asked.entry.find(key, &asked.query, terms, Stays::Always).await
+            asked
+                .entry
+                .find(key.as_ref(), &asked.query, &terms, Stays::Always)
+                .await
         }
     };
     match heard {

@@ -39,7 +39,7 @@ pub use bind::{BindError, Interfaces, host_interfaces};
 pub use block::{Block, Known};
 pub use chain::Failed;
 pub use counted::{By, Counts, OfCache, OfZone, Page};
-pub use entry::{Arrival, Entry, Terms};
+pub use entry::{Arrival, Entry, Stays, Terms};
 pub use heritage::{Given, Heir, Step as GivenStep};
 pub use outlet::Outlet;
 pub use outside::services_of_environment;

@@ -27,15 +27,6 @@ pub struct Flights<T> {
     under_way: Mutex<HashMap<Key, Option<News<T>>>>,
 }
 
-/// Whether who asks first may go before there is an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stays {
-    /// It stays until the end: it asks itself.
-    Always,
-    /// It may go, and others wait: a task of its own asks.
-    Perhaps,
-}
-
 impl<T> Default for Flights<T> {
     fn default() -> Self {
         Self {
@@ -77,15 +68,30 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         })
     }
 
-    /// Waits for the result of the question that is under way, or asks it. Nothing comes only if asking panicked.
-    pub async fn join<F>(self: &Arc<Self>, key: Key, stays: Stays, ask: impl FnOnce() -> F) -> Option<T>
+    /// Waits for the result of the question that is under way, or asks it here: for who stays until the end. Nothing
+    /// comes only if asking panicked.
+    pub async fn join<F: Future<Output = T>>(&self, key: &Key, ask: impl FnOnce() -> F) -> Option<T> {
+        match self.begin(key, None) {
+            Role::Asks => {
+                let mut landing = Landing::new(self, key);
+                landing.fly(ask).await
+            }
+            Role::Waits(news) => heard(news).await,
+        }
+    }
+
+    /// The same for who may go before there is an answer, while others wait: a task of its own asks.
+    pub async fn join_in_task<F>(self: &Arc<Self>, key: Key, asking: F) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
-        match self.role(key, stays) {
-            Role::Asks => self.landing(key).fly(ask()).await,
-            Role::Sends(news) => {
-                drop(task::spawn_brief(self.landing(key).fly(ask())));
+        let (sender, news) = watch::channel(None);
+        match self.begin(&key, Some(sender)) {
+            Role::Asks => {
+                let flights = Arc::clone(self);
+                drop(task::spawn_brief(async move {
+                    Landing::new(&flights, &key).fly(|| asking).await;
+                }));
                 heard(news).await
             }
             Role::Waits(news) => heard(news).await,
@@ -93,29 +99,14 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
     }
 
     /// What is to be done by who has this question. It is under way from now on.
-    fn role(&self, key: Key, stays: Stays) -> Role<T> {
+    fn begin(&self, key: &Key, own: Option<News<T>>) -> Role<T> {
         let mut under_way = self.lock();
-        if let Some(news) = under_way.get_mut(&key).filter(|_| !is_off(Switch::OneFlight)) {
-            return Role::Waits(subscribe(news));
-        }
-        match stays {
-            Stays::Always => {
-                under_way.insert(key, None);
+        match under_way.get_mut(key).filter(|_| !is_off(Switch::OneFlight)) {
+            Some(news) => Role::Waits(subscribe(news)),
+            None => {
+                under_way.insert(*key, own);
                 Role::Asks
             }
-            Stays::Perhaps => {
-                let (sender, news) = watch::channel(None);
-                under_way.insert(key, Some(sender));
-                Role::Sends(news)
-            }
-        }
-    }
-
-    fn landing(self: &Arc<Self>, key: Key) -> Landing<T> {
-        Landing {
-            flights: Arc::clone(self),
-            key,
-            result: None,
         }
     }
 }
@@ -124,8 +115,6 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
 enum Role<T> {
     /// Asks it.
     Asks,
-    /// Has it asked, and waits.
-    Sends(watch::Receiver<Option<T>>),
     /// Waits for who asked it before.
     Waits(watch::Receiver<Option<T>>),
 }
@@ -140,16 +129,26 @@ async fn heard<T: Clone>(mut news: watch::Receiver<Option<T>>) -> Option<T> {
 }
 
 /// Takes a question off the list however it ended, and tells those who wait.
-struct Landing<T> {
-    flights: Arc<Flights<T>>,
-    key: Key,
+struct Landing<'a, T> {
+    flights: &'a Flights<T>,
+    key: &'a Key,
     result: Option<T>,
 }
 
-impl<T: Clone> Landing<T> {
-    /// Asks; nothing comes of a fault.
-    async fn fly<F: Future<Output = T>>(mut self, asking: F) -> Option<T> {
-        let mut asking = pin!(asking);
+impl<'a, T> Landing<'a, T> {
+    const fn new(flights: &'a Flights<T>, key: &'a Key) -> Self {
+        Self {
+            flights,
+            key,
+            result: None,
+        }
+    }
+}
+
+impl<T: Clone> Landing<'_, T> {
+    /// Asks; nothing comes of a fault. The question is made here, since what is handed to a future is in it twice.
+    async fn fly<F: Future<Output = T>>(&mut self, ask: impl FnOnce() -> F) -> Option<T> {
+        let mut asking = pin!(ask());
         let result = std::future::poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| asking.as_mut().poll(context)));
             polled.map_or(Poll::Ready(None), |poll| poll.map(Some))
@@ -159,9 +158,9 @@ impl<T: Clone> Landing<T> {
     }
 }
 
-impl<T> Drop for Landing<T> {
+impl<T> Drop for Landing<'_, T> {
     fn drop(&mut self) {
-        let news = self.flights.lock().remove(&self.key).flatten();
+        let news = self.flights.lock().remove(self.key).flatten();
         // Without a result the end of the channel tells that there is none.
         if let (Some(news), Some(result)) = (news, self.result.take()) {
             news.send_replace(Some(result));

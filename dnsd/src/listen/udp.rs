@@ -12,7 +12,7 @@ use super::Service;
 use super::batch::{Envelope, Inbox, MOST, Outbox};
 use super::datagram::Datagrams;
 use crate::metrics::Transport;
-use crate::resolve::{Moment, Step};
+use crate::resolve::{Moment, Pending, Step};
 use crate::server::{Arrival, Port};
 use tokio_util::sync::CancellationToken;
 
@@ -86,18 +86,31 @@ impl Listener {
                         let from = self.datagrams.source(&envelope);
                         self.outbox.push(reply, envelope, from);
                     }
-                    Step::Later(pending) => spawn(&self.datagrams, &self.service, envelope, pending.reply()),
+                    Step::Later(pending) => self.answer_later(envelope, pending),
                 }
             }
         }
         let (datagrams, service) = (&self.datagrams, &self.service);
         self.outbox.flush(datagrams.as_fd(), |reply, envelope, error| {
             if error.kind() == io::ErrorKind::WouldBlock {
-                spawn(datagrams, service, envelope, async move { Some(reply) });
+                let datagrams = Arc::clone(datagrams);
+                let sending = async move { report(datagrams.send(&reply, &envelope).await, &envelope) };
+                drop(task::spawn_brief(service.under_way.track_future(sending)));
             } else {
                 report(Err(error), &envelope);
             }
         });
+    }
+
+    fn answer_later(&self, envelope: Envelope, pending: Pending) {
+        let datagrams = Arc::clone(&self.datagrams);
+        // The future is made inside: one that is handed in is in the task twice.
+        let answering = async move {
+            if let Some(reply) = pending.reply().await {
+                report(datagrams.send(&reply, &envelope).await, &envelope);
+            }
+        };
+        drop(task::spawn_brief(self.service.under_way.track_future(answering)));
     }
 }
 
@@ -108,21 +121,6 @@ const fn arrival(envelope: &Envelope) -> Arrival {
         interface: envelope.interface,
         transport: Transport::Udp,
     }
-}
-
-fn spawn(
-    datagrams: &Arc<Datagrams>,
-    service: &Service,
-    envelope: Envelope,
-    reply: impl Future<Output = Option<Vec<u8>>> + Send + 'static,
-) {
-    let datagrams = Arc::clone(datagrams);
-    let answering = async move {
-        if let Some(reply) = reply.await {
-            report(datagrams.send(&reply, &envelope).await, &envelope);
-        }
-    };
-    drop(task::spawn_brief(service.under_way.track_future(answering)));
 }
 
 fn report(sent: io::Result<()>, envelope: &Envelope) {

@@ -132,14 +132,15 @@ impl Chain {
     }
 
     /// Answers, or says why not: the question as the rules make it, and what they did taken back in the answer.
-    pub(super) async fn solve(&self, query: Query, terms: &Terms) -> Result<Known, Failed> {
+    pub(super) async fn solve(&self, query: &Query, terms: &Terms) -> Result<Known, Failed> {
         let solved = match &self.own.rewrite {
-            None => self.make(&query, terms).await,
-            Some(rules) => self.rewritten(rules, &query, terms).await,
+            None => self.make(query, terms).await,
+            // Boxed, like all that is rare: it must not make every waiting query as large as itself.
+            Some(rules) => Box::pin(self.rewritten(rules, query, terms)).await,
         };
         match solved {
             Ok(made) => Ok(self.known(made, &terms.table.config.protected)),
-            Err(failed) => self.known_failure(&query, failed, terms).ok_or(failed),
+            Err(failed) => self.known_failure(query, failed, terms).ok_or(failed),
         }
     }
 
@@ -180,13 +181,13 @@ impl Chain {
                 terms.count_template(&query.question, &zone);
             }
             if outcome != Outcome::Next {
-                return local(outcome, query, terms, By::Template).await;
+                return Box::pin(local(outcome, query, terms, By::Template)).await;
             }
         }
         if let Some(hosts) = &self.own.hosts {
             let outcome = hosts.table().answer(query, size);
             if outcome != Outcome::Next {
-                return local(outcome, query, terms, By::Hosts).await;
+                return Box::pin(local(outcome, query, terms, By::Hosts)).await;
             }
         }
         match self.forward(query, terms).await {
@@ -198,7 +199,7 @@ impl Chain {
             }),
             Err(Failed::NoAnswer) if self.own.whoami => {
                 let octets = whoami::answer(query, &asker, size).map_err(|_too_long| Failed::NoAnswer)?;
-                let made = local(Outcome::Answer(octets), query, terms, By::Whoami).await?;
+                let made = Box::pin(local(Outcome::Answer(octets), query, terms, By::Whoami)).await?;
                 // It tells one client about itself.
                 Ok(Made {
                     is_shareable: false,

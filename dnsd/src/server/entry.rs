@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Key};
-use crate::forward::{Failure, Stays};
+use crate::forward::Failure;
 use crate::local::Asker;
 use crate::message::{Message, Query, Question, WireName, explained_reply, kind, rcode};
 use crate::metrics::Transport;
@@ -65,6 +65,15 @@ pub struct Terms {
     pub zone: Zone,
     /// From how many other questions this one comes.
     pub depth: u8,
+}
+
+/// Whether who asks may go before there is an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stays {
+    /// It stays until the end: it asks itself.
+    Always,
+    /// It may go, and others wait: a task of its own asks.
+    Perhaps,
 }
 
 /// How long a question waits for the other family's answer. Who asked waits for both anyway; a server that does not answer
@@ -161,12 +170,12 @@ impl Entry {
     /// Why there is no answer.
     pub async fn find(
         self: &Arc<Self>,
-        key: Option<Key>,
+        key: Option<&Key>,
         query: &Query,
-        terms: Terms,
+        terms: &Terms,
         stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
-        let found = key.map_or(Found::Miss, |key| self.block.cached(&key, clock::now()));
+        let found = key.map_or(Found::Miss, |key| self.block.cached(key, clock::now()));
         match found {
             Found::Fresh(hit) => Ok(hit.value),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
@@ -181,34 +190,42 @@ impl Entry {
     /// Why there is no answer.
     pub async fn ask(
         self: &Arc<Self>,
-        key: Option<Key>,
+        key: Option<&Key>,
         query: &Query,
-        terms: Terms,
+        terms: &Terms,
         stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
         let (Some(key), Some(flights)) = (key, self.block.flights()) else {
             // Boxed: the rare way must not make every waiting query as large as itself.
-            let solving = Box::pin(self.block.chain.solve(query.clone(), &terms));
+            let solving = Box::pin(self.block.chain.solve(query, terms));
             return solving.await.map(Arc::new);
         };
-        if let Some(other) = self.other_family(&key, query, &terms)
-            && let Some(denial) = Box::pin(self.denied_by(other, &key)).await
+        if let Some(other) = self.other_family(key, query, terms)
+            && let Some(denial) = Box::pin(self.denied_by(other, key)).await
         {
             return Ok(denial);
         }
-        let (entry, query) = (Arc::clone(self), query.clone());
-        let panicked = self.block.panics().clone();
-        let ask = || async move {
-            let known = entry.block.chain.solve(query, &terms).await?;
-            if !known.answer.get().is_readable() {
-                entry.caching(OfCache::dropped);
+        let known = match stays {
+            Stays::Always => flights.join(key, || self.solve(key, query, terms)).await,
+            Stays::Perhaps => {
+                let (entry, key, query, terms) = (Arc::clone(self), *key, query.clone(), terms.clone());
+                let asking = async move { entry.solve(&key, &query, &terms).await };
+                Box::pin(flights.join_in_task(key, asking)).await
             }
-            Ok(entry.block.keep(&key, known))
         };
-        flights.join(key, stays, ask).await.unwrap_or_else(|| {
-            panicked.increment(1);
+        known.unwrap_or_else(|| {
+            self.block.panics().increment(1);
             Err(Failed::Upstream(Failure::Local))
         })
+    }
+
+    /// Has the chain answer, and keeps what it says.
+    async fn solve(&self, key: &Key, query: &Query, terms: &Terms) -> Result<Arc<Known>, Failed> {
+        let known = self.block.chain.solve(query, terms).await?;
+        if !known.answer.get().is_readable() {
+            self.caching(OfCache::dropped);
+        }
+        Ok(self.block.keep(key, known))
     }
 
     /// The end of the question for the other family's addresses of a name of the cluster, if it is under way.
@@ -255,7 +272,7 @@ impl Entry {
                 Ok(better.map_or((hit.value, hit.ttls), |known| (known, Ttls::CountedDown(now))))
             }
             (Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss, key) => {
-                let known = self.ask(key, &query, terms, Stays::Perhaps).await?;
+                let known = self.ask(key.as_ref(), &query, &terms, Stays::Perhaps).await?;
                 Ok((known, Ttls::CountedDown(clock::now())))
             }
         }
@@ -309,7 +326,7 @@ impl Entry {
         query: Query,
         terms: Terms,
     ) -> Result<Arc<Known>, Failed> {
-        let asked = self.ask(Some(key), &query, terms, Stays::Perhaps).await;
+        let asked = self.ask(Some(&key), &query, &terms, Stays::Perhaps).await;
         let is_better = asked.as_ref().is_ok_and(|known| self.block.refreshes(known));
         if !is_better {
             self.block.refresh_failed(&key, clock::now());
