@@ -36,6 +36,7 @@ pub mod handover;
 pub mod memory;
 pub mod tally;
 mod table;
+mod heard;
 pub mod rate;
 pub mod files;
 pub mod faults;

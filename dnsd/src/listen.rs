@@ -3,6 +3,7 @@
 mod arrival;
 mod batch;
 mod datagram;
+mod replies;
 mod udp;
 mod tcp;
 

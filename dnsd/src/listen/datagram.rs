@@ -1,15 +1,16 @@
 //! A UDP socket that knows by which interface and to which address a datagram came, and answers from that address.
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
-use tokio::net::UdpSocket;
+use tokio::io::unix::AsyncFd;
 
 use super::batch::{Envelope, Inbox, MOST};
+use crate::heard::hear;
 
 /// Room for a burst: the default holds about 190 queries, and a lost one costs its client 5 s.
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -17,14 +18,16 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// The socket.
 #[derive(Debug)]
 pub(super) struct Datagrams {
-    socket: UdpSocket,
+    /// The runtime hears of what comes alone. Of room to send it would hear after each datagram that left, and there nearly
+    /// always is some.
+    socket: AsyncFd<UdpSocket>,
     /// The address that it is bound to.
     bound: IpAddr,
 }
 
 impl AsFd for Datagrams {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.get_ref().as_fd()
     }
 }
 
@@ -49,27 +52,28 @@ impl Datagrams {
 
     /// A socket that was bound before, perhaps by another process.
     pub(super) fn inherit(socket: OwnedFd) -> io::Result<Self> {
-        let socket = UdpSocket::from_std(socket.into())?;
+        let socket = UdpSocket::from(socket);
         Ok(Self {
             bound: socket.local_addr()?.ip(),
-            socket,
+            socket: hear(socket, Interest::READABLE)?,
         })
     }
 
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.socket.get_ref().local_addr()
     }
 
     pub(super) async fn readable(&self) -> io::Result<()> {
-        self.socket.readable().await
+        self.socket.readable().await?.retain_ready();
+        Ok(())
     }
 
     /// Reads what is there already. Fewer datagrams than there is room for are all that there were: the runtime is told
     /// so, and need not ask the kernel again.
     pub(super) fn try_receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
         let mut received = 0;
-        let read = self.socket.try_io(Interest::READABLE, || {
-            received = inbox.receive(self.socket.as_fd())?;
+        let read = self.socket.try_io(Interest::READABLE, |socket| {
+            received = inbox.receive(socket.as_fd())?;
             if received < MOST {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -83,7 +87,7 @@ impl Datagrams {
 
     /// Reads what is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
     pub(super) fn receive_now(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        inbox.receive(self.socket.as_fd())
+        inbox.receive(self.as_fd())
     }
 
     /// The address that a reply goes from, where the socket does not say so itself: it has them all, or it was handed what
@@ -94,20 +98,16 @@ impl Datagrams {
 
     /// Sends a reply from the address that was asked.
     pub(super) async fn send(&self, reply: &[u8], envelope: &Envelope) -> io::Result<()> {
-        loop {
-            match self.try_send(reply, envelope) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.writable().await?,
-                sent => return sent,
-            }
-        }
-    }
-
-    /// Sends a reply if the socket takes it now.
-    pub(super) fn try_send(&self, reply: &[u8], envelope: &Envelope) -> io::Result<()> {
         let from = self.source(envelope);
-        self.socket.try_io(Interest::WRITABLE, || {
-            send(self.socket.as_raw_fd(), reply, envelope.from, from)
-        })
+        let try_send = |socket: &UdpSocket| send(socket.as_raw_fd(), reply, envelope.from, from);
+        match try_send(self.socket.get_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let room = self.socket.get_ref().try_clone()?;
+                let room = hear(room, Interest::WRITABLE)?;
+                room.async_io(Interest::WRITABLE, try_send).await
+            }
+            sent => sent,
+        }
     }
 }
 

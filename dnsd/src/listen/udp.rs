@@ -11,6 +11,7 @@ use egret_shared::rt::task;
 use super::Service;
 use super::batch::{Envelope, Inbox, MOST, Outbox};
 use super::datagram::Datagrams;
+use super::replies::{Replies, Reply};
 use crate::metrics::Transport;
 use crate::resolve::{Moment, Pending, Step};
 use crate::server::{Arrival, Port};
@@ -24,6 +25,8 @@ pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Servic
         datagrams: Arc::new(datagrams),
         port,
         service,
+        replies: Arc::default(),
+        taken: Vec::new(),
         inbox: Inbox::new(),
         outbox: Outbox::new(),
     };
@@ -31,6 +34,10 @@ pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Servic
     while !close.is_cancelled() {
         let readable = tokio::select! {
             biased;
+            () = listener.replies.ready() => {
+                listener.send_replies();
+                continue;
+            }
             readable = listener.datagrams.readable() => readable,
             () = &mut closed => break,
         };
@@ -44,12 +51,18 @@ pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Servic
         }
     }
     listener.read_rest();
+    listener.replies.close();
+    listener.send_replies();
 }
 
 struct Listener {
     datagrams: Arc<Datagrams>,
     port: Arc<Port>,
     service: Service,
+    /// Replies to queries that had to wait.
+    replies: Arc<Replies>,
+    /// Room for the next of them.
+    taken: Vec<Reply>,
     inbox: Inbox,
     outbox: Outbox,
 }
@@ -90,6 +103,25 @@ impl Listener {
                 }
             }
         }
+        self.flush();
+    }
+
+    /// What became ready meanwhile goes out together, too.
+    fn send_replies(&mut self) {
+        let mut replies = self.replies.take(std::mem::take(&mut self.taken));
+        let mut left = replies.drain(..).peekable();
+        while left.peek().is_some() {
+            for (reply, envelope) in left.by_ref().take(MOST) {
+                let from = self.datagrams.source(&envelope);
+                self.outbox.push(reply, envelope, from);
+            }
+            self.flush();
+        }
+        drop(left);
+        self.taken = replies;
+    }
+
+    fn flush(&mut self) {
         let (datagrams, service) = (&self.datagrams, &self.service);
         self.outbox.flush(datagrams.as_fd(), |reply, envelope, error| {
             if error.kind() == io::ErrorKind::WouldBlock {
@@ -103,10 +135,12 @@ impl Listener {
     }
 
     fn answer_later(&self, envelope: Envelope, pending: Pending) {
-        let datagrams = Arc::clone(&self.datagrams);
+        let (datagrams, replies) = (Arc::clone(&self.datagrams), Arc::clone(&self.replies));
         // The future is made inside: one that is handed in is in the task twice.
         let answering = async move {
-            if let Some(reply) = pending.reply().await {
+            if let Some(reply) = pending.reply().await
+                && let Err((reply, envelope)) = replies.put(reply, envelope)
+            {
                 report(datagrams.send(&reply, &envelope).await, &envelope);
             }
         };
