@@ -2,7 +2,7 @@
 //! questions are asked once.
 //!
 //! ```text
-//!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: a socket for each question
+//!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: sockets of one's own, or lanes that are shared
 //!                                                └──▶ stream: connections that are shared, with TLS or without
 //! ```
 
@@ -14,6 +14,8 @@ mod upstream;
 mod health;
 mod check;
 mod udp;
+mod lane;
+mod batch;
 mod stream;
 mod connection;
 mod dial;

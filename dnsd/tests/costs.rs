@@ -1,4 +1,4 @@
-//! What a cached answer costs in memory that is asked for: each allocation is some 20 ns, and they add up unseen.
+//! What answers cost in memory: each allocation is some 20 ns, each kilobyte that is moved as much, and they add up unseen.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts has no safe form")]
 
@@ -8,12 +8,15 @@ mod whole;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::thread;
 
 use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::{Moment, Step};
-use egret_dnsd::server::Arrival;
+use egret_dnsd::resolve::{Moment, Resolver, Step};
+use egret_dnsd::server::{Arrival, Table};
 use hickory_proto::rr::RecordType;
-use support::{address, query};
+use support::{address, query, response};
 use whole::{Dnsd, Upstream};
 
 struct Counting;
@@ -41,6 +44,43 @@ static ALLOCATOR: Counting = Counting;
 
 /// The question as it was written, and the reply. Zones, counts and the chain cost none.
 const CACHED: usize = 2;
+/// Besides those: what waits, the question that is sent, the answer and its places, what it tells, what is kept of it, and
+/// the room that tables have for it.
+const FORWARDED: usize = 24;
+/// Octets of what a query is while it waits: all of it is moved when a task is made of it.
+const WAITING: usize = 4_000;
+
+/// A query at the door of a dnsd.
+struct AtDoor {
+    resolver: Arc<Resolver>,
+    table: Arc<Table>,
+    octets: Vec<u8>,
+}
+
+impl AtDoor {
+    fn new(dnsd: &Dnsd, name: &str) -> Self {
+        let resolver = Arc::clone(&dnsd.service.resolver);
+        let serving = resolver.serving();
+        let (_, table) = serving.tables.first_key_value().unwrap();
+        Self {
+            table: Arc::clone(table),
+            octets: query(name, RecordType::A, Some(1232)),
+            resolver,
+        }
+    }
+
+    fn take(&self) -> Step {
+        let arrival = Arrival {
+            source: "127.0.0.1:5353".parse().unwrap(),
+            asked: None,
+            // Nobody's, so that nothing is held.
+            interface: None,
+            transport: Transport::Udp,
+        };
+        self.resolver
+            .take(&self.octets, arrival, &self.table, Moment::now())
+    }
+}
 
 #[tokio::test]
 async fn a_cached_answer_asks_for_memory_twice_whatever_its_block_counts() {
@@ -58,22 +98,60 @@ async fn a_cached_answer_asks_for_memory_twice_whatever_its_block_counts() {
         for _ in 0..3 {
             dnsd.ask("api.example.test").await.unwrap();
         }
-        let resolver = &dnsd.service.resolver;
-        let serving = resolver.serving();
-        let (_, table) = serving.tables.first_key_value().unwrap();
-        let octets = query("api.example.test", RecordType::A, Some(1232));
-        let arrival = Arrival {
-            source: "127.0.0.1:5353".parse().unwrap(),
-            asked: None,
-            // Nobody's, so that nothing is held.
-            interface: None,
-            transport: Transport::Udp,
-        };
-        let when = Moment::now();
+        let at_door = AtDoor::new(&dnsd, "api.example.test");
         let before = COUNT.get();
-        let step = resolver.take(&octets, arrival, table, when);
+        let step = at_door.take();
         let taken = COUNT.get() - before;
         assert!(matches!(step, Step::Reply(_)), "it is in the cache");
         assert_eq!(taken, CACHED, "{name}");
     }
+}
+
+/// An upstream whose allocations are its own thread's.
+fn upstream_elsewhere() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let its_address = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let asked = &buffer[..length];
+            let name = hickory_proto::op::Message::from_vec(asked).unwrap().queries[0]
+                .name
+                .to_lowercase()
+                .to_ascii();
+            let answer = response(asked, vec![address(&name, 60, "192.0.2.1")]);
+            socket.send_to(&answer.to_vec().unwrap(), from).unwrap();
+        }
+    });
+    its_address
+}
+
+/// Has names answered that nobody asked for before, one after the other; what an answer asked for.
+async fn forward(dnsd: &Dnsd, zone: &str) -> usize {
+    const NAMES: usize = 64;
+    let name = |number| AtDoor::new(dnsd, &format!("n{number}.{zone}.test"));
+    let names: Vec<AtDoor> = (0..NAMES).map(name).collect();
+    let before = COUNT.get();
+    for at_door in &names {
+        let Step::Later(pending) = at_door.take() else {
+            panic!("it is not in the cache");
+        };
+        let waiting = pending.reply();
+        assert!(size_of_val(&waiting) <= WAITING, "{}", size_of_val(&waiting));
+        waiting.await.expect("a reply");
+    }
+    (COUNT.get() - before) / NAMES
+}
+
+#[tokio::test]
+async fn a_forwarded_answer_is_small_while_it_waits_and_asks_for_memory_a_few_times() {
+    let corefile = format!(
+        ". {{\n bind 127.0.0.1\n prometheus 127.0.0.1:9253\n errors\n cache 60\n forward . {}\n}}\n",
+        upstream_elsewhere()
+    );
+    let dnsd = Dnsd::with("costs-forwarded", &corefile);
+    // The first round is for what is made once.
+    forward(&dnsd, "first").await;
+    let taken = forward(&dnsd, "second").await;
+    assert!((CACHED..=CACHED + FORWARDED).contains(&taken), "{taken}");
 }

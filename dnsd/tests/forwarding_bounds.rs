@@ -55,7 +55,9 @@ async fn without_files() {
     let forwarder = forwarder(&plan(&[upstream.address]));
     ask(&forwarder, "before.test").await.unwrap();
     limit_files(&(open_files() + 8).to_string());
-    let answers = ask_many(&forwarder, 60, "short.test").await;
+    // More than the sockets that are left can carry.
+    const MANY: usize = 1_000;
+    let answers = ask_many(&forwarder, MANY, "short.test").await;
     limit_files("4096");
     let answered = answers.iter().filter(|answer| answer.is_ok()).count();
     let failures: BTreeSet<&str> = answers
@@ -63,7 +65,7 @@ async fn without_files() {
         .filter_map(|answer| answer.as_ref().err())
         .map(|failure| failure.label())
         .collect();
-    assert!((4..60).contains(&answered), "{answered}");
+    assert!((4..MANY).contains(&answered), "{answered}");
     assert_eq!(failures, BTreeSet::from(["local"]));
     let later = ask_many(&forwarder, 60, "later.test").await;
     assert!(later.iter().all(Result::is_ok));

@@ -1,16 +1,15 @@
 //! Questions in datagrams.
 //!
-//! A question has a socket to itself, connected to the upstream, at a port that the kernel draws: nothing that
-//! arrives there can be the answer to another question under way. Towards upstreams outside, the socket serves one
-//! question only, so that nobody can find out the port in time to make use of it. Towards upstreams that are near it
-//! is kept and drawn at random by a later question, a few dozen times: a socket costs more than the rest of a question.
-//! What comes late to such a port has another id and is passed over; a socket whose question had no answer is closed.
+//! Towards upstreams outside, a question has a socket to itself, connected to the upstream, at a port that the kernel
+//! draws, so that nobody can find out the port in time to make use of it. Towards upstreams that are near, questions share
+//! sockets, which are drawn at random and kept for a few dozen of them: a socket of one's own costs more than the rest of a
+//! question, and so does a system call for each.
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{self, IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egret_shared::rt::clock;
@@ -23,6 +22,7 @@ use tokio::net::UdpSocket;
 
 use super::failure::Failure;
 use super::fault;
+use super::lane::{Lane, Room};
 use super::meter::{Carrier, Meter};
 use crate::answer::{Answer, TtlLimits};
 use crate::exchange::{Exchange, Matched, Mismatch};
@@ -30,10 +30,6 @@ use crate::metrics::Metrics;
 
 /// Octets of a datagram that are read: all there can be.
 const LARGEST: usize = 65_535;
-/// Questions of one socket: with so many, what it costs to make is small beside what they cost.
-const USES: u16 = 64;
-/// Sockets that are kept at most, whatever `max_idle_conns` allows.
-const MOST_IDLE: usize = 1_024;
 
 /// What came back in a datagram.
 #[derive(Debug)]
@@ -53,7 +49,7 @@ pub(super) struct Sockets {
     source: Option<IpAddr>,
     keeping: Option<Keeping>,
     /// Held for a few operations on the list.
-    idle: Mutex<Vec<Idle>>,
+    lanes: Mutex<Vec<Arc<Lane>>>,
 }
 
 /// How sockets are kept.
@@ -67,42 +63,46 @@ pub(super) struct Keeping {
     pub(super) most_idle: usize,
 }
 
-#[derive(Debug)]
-struct Idle {
-    socket: UdpSocket,
-    uses: u16,
-    made: Timestamp,
-    used: Timestamp,
-}
-
 impl Sockets {
     pub(super) fn new(to: SocketAddr, source: Option<IpAddr>, keeping: Keeping) -> Self {
+        let shares = is_near(to.ip()) && !switch::is_off(Switch::MatchAnswer);
         Self {
             to,
             source,
-            keeping: is_near(to.ip()).then_some(keeping),
-            idle: Mutex::default(),
+            keeping: shares.then_some(keeping),
+            lanes: Mutex::default(),
         }
     }
 
     /// Asks, and waits for ever.
     pub(super) async fn ask(
         &self,
-        exchange: &Exchange,
+        exchange: Exchange,
         ttl: &TtlLimits,
         meter: &Meter,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Datagram, Failure> {
+        let Some(keeping) = self.keeping else {
+            meter.opened(Carrier::Udp);
+            // Boxed: the way with a socket of its own must not make every waiting question as large as itself.
+            return Box::pin(self.ask_alone(exchange, ttl, metrics)).await;
+        };
+        let lane = self.lane(keeping, meter, metrics);
+        let lane = lane.map_err(|error| fault::of(&error))?;
+        lane.ask(exchange, ttl).await
+    }
+
+    async fn ask_alone(
+        &self,
+        exchange: Exchange,
+        ttl: &TtlLimits,
         metrics: &Metrics,
     ) -> Result<Datagram, Failure> {
-        let mut idle = self.take(meter).map_err(|error| fault::of(&error))?;
-        let sent = self.send(&idle.socket, exchange.octets()).await;
+        let socket = open(self.to, self.source).and_then(UdpSocket::from_std);
+        let socket = socket.map_err(|error| fault::of(&error))?;
+        let sent = self.send(&socket, exchange.octets()).await;
         sent.map_err(|error| fault::of(&error))?;
-        let datagram = receive(&idle.socket, exchange, ttl, metrics).await?;
-        if let Datagram::Answer(_) = datagram {
-            idle.uses += 1;
-            idle.used = clock::now();
-            self.give_back(idle);
-        }
-        Ok(datagram)
+        receive(&socket, &exchange, ttl, metrics).await
     }
 
     /// Closes what nobody used for long; whether any is left.
@@ -110,57 +110,29 @@ impl Sockets {
         let Some(keeping) = self.keeping else {
             return false;
         };
-        let mut idle = self.idle();
-        idle.retain(|idle| !keeping.is_over(idle, now));
-        !idle.is_empty()
+        let mut lanes = self.lanes();
+        lanes.retain(|lane| lane.room(&keeping, now) != Room::Never);
+        !lanes.is_empty()
     }
 
     /// How many are kept now.
     pub(super) fn count(&self) -> usize {
-        self.idle().len()
+        self.lanes().len()
     }
 
-    fn take(&self, meter: &Meter) -> io::Result<Idle> {
+    /// The lane of a question: the one that others were given just now, so that they go together; or any that is there, so
+    /// that the next port cannot be told from the last ones; or a new one.
+    fn lane(&self, keeping: Keeping, meter: &Meter, metrics: &Arc<Metrics>) -> io::Result<Arc<Lane>> {
         let now = clock::now();
-        if let Some(kept) = self.draw(now) {
+        let mut lanes = self.lanes();
+        if let Some(lane) = keeping.draw(&mut lanes, now) {
             meter.reused(Carrier::Udp);
-            return Ok(kept);
+            return Ok(lane);
         }
         meter.opened(Carrier::Udp);
-        Ok(Idle {
-            socket: open(self.to, self.source)?,
-            uses: 0,
-            made: now,
-            used: now,
-        })
-    }
-
-    /// Any of those that are kept, so that the next port cannot be told from the last ones.
-    fn draw(&self, now: Timestamp) -> Option<Idle> {
-        let keeping = self.keeping?;
-        let mut idle = self.idle();
-        while !idle.is_empty() {
-            let index = rand::random_range(0..idle.len());
-            let drawn = idle.swap_remove(index);
-            if !keeping.is_over(&drawn, now) {
-                return Some(drawn);
-            }
-        }
-        None
-    }
-
-    fn give_back(&self, kept: Idle) {
-        let Some(keeping) = self.keeping else {
-            return;
-        };
-        let most = match keeping.most_idle {
-            0 => MOST_IDLE,
-            most => most.min(MOST_IDLE),
-        };
-        let mut idle = self.idle();
-        if kept.uses < USES && idle.len() < most {
-            idle.push(kept);
-        }
+        let lane = Lane::open(open(self.to, self.source)?, now, metrics)?;
+        lanes.push(Arc::clone(&lane));
+        Ok(lane)
     }
 
     async fn send(&self, socket: &UdpSocket, octets: &[u8]) -> io::Result<usize> {
@@ -170,19 +142,49 @@ impl Sockets {
         socket.send(octets).await
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lanes(&self) -> MutexGuard<'_, Vec<Arc<Lane>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for lane in self.lanes().iter() {
+            lane.close();
+        }
     }
 }
 
 impl Keeping {
-    fn is_over(&self, idle: &Idle, now: Timestamp) -> bool {
-        now.since(idle.used) >= self.expire || !self.max_age.is_zero() && now.since(idle.made) >= self.max_age
+    /// One that takes another question; those that take none any more are let go.
+    fn draw(&self, lanes: &mut Vec<Arc<Lane>>, now: Timestamp) -> Option<Arc<Lane>> {
+        let (mut boarding, mut drawn) = (None, None);
+        let (mut free, mut idle) = (0_usize, 0);
+        lanes.retain(|lane| {
+            match lane.room(self, now) {
+                Room::Never => return false,
+                Room::NotNow => {}
+                Room::Boarding => boarding = Some(Arc::clone(lane)),
+                Room::Free { is_idle } => {
+                    idle += usize::from(is_idle);
+                    if self.most_idle != 0 && idle > self.most_idle {
+                        lane.close();
+                        return false;
+                    }
+                    free += 1;
+                    if free == 1 || rand::random_range(0..free) == 0 {
+                        drawn = Some(Arc::clone(lane));
+                    }
+                }
+            }
+            true
+        });
+        boarding.or(drawn)
     }
 }
 
 /// A socket that takes messages from this server and port only: the kernel drops all others.
-fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
+fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<net::UdpSocket> {
     let kind = Type::DGRAM.nonblocking();
     let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::UDP))?;
     // Without an address to ask from, the kernel draws address and port when it connects.
@@ -192,7 +194,7 @@ fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
     if !switch::is_off(Switch::MatchAnswer) {
         socket.connect(&to.into())?;
     }
-    UdpSocket::from_std(socket.into())
+    Ok(socket.into())
 }
 
 async fn receive(

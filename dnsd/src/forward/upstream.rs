@@ -202,7 +202,7 @@ impl Upstream {
     async fn over_udp(&self, inquiry: Inquiry<'_>, opt: Opt, case: Case) -> Result<Datagram, Failure> {
         let exchange = opt.exchange(inquiry, Transport::Udp, case);
         self.sockets
-            .ask(&exchange, &inquiry.limits.ttl, &self.meter, &self.metrics)
+            .ask(exchange, &inquiry.limits.ttl, &self.meter, &self.metrics)
             .await
     }
 

@@ -1,6 +1,7 @@
 //! Datagrams: what is taken for an answer, and what is not.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::forward::Failure;
@@ -134,36 +135,96 @@ async fn an_answer_that_comes_too_late_is_not_taken_for_the_next_question() {
     }
 }
 
-#[tokio::test]
-async fn towards_who_is_near_a_port_serves_some_questions_never_two_at_once() {
-    let upstream = Upstream::honest().await;
-    let forwarder = forwarder(&plan(&[upstream.address]));
-    for number in 0..300 {
-        ask(&forwarder, &format!("n{number}.test")).await.unwrap();
-    }
-    let mut by_port = BTreeMap::<u16, usize>::new();
-    for asked in upstream.heard() {
+fn uses_by_port(asked: &[Asked]) -> BTreeMap<u16, usize> {
+    let mut by_port = BTreeMap::new();
+    for asked in asked {
         *by_port.entry(asked.from.port()).or_default() += 1;
     }
+    by_port
+}
+
+#[tokio::test]
+async fn towards_who_is_near_a_port_serves_some_questions_and_no_more() {
+    let upstream = Upstream::honest().await;
+    let one_by_one = forwarder(&plan(&[upstream.address]));
+    for number in 0..300 {
+        ask(&one_by_one, &format!("n{number}.test")).await.unwrap();
+    }
+    let by_port = uses_by_port(&upstream.heard());
     assert!((5..20).contains(&by_port.len()), "{by_port:?}");
     assert!(by_port.values().all(|uses| *uses <= 64), "{by_port:?}");
 
     let slow =
         Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(30)), Deed::Say(asked.one())]).await;
-    let forwarder = self::forwarder(&plan(&[slow.address]));
-    for round in 0..2 {
-        let names: Vec<String> = (0..20).map(|number| format!("n{number}.r{round}.test")).collect();
-        let asking: Vec<_> = names.iter().map(|name| ask(&forwarder, name)).collect();
-        let mut asked = Vec::new();
-        for answer in join_all(asking).await {
-            asked.push(answer.unwrap());
-        }
-        let ports: std::collections::BTreeSet<u16> = slow.heard()[round * 20..]
-            .iter()
-            .map(|asked| asked.from.port())
-            .collect();
-        assert_eq!(ports.len(), 20);
+    let at_once = forwarder(&plan(&[slow.address]));
+    let names: Vec<String> = (0..200).map(|number| format!("n{number}.test")).collect();
+    let answers = join_all(names.iter().map(|name| ask(&at_once, name)).collect()).await;
+    for (name, answer) in names.iter().zip(answers) {
+        assert_eq!(owner(&answer.unwrap()), format!("{name}."));
     }
+    let by_port = uses_by_port(&slow.heard());
+    assert!((4..20).contains(&by_port.len()), "{by_port:?}");
+    assert!(by_port.values().all(|uses| *uses <= 64), "{by_port:?}");
+}
+
+#[tokio::test]
+async fn of_questions_that_share_a_port_each_has_its_own_answer() {
+    let first = Arc::new(Mutex::new(None::<Asked>));
+    let upstream = Upstream::start(move |asked| {
+        if asked.name() == "first.test." {
+            *first.lock().unwrap() = Some(asked.clone());
+            return vec![Deed::Wait(Duration::from_millis(60)), Deed::Say(asked.one())];
+        }
+        let first = first.lock().unwrap().clone().expect("it came first");
+        let (mut to_first, mut to_second) = (lie(&first), lie(asked));
+        to_first[..2].copy_from_slice(&asked.octets[..2]);
+        to_second[..2].copy_from_slice(&first.octets[..2]);
+        vec![
+            Deed::Say(to_first),
+            Deed::Say(to_second),
+            Deed::Wait(Duration::from_millis(20)),
+            Deed::Say(asked.one()),
+        ]
+    })
+    .await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    let asking = vec![ask(&forwarder, "first.test"), ask(&forwarder, "other.test")];
+    for answer in join_all(asking).await {
+        assert_eq!(addresses(&answer.unwrap()), ["192.0.2.1"]);
+    }
+    assert_eq!(uses_by_port(&upstream.heard()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_port_that_leads_nowhere_is_given_no_more_questions() {
+    const SILENT: Duration = Duration::from_millis(80);
+    let upstream = Upstream::start(|asked| match asked.name().as_str() {
+        "slow.test." => vec![Deed::Wait(4 * SILENT), Deed::Say(asked.one())],
+        "never.test." => Vec::new(),
+        _ => vec![Deed::Say(asked.one())],
+    })
+    .await;
+    let forwarder = forwarder(&plan(&[upstream.address]));
+    let later = async {
+        tokio::time::sleep(SILENT).await;
+        ask(&forwarder, "later.test").await
+    };
+    // While it owes an answer …
+    let (slow, later) = tokio::join!(ask(&forwarder, "slow.test"), later);
+    assert_eq!(
+        (owner(&slow.unwrap()), owner(&later.unwrap())),
+        ("slow.test.".into(), "later.test.".into())
+    );
+    // … and after it gave none.
+    drop(tokio::time::timeout(SILENT / 8, ask(&forwarder, "never.test")).await);
+    ask(&forwarder, "after.test").await.unwrap();
+    let ports: BTreeMap<String, u16> = upstream
+        .heard()
+        .iter()
+        .map(|asked| (asked.name(), asked.from.port()))
+        .collect();
+    assert_ne!(ports["slow.test."], ports["later.test."]);
+    assert_ne!(ports["never.test."], ports["after.test."]);
 }
 
 #[tokio::test]

@@ -1,0 +1,380 @@
+//! A socket that questions share, told apart by their ids: what is asked at once goes in one call, and what comes is read
+//! in one.
+//!
+//! An answer is taken for the question that has its id, and only if it repeats that question in the case in which it was
+//! asked. Everything else that arrives is passed over and counted; the true answer may still come.
+//!
+//! A lane takes a few dozen questions and is closed when the last of them ends. It takes no more before that if one had
+//! no answer, or if it owes answers for so long that it may lead nowhere: what a Service's address stood for when the
+//! lane was made may be gone.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use egret_shared::rt::{clock, task};
+use egret_shared::time::Timestamp;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, Ready};
+use tokio::sync::Notify;
+
+use super::batch::{self, Inbox, MOST};
+use super::failure::Failure;
+use super::fault;
+use super::udp::{Datagram, Keeping};
+use crate::answer::TtlLimits;
+use crate::exchange::{Exchange, Mismatch};
+use crate::heard::hear;
+use crate::metrics::Metrics;
+use crate::table::HashMap;
+
+/// Questions of one lane: with so many, what it costs to make is small beside what they cost.
+const USES: u16 = 64;
+/// An answer is due so soon, usually: a lane that owes one for longer, and was told nothing, is given no more questions.
+const DUE: Duration = Duration::from_millis(50);
+
+/// A lane, as those who ask know it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    socket: AsyncFd<UdpSocket>,
+    made: Timestamp,
+    /// Held for a few operations, and while questions are sent.
+    state: Mutex<State>,
+    /// There is something to send, or nothing more to wait for.
+    news: Notify,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct State {
+    waiting: HashMap<u16, Waiting>,
+    /// The ids of what is to be sent.
+    unsent: Vec<u16>,
+    uses: u16,
+    /// When it was last used.
+    used: Timestamp,
+    /// Since when answers are owed and none came.
+    silent_since: Timestamp,
+    /// Whether it takes no more questions.
+    is_closing: bool,
+}
+
+/// A question under way.
+#[derive(Debug)]
+struct Waiting {
+    exchange: Exchange,
+    ttl: TtlLimits,
+    outcome: Option<Result<Datagram, Failure>>,
+    waker: Option<Waker>,
+}
+
+/// Whether a lane takes another question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It does.
+    Free {
+        /// Whether nobody waits on it.
+        is_idle: bool,
+    },
+    /// It does, and others were asked just now with which it would go.
+    Boarding,
+    /// Not while it owes answers and says nothing.
+    NotNow,
+    /// It closes.
+    Never,
+}
+
+/// A question of one's own: it is off the lane when this is dropped.
+#[derive(Debug)]
+struct Own<'a> {
+    lane: &'a Lane,
+    id: u16,
+}
+
+impl Lane {
+    /// Of a socket that takes messages of one server and port.
+    pub(super) fn open(socket: UdpSocket, now: Timestamp, metrics: &Arc<Metrics>) -> io::Result<Arc<Self>> {
+        let lane = Arc::new(Self {
+            // Of room to send it would be told after each datagram that left, and there nearly always is some.
+            socket: hear(socket, Interest::READABLE | Interest::ERROR)?,
+            made: now,
+            state: Mutex::new(State {
+                waiting: HashMap::default(),
+                unsent: Vec::new(),
+                uses: 0,
+                used: now,
+                silent_since: now,
+                is_closing: false,
+            }),
+            news: Notify::new(),
+            metrics: Arc::clone(metrics),
+        });
+        drop(task::spawn_brief(Arc::clone(&lane).run()));
+        Ok(lane)
+    }
+
+    /// Whether it takes another question. If it was kept for long enough, it closes.
+    pub(super) fn room(&self, keeping: &Keeping, now: Timestamp) -> Room {
+        let mut state = self.state();
+        let is_idle = state.waiting.is_empty();
+        let is_old = !keeping.max_age.is_zero() && now.since(self.made) >= keeping.max_age;
+        if is_old || is_idle && now.since(state.used) >= keeping.expire {
+            state.is_closing = true;
+            self.news.notify_one();
+        }
+        if state.is_closing {
+            Room::Never
+        } else if !is_idle && now.since(state.silent_since) >= DUE {
+            Room::NotNow
+        } else if state.unsent.is_empty() {
+            Room::Free { is_idle }
+        } else {
+            Room::Boarding
+        }
+    }
+
+    /// Takes no more questions; those under way go on.
+    pub(super) fn close(&self) {
+        self.state().is_closing = true;
+        self.news.notify_one();
+    }
+
+    /// Asks, and waits for ever.
+    pub(super) async fn ask(&self, exchange: Exchange, ttl: &TtlLimits) -> Result<Datagram, Failure> {
+        let own = Own {
+            lane: self,
+            id: self.board(exchange, *ttl),
+        };
+        poll_fn(|context| own.poll(context)).await
+    }
+
+    /// Notes a question, under an id that no other has; it is sent with all that are asked meanwhile.
+    fn board(&self, mut exchange: Exchange, ttl: TtlLimits) -> u16 {
+        let now = clock::now();
+        let mut state = self.state();
+        if state.waiting.is_empty() {
+            state.silent_since = now;
+        }
+        state.used = now;
+        state.uses += 1;
+        state.is_closing |= state.uses >= USES;
+        // There are far more ids than questions of one lane.
+        while state.waiting.contains_key(&exchange.id()) {
+            exchange.set_id(rand::random());
+        }
+        let id = exchange.id();
+        let question = Waiting {
+            exchange,
+            ttl,
+            outcome: None,
+            waker: None,
+        };
+        state.waiting.insert(id, question);
+        state.unsent.push(id);
+        if state.unsent.len() == 1 {
+            self.news.notify_one();
+        }
+        id
+    }
+
+    /// Sends and reads, until the last question has ended and no more are taken.
+    async fn run(self: Arc<Self>) {
+        while !self.is_over() {
+            let event = tokio::select! {
+                biased;
+                () = self.news.notified() => Ok(()),
+                ready = self.socket.ready(Interest::READABLE | Interest::ERROR) => match ready {
+                    Ok(mut ready) if ready.ready().is_error() => {
+                        ready.clear_ready_matching(Ready::ERROR);
+                        Err(self.error())
+                    }
+                    Ok(mut ready) => {
+                        ready.retain_ready();
+                        self.read()
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            match event.and_then(|()| self.send()) {
+                Ok(true) => {}
+                Ok(false) => self.wait_for_room().await,
+                Err(error) => self.fail(fault::of(&error)),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.state();
+        state.is_closing && state.waiting.is_empty()
+    }
+
+    /// Sends what there is to send; whether all of it went.
+    fn send(&self) -> io::Result<bool> {
+        let mut state = self.state();
+        let State { waiting, unsent, .. } = &mut *state;
+        // Who asked may have gone.
+        unsent.retain(|id| waiting.contains_key(id));
+        while !unsent.is_empty() {
+            let octets = unsent.iter().map(|id| waiting[id].exchange.octets());
+            match self.send_now(octets) {
+                Ok(sent) => drop(unsent.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn send_now<'a>(&self, octets: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
+        batch::send(self.socket.get_ref().as_fd(), octets)
+    }
+
+    /// Waits until the socket takes more.
+    async fn wait_for_room(&self) {
+        let room = self
+            .socket
+            .get_ref()
+            .try_clone()
+            .and_then(|socket| hear(socket, Interest::WRITABLE));
+        let waited = match room {
+            Ok(room) => room.writable().await.map(drop),
+            Err(error) => Err(error),
+        };
+        match waited {
+            Ok(()) => self.news.notify_one(),
+            Err(error) => self.fail(fault::of(&error)),
+        }
+    }
+
+    /// Reads what is there. Fewer messages than there is room for are all that there were: the runtime is told so, and
+    /// need not ask the kernel again.
+    fn read(&self) -> io::Result<()> {
+        let read = self.socket.try_io(Interest::READABLE, |socket| {
+            let received = INBOX.with_borrow_mut(|inbox| {
+                let received = inbox.receive(socket.as_fd())?;
+                self.hear((0..received).map(|place| inbox.get(place)));
+                Ok::<_, io::Error>(received)
+            })?;
+            if received < MOST {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(())
+        });
+        match read {
+            Err(error) if is_nothing(&error) => Ok(()),
+            read => read,
+        }
+    }
+
+    /// What the kernel heard of the upstream: that nobody listens there, mostly.
+    fn error(&self) -> io::Error {
+        let told = self.socket.get_ref().take_error();
+        told.unwrap_or_else(Some)
+            .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())
+    }
+
+    fn hear<'a>(&self, messages: impl Iterator<Item = &'a [u8]>) {
+        let now = clock::now();
+        let mut state = self.state();
+        (state.silent_since, state.used) = (now, now);
+        for octets in messages {
+            if let Err(mismatch) = state.take(octets, now) {
+                self.metrics.mismatch(mismatch);
+            }
+        }
+    }
+
+    /// Nothing comes of any question that has no outcome yet.
+    fn fail(&self, failure: Failure) {
+        let mut state = self.state();
+        state.is_closing = true;
+        state.unsent.clear();
+        for question in state.waiting.values_mut() {
+            if question.outcome.is_none() {
+                question.end(Err(failure));
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes a message for who waits for it.
+    fn take(&mut self, octets: &[u8], now: Timestamp) -> Result<(), Mismatch> {
+        let id = octets.first_chunk().map(|id| u16::from_be_bytes(*id));
+        let question = id.and_then(|id| self.waiting.get_mut(&id));
+        let question = question.filter(|question| question.outcome.is_none());
+        let question = question.ok_or(Mismatch::Id)?;
+        match question.exchange.take(octets, now, &question.ttl) {
+            Ok(answer) => question.end(Ok(Datagram::Answer(answer))),
+            Err(mismatch) => {
+                match mismatch {
+                    Mismatch::Case => question.end(Ok(Datagram::OtherCase)),
+                    Mismatch::Bare => question.end(Ok(Datagram::Bare)),
+                    Mismatch::Unreadable | Mismatch::Id | Mismatch::Question => {}
+                }
+                return Err(mismatch);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Waiting {
+    fn end(&mut self, outcome: Result<Datagram, Failure>) {
+        self.outcome = Some(outcome);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Own<'_> {
+    fn poll(&self, context: &Context<'_>) -> Poll<Result<Datagram, Failure>> {
+        let mut state = self.lane.state();
+        let Some(question) = state.waiting.get_mut(&self.id) else {
+            return Poll::Pending;
+        };
+        match question.outcome.take() {
+            Some(outcome) => {
+                state.waiting.remove(&self.id);
+                Poll::Ready(outcome)
+            }
+            None => {
+                question.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lane.state();
+        // Whoever had no answer found out that the lane may lead nowhere.
+        let is_unanswered = state.waiting.remove(&self.id).is_some();
+        state.is_closing |= is_unanswered;
+        if state.is_closing && state.waiting.is_empty() {
+            self.lane.news.notify_one();
+        }
+    }
+}
+
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+thread_local! {
+    /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
+    static INBOX: std::cell::RefCell<Inbox> = std::cell::RefCell::new(Inbox::new());
+}
