@@ -35,7 +35,7 @@ impl Inbox {
                 iov_len: STRIDE,
             })
             .collect();
-        let headers = parts.iter_mut().map(|part| header(part)).collect();
+        let headers = parts.iter_mut().map(header).collect();
         Self {
             headers,
             _parts: parts,
