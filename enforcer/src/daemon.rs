@@ -62,7 +62,7 @@ impl Daemon {
         let metrics = Metrics::register();
         let listener = link::bind(&config.fixed.link)?;
         let denials = Denials::default();
-        let backend = open_backend(&config.fixed, &denials)?;
+        let backend = open_backend(&config.fixed, &denials, config.rule_metrics > 0)?;
         let (inputs, taken) = mpsc::channel(MOST_WAITING);
         let operators = Arc::new(Operators {
             engine: inputs.clone(),
@@ -202,7 +202,7 @@ fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {
     }
 }
 
-fn open_backend(fixed: &Fixed, denials: &Denials) -> anyhow::Result<Box<dyn Backend>> {
+fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyhow::Result<Box<dyn Backend>> {
     Ok(match fixed.backend {
         BackendKind::Netfilter => {
             let flavour = choose_flavour(fixed.flavour)?;
@@ -220,8 +220,12 @@ fn open_backend(fixed: &Fixed, denials: &Denials) -> anyhow::Result<Box<dyn Back
             let netfilter = netfilter
                 .with_unknown_pods(unknown)
                 .beside(beside)
-                .with_bridges(fixed.bridges);
-            Box::new(netfilter.telling(denials.clone()))
+                .with_bridges(fixed.bridges)
+                .telling(denials.clone());
+            Box::new(match is_each_counted {
+                true => netfilter.with_each_rule_alone(),
+                false => netfilter,
+            })
         }
         BackendKind::Ebpf => {
             tracing::info!(

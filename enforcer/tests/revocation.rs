@@ -11,6 +11,7 @@ use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::names;
 use egret_enforcer::backend::{Backend, Ended, Found};
+use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
@@ -426,6 +427,41 @@ fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_th
         assert_eq!(change(&mut backend, &renewed), 1);
         assert_eq!(state(POD, OTHER), State::Revoked);
         assert!(!is_in_doubt());
+    });
+}
+
+#[test]
+fn what_two_rules_allow_goes_on_until_neither_does() {
+    in_fresh_namespace(|| {
+        let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
+        let isolated = vec![tier(
+            Tier::NetworkPolicy,
+            vec![to("peers"), to("friends")],
+            Otherwise::Deny,
+        )];
+        let both = [(host(ONE), None), (host(OTHER), None)];
+        let first = Change::new()
+            .set("peers", SetKind::Networks, &both)
+            .set("friends", SetKind::Networks, &both[..1])
+            .rules(pod("a", &[POD], isolated, Vec::new()));
+        let mut backend = begin(&first);
+        let sets = run("ipset", &["list", "-name"]);
+        assert!(
+            !sets.contains(names::set(set("peers"), Family::V4).as_str()),
+            "they are joint: {sets}"
+        );
+        let open = [datagram(POD, ONE), datagram(POD, OTHER)];
+        let held = mark(POD, ONE);
+        let mut less = without(ONE);
+        less.0.members_changed[0].removed.push(host(OTHER));
+        assert_eq!(change(&mut backend, &less), 1);
+        open[0].send((ONE, 9)).unwrap();
+        assert_eq!((state(POD, ONE), mark(POD, ONE)), (State::Allowed, held));
+        assert_eq!(state(POD, OTHER), State::Revoked);
+        let mut none = without(ONE);
+        none.0.members_changed[0].set = set("friends");
+        assert_eq!(change(&mut backend, &none), 1);
+        assert_eq!(state(POD, ONE), State::Revoked);
     });
 }
 

@@ -8,7 +8,7 @@ use egret_shared::pod::PodKey;
 
 use crate::compiler::DnsStandIn;
 use crate::model::cluster::{Namespace, Node, Pod};
-use crate::model::{Enforcement, Labels, NamespaceSelector, Selector};
+use crate::model::{Enforcement, Labels, NAME_LABEL, NamespaceSelector, Selector};
 
 mod claims;
 mod by_label;
@@ -21,9 +21,6 @@ use dns::Dns;
 use places::Places;
 
 pub(crate) use places::is_api_server;
-
-/// The label that every namespace has (KEP-2161).
-const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Namespaces, pods and nodes, with the owner of every address.
 #[derive(Debug, Default)]
@@ -303,7 +300,7 @@ impl Index {
 impl NamespaceLabels {
     fn default_of(name: &str) -> Self {
         Self {
-            labels: Labels::from_iter([(DEFAULT_LABEL, name)]),
+            labels: Labels::from_iter([(NAME_LABEL, name)]),
             has_object: false,
             enforcement: Enforcement::Enforced,
         }

@@ -13,7 +13,7 @@ mod shared;
 pub mod cluster;
 
 pub use labels::Labels;
-pub use selector::{NamespaceSelector, Requirement, Selector, Values};
+pub use selector::{NAME_LABEL, NamespaceSelector, Requirement, Selector, Values};
 pub use shared::Shared;
 
 /// A policy as it was understood: one that was not understood at all isolates what it selects.

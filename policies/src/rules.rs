@@ -103,6 +103,8 @@ pub struct SetSpec {
     pub id: SetId,
     /// What it holds.
     pub kind: SetKind,
+    /// How many may share its members.
+    pub breadth: Breadth,
     /// What it stands for, for people: `pods default/app=web`, `names *.example.com of default/client`.
     pub description: Arc<str>,
 }
@@ -119,6 +121,16 @@ pub enum SetKind {
     /// Addresses that a pod was told, each until its expiry. Members that the kernel holds when the
     /// enforcer starts are adopted until they time out.
     Records,
+}
+
+/// In how many sets of a node a member of a set may be as well. It is said by what the set stands for, never by how many members
+/// it has: that changes with each pod that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Breadth {
+    /// Fixed networks, and pods of one namespace: few policies of a node speak of the same ones.
+    Narrow,
+    /// Pods of whatever namespaces have some labels, nodes, names: each selector of the cluster may have the same ones.
+    Wide,
 }
 
 /// How the members of a set change.

@@ -9,8 +9,10 @@ use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::memory::{Connection, End, Protocol, Who};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod, PodLife};
 use egret_policies::model::{
-    Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Selector, Tier,
+    Action, Direction, Effect, Kind, NAME_LABEL, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
+    Requirement, Selector, Tier, Values,
 };
+use egret_policies::rules::Breadth;
 use egret_shared::net::Transport;
 
 use situation::*;
@@ -607,6 +609,63 @@ fn equal_contents_share_a_set_and_keep_its_name() {
     let mut other = cluster(policies());
     other.apply(Entity::Pod(pod("default/more", "app=web", &["10.0.0.7"])));
     assert_eq!(ids(&situation), ids(&other));
+}
+
+#[test]
+fn a_set_is_narrow_by_what_it_stands_for() {
+    let of = |namespaces: NamespaceSelector| {
+        let pods = selector("app=web");
+        Peers::OneOf(vec![Peer::Pods { namespaces, pods }])
+    };
+    let matching = |text: &str| of(NamespaceSelector::Matching(selector(text)));
+    let two = Values::from(["default", "prod"].map(Arc::<str>::from));
+    let either = Requirement::In(NAME_LABEL.into(), two);
+    for (name, peers, expected) in [
+        (
+            "the own namespace",
+            of(NamespaceSelector::Named("default".into())),
+            Breadth::Narrow,
+        ),
+        (
+            "a name",
+            matching("kubernetes.io/metadata.name=prod"),
+            Breadth::Narrow,
+        ),
+        (
+            "and more",
+            matching("kubernetes.io/metadata.name=prod,team=a"),
+            Breadth::Narrow,
+        ),
+        (
+            "one of two names",
+            of(NamespaceSelector::Matching(Selector::all_of([either]))),
+            Breadth::Wide,
+        ),
+        (
+            "all but a name",
+            matching("kubernetes.io/metadata.name!=prod"),
+            Breadth::Wide,
+        ),
+        ("any name", matching("kubernetes.io/metadata.name"), Breadth::Wide),
+        ("another label", matching("name=prod"), Breadth::Wide),
+        ("all namespaces", matching(""), Breadth::Wide),
+        (
+            "networks",
+            networks(&["10.0.0.0/8", "0.0.0.0/0"]),
+            Breadth::Narrow,
+        ),
+        (
+            "nodes",
+            Peers::OneOf(vec![Peer::Nodes(selector(""))]),
+            Breadth::Wide,
+        ),
+        ("names", names(&["example.com"]), Breadth::Wide),
+    ] {
+        let policy = network_policy("default/p", "app=client").egress(vec![allow(peers)]);
+        let situation = cluster(vec![policy]);
+        let seen: Vec<Breadth> = situation.memory.sets().map(|set| set.breadth).collect();
+        assert_eq!(seen, [expected], "{name}");
+    }
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub mod cleanup;
 pub mod denials;
 pub mod unknown;
 mod generations;
+pub mod joint;
 mod sets;
 mod meanwhile;
 mod members;
@@ -72,6 +73,7 @@ use denials::{Denials, Telling};
 use drift::Drift;
 use elsewhere::Home;
 use generations::Generations;
+use joint::Joints;
 use lookout::Lookout;
 use marks::{Generation, Marks};
 use meanwhile::SharedSets;
@@ -117,6 +119,7 @@ pub struct Netfilter {
     settings: Settings,
     beside: Beside,
     locate: Box<dyn Locate>,
+    joints: Joints,
     sets: SharedSets,
     tables: [Table; 2],
     generations: Generations,
@@ -200,6 +203,7 @@ impl Netfilter {
                 accepted_marks: Vec::new(),
             },
             locate,
+            joints: Joints::default(),
             sets,
             generations: Generations::new(settings.marks),
             tables,
@@ -245,15 +249,6 @@ impl Netfilter {
         }
         self.accept_marks(beside.accepted_marks.clone());
         Self { beside, ..self }
-    }
-
-    /// Does this about bridges that pods are on. Without it they stay as they are.
-    #[must_use]
-    pub fn with_bridges(self, wish: BridgeNetfilter) -> Self {
-        Self {
-            turned_on: TurnedOn::as_wished(wish),
-            ..self
-        }
     }
 
     /// What was written so far.
@@ -618,9 +613,10 @@ impl Backend for Netfilter {
     }
 
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+        let batch = self.joints.join(batch);
         match self.phase {
-            Phase::Adopting { had_state } => self.begin_safely(batch, had_state, now),
-            Phase::InForce => self.step(batch, now),
+            Phase::Adopting { had_state } => self.begin_safely(&batch, had_state, now),
+            Phase::InForce => self.step(&batch, now),
         }
     }
 
@@ -719,6 +715,7 @@ impl Backend for Netfilter {
 
     fn dump(&self) -> String {
         let mut text = self.sets.lock().dump() + "\n";
+        text += &self.joints.dump();
         for table in &self.tables {
             text += &table.dump();
         }
@@ -734,6 +731,7 @@ impl Backend for Netfilter {
     fn remove_everything(&mut self) -> Result<(), BackendError> {
         let removed = cleanup::remove(self.settings.flavour);
         self.sets.lock().forget();
+        self.joints.forget();
         self.pods.clear();
         self.node_rules = None;
         self.revocations = Revocations::default();

@@ -15,8 +15,8 @@ use egret_enforcer::backend::ebpf::{Ebpf, Options};
 use egret_enforcer::backend::{Backend, Standing};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Audit, Batch, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules, PortMatch,
-    Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules,
+    PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -468,6 +468,7 @@ impl Made {
         self.batch.sets_created.push(SetSpec {
             id,
             kind,
+            breadth: Breadth::Wide,
             description: "a set of the test".into(),
         });
         let added = members.into_iter().map(|member| (member, None)).collect();

@@ -78,6 +78,15 @@ pub(crate) fn all() -> Vec<Story> {
             ),
         )
     };
+    let to_web_of = |app: &str| {
+        network_policy(
+            app,
+            WEB,
+            &format!(
+                "policyTypes: [Egress], egress: [{{to: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}], ports: [{{port: 80}}]}}]"
+            ),
+        )
+    };
     let relabelled = |labels: &str| {
         Cluster::of(&[
             &nodes(),
@@ -136,8 +145,23 @@ pub(crate) fn all() -> Vec<Story> {
         ),
         story(
             "a peer goes from one allowed set to another",
+            base().and(&[&to_app("r", "r"), &to_web_of("s")]),
+            relabelled("app: s").and(&[&to_app("r", "r"), &to_web_of("s")]),
+        ),
+        story(
+            "a peer leaves a joint set",
             base().and(&[&to_app("r", "r"), &to_app("s", "s")]),
-            relabelled("app: s").and(&[&to_app("r", "r"), &to_app("s", "s")]),
+            relabelled("app: x").and(&[&to_app("r", "r"), &to_app("s", "s")]),
+        ),
+        story(
+            "a set is joined with another",
+            base().and(&[&to_app("r", "r")]),
+            base().and(&[&to_app("r", "r"), &to_app("s", "s")]),
+        ),
+        story(
+            "a joint set loses a part",
+            base().and(&[&to_app("r", "r"), &to_app("s", "s"), &to_app("x", "x")]),
+            base().and(&[&to_app("s", "s"), &to_app("x", "x")]),
         ),
         story(
             "a peer enters what is allowed and what is denied",

@@ -19,8 +19,8 @@ use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Audit, Batch, Direction, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch,
-    PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Breadth, Direction, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise,
+    PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -245,6 +245,7 @@ impl Change {
         self.0.sets_created.push(SetSpec {
             id: set(name),
             kind,
+            breadth: Breadth::Narrow,
             description: name.into(),
         });
         self.members(name, members, &[])

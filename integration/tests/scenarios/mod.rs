@@ -146,6 +146,7 @@ macro_rules! with_every_scenario {
             rules: a_port_range_holds_at_its_edges_in_both_directions_and_families without MatchPorts;
             rules: an_exception_of_an_ip_block_is_refused without HonourExcept;
             rules: selectors_choose_who_may_reach_whom without MatchPeers;
+            rules: what_two_policies_allow_at_a_port_follows_each_of_them without MatchPeers;
             rules: a_selected_pod_is_isolated_in_the_named_direction_alone without Isolate;
             rules: tiers_decide_in_their_order without TierOrder;
             protocols: echo_passes_by_a_rule_without_ports_alone without Isolate;

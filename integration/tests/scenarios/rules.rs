@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use egret_integration::{PodSpec, Service, UdpOutcome, World};
 
-use super::stage::{QUICK, Setting, Stage, Told};
+use super::stage::{QUICK, Setting, Stage, Told, eventually};
 
 /// Each line: who, where to, port, whether it must connect.
 type Probe<'a> = (&'a str, IpAddr, u16, bool);
@@ -185,6 +185,64 @@ pub(super) fn selectors_choose_who_may_reach_whom(world: &mut World) -> Told {
             .map(|address| (from, address, 7, is_open))
     });
     assert_verdicts(&stage, &probes.collect::<Vec<_>>());
+    Ok(())
+}
+
+/// Two policies of one pod at one port, which are one rule over one set.
+fn of_two_rings() -> String {
+    let policy = |ring: &str| {
+        format!(
+            r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {ring}
+  namespace: default
+spec:
+  podSelector: {{matchLabels: {{app: client}}}}
+  policyTypes: [Ingress]
+  ingress:
+  - from:
+    - namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: sales}}}}
+      podSelector: {{matchLabels: {{{ring}: in}}}}
+    ports:
+    - {{protocol: TCP, port: 7}}
+"#
+        )
+    };
+    format!("{}---\n{}", policy("inner"), policy("outer"))
+}
+
+/// A pod comes into what one policy allows, into what the other does, and leaves them one after the other.
+pub(super) fn what_two_policies_allow_at_a_port_follows_each_of_them(world: &mut World) -> Told {
+    let rings = |inner, outer| format!("inner: \"{inner}\"\n    outer: \"{outer}\"");
+    let shop = PodSpec::new("shop").in_namespace("sales");
+    let shop = shop.labelled("inner", "out").labelled("outer", "out");
+    let stage = Setting::of(of_two_rings()).and(shop).play(world)?;
+    stage.pod("client").serve(7, Service::TcpEcho)?;
+    let [address, _] = stage.pod("client").addresses();
+    let address = address.to_string();
+    let pods = std::fs::read_to_string(stage.world.manifests().folder().join("world.yaml"))?;
+    assert!(pods.contains(&rings("out", "out")), "{pods}");
+    let label = |inner, outer| {
+        let pods = pods.replace(&rings("out", "out"), &rings(inner, outer));
+        stage.world.manifests().write("world.yaml", &pods)
+    };
+    stage.assert_refused("shop", &address);
+    label("in", "out")?;
+    eventually("one policy allows it", || {
+        stage.reach("shop", &address).is_connected()
+    });
+    let mut open = stage.assert_reaches("shop", &address);
+    label("in", "in")?;
+    label("out", "in")?;
+    eventually("the other still does, and what is open goes on", || {
+        open.is_alive() && stage.reach("shop", &address).is_connected()
+    });
+    label("out", "out")?;
+    eventually("none does any more", || {
+        !stage.reach("shop", &address).is_connected()
+    });
+    assert!(open.echo_within(QUICK).is_err(), "the open connection goes on");
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use egret_shared::pod::PodKey;
 use crate::index::{Index, LivePod};
 use crate::model::cluster::Service;
 use crate::model::{Labels, NamespaceSelector, Requirement, Selector};
-use crate::rules::{Member, SetId, SetKind, SetSpec};
+use crate::rules::{Breadth, Member, SetId, SetKind, SetSpec};
 
 /// Whether a range of ports has the one of DNS.
 pub(super) fn is_about_dns(transport: Transport, range: PortRange) -> bool {
@@ -107,12 +107,36 @@ impl NamedSet {
                 SetContent::Networks(_) | SetContent::Cluster => SetKind::Networks,
                 SetContent::Records { .. } => SetKind::Records,
             },
+            breadth: self.content.breadth(),
             description: self.content.to_string().into(),
         }
     }
 }
 
 impl SetContent {
+    fn breadth(&self) -> Breadth {
+        match self {
+            Self::Networks(_) => Breadth::Narrow,
+            Self::Pods { namespaces, .. }
+            | Self::PodPorts { namespaces, .. }
+            | Self::DnsStandIn { namespaces, .. }
+                if namespaces.is_of_one_name() =>
+            {
+                Breadth::Narrow
+            }
+            Self::Pods { .. }
+            | Self::PodPorts { .. }
+            | Self::DnsStandIn { .. }
+            | Self::Nodes(_)
+            | Self::NodeAddresses(_)
+            | Self::Cluster
+            | Self::ApiServer
+            | Self::ApiServerBehind(..)
+            | Self::ApiServerAddresses
+            | Self::Records { .. } => Breadth::Wide,
+        }
+    }
+
     /// What a pod has in the set.
     pub(crate) fn members_of_pod(&self, pod: &LivePod<'_>, index: &Index) -> BTreeSet<Member> {
         match self {

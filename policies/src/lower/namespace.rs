@@ -5,11 +5,9 @@ use std::sync::Arc;
 use super::{enforcement, legacy};
 use crate::api::{Field, Notes, Object};
 use crate::diagnostic::Code;
-use crate::model::Policy;
 use crate::model::cluster::{Entity, Namespace};
+use crate::model::{NAME_LABEL, Policy};
 
-/// Set on every namespace by the API server, whatever its author wrote.
-const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// The annotation of the proposal of 2016, ignored by Kubernetes since 1.7.
 const ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
 

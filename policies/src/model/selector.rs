@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use super::{Labels, Shared};
 
+/// The label that the API server sets on every namespace, whatever its author wrote: its name (KEP-2161).
+pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
 /// All requirements must hold; none means every object.
 ///
 /// A cluster has tens of thousands of them, most with one requirement of one value: so they are slices, and a copy
@@ -64,6 +67,14 @@ impl Requirement {
             Self::NotIn(key, values) => Self::NotIn(shared.text(key), values.of_shared(shared)),
             Self::Exists(key) => Self::Exists(shared.text(key)),
             Self::DoesNotExist(key) => Self::DoesNotExist(shared.text(key)),
+        }
+    }
+
+    /// Of namespaces.
+    fn is_of_one_name(&self) -> bool {
+        match self {
+            Self::In(key, values) => key.as_ref() == NAME_LABEL && values.len() == 1,
+            Self::NotIn(..) | Self::Exists(_) | Self::DoesNotExist(_) => false,
         }
     }
 
@@ -155,6 +166,15 @@ pub enum NamespaceSelector {
 }
 
 impl NamespaceSelector {
+    /// Whether it can match only namespaces of one name.
+    #[must_use]
+    pub fn is_of_one_name(&self) -> bool {
+        match self {
+            Self::Named(_) => true,
+            Self::Matching(selector) => selector.requirements().any(Requirement::is_of_one_name),
+        }
+    }
+
     pub(super) fn shared(&self, shared: &mut Shared) -> Self {
         match self {
             Self::Named(name) => Self::Named(shared.text(name)),

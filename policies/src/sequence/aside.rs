@@ -24,6 +24,7 @@ impl Aside {
         let SetSpec {
             id: of,
             kind,
+            breadth,
             description,
         } = set.named.spec();
         let description = format!("in the place of {description}");
@@ -38,6 +39,7 @@ impl Aside {
             spec: SetSpec {
                 id,
                 kind,
+                breadth,
                 description: description.into(),
             },
             members,

@@ -96,6 +96,15 @@ pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result
 }
 
 impl Netfilter {
+    /// Does this about bridges that pods are on. Without it they stay as they are.
+    #[must_use]
+    pub fn with_bridges(self, wish: BridgeNetfilter) -> Self {
+        Self {
+            turned_on: TurnedOn::as_wished(wish),
+            ..self
+        }
+    }
+
     /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
     pub(super) fn see_to_bridges(&mut self) -> Vec<Gap> {
         let calls = self.calls();

@@ -1,0 +1,570 @@
+//! Joint sets stand in front of a kernel made of maps: whatever policies and members do, and wherever a batch is cut off, what
+//! they admit is what the sets admit for which they stand.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_enforcer::backend::netfilter::joint::{Joints, SEVERAL};
+use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
+use egret_policies::model::{Action, Direction, Tier};
+use egret_policies::rules::{
+    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch,
+    PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+};
+use egret_shared::net::{PortRange, Transport};
+use egret_shared::pod::PodKey;
+use egret_shared::revision::Revision;
+use egret_shared::time::Timestamp;
+use proptest::prelude::*;
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+const LATER: Timestamp = Timestamp::from_millis(9_000_000);
+
+/// The sets that policies speak of, by kind: some of each, so that there is something to join.
+const KINDS: [SetKind; 10] = [
+    SetKind::Addresses,
+    SetKind::Addresses,
+    SetKind::Addresses,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::AddressPorts,
+    SetKind::AddressPorts,
+    SetKind::Records,
+    SetKind::Addresses,
+];
+
+/// All but the last two may be joined: what a pod was told, and pods of whatever namespaces.
+const fn breadth(place: usize) -> Breadth {
+    match place < 8 {
+        true => Breadth::Narrow,
+        false => Breadth::Wide,
+    }
+}
+
+fn set(place: usize) -> SetId {
+    SetId::of_content(&format!("set {place}"))
+}
+
+fn address(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+/// The members that a set may have; some of them overlap.
+fn candidate(kind: SetKind, number: usize) -> Member {
+    let last = u8::try_from(number).unwrap();
+    match kind {
+        SetKind::Addresses | SetKind::Records => Member::Address(address(last)),
+        SetKind::AddressPorts => Member::AddressPort(address(last), Transport::Tcp, 80.try_into().unwrap()),
+        SetKind::Networks if number == 3 => Member::Network("10.0.0.0/30".parse().unwrap()),
+        SetKind::Networks => Member::Network(address(last).into()),
+    }
+}
+
+fn expiry(kind: SetKind) -> Option<Timestamp> {
+    (kind == SetKind::Records).then_some(LATER)
+}
+
+/// A rule, in small numbers.
+#[derive(Clone, Debug)]
+struct Said {
+    action: Action,
+    /// A set, or everything.
+    peer: usize,
+    except: Option<usize>,
+    port: usize,
+    policy: usize,
+}
+
+impl Said {
+    fn rule(&self) -> Rule {
+        let range = |first, last| PortMatch::Range(Transport::Tcp, PortRange::new(first, last).unwrap());
+        Rule {
+            action: self.action,
+            peer: match self.peer < KINDS.len() {
+                true => PeerMatch::In(set(self.peer)),
+                false => PeerMatch::Any,
+            },
+            except: self.except.map(set),
+            port: [range(80, 80), range(443, 443), range(1, 100), PortMatch::Any][self.port],
+            origin: Origin {
+                policy: format!("NetworkPolicy/default/p{}", self.policy).into(),
+                rule: 0,
+                name: None,
+            },
+        }
+    }
+}
+
+/// What the policies of a pod come to.
+#[derive(Clone, Debug)]
+struct Pod {
+    admin: Vec<Said>,
+    network_policy: Vec<Said>,
+    audit: Vec<Said>,
+}
+
+impl Pod {
+    fn rules(&self, key: &PodKey) -> PodRules {
+        let list = |tier, said: &[Said], otherwise| TierRules {
+            tier,
+            rules: said.iter().map(Said::rule).collect(),
+            otherwise,
+        };
+        let tiers = vec![
+            list(Tier::Admin, &self.admin, Otherwise::NextTier),
+            list(Tier::NetworkPolicy, &self.network_policy, Otherwise::Deny),
+        ];
+        let audited = vec![list(Tier::NetworkPolicy, &self.audit, Otherwise::Deny)];
+        PodRules {
+            pod: key.clone(),
+            uid: None,
+            addresses: vec![address(200)],
+            egress: DirectionRules { tiers },
+            ingress: DirectionRules::default(),
+            audit: Audit {
+                egress: DirectionRules { tiers: audited },
+                ingress: DirectionRules::default(),
+            },
+        }
+    }
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+struct Happening {
+    /// These members are in their sets if they were not, or the other way round.
+    toggled: Vec<(usize, usize)>,
+    pods: Vec<(usize, Option<Pod>)>,
+    /// What clients outside may not reach.
+    node: Option<Option<usize>>,
+}
+
+/// A set; most often one of a few of one kind, so that rules meet.
+fn place() -> impl Strategy<Value = usize> {
+    prop_oneof![2 => 0..3_usize, 1 => 0..KINDS.len()]
+}
+
+fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
+    let peer = prop_oneof![9 => place(), 1 => Just(KINDS.len())];
+    let except = prop::option::weighted(0.1, place());
+    let port = prop_oneof![2 => Just(0), 1 => 0..4_usize];
+    (prop::sample::select(actions), peer, except, port, 0..3_usize).prop_map(
+        |(action, peer, except, port, policy)| Said {
+            action,
+            peer,
+            except,
+            port,
+            policy,
+        },
+    )
+}
+
+fn pod() -> impl Strategy<Value = Pod> {
+    let any = vec![Action::Allow, Action::Allow, Action::Deny, Action::Pass];
+    (
+        prop::collection::vec(said(any), 0..7),
+        prop::collection::vec(said(vec![Action::Allow]), 0..7),
+        prop::collection::vec(said(vec![Action::Allow]), 0..3),
+    )
+        .prop_map(|(admin, network_policy, audit)| Pod {
+            admin,
+            network_policy,
+            audit,
+        })
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let node = prop::option::weighted(0.2, prop::option::of(place()));
+    (
+        prop::collection::vec((place(), 1..4_usize), 0..8),
+        prop::collection::vec((0..2_usize, prop::option::weighted(0.9, pod())), 0..2),
+        node,
+    )
+        .prop_map(|(toggled, pods, node)| Happening { toggled, pods, node })
+}
+
+/// What is wanted, as policies and the cluster say it.
+#[derive(Clone, Debug, Default)]
+struct World {
+    members: BTreeMap<usize, BTreeSet<Member>>,
+    pods: BTreeMap<PodKey, PodRules>,
+    node: Option<NodeRules>,
+}
+
+impl World {
+    fn named(&self) -> BTreeSet<usize> {
+        let of_pod = |rules: &PodRules| {
+            let sets = rules.egress.sets().chain(rules.audit.sets());
+            sets.collect::<Vec<_>>()
+        };
+        let of_pods = self.pods.values().flat_map(of_pod);
+        let all: BTreeSet<SetId> = of_pods
+            .chain(self.node.iter().flat_map(NodeRules::sets))
+            .collect();
+        (0..KINDS.len())
+            .filter(|place| all.contains(&set(*place)))
+            .collect()
+    }
+
+    fn members(&self, place: usize) -> BTreeSet<Member> {
+        self.members.get(&place).cloned().unwrap_or_default()
+    }
+
+    /// Lets something happen; returns the batch that makes a kernel follow.
+    fn follow(&mut self, happening: &Happening) -> Batch {
+        let mut batch = Batch::empty(Revision::ZERO.next());
+        let had = self.named();
+        for (place, number) in &happening.toggled {
+            let changed = self.toggle(*place, candidate(KINDS[*place], *number));
+            batch
+                .members_changed
+                .extend(had.contains(place).then_some(changed));
+        }
+        for (number, pod) in &happening.pods {
+            let key = PodKey::new("default", &format!("pod-{number}"));
+            match pod.as_ref().map(|pod| pod.rules(&key)) {
+                Some(rules) => {
+                    batch.rules_replaced.push(rules.clone());
+                    self.pods.insert(key, rules);
+                }
+                None => batch.pods_removed.extend(self.pods.remove(&key).map(|_| key)),
+            }
+        }
+        if let Some(node) = happening.node {
+            let rules = node_rules(node);
+            self.node = Some(rules.clone());
+            batch.node_rules = Some(rules);
+        }
+        let has = self.named();
+        for place in has.difference(&had) {
+            self.make(*place, &mut batch);
+        }
+        batch.sets_destroyed = had.difference(&has).map(|place| set(*place)).collect();
+        batch
+    }
+
+    fn toggle(&mut self, place: usize, member: Member) -> MembersChanged {
+        let members = self.members.entry(place).or_default();
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        if members.remove(&member) {
+            removed.push(member);
+        } else {
+            members.insert(member);
+            added.push((member, expiry(KINDS[place])));
+        }
+        MembersChanged {
+            set: set(place),
+            added,
+            removed,
+        }
+    }
+
+    fn make(&self, place: usize, batch: &mut Batch) {
+        batch.sets_created.push(SetSpec {
+            id: set(place),
+            kind: KINDS[place],
+            breadth: breadth(place),
+            description: format!("set {place}").into(),
+        });
+        let members = self.members(place).into_iter();
+        let added: Vec<_> = members.map(|member| (member, expiry(KINDS[place]))).collect();
+        batch.members_changed.push(MembersChanged {
+            set: set(place),
+            added,
+            removed: Vec::new(),
+        });
+    }
+
+    /// The batch that makes an empty kernel hold all of it.
+    fn whole(&self) -> Batch {
+        let mut batch = Batch::empty(Revision::ZERO.next());
+        for place in self.named() {
+            self.make(place, &mut batch);
+        }
+        batch.rules_replaced = self.pods.values().cloned().collect();
+        batch.node_rules = self.node.clone();
+        batch
+    }
+}
+
+fn node_rules(denied: Option<usize>) -> NodeRules {
+    let said = denied.map(|peer| Said {
+        action: Action::Deny,
+        peer,
+        except: None,
+        port: 3,
+        policy: 0,
+    });
+    let tier = said.map(|said| TierRules {
+        tier: Tier::ClusterEgressFirewall,
+        rules: vec![said.rule()],
+        otherwise: Otherwise::NextTier,
+    });
+    NodeRules {
+        exposed: DirectionRules {
+            tiers: tier.into_iter().collect(),
+        },
+    }
+}
+
+/// The batch as single steps, in order.
+fn steps(batch: &Batch) -> Vec<Batch> {
+    let mut all = Vec::new();
+    let mut step = |fill: &dyn Fn(&mut Batch)| {
+        let mut one = Batch::empty(batch.revision);
+        fill(&mut one);
+        all.push(one);
+    };
+    for spec in &batch.sets_created {
+        step(&|one| one.sets_created.push(spec.clone()));
+    }
+    for changed in &batch.members_changed {
+        let part = |added: &[_], removed: &[_]| MembersChanged {
+            set: changed.set,
+            added: added.to_vec(),
+            removed: removed.to_vec(),
+        };
+        for member in &changed.removed {
+            step(&|one| one.members_changed.push(part(&[], &[*member])));
+        }
+        for member in &changed.added {
+            step(&|one| one.members_changed.push(part(&[*member], &[])));
+        }
+    }
+    for rules in &batch.rules_replaced {
+        step(&|one| one.rules_replaced.push(rules.clone()));
+    }
+    step(&|one| one.node_rules.clone_from(&batch.node_rules));
+    for pod in &batch.pods_removed {
+        step(&|one| one.pods_removed.push(pod.clone()));
+    }
+    for id in &batch.sets_destroyed {
+        step(&|one| one.sets_destroyed.push(*id));
+    }
+    all
+}
+
+/// The verdict and the tier, and of what is denied also the rule.
+type Answer = (Verdict, &'static str, Option<Origin>);
+
+/// What a kernel says of everything that may be asked.
+fn verdicts(memory: &Memory) -> Vec<Answer> {
+    let said = |decision: Decision| {
+        let origin = decision.origin.filter(|_| decision.verdict == Verdict::Deny);
+        (decision.verdict, decision.tier, origin)
+    };
+    let mut all = Vec::new();
+    for (peer, protocol) in asked() {
+        for number in 0..2 {
+            all.push(said(memory.decide(&connection(number, peer, protocol), NOW)));
+        }
+        let entering = Entering {
+            destination: peer,
+            destination_is_own_node: false,
+            protocol,
+        };
+        all.push(said(memory.decide_entering(entering, NOW)));
+    }
+    all
+}
+
+fn asked() -> impl Iterator<Item = (IpAddr, Protocol)> {
+    let ports = [80, 443, 8080].map(|port| Protocol::Port(Transport::Tcp, port));
+    (0..4).flat_map(move |last| ports.map(|protocol| (address(last), protocol)))
+}
+
+fn connection(number: usize, peer: IpAddr, protocol: Protocol) -> Connection {
+    Connection {
+        pod: PodKey::new("default", &format!("pod-{number}")),
+        direction: Direction::Egress,
+        peer,
+        peer_is_own_node: false,
+        protocol,
+    }
+}
+
+/// What would be denied by policies in audit.
+fn audited(memory: &Memory) -> Vec<Option<Decision>> {
+    let each = asked().flat_map(|(peer, protocol)| [0, 1].map(|number| connection(number, peer, protocol)));
+    each.map(|connection| memory.would_deny(&connection, NOW))
+        .collect()
+}
+
+/// Goes through a batch step by step; returns what was said in between, from before the first step on.
+fn walk(memory: &mut Memory, batch: &Batch) -> Vec<Vec<Answer>> {
+    let mut said = vec![verdicts(memory)];
+    for step in steps(batch) {
+        memory.apply(&step, NOW).unwrap();
+        said.push(verdicts(memory));
+    }
+    said
+}
+
+/// What becomes of a packet from step to step. What is allowed may be so for a moment by another of two tiers that both allow it:
+/// one has the address already, and the other has not.
+fn course(said: &[Vec<Answer>], packet: usize) -> Vec<Answer> {
+    let each = said.iter().map(|said| said[packet].clone());
+    let by_any_tier = each.map(|(verdict, tier, origin)| match verdict {
+        Verdict::Allow => (verdict, "", origin),
+        Verdict::Deny => (verdict, tier, origin),
+    });
+    by_any_tier.collect()
+}
+
+/// Whether something that changes goes through no other states than it should, in the same order.
+fn follows<T: PartialEq>(seen: &[T], wanted: &[T]) -> bool {
+    let mut wanted = wanted.iter();
+    let mut now = wanted.next();
+    seen.iter().all(|seen| {
+        while now.is_some_and(|now| now != seen) {
+            now = wanted.next();
+        }
+        now.is_some()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn at_every_instant_joint_sets_admit_what_their_parts_admit(story in prop::collection::vec(happening(), 1..6)) {
+        let mut world = World::default();
+        let (mut apart, mut joint) = (Memory::new(), Memory::new());
+        let mut joints = Joints::default();
+        for happening in &story {
+            let batch = world.follow(happening);
+            let joined = joints.join(&batch);
+            let (wanted, seen) = (walk(&mut apart, &batch), walk(&mut joint, &joined));
+            prop_assert_eq!(seen.last(), wanted.last());
+            prop_assert_eq!(audited(&joint), audited(&apart));
+            for packet in 0..wanted[0].len() {
+                let (seen, wanted) = (course(&seen, packet), course(&wanted, packet));
+                prop_assert!(follows(&seen, &wanted), "packet {}: {:?} instead of {:?}", packet, seen, wanted);
+            }
+        }
+        let mut fresh = Memory::new();
+        fresh.apply(&Joints::default().join(&world.whole()), NOW).unwrap();
+        prop_assert_eq!(&joint, &fresh, "a restart has other rules or sets");
+        let of_pods = joint.pods().flat_map(|rules| rules.egress.sets().chain(rules.audit.sets()));
+        let named: BTreeSet<SetId> = of_pods.chain(joint.node().into_iter().flat_map(NodeRules::sets)).collect();
+        let there: BTreeSet<SetId> = joint.sets().map(|spec| spec.id).collect();
+        prop_assert_eq!(there, named, "there are sets that no rule needs");
+    }
+}
+
+/// A pod that six policies of a namespace allow to reach somebody each, at one port.
+fn six_policies() -> (World, Batch) {
+    let said = |number: usize| Said {
+        action: Action::Allow,
+        peer: [0, 1, 2, 3, 8, 9][number],
+        except: None,
+        port: 0,
+        policy: number,
+    };
+    let pod = Pod {
+        admin: Vec::new(),
+        network_policy: (0..6).map(said).collect(),
+        audit: Vec::new(),
+    };
+    let mut world = World::default();
+    let batch = world.follow(&Happening {
+        toggled: vec![(0, 1), (1, 1), (1, 2)],
+        pods: vec![(0, Some(pod))],
+        node: None,
+    });
+    (world, batch)
+}
+
+#[test]
+fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
+    let (_, batch) = six_policies();
+    let joined = Joints::default().join(&batch);
+    let rules = &joined.rules_replaced[0].egress.tiers[1].rules;
+    let policies: Vec<&str> = rules.iter().map(|rule| &*rule.origin.policy).collect();
+    // Three of addresses are one; networks, what was told and wide sets stay alone, and networks are asked last.
+    let alone = [4, 5, 3].map(|number| format!("NetworkPolicy/default/p{number}"));
+    assert_eq!(policies, [SEVERAL, &alone[0], &alone[1], &alone[2]]);
+    assert_eq!(joined.sets_created.len(), 4);
+}
+
+#[test]
+fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
+    let said = |action, peer| Said {
+        action,
+        peer,
+        except: None,
+        port: 0,
+        policy: peer,
+    };
+    let pod = Pod {
+        admin: vec![
+            said(Action::Allow, 0),
+            said(Action::Deny, 3),
+            said(Action::Allow, 1),
+            said(Action::Allow, 2),
+        ],
+        network_policy: Vec::new(),
+        audit: Vec::new(),
+    };
+    let batch = World::default().follow(&Happening {
+        toggled: Vec::new(),
+        pods: vec![(0, Some(pod))],
+        node: None,
+    });
+    let joined = Joints::default().join(&batch);
+    let rules = joined.rules_replaced[0].egress.tiers[0].rules.iter();
+    let seen: Vec<_> = rules.map(|rule| (rule.action, &*rule.origin.policy)).collect();
+    let alone = ["NetworkPolicy/default/p0", "NetworkPolicy/default/p3"];
+    assert_eq!(
+        seen,
+        [
+            (Action::Allow, alone[0]),
+            (Action::Deny, alone[1]),
+            (Action::Allow, SEVERAL)
+        ]
+    );
+}
+
+#[test]
+fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
+    let (mut world, batch) = six_policies();
+    let mut joints = Joints::default();
+    let first = joints.join(&batch);
+    let PeerMatch::In(all) = first.rules_replaced[0].egress.tiers[1].rules[0].peer else {
+        unreachable!("it is a rule over a set");
+    };
+    let mut toggle = |place, number| {
+        let toggled = vec![(place, number)];
+        let batch = world.follow(&Happening {
+            toggled,
+            pods: Vec::new(),
+            node: None,
+        });
+        joints.join(&batch).into_owned().members_changed
+    };
+    assert_eq!(toggle(0, 1), [], "the second policy has it as well");
+    let gone = MembersChanged {
+        set: all,
+        added: Vec::new(),
+        removed: vec![Member::Address(address(1))],
+    };
+    assert_eq!(toggle(1, 1), [gone]);
+    assert_eq!(toggle(2, 2), [], "it is there already");
+    assert_eq!(toggle(2, 1).len(), 1);
+}
+
+#[test]
+fn what_pods_are_told_goes_as_it_comes() {
+    let (mut world, batch) = six_policies();
+    let mut joints = Joints::default();
+    joints.join(&batch);
+    let told = world.follow(&Happening {
+        toggled: vec![(8, 1)],
+        pods: Vec::new(),
+        node: None,
+    });
+    assert!(matches!(joints.join(&told), std::borrow::Cow::Borrowed(_)));
+}
