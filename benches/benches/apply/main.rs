@@ -2,7 +2,8 @@
 //! The real compiler and the real backend `netfilter`, in a network namespace of its own, in both flavours; needs root.
 //!
 //! `cargo bench -p egret-benches --bench apply -- nft` measures only one flavour, `-- nft label answer` only changes with one of
-//! these words, and `-- churn 100000` so many pod changes, to see what memory they leave behind.
+//! these words, and `-- churn 100000` so many pod changes, to see what memory they leave behind. EGRET_BENCH_EACH_ALONE has each
+//! rule look into a set of its own.
 //! Prints Markdown.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures time")]

@@ -59,6 +59,9 @@ impl Node {
             }),
         };
         let mut backend = Netfilter::open(settings, Box::new(ByAddress))?;
+        if std::env::var_os("EGRET_BENCH_EACH_ALONE").is_some() {
+            backend = backend.with_each_rule_alone();
+        }
         backend.adopt(START)?;
         Ok(Self {
             compiler,

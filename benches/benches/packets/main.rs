@@ -87,14 +87,16 @@ fn promise(rounds: usize) -> anyhow::Result<()> {
             flavour,
             place(Enforcing::OneRule(flavour))?,
             place(Enforcing::Egret(flavour))?,
+            place(Enforcing::EachAlone(flavour))?,
         ));
     }
     let mut rows = vec![Row::new("no rules", &nothing[0])];
-    for (flavour, one, egret) in &enforced {
+    for (flavour, one, egret, alone) in &enforced {
         let name = flavour.name();
         rows.push(Row::new(format!("{name}: one rule"), one));
         rows.push(Row::new(format!("{name}: **egret**"), egret));
         rows.push(Row::new(format!("{name}: egret, last pod"), egret).of_last_pod());
+        rows.push(Row::new(format!("{name}: egret, each rule alone"), alone));
     }
     rows.push(Row::new("no rules, again", &nothing[1]));
     let seen = turns::of(&rows, &Kind::ALL, rounds)?;

@@ -27,6 +27,8 @@ pub(crate) enum Enforcing {
     OneRule(Flavour),
     /// The enforcer wrote its rules.
     Egret(Flavour),
+    /// It wrote each rule over a set of its own, as it does where each is counted.
+    EachAlone(Flavour),
 }
 
 /// A node with two clients, their server and 107 interfaces more.
@@ -57,11 +59,8 @@ impl Place {
         match enforcing {
             Enforcing::Nothing => {}
             Enforcing::OneRule(flavour) => place.write_one_rule(flavour)?,
-            Enforcing::Egret(flavour) => {
-                // What it wrote stays when it is gone.
-                let enforcer = place.start_enforcer(flavour)?;
-                place.wait_until_enforced().with_context(|| enforcer.log())?;
-            }
+            Enforcing::Egret(flavour) => place.leave_rules(flavour, &[])?,
+            Enforcing::EachAlone(flavour) => place.leave_rules(flavour, &["--rule-metrics", "1"])?,
         }
         Ok(place)
     }
@@ -74,11 +73,22 @@ impl Place {
         Ok(self.world.node().run_well(&argv)?)
     }
 
+    /// What the enforcer wrote stays when it is gone.
+    fn leave_rules(&self, flavour: Flavour, options: &[&str]) -> anyhow::Result<()> {
+        let enforcer = self.start_enforcer_with(flavour, options)?;
+        self.wait_until_enforced().with_context(|| enforcer.log())
+    }
+
     /// The enforcer of this build, once its rules are in force.
     pub(crate) fn start_enforcer(&self, flavour: Flavour) -> anyhow::Result<Daemon> {
+        self.start_enforcer_with(flavour, &[])
+    }
+
+    fn start_enforcer_with(&self, flavour: Flavour, options: &[&str]) -> anyhow::Result<Daemon> {
         self.write_manifests()?;
         let spec = self.world.enforcer("netfilter").in_folder(release_folder()?);
         let spec = spec.with(["--resync", "0s", "--iptables", flavour.name()]);
+        let spec = spec.with(options.iter().copied());
         let mut daemon = self.world.launch(spec)?;
         let start = Instant::now();
         loop {

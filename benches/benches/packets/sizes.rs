@@ -62,13 +62,23 @@ pub(crate) fn own_policies(rounds: usize) -> anyhow::Result<()> {
         title: "policies of each pod, all asked (1,000 policies, 10,000 addresses)",
         sizes: [1, 5, 20, 100].map(|number| (number, of_pod(number))).into(),
     };
-    measure(&growth, rounds).map(drop)
+    measure(&growth, rounds)?;
+    println!("\nEach rule over a set of its own:");
+    measure_with(Enforcing::EachAlone, &growth, rounds).map(drop)
 }
 
 fn measure(growth: &Growth, rounds: usize) -> anyhow::Result<Panel> {
+    measure_with(Enforcing::Egret, growth, rounds)
+}
+
+fn measure_with(
+    enforcing: fn(Flavour) -> Enforcing,
+    growth: &Growth,
+    rounds: usize,
+) -> anyhow::Result<Panel> {
     let mut lines = Vec::new();
     for flavour in FLAVOURS {
-        let seen = grown(growth, flavour, rounds)?;
+        let seen = grown(growth, enforcing(flavour), rounds)?;
         for (kind, name) in KINDS
             .into_iter()
             .zip(["connect", "UDP round trip", "unanswered UDP"])
@@ -95,14 +105,11 @@ fn measure(growth: &Growth, rounds: usize) -> anyhow::Result<Panel> {
     })
 }
 
-fn grown(growth: &Growth, flavour: Flavour, rounds: usize) -> anyhow::Result<Rounds> {
+fn grown(growth: &Growth, enforcing: Enforcing, rounds: usize) -> anyhow::Result<Rounds> {
     let nothing = Place::enforced_by(Size::SMALL, Enforcing::Nothing)?;
     let mut places = Vec::new();
     for (number, size) in &growth.sizes {
-        places.push((
-            number.to_string(),
-            Place::enforced_by(*size, Enforcing::Egret(flavour))?,
-        ));
+        places.push((number.to_string(), Place::enforced_by(*size, enforcing)?));
     }
     let mut rows = vec![Row::new("no rules", &nothing)];
     rows.extend(
