@@ -122,13 +122,13 @@ impl Asker {
     }
 
     fn ask(&mut self, number: u32, due: Instant) {
-        let server = if number / OVER_TCP % 2 == 0 {
+        let server = if (number / OVER_TCP).is_multiple_of(2) {
             SocketAddr::new(DNS.into(), 53)
         } else {
             SocketAddr::new(DNS_V6.into(), 53)
         };
         let question = question(number, &format!("n{}.example.test", number % self.names));
-        let way = if number % OVER_TCP == 0 {
+        let way = if number.is_multiple_of(OVER_TCP) {
             connect(server, &question)
         } else {
             send(server, &question)

@@ -61,7 +61,8 @@ impl Seats {
         let mut first = Ok(());
         for family in self.families.clone() {
             for set in SetOf::ALL {
-                first = first.and(self.sets.remove(set.name(family).as_str()));
+                let removed = self.sets.remove(set.name(family).as_str());
+                first = first.and(removed);
             }
         }
         first

@@ -142,7 +142,8 @@ mod tests {
             egret_kernel::iptables::parse(&text).remove(0)
         };
         let told = servers(&["10.0.0.9:5353", "[fd00::9]:53", "10.0.0.1:53"]);
-        let cases: [(&[&str], &[SocketAddr], [&[&str]; 2]); 5] = [
+        type Texts = &'static [&'static str];
+        let cases: [(Texts, &[SocketAddr], [Texts; 2]); 5] = [
             (
                 &["10.0.0.3:53"][..],
                 &told[..],

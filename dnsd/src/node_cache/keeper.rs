@@ -207,7 +207,6 @@ impl Keeper {
     }
 
     /// Tells where the cluster's DNS is now.
-    #[must_use]
     pub fn telling(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
         let orders = self.orders.clone();
         move |servers| {
