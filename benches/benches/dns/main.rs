@@ -37,13 +37,14 @@ type Situations = Vec<Situation>;
 
 type Part = (&'static str, fn(u32) -> anyhow::Result<Situations>);
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     ("cached", answers::cached),
     ("forwarded", answers::forwarded),
     ("paced", answers::paced),
     ("large", answers::large),
     ("pods", answers::by_pods),
-    ("mix", mix::measure),
+    ("mix", mix::all_stand),
+    ("fast-mix", mix::fast),
     ("held", held::measure),
     ("names", memory::names),
     ("flood", memory::flood),
@@ -66,14 +67,14 @@ fn main() -> anyhow::Result<()> {
     );
     generator::prepare_this_thread()?;
     let wanted = wanted()?;
-    let mut situations = Vec::new();
+    let (mut situations, file) = (Vec::new(), std::env::var_os("EGRET_BENCH_PLOT"));
     for (name, part) in PARTS {
         if wanted.is_empty() || wanted.contains(name) {
             situations.extend(part(rounds)?);
+            if let Some(file) = &file {
+                std::fs::write(file, plot::svg(&situations))?;
+            }
         }
-    }
-    if let Some(file) = std::env::var_os("EGRET_BENCH_PLOT") {
-        std::fs::write(file, plot::svg(&situations))?;
     }
     Ok(())
 }

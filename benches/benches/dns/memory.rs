@@ -58,22 +58,14 @@ pub(crate) fn flood(_: u32) -> anyhow::Result<Situations> {
     let node = Node::new()?;
     let server = servers::dnsd(&node.world, Told::Stock)?;
     let sockets = node.sockets(server.address, ASKING)?;
-    let mut seen = vec![server.meter.memory()?];
+    println!("\n### Memory of dnsd while random names are asked, MiB (RSS)\n\n| names | RSS |\n|---|---|");
+    println!("| 0 | {:.0} |", server.meter.memory()?);
     for step in 0..STEPS {
         let names = step * (FLOOD / STEPS)..(step + 1) * (FLOOD / STEPS);
-        round(
-            &server,
-            &sockets,
-            Pace::Window(64),
-            &of_numbers("flood.example.test", names),
-        )?;
-        seen.push(server.meter.memory()?);
+        let (last, asked) = (names.end, of_numbers("flood.example.test", names));
+        round(&server, &sockets, Pace::Window(64), &asked)?;
+        println!("| {last} | {:.0} |", server.meter.memory()?);
     }
-    let seen: Vec<String> = seen.iter().map(|mebibytes| format!("{mebibytes:.0}")).collect();
-    println!(
-        "\nrandom names, {FLOOD} in {STEPS} steps, dnsd's RSS: {} MiB",
-        seen.join(", ")
-    );
     Ok(Vec::new())
 }
 
