@@ -15,7 +15,6 @@ mod health;
 mod check;
 mod udp;
 mod lane;
-mod batch;
 mod stream;
 mod connection;
 mod dial;

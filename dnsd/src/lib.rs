@@ -16,6 +16,8 @@ pub mod command;
 pub mod check;
 pub mod convert;
 pub mod message;
+mod batch;
+mod arrival;
 pub mod listen;
 pub mod client;
 pub mod resolve;

@@ -1,7 +1,5 @@
 //! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
 
-mod arrival;
-mod batch;
 mod datagram;
 mod replies;
 mod udp;

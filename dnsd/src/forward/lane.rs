@@ -22,11 +22,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::sync::Notify;
 
-use super::batch::{self, Inbox, MOST};
 use super::failure::Failure;
 use super::fault;
 use super::udp::{Datagram, Keeping};
 use crate::answer::TtlLimits;
+use crate::batch::{self, Inbox, MOST};
 use crate::exchange::{Exchange, Mismatch};
 use crate::heard::hear;
 use crate::metrics::Metrics;
@@ -256,7 +256,7 @@ impl Lane {
         let read = self.socket.try_io(Interest::READABLE, |socket| {
             let received = INBOX.with_borrow_mut(|inbox| {
                 let received = inbox.receive(socket.as_fd())?;
-                self.hear((0..received).map(|place| inbox.get(place)));
+                self.hear((0..received).map(|place| inbox.octets(place)));
                 Ok::<_, io::Error>(received)
             })?;
             if received < MOST {

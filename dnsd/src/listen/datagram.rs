@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::batch::{Envelope, Inbox, MOST};
+use crate::batch::{Envelope, Inbox, MOST};
 use crate::heard::hear;
 
 /// Room for a burst: the default holds about 190 queries, and a lost one costs its client 5 s.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::batch::Envelope;
+use crate::batch::Envelope;
 
 /// A reply and its way.
 pub(super) type Reply = (Vec<u8>, Envelope);

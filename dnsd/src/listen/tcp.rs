@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::Service;
-use super::arrival;
 use super::datagram::beside_others;
+use crate::arrival;
 use crate::metrics::Transport;
 use crate::plan::Timeouts;
 use crate::resolve::{Moment, Step};

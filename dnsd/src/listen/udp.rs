@@ -9,9 +9,9 @@ use std::time::Duration;
 use egret_shared::rt::task;
 
 use super::Service;
-use super::batch::{Envelope, Inbox, MOST, Outbox};
 use super::datagram::Datagrams;
 use super::replies::{Replies, Reply};
+use crate::batch::{Envelope, Inbox, MOST, Outbox};
 use crate::metrics::Transport;
 use crate::resolve::{Moment, Pending, Step};
 use crate::server::{Arrival, Port};

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 ///
 /// `ip(7)` has no word on `IP_PKTOPTIONS` for connections: `do_ip_getsockopt` answers with `inet->mc_index`, and
 /// `do_ipv6_getsockopt` with `np->mcast_oif`; both were set to the arrival interface in `tcp_v[46]_syn_recv_sock`.
-pub(super) fn interface(stream: &TcpStream) -> Option<u32> {
+pub(crate) fn interface(stream: &TcpStream) -> Option<u32> {
     let is_ipv4 = stream.local_addr().ok()?.is_ipv4();
     let (level, option) = if is_ipv4 {
         (libc::IPPROTO_IP, libc::IP_PKTOPTIONS)
@@ -42,7 +42,7 @@ pub(super) fn interface(stream: &TcpStream) -> Option<u32> {
 struct ControlBuffer([u8; 256]);
 
 /// Index and address of the packet's information, as the kernel wrote it behind a datagram.
-pub(super) fn packet_info(messages: &[u8], is_ipv4: bool) -> Option<(u32, IpAddr)> {
+pub(crate) fn packet_info(messages: &[u8], is_ipv4: bool) -> Option<(u32, IpAddr)> {
     let data = find_info(messages, is_ipv4)?;
     let index = index_of(data, is_ipv4)?;
     // `ipi_spec_dst`: the address of ours that was asked, also where the packet's is a broadcast's.

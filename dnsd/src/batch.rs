@@ -14,10 +14,10 @@ use std::mem::{offset_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::arrival;
+use crate::arrival;
 
 /// Datagrams of one call. With twice as many nothing becomes cheaper.
-pub(super) const MOST: usize = 32;
+pub(crate) const MOST: usize = 32;
 /// All that a datagram can have, and a cache line: datagrams that begin at the same place of a page push each other out
 /// of the processor's cache.
 const STRIDE: usize = 65_536 + 64;
@@ -26,17 +26,17 @@ const CONTROL: usize = 64;
 
 /// A datagram's way here.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Envelope {
+pub(crate) struct Envelope {
     /// Who sent it.
-    pub(super) from: SocketAddr,
+    pub(crate) from: SocketAddr,
     /// The address of ours that it was sent to.
-    pub(super) to: Option<IpAddr>,
+    pub(crate) to: Option<IpAddr>,
     /// The interface that it came in by.
-    pub(super) interface: Option<u32>,
+    pub(crate) interface: Option<u32>,
 }
 
 /// Datagrams that came.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     calls: Calls,
     /// Touched only as far as datagrams reach: what is never used is no memory.
     octets: Vec<u8>,
@@ -44,7 +44,7 @@ pub(super) struct Inbox {
 }
 
 /// Replies that go.
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     calls: Calls,
     replies: Vec<(Vec<u8>, Envelope)>,
 }
@@ -100,7 +100,7 @@ impl Calls {
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut inbox = Self {
             calls: Calls::new(),
             octets: vec![0; MOST * STRIDE],
@@ -114,7 +114,7 @@ impl Inbox {
     }
 
     /// Receives what is there; how many that are.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for header in &mut self.calls.headers[..self.filled] {
             header.msg_hdr.msg_namelen = length_of::<Name>();
             header.msg_hdr.msg_controllen = CONTROL;
@@ -135,17 +135,21 @@ impl Inbox {
         Ok(self.filled)
     }
 
-    /// A datagram that was received; nothing where the kernel does not say from whom it is.
-    pub(super) fn get(&self, place: usize) -> Option<(&[u8], Envelope)> {
+    /// What a datagram that was received says.
+    pub(crate) fn octets(&self, place: usize) -> &[u8] {
+        let length = usize::try_from(self.calls.headers[..self.filled][place].msg_len).unwrap_or(STRIDE);
+        &self.octets[place * STRIDE..][..length.min(STRIDE)]
+    }
+
+    /// The same, and its way here; nothing where the kernel does not say from whom it is.
+    pub(crate) fn get(&self, place: usize) -> Option<(&[u8], Envelope)> {
         let header = &self.calls.headers[..self.filled][place];
-        let length = usize::try_from(header.msg_len).ok()?;
-        let octets = self.octets[place * STRIDE..].get(..length.min(STRIDE))?;
         let from = self.calls.names[place].read(header.msg_hdr.msg_namelen)?;
         let control = &self.calls.controls[place].0;
         let control = &control[..header.msg_hdr.msg_controllen.min(CONTROL)];
         let info = arrival::packet_info(control, from.is_ipv4());
         Some((
-            octets,
+            self.octets(place),
             Envelope {
                 from,
                 to: info.map(|(_, address)| address),
@@ -156,7 +160,7 @@ impl Inbox {
 }
 
 impl Outbox {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             calls: Calls::new(),
             replies: Vec::with_capacity(MOST),
@@ -167,7 +171,7 @@ impl Outbox {
     ///
     /// # Panics
     /// When there are `MOST` already.
-    pub(super) fn push(&mut self, reply: Vec<u8>, envelope: Envelope, from: Option<IpAddr>) {
+    pub(crate) fn push(&mut self, reply: Vec<u8>, envelope: Envelope, from: Option<IpAddr>) {
         let place = self.replies.len();
         let header = &mut self.calls.headers[place].msg_hdr;
         header.msg_namelen = self.calls.names[place].write(envelope.from);
@@ -183,7 +187,7 @@ impl Outbox {
     }
 
     /// Sends all of them. What cannot be sent is told, with the reason, and the others go on.
-    pub(super) fn flush(
+    pub(crate) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
         mut unsent: impl FnMut(Vec<u8>, Envelope, io::Error),
@@ -191,18 +195,9 @@ impl Outbox {
         let mut first = 0;
         while first < self.replies.len() {
             let waiting = &mut self.calls.headers[first..self.replies.len()];
-            // SAFETY: the headers are those of replies that are still there: they are cleared below. The kernel only
-            // reads what they point to.
-            let sent = unsafe {
-                libc::sendmmsg(
-                    socket.as_raw_fd(),
-                    waiting.as_mut_ptr(),
-                    waiting.len() as u32,
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            first += usize::try_from(sent).unwrap_or_else(|_failed| {
-                let error = io::Error::last_os_error();
+            // SAFETY: the headers are those of replies that are still there: they are cleared below.
+            let sent = unsafe { send_now(socket, waiting) };
+            first += sent.unwrap_or_else(|error| {
                 let (reply, envelope) = &mut self.replies[first];
                 unsent(std::mem::take(reply), *envelope, error);
                 1
@@ -210,6 +205,46 @@ impl Outbox {
         }
         self.replies.clear();
     }
+}
+
+/// Sends datagrams on a connected socket, `MOST` at most; how many went.
+pub(crate) fn send<'a>(
+    socket: BorrowedFd<'_>,
+    datagrams: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<usize> {
+    let none = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
+    let (mut parts, mut count) = ([none; MOST], 0);
+    for (part, octets) in parts.iter_mut().zip(datagrams) {
+        part.iov_base = octets.as_ptr().cast_mut().cast();
+        part.iov_len = octets.len();
+        count += 1;
+    }
+    let mut headers = parts.each_mut().map(header);
+    // SAFETY: the octets that the headers point to are borrowed until the end.
+    unsafe { send_now(socket, &mut headers[..count]) }
+}
+
+/// Has the kernel send what it can of this now; how many datagrams went.
+///
+/// # Safety
+/// All that the headers point to is there. The kernel only reads it.
+unsafe fn send_now(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let (first, count) = (headers.as_mut_ptr(), headers.len() as u32);
+    // SAFETY: so many headers are there, and what they point to is as the caller says.
+    let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), first, count, libc::MSG_DONTWAIT) };
+    usize::try_from(sent).map_err(|_failed| io::Error::last_os_error())
+}
+
+/// Of a datagram in one part, from or to whom the socket is connected to.
+fn header(part: &mut libc::iovec) -> libc::mmsghdr {
+    // SAFETY: all of it are numbers and pointers, for which zero is a value.
+    let mut header = unsafe { zeroed::<libc::mmsghdr>() };
+    header.msg_hdr.msg_iov = part;
+    header.msg_hdr.msg_iovlen = 1;
+    header
 }
 
 impl Name {
@@ -389,5 +424,37 @@ mod tests {
         for expected in [1, 3] {
             assert_eq!((client.recv(&mut octets).unwrap(), octets[0]), (1, expected));
         }
+    }
+
+    #[test]
+    fn what_is_sent_together_goes_in_one_call_and_comes_in_one() {
+        let (one, other) = (
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+        );
+        one.connect(other.local_addr().unwrap()).unwrap();
+        other.connect(one.local_addr().unwrap()).unwrap();
+        let octets: Vec<Vec<u8>> = (0..MOST + 8).map(|number| vec![7; number]).collect();
+        let mut inbox = Inbox::new();
+        for (batch, expected) in [(&octets[..MOST], MOST), (&octets[MOST..], 8)] {
+            let sent = send(one.as_fd(), batch.iter().map(Vec::as_slice));
+            assert_eq!(sent.unwrap(), expected);
+            assert_eq!(inbox.receive(other.as_fd()).unwrap(), expected);
+            for (place, octets) in batch.iter().enumerate() {
+                assert_eq!(inbox.octets(place), octets);
+            }
+        }
+        let all = send(one.as_fd(), octets.iter().map(Vec::as_slice));
+        assert_eq!(all.unwrap(), MOST, "the others are for the next call");
+    }
+
+    #[test]
+    fn that_nobody_listens_is_told() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.connect(nobody).unwrap();
+        assert_eq!(send(socket.as_fd(), [&[7][..]].into_iter()).unwrap(), 1);
+        let failure = Inbox::new().receive(socket.as_fd()).unwrap_err();
+        assert_eq!(failure.kind(), io::ErrorKind::ConnectionRefused);
     }
 }
