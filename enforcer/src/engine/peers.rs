@@ -129,31 +129,29 @@ impl Peers {
 
     /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
     pub(super) fn tell_pods(&mut self, pods: &Arc<Pods>) {
-        for id in self.peers.keys().copied().collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get_mut(&id) else {
-                continue;
-            };
-            let is_told = peer.pods.as_ref().is_some_and(|told| Arc::ptr_eq(told, pods));
-            if peer.is_greeted && !is_told {
-                peer.pods = Some(Arc::clone(pods));
-                self.send(id, vec![ToDnsd::Pods(Pods::clone(pods))]);
-            }
-        }
+        self.tell_whole(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 
     /// Tells where the cluster's own DNS is, to those that know it otherwise.
     pub(super) fn tell_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
+        self.tell_whole(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
+    }
+
+    /// Tells what is told as a whole. Who knows it knows it by identity.
+    fn tell_whole<T: Clone>(
+        &mut self,
+        whole: &Arc<T>,
+        known: impl Fn(&mut Peer) -> &mut Option<Arc<T>>,
+        message: impl Fn(T) -> ToDnsd,
+    ) {
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get_mut(&id) else {
+            let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_greeted) else {
                 continue;
             };
-            let is_told = peer
-                .cluster_dns
-                .as_ref()
-                .is_some_and(|told| Arc::ptr_eq(told, dns));
-            if peer.is_greeted && !is_told {
-                peer.cluster_dns = Some(Arc::clone(dns));
-                self.send(id, vec![ToDnsd::ClusterDns(ClusterDns::clone(dns))]);
+            let known = known(peer);
+            if known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, whole)) {
+                *known = Some(Arc::clone(whole));
+                self.send(id, vec![message(T::clone(whole))]);
             }
         }
     }
