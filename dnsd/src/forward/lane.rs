@@ -265,7 +265,7 @@ impl Lane {
             Ok(())
         });
         match read {
-            Err(error) if is_nothing(&error) => Ok(()),
+            Err(error) if fault::is_nothing(&error) => Ok(()),
             read => read,
         }
     }
@@ -365,13 +365,6 @@ impl Drop for Own<'_> {
             self.lane.news.notify_one();
         }
     }
-}
-
-fn is_nothing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }
 
 thread_local! {

@@ -220,7 +220,7 @@ async fn receive(
                     Mismatch::Unreadable | Mismatch::Id | Mismatch::Question => {}
                 }
             }
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if fault::is_nothing(&error) => {}
             Err(error) => return Err(fault::of(&error)),
         }
     }
@@ -257,13 +257,6 @@ fn failure_of(socket: &UdpSocket) -> Failure {
         Ok(Some(error)) | Err(error) => fault::of(&error),
         Ok(None) => Failure::Unreachable,
     }
-}
-
-fn is_nothing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }
 
 thread_local! {
