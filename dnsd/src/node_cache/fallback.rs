@@ -95,17 +95,8 @@ pub fn past(raw: &TableListing, wanted: &[Wanted]) -> Option<(Vec<Past>, Batch)>
 
 #[cfg(test)]
 mod tests {
+    use super::super::rules::tests::situation;
     use super::*;
-
-    fn situation(local: &[&str], fallback: Fallback) -> Situation {
-        Situation {
-            local_ips: local.iter().map(|text| text.parse().unwrap()).collect(),
-            dns_port: 53,
-            health_port: 8080,
-            fallback,
-            intercept: None,
-        }
-    }
 
     fn asked(situation: &Situation, family: Family) -> Vec<String> {
         match &situation.fallback {

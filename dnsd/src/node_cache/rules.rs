@@ -408,10 +408,10 @@ fn last_policy(rules: &[&str]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn situation(local: &[&str], fallback: Fallback) -> Situation {
+    pub(in crate::node_cache) fn situation(local: &[&str], fallback: Fallback) -> Situation {
         Situation {
             local_ips: local.iter().map(|text| text.parse().unwrap()).collect(),
             dns_port: 53,
