@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::command::USAGE;
+use crate::exit::USAGE;
 
 pub(crate) use read::{Found, Refused, corefile};
 

@@ -1,11 +1,30 @@
-//! What dnsd does besides serving.
+//! The command line: what dnsd serves, or what it does besides.
 
 use std::process::ExitCode;
 
+use crate::config::Args;
 use crate::{check, convert};
 
-/// Wrong usage or configuration (`EX_USAGE` of sysexits.h).
-pub(crate) const USAGE: u8 = 64;
+/// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
+/// kernel lets the pod connect.
+///
+/// Every option but --config is also a field of the YAML file, in camelCase (--stall-deadline is stallDeadline,
+/// --upstream is upstreams); the command line goes before the file. SIGHUP and SIGUSR1 read the files again; link, admin and
+/// cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
+/// signal, 64 wrong usage or configuration, 1 anything else.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(
+    name = "dnsd",
+    version,
+    verbatim_doc_comment,
+    args_conflicts_with_subcommands = true
+)]
+pub struct CommandLine {
+    #[command(flatten)]
+    pub args: Args,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
 
 /// The subcommands; without one, dnsd serves.
 #[derive(Clone, Debug, clap::Subcommand)]

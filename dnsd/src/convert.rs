@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::check::corefile;
-use crate::command::USAGE;
+use crate::exit::USAGE;
 use crate::plan::Plan;
 
 use ordered::Ordered;

@@ -9,10 +9,10 @@
 //! `resolve` is the way of one query through all of it. `message`, `answer`, `exchange`, `observe`, `cache`,
 //! `ledger` and `hold` do no IO and read no clock.
 
+pub mod command;
 pub mod config;
 pub mod plan;
 pub mod corefile;
-pub mod command;
 pub mod check;
 pub mod convert;
 pub mod message;
@@ -40,6 +40,8 @@ pub mod tally;
 mod table;
 mod heard;
 pub mod rate;
+pub mod environment;
+pub mod exit;
 pub mod files;
 pub mod faults;
 pub mod metrics;

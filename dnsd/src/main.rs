@@ -6,11 +6,13 @@ mod host;
 use std::process::ExitCode;
 
 use clap::Parser;
+use egret_dnsd::command::{Command, CommandLine};
 use egret_dnsd::config::{Args, Config, Written};
+use egret_dnsd::exit::USAGE;
 use egret_dnsd::faults::{self, Fault};
 use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_dnsd::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
-use egret_dnsd::node_cache::flags::{Wanted, read};
+use egret_dnsd::node_cache::flags::{self, read};
 use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
 use egret_dnsd::node_cache::source::Source;
 use egret_shared::rt::shutdown::Signals;
@@ -18,49 +20,46 @@ use egret_shared::rt::telemetry;
 
 use daemon::Daemon;
 
-/// Wrong usage or configuration (`EX_USAGE` of sysexits.h).
-const USAGE: u8 = 64;
-
 fn main() -> ExitCode {
-    let args = match arguments() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    if let Some(command) = &args.command {
-        return command.run();
-    }
-    match start(args) {
-        Ok(code) => code,
-        Err(error) => {
+    match wanted() {
+        Ok(Wanted::Serve(args)) => start(args).unwrap_or_else(|error| {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
-        }
+        }),
+        Ok(Wanted::Do(command)) => command.run(),
+        Err(code) => code,
     }
 }
 
+enum Wanted {
+    Serve(Args),
+    Do(Command),
+}
+
 /// What is wanted; or how the program ends, where that is already said.
-fn arguments() -> Result<Args, ExitCode> {
-    let command_line: Vec<_> = std::env::args_os().collect();
-    match flags_of(&command_line) {
-        Some(words) => node_cache(words),
-        None => Args::try_parse_from(command_line).map_err(|error| tell_usage(&error)),
+fn wanted() -> Result<Wanted, ExitCode> {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(flags) = flags_of(&words) {
+        return node_cache(flags).map(Wanted::Serve);
     }
+    let CommandLine { args, command } =
+        CommandLine::try_parse_from(words).map_err(|error| tell_usage(&error))?;
+    Ok(command.map_or(Wanted::Serve(args), Wanted::Do))
 }
 
 fn node_cache(words: Vec<String>) -> Result<Args, ExitCode> {
     match read(words) {
-        Ok(Wanted::Serve(flags)) => Ok(Args {
+        Ok(flags::Wanted::Serve(flags)) => Ok(Args {
             config: flags.own.clone(),
             written: Written {
                 corefile: Some(flags.corefile.clone()),
                 ..Written::default()
             },
-            command: None,
             node_cache: Some(flags),
         }),
-        Ok(Wanted::Help) => Err(say(NODE_CACHE_USAGE)),
-        Ok(Wanted::Version) => Err(say(concat!("dnsd ", env!("CARGO_PKG_VERSION"), "\n"))),
-        Ok(Wanted::Plugins) => Err(say(&plugin_lines())),
+        Ok(flags::Wanted::Help) => Err(say(NODE_CACHE_USAGE)),
+        Ok(flags::Wanted::Version) => Err(say(concat!("dnsd ", env!("CARGO_PKG_VERSION"), "\n"))),
+        Ok(flags::Wanted::Plugins) => Err(say(&plugin_lines())),
         Err(error) => Err(refuse(&error)),
     }
 }

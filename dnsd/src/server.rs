@@ -42,7 +42,6 @@ pub use counted::{By, Counts, OfCache, OfZone, Page};
 pub use entry::{Arrival, Entry, Stays, Terms};
 pub use heritage::{Given, Heir, Step as GivenStep};
 pub use outlet::Outlet;
-pub use outside::services_of_environment;
 pub use own::InvalidOwn;
 pub use port::{Port, Table};
 pub use querylog::Event;

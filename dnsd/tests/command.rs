@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
 use clap::CommandFactory;
-use egret_dnsd::config::Args;
+use egret_dnsd::command::CommandLine;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -269,7 +269,7 @@ fn an_address_that_is_taken_is_named() {
 #[test]
 fn every_option_every_field_and_every_metric_is_documented() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/dnsd.md")).unwrap();
-    let command = Args::command();
+    let command = CommandLine::command();
     let options: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
     assert!(options.len() > 20);
     for option in options {

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::value::InvalidValue;
 use super::{Invalid, within};
+use crate::environment;
 use crate::intercept::{Interception, PORT};
 use crate::node_cache::keeper::Setup;
-use crate::server::services_of_environment;
 
 /// The fields under `intercept`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
@@ -81,7 +81,7 @@ egret_shared::as_text!(MarkBits);
 /// What kube-proxy translates behind the rule that catches: the packets of a connection would be looked for under an
 /// address that its socket does not have.
 fn services() -> impl Iterator<Item = IpNet> {
-    services_of_environment().into_iter().map(IpNet::from)
+    environment::services().into_iter().map(IpNet::from)
 }
 
 impl Intercept {

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use egret_shared::net::IpNet;
 use serde::Deserialize;
 
-use crate::command::Command;
 use crate::node_cache::Flags;
 use crate::plan::{Block, Health, Reload};
 
@@ -14,28 +13,14 @@ use super::host::Host;
 use super::intercept::Intercept;
 use super::value::{OnStall, Size, Span, Upstream};
 
-/// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
-/// kernel lets the pod connect.
-///
-/// Every option but --config is also a field of the YAML file, in camelCase (--stall-deadline is stallDeadline,
-/// --upstream is upstreams); the command line goes before the file. SIGHUP and SIGUSR1 read the files again; link, admin and
-/// cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
-/// signal, 64 wrong usage or configuration, 1 anything else.
-#[derive(Clone, Debug, clap::Parser)]
-#[command(
-    name = "dnsd",
-    version,
-    verbatim_doc_comment,
-    args_conflicts_with_subcommands = true
-)]
+/// What is written on the command line where dnsd serves.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The configuration file (YAML).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub written: Written,
-    #[command(subcommand)]
-    pub command: Option<Command>,
     /// The flags of node-cache, if dnsd is called so.
     #[arg(skip)]
     pub node_cache: Option<Box<Flags>>,

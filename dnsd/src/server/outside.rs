@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::environment;
 use crate::forward::is_near;
 use crate::plan::{Block, UpstreamHost, Zone};
 
@@ -18,7 +19,7 @@ impl Inside {
     #[must_use]
     pub(super) fn of_environment() -> Self {
         Self {
-            services: services_of_environment(),
+            services: environment::services(),
         }
     }
 
@@ -33,16 +34,6 @@ impl Inside {
             }
         })
     }
-}
-
-/// Services of which the kubelet told (`*_SERVICE_HOST`).
-pub fn services_of_environment() -> BTreeSet<IpAddr> {
-    let hosts = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok()?;
-        name.ends_with("_SERVICE_HOST").then_some(())?;
-        value.into_string().ok()?.parse().ok()
-    });
-    hosts.collect()
 }
 
 /// Whether it is in networks that are nobody's on the internet, or in those of documentation (RFC 5737), which are in
