@@ -7,6 +7,7 @@ mod node_world;
 use std::collections::BTreeMap;
 
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::netfilter::names::PodChains;
 use egret_enforcer::backend::{Backend, Pending, Standing};
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, IpTables};
@@ -352,6 +353,30 @@ fn counts_survive_rewritten_chains_and_a_restart() {
         assert_settled(&next.apply(&begin.0, NOW));
         probe("127.0.0.1:9");
         assert_eq!(packets_denied(&next), 7);
+    });
+}
+
+#[test]
+fn what_rules_counted_that_go_is_known_without_a_listing_unless_others_changed_them() {
+    in_both_flavours(|flavour| {
+        let of = |peers| isolated("a", &["127.0.0.1"], peers);
+        let set = |change: Change, name| change.set(name, SetKind::Addresses, &[]);
+        let names = Change::new().set("names", SetKind::Records, &[]);
+        let begin = set(set(names, "peers"), "others").rules(of("peers"));
+        let mut backend = backend(flavour, ThisHost);
+        backend.adopt(NOW).unwrap();
+        assert_settled(&backend.apply(&begin.0, NOW));
+        probe("127.0.0.1:9");
+        probe("[::1]:9");
+        assert_settled(&backend.apply(&Change::new().rules(of("others")).0, NOW));
+        assert_eq!((packets_denied(&backend), backend.written().listings), (2, 0));
+        probe("127.0.0.1:9");
+        let counting = PodChains::of(&PodKey::new("default", "a"));
+        let counting = counting.tier(Direction::Egress, Tier::NetworkPolicy, 0);
+        let program = format!("iptables-{}", flavour.name());
+        run(&program, &["-A", counting.as_str(), "-j", "RETURN"]);
+        assert_settled(&backend.apply(&Change::new().rules(of("peers")).0, NOW));
+        assert_eq!((packets_denied(&backend), backend.written().listings), (3, 1));
     });
 }
 

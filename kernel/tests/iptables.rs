@@ -5,11 +5,13 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
+use egret_kernel::iptables::legacy::Entries;
 use egret_kernel::iptables::{
     Batch, ChainName, ConnState, Direction, Error, Evidence, Flavour, Hook, InterfaceName, IpTables, Limit,
     Match, Protocol, RejectWith, Rule, Segments, SetName, Side, Sides, Table, Target,
 };
 use egret_kernel::{Family, Mark, Transport};
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 fn everywhere() -> impl Iterator<Item = IpTables> {
@@ -357,6 +359,38 @@ fn packets_are_counted() {
             let listing = tables.save(Table::Filter).unwrap();
             let rule = &listing.chain("OUTPUT").unwrap().rules[0];
             assert_eq!((rule.packets, rule.bytes), (1, 32), "{flavour:?}");
+        }
+    });
+}
+
+#[test]
+fn a_legacy_table_tells_without_a_program_what_its_chains_have_counted() {
+    in_fresh_namespace(|| {
+        for (family, own) in [(Family::V4, "127.0.0.1"), (Family::V6, "::1")] {
+            let tables = IpTables::new(Flavour::Legacy, family);
+            let batch = [
+                "*filter\n:EG-A - [0:0]\n:EG-B - [0:0]\n:EG-EMPTY - [0:0]\n",
+                "-A EG-A -p udp -m udp --dport 9 -m comment --comment one\n-A EG-A -p udp -m udp --dport 10\n",
+                "-A EG-A -j EG-B\n-A EG-B -j RETURN\n-I OUTPUT -j EG-A\nCOMMIT\n",
+            ];
+            tables.restore(&batch.concat()).unwrap();
+            let socket = std::net::UdpSocket::bind((own, 0)).unwrap();
+            for port in [9, 9, 10, 11] {
+                socket.send_to(b"x", (own, port)).unwrap();
+            }
+            let asked = BTreeSet::from(["EG-A", "EG-B", "EG-EMPTY", "EG-ABSENT", "OUTPUT"]);
+            let packets = Entries::read(family, Table::Filter)
+                .unwrap()
+                .unwrap()
+                .packets(&asked);
+            let listing = tables.save(Table::Filter).unwrap();
+            let of_listing = ["EG-A", "EG-B", "EG-EMPTY"].map(|name| {
+                let rules = listing.chain(name).unwrap().rules.iter();
+                (name, rules.map(|rule| rule.packets).collect::<Vec<u64>>())
+            });
+            assert_eq!(packets, BTreeMap::from(of_listing));
+            assert_eq!(packets["EG-A"], [2, 1, packets["EG-A"][2]]);
+            assert!(packets["EG-B"][0] >= 4, "those, and their errors");
         }
     });
 }

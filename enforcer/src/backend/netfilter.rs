@@ -146,7 +146,7 @@ pub struct Netfilter {
     phase: Phase,
 }
 
-/// What was handed to `iptables-restore` and `ip6tables-restore` so far.
+/// What was handed to `iptables-restore` and `ip6tables-restore` so far, and listed for that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Calls of one of them.
@@ -155,6 +155,8 @@ pub struct Written {
     pub chains: u64,
     /// Octets.
     pub bytes: u64,
+    /// Listings of both tables, to know what had been counted before a change.
+    pub listings: u64,
 }
 
 /// Whether what is wanted is known.

@@ -11,6 +11,7 @@ use super::Table;
 use crate::Family;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -76,6 +77,27 @@ impl Entries {
             .any(|chain| chain == name.as_bytes())
     }
 
+    /// Packets that met each rule of these chains of users, in the order of the rules; a chain that is not there is left out.
+    pub fn packets<'a>(&self, chains: &BTreeSet<&'a str>) -> BTreeMap<&'a str, Vec<u64>> {
+        let mut found = BTreeMap::new();
+        let mut current: Option<(&'a str, Vec<u64>)> = None;
+        for entry in self.iter() {
+            match chain_head(entry, self.family) {
+                Some(name) => {
+                    found.extend(current.take().map(rules_alone));
+                    let asked = std::str::from_utf8(name).ok().and_then(|name| chains.get(name));
+                    current = asked.map(|name| (*name, Vec::new()));
+                }
+                None => {
+                    if let Some((_, packets)) = &mut current {
+                        packets.extend(packets_of(entry, self.family));
+                    }
+                }
+            }
+        }
+        found
+    }
+
     fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let next = layout(self.family).next_offset;
         let mut rest = self.bytes.as_slice();
@@ -139,6 +161,17 @@ fn chain_head(entry: &[u8], family: Family) -> Option<&[u8]> {
     let at = usize::from(half(entry, layout(family).target_offset)?);
     let name = until_nul(entry.get(at + 2..at + TARGET)?);
     (name == b"ERROR").then(|| entry.get(at + TARGET..).map(until_nul))?
+}
+
+/// Behind its rules a chain has one entry more, which leads back to where it was called from.
+fn rules_alone<'a>((chain, mut packets): (&'a str, Vec<u64>)) -> (&'a str, Vec<u64>) {
+    packets.pop();
+    (chain, packets)
+}
+
+fn packets_of(entry: &[u8], family: Family) -> Option<u64> {
+    let counted = entry.get(layout(family).counters..)?;
+    counted.first_chunk().map(|packets| u64::from_ne_bytes(*packets))
 }
 
 fn until_nul(bytes: &[u8]) -> &[u8] {

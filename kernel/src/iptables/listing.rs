@@ -40,20 +40,6 @@ impl TableListing {
     pub fn chain(&self, name: &str) -> Option<&Chain> {
         self.chains.iter().find(|chain| chain.name == name)
     }
-
-    fn read(&mut self, line: &str) {
-        let read = match line.strip_prefix(':') {
-            Some(declared) => chain(declared).map(|chain| self.chains.push(chain)),
-            None => rule(line).and_then(|(name, rule)| {
-                let chain = self.chains.iter_mut().rfind(|chain| chain.name == name)?;
-                chain.rules.push(rule);
-                Some(())
-            }),
-        };
-        if read.is_none() {
-            self.foreign.push(line.to_owned());
-        }
-    }
 }
 
 impl Chain {
@@ -65,16 +51,47 @@ impl Chain {
 
 /// Reads the output of `iptables-save`, with or without `-c`.
 pub fn parse(text: &str) -> Vec<TableListing> {
-    let mut tables: Vec<TableListing> = Vec::new();
+    let mut tables: Vec<Reading> = Vec::new();
     for line in text.lines() {
         match (line.strip_prefix('*'), tables.last_mut()) {
-            (Some(name), _) => tables.push(TableListing::empty(name)),
+            (Some(name), _) => tables.push(Reading::begin(name)),
             (None, _) if line.is_empty() || line.starts_with('#') || line == "COMMIT" => {}
             (None, Some(table)) => table.read(line),
             (None, None) => {}
         }
     }
-    tables
+    tables.into_iter().map(|reading| reading.table).collect()
+}
+
+/// A table that is being read.
+struct Reading {
+    table: TableListing,
+    /// Where the chain of the last rule is: all chains are declared first, and their rules follow in that order.
+    at: usize,
+}
+
+impl Reading {
+    fn begin(name: &str) -> Self {
+        let table = TableListing::empty(name);
+        Self { table, at: 0 }
+    }
+
+    fn read(&mut self, line: &str) {
+        let read = match line.strip_prefix(':') {
+            Some(declared) => chain(declared).map(|chain| self.table.chains.push(chain)),
+            None => rule(line).and_then(|(name, rule)| Some(self.chain(name)?.rules.push(rule))),
+        };
+        if read.is_none() {
+            self.table.foreign.push(line.to_owned());
+        }
+    }
+
+    fn chain(&mut self, name: &str) -> Option<&mut Chain> {
+        let chains = &mut self.table.chains;
+        let mut places = (self.at..chains.len()).chain(0..self.at);
+        self.at = places.find(|place| chains[*place].name == name)?;
+        Some(&mut chains[self.at])
+    }
 }
 
 /// The packets of each rule in what `iptables -v -S CHAIN` prints: `-A CHAIN … -c packets bytes -j …`.
@@ -174,6 +191,23 @@ COMMIT
         );
         assert_eq!(filter.foreign, ["[0:0] -A UNDECLARED -j DROP", "something else"]);
         assert_eq!((nat.name.as_str(), nat.chains.len()), ("nat", 1));
+    }
+
+    #[test]
+    fn rules_are_of_the_chain_that_they_name_in_whatever_order_they_come() {
+        let chains = ":A - [0:0]\n:B - [0:0]\n:C - [0:0]\n";
+        let rows = [["A", "B", "C"], ["C", "B", "A"], ["B", "C", "B"], ["A", "C", "A"]];
+        for row in rows {
+            let rules = row.map(|chain| format!("-A {chain} -j OF-{chain}\n"));
+            let [table] = parse(&format!("*t\n{chains}{}", rules.concat()))
+                .try_into()
+                .unwrap();
+            for chain in &table.chains {
+                let own = format!("-j OF-{}", chain.name);
+                let number = row.iter().filter(|name| **name == chain.name).count();
+                assert_eq!(chain.texts().collect::<Vec<_>>(), vec![own; number], "{row:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,62 +1,76 @@
-//! What chains have counted that are about to go or to be made anew. In the flavour `nft` the kernel is asked for these chains
-//! alone; the legacy flavour has one blob for all, so there, and where a chain is not what we believe, the table is listed.
+//! What chains have counted that are about to go or to be made anew. The kernel is asked for these chains alone in the flavour
+//! `nft`, and for its one blob of all in the legacy one; the table is listed, by a program that writes and we read the text of each of
+//! its rules, only where a chain is not what we believe.
 
-use egret_kernel::iptables::{Chain, ChainCounters, CountedRule, Flavour, TableListing};
+use std::collections::{BTreeMap, BTreeSet};
 
+use egret_kernel::iptables::legacy::Entries;
+use egret_kernel::iptables::{Chain, ChainCounters, CountedRule, Flavour, Table as Which, TableListing};
+
+use super::Written;
 use super::names;
 use super::restore::Change;
 use super::table::{self, Table};
+use super::tally::comment_of;
 use super::totals::{self, Totals};
 use crate::backend::BackendError;
 
 /// What is lost by these changes, by table.
-pub(super) fn lost_by(tables: &[Table; 2], changes: &[Change; 2]) -> Result<[Totals; 2], BackendError> {
+pub(super) fn lost_by(
+    tables: &[Table; 2],
+    changes: &[Change; 2],
+    written: &mut Written,
+) -> Result<[Totals; 2], BackendError> {
     let going = [0, 1].map(|at| going(&tables[at], &changes[at]));
-    if going.iter().all(Vec::is_empty) {
-        return Ok(Default::default());
+    if let [Some(one), Some(other)] = [0, 1].map(|at| ask_for(&tables[at], &going[at])) {
+        return Ok([one, other]);
     }
-    let asked = match tables[0].programs().flavour() {
-        Flavour::Nft => ask_for(tables, &going),
-        Flavour::Legacy => None,
-    };
-    match asked {
-        Some(totals) => Ok(totals),
-        None => {
-            let listings = totals::both(tables.each_ref().map(Table::programs))?;
-            Ok([0, 1].map(|at| listed(&listings[at], &going[at])))
-        }
-    }
+    written.listings += 1;
+    let listings = totals::both(tables.each_ref().map(Table::programs))?;
+    Ok([0, 1].map(|at| listed(&listings[at], &going[at])))
 }
 
 /// Chains that are there, may have counted, and go or are made anew.
-fn going<'a>(table: &Table, change: &'a Change) -> Vec<&'a String> {
+fn going<'a>(table: &Table, change: &'a Change) -> BTreeSet<&'a str> {
     let counts = |name: &&String| {
-        let is_there = table.chains.programmed().contains_key(*name);
-        is_there && !names::is_shared(name) && !names::is_told(name)
+        let rules = table.chains.programmed().get(*name);
+        let is_told = |rules: &[String]| rules.iter().any(|rule| comment_of(rule).is_some());
+        rules.is_some_and(|rules| is_told(rules)) && !names::is_shared(name) && !names::is_told(name)
     };
-    change
-        .rewrite
-        .keys()
-        .chain(&change.remove)
-        .filter(counts)
-        .collect()
+    let going = change.rewrite.keys().chain(&change.remove).filter(counts);
+    going.map(String::as_str).collect()
 }
 
 /// None where the kernel holds other rules than we believe, or cannot be asked.
-fn ask_for(tables: &[Table; 2], going: &[Vec<&String>; 2]) -> Option<[Totals; 2]> {
-    let mut totals = [Totals::default(), Totals::default()];
-    let mut counters = ChainCounters::open().ok()?;
-    for ((table, names), totals) in tables.iter().zip(going).zip(&mut totals) {
-        for name in names {
-            let texts = table.chains.programmed().get(*name)?;
-            let packets = counters.packets(table.family(), name).ok()?;
-            if packets.len() != texts.len() {
-                return None;
-            }
-            totals.add_chain(&chain(name, texts, &packets));
+fn ask_for(table: &Table, going: &BTreeSet<&str>) -> Option<Totals> {
+    let mut totals = Totals::default();
+    if going.is_empty() {
+        return Some(totals);
+    }
+    let counted = match table.programs().flavour() {
+        Flavour::Nft => chain_by_chain(table, going)?,
+        Flavour::Legacy => {
+            let entries = Entries::read(table.family(), Which::Filter).ok()?;
+            entries?.packets(going)
         }
+    };
+    for name in going {
+        let (texts, packets) = (table.chains.programmed().get(*name)?, counted.get(name)?);
+        if packets.len() != texts.len() {
+            return None;
+        }
+        totals.add_chain(&chain(name, texts, packets));
     }
     Some(totals)
+}
+
+fn chain_by_chain<'a>(table: &Table, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
+    let mut counters = ChainCounters::open().ok()?;
+    let each = going.iter().map(|name| {
+        let packets = counters.packets(table.family(), name).ok()?;
+        Some((*name, packets))
+    });
+    each.collect()
 }
 
 fn chain(name: &str, texts: &[String], packets: &[u64]) -> Chain {
@@ -79,9 +93,9 @@ fn chain(name: &str, texts: &[String], packets: &[u64]) -> Chain {
     }
 }
 
-fn listed(listing: &TableListing, going: &[&String]) -> Totals {
+fn listed(listing: &TableListing, going: &BTreeSet<&str>) -> Totals {
     let mut totals = Totals::default();
-    for chain in table::ours(listing).filter(|chain| going.contains(&&chain.name)) {
+    for chain in table::ours(listing).filter(|chain| going.contains(chain.name.as_str())) {
         totals.add_chain(chain);
     }
     totals

@@ -106,7 +106,7 @@ impl Netfilter {
     pub(super) fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
         let counters = std::sync::Arc::clone(&self.counters);
         let mut totals = counters.lock();
-        let kept = counted::lost_by(&self.tables, &changes)?;
+        let kept = counted::lost_by(&self.tables, &changes, &mut self.written)?;
         let next = kept
             .iter()
             .fold(totals.clone(), |sum, kept| sum.plus(kept))
