@@ -22,7 +22,7 @@ use daemon::Daemon;
 
 fn main() -> ExitCode {
     match wanted() {
-        Ok(Wanted::Serve(args)) => start(args).unwrap_or_else(|error| {
+        Ok(Wanted::Serve(args)) => start(*args).unwrap_or_else(|error| {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }),
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 }
 
 enum Wanted {
-    Serve(Args),
+    Serve(Box<Args>),
     Do(Command),
 }
 
@@ -40,11 +40,14 @@ enum Wanted {
 fn wanted() -> Result<Wanted, ExitCode> {
     let words: Vec<_> = std::env::args_os().collect();
     if let Some(flags) = flags_of(&words) {
-        return node_cache(flags).map(Wanted::Serve);
+        return Ok(Wanted::Serve(Box::new(node_cache(flags)?)));
     }
     let CommandLine { args, command } =
         CommandLine::try_parse_from(words).map_err(|error| tell_usage(&error))?;
-    Ok(command.map_or(Wanted::Serve(args), Wanted::Do))
+    Ok(match command {
+        Some(command) => Wanted::Do(command),
+        None => Wanted::Serve(Box::new(args)),
+    })
 }
 
 fn node_cache(words: Vec<String>) -> Result<Args, ExitCode> {
