@@ -26,7 +26,7 @@ use egret_kernel::{Family, Mark, Transport};
 use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 
-use crate::node_cache::rules::Wanted;
+use crate::wanted::Wanted;
 
 pub use marks::{ForeignMark, foreign};
 pub use seats::{Seats, seat};

@@ -37,6 +37,7 @@ pub mod intercept;
 pub mod handover;
 pub mod memory;
 pub mod tally;
+mod wanted;
 mod table;
 mod heard;
 pub mod rate;

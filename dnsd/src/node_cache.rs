@@ -5,7 +5,7 @@
 //!        └─▶ interface ──▶ listeners ──▶ rules, looked at again every -syncinterval ──▶ teardown
 //! ```
 //!
-//! What is pure is in `flags`, `template`, `kube_dns`, `rules` and `fallback`; `network` speaks to the kernel, and `keeper` looks
+//! What is pure is in `flags`, `template`, `kube_dns`, `rules`, `placing` and `fallback`; `network` speaks to the kernel, and `keeper` looks
 //! after it all from a thread of its own.
 
 pub mod call;
@@ -13,6 +13,7 @@ pub mod flags;
 pub mod kube_dns;
 pub mod template;
 pub mod rules;
+pub mod placing;
 pub mod fallback;
 pub mod source;
 pub mod network;

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use egret_kernel::iptables::{Batch, CountedRule, Hook, Table, TableListing};
 use egret_kernel::{Family, Transport};
 
-use super::rules::{Fallback, INSTEAD, PAST, Situation, Wanted};
+use super::rules::{Fallback, INSTEAD, PAST, Situation};
+use crate::wanted::Wanted;
 
 /// The most servers of a family that are learned: each is passed by every new connection of the node while dnsd is alive.
 const MOST_LEARNED: usize = 16;

@@ -15,7 +15,8 @@ use egret_shared::net::{IpNet, Ipv4Net, Ipv6Net};
 use crate::intercept::{ForeignMark, Interception, Seats, SetOf, foreign};
 
 use super::fallback::{Past, past};
-use super::rules::{Fallback, Situation, TABLES, alive_set, changes};
+use super::placing::changes;
+use super::rules::{Fallback, Situation, TABLES, alive_set};
 
 /// What node-cache calls what went wrong (`coredns_nodecache_setup_errors_total`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
