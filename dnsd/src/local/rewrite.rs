@@ -5,6 +5,7 @@
 
 mod edns;
 mod revert;
+mod options;
 
 use super::Asker;
 use super::names::{Back, matches, replaced};

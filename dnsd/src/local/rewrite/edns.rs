@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::options::{option, push, without_option};
 use super::revert::{Change, Revert};
 use crate::local::Asker;
 use crate::message::{Edns, Query};
@@ -142,46 +143,4 @@ fn put(asked: &mut Query, code: u16, value: &[u8]) {
     });
     edns.options = without_option(&edns.options, code);
     push(&mut edns.options, code, value);
-}
-
-fn push(options: &mut Vec<u8>, code: u16, value: &[u8]) {
-    let value = &value[..value.len().min(usize::from(u16::MAX))];
-    let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
-    options.extend_from_slice(&code.to_be_bytes());
-    options.extend_from_slice(&length.to_be_bytes());
-    options.extend_from_slice(value);
-}
-
-/// The options of an OPT; ends where they cannot be read.
-fn each(mut options: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let header = options.first_chunk::<4>()?;
-        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        let (option, rest) = options.split_at_checked(4 + length)?;
-        options = rest;
-        Some((u16::from_be_bytes([header[0], header[1]]), &option[4..]))
-    })
-}
-
-fn option(options: &[u8], code: u16) -> Option<Vec<u8>> {
-    each(options)
-        .find(|(known, _)| *known == code)
-        .map(|(_, value)| value.to_vec())
-}
-
-/// The options without one.
-pub(super) fn without_option(options: &[u8], code: u16) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(options.len());
-    for (known, value) in each(options).filter(|(known, _)| *known != code) {
-        push(&mut kept, known, value);
-    }
-    kept
-}
-
-/// Gives an option that is there another value.
-pub(super) fn replace_option(options: &mut Vec<u8>, code: u16, value: &[u8]) {
-    if option(options, code).is_some() {
-        *options = without_option(options, code);
-        push(options, code, value);
-    }
 }

@@ -5,7 +5,7 @@ use crate::local::names::{Back, replaced};
 use crate::message::{Message, Query, ResourceRecord, Response, Sections, WireName, flag, kind};
 use crate::plan::{NameMatch, TtlRange};
 
-use super::edns::{replace_option, without_option};
+use super::options::{replace_option, without_option};
 
 /// A change of an answer.
 #[derive(Clone, Debug)]
