@@ -14,14 +14,28 @@ pub struct Answer {
     question_end: usize,
     arrived: Timestamp,
     /// Where TTLs stand; nothing where the records cannot be read: such an answer is relayed as it is, for once.
-    ttls: Option<Vec<usize>>,
+    ttls: Option<Vec<Place>>,
     opt: Opt,
+}
+
+/// Where something stands in a message, in two octets: messages have 65,535 at most (RFC 1035 §4.2.2), and a cache has very
+/// many of these.
+pub(crate) type Place = [u8; 2];
+
+/// An answer that is kept somewhere, looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerView<'a> {
+    pub(crate) octets: &'a [u8],
+    pub(crate) question_end: usize,
+    pub(crate) arrived: Timestamp,
+    pub(crate) ttls: Option<&'a [Place]>,
+    pub(crate) opt: Opt,
 }
 
 /// Where the OPT stands. It speaks of one hop, so it is taken off for clients that sent none and added for those
 /// that did (RFC 6891 §6.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Opt {
+pub(crate) enum Opt {
     /// There is none.
     Absent,
     /// It is the last record, and begins here: all that is before it is a message too.
@@ -81,20 +95,22 @@ impl Answer {
         self.arrived
     }
 
-    /// Octets that it takes in memory.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.octets.len()
-            + self
-                .ttls
-                .as_ref()
-                .map_or(0, |places| places.len() * size_of::<usize>())
-    }
-
     /// The code of the header.
     #[must_use]
     pub fn rcode(&self) -> u8 {
         self.message().rcode()
+    }
+
+    /// The same, looked at.
+    #[must_use]
+    pub fn view(&self) -> AnswerView<'_> {
+        AnswerView {
+            octets: &self.octets,
+            question_end: self.question_end,
+            arrived: self.arrived,
+            ttls: self.ttls.as_deref(),
+            opt: self.opt,
+        }
     }
 
     /// Whether its records can be read; if not, it is relayed and nothing is learned from it.
@@ -109,6 +125,35 @@ impl Answer {
         matches!(self.opt, Opt::Absent | Opt::Last(_))
     }
 
+    /// The reply for one client, and whether it is whole: see [`AnswerView::reply_within`].
+    #[must_use]
+    pub fn reply_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> (Vec<u8>, bool) {
+        self.view().reply_within(query, ttls, limit, udp_size)
+    }
+}
+
+impl<'a> AnswerView<'a> {
+    /// The message.
+    ///
+    /// # Panics
+    /// Never: it was read before.
+    #[must_use]
+    pub fn message(&self) -> Message<'a> {
+        Message::read(self.octets).expect("the question of an answer was read when it arrived")
+    }
+
+    /// The same for itself, as it came.
+    #[must_use]
+    pub fn to_answer(&self) -> Answer {
+        Answer {
+            octets: self.octets.to_vec(),
+            question_end: self.question_end,
+            arrived: self.arrived,
+            ttls: self.ttls.map(<[Place]>::to_vec),
+            opt: self.opt,
+        }
+    }
+
     /// The reply for one client, no longer than `limit`, and whether it is whole: its id, its question as it wrote
     /// it, its flags, TTLs as told, an OPT if it sent one. Of an answer that does not fit, the client gets the records
     /// that do, and hears that there are more (RFC 2181 §9): resolvers without TCP, as musl's before 1.2.4, live on them.
@@ -116,8 +161,8 @@ impl Answer {
     pub fn reply_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> (Vec<u8>, bool) {
         let (kept, adds_opt) = match (self.opt, &query.edns) {
             (Opt::Last(at), None) => (&self.octets[..at], false),
-            (Opt::Absent, Some(_)) => (&self.octets[..], true),
-            (Opt::Absent, None) | (Opt::Last(_), Some(_)) | (Opt::Fixed, _) => (&self.octets[..], false),
+            (Opt::Absent, Some(_)) => (self.octets, true),
+            (Opt::Absent, None) | (Opt::Last(_), Some(_)) | (Opt::Fixed, _) => (self.octets, false),
         };
         let length = kept.len() + if adds_opt { OPT_SIZE } else { 0 };
         if length > limit {
@@ -146,7 +191,7 @@ impl Answer {
         let room = limit - if query.edns.is_some() { OPT_SIZE } else { 0 };
         let (places, end) = self.beginning(room);
         let Ok(count @ 1..) = u16::try_from(places.len()) else {
-            return truncated_reply(query, self.rcode(), udp_size);
+            return truncated_reply(query, self.message().rcode(), udp_size);
         };
         let mut reply = Vec::with_capacity(limit);
         reply.extend_from_slice(&self.octets[..end]);
@@ -162,9 +207,9 @@ impl Answer {
     }
 
     /// The TTLs of the first records of the answer section that end before `room`, and where the last of them ends.
-    fn beginning(&self, room: usize) -> (&[usize], usize) {
-        let places = match (&self.ttls, self.opt) {
-            (Some(places), Opt::Absent | Opt::Last(_)) => places.as_slice(),
+    fn beginning(&self, room: usize) -> (&'a [Place], usize) {
+        let places = match (self.ttls, self.opt) {
+            (Some(places), Opt::Absent | Opt::Last(_)) => places,
             (None, _) | (_, Opt::Fixed) => &[],
         };
         let answers = usize::from(u16::from_be_bytes([self.octets[6], self.octets[7]]));
@@ -175,16 +220,17 @@ impl Answer {
     }
 
     /// Where a record ends whose TTL stands here: behind TTL and length come its data.
-    fn record_end(&self, ttl_at: usize) -> usize {
+    fn record_end(&self, ttl_at: Place) -> usize {
+        let ttl_at = at(ttl_at);
         let length = u16::from_be_bytes([self.octets[ttl_at + 4], self.octets[ttl_at + 5]]);
         ttl_at + 6 + usize::from(length)
     }
 
     fn patch(&self, reply: &mut [u8], query: &Query, ttls: Ttls) {
-        self.patch_at(self.ttls.as_deref().unwrap_or_default(), reply, query, ttls);
+        self.patch_at(self.ttls.unwrap_or_default(), reply, query, ttls);
     }
 
-    fn patch_at(&self, places: &[usize], reply: &mut [u8], query: &Query, ttls: Ttls) {
+    fn patch_at(&self, places: &[Place], reply: &mut [u8], query: &Query, ttls: Ttls) {
         match ttls {
             Ttls::CountedDown(now) => {
                 let age = u32::try_from(now.since(self.arrived).as_secs()).unwrap_or(u32::MAX);
@@ -222,15 +268,26 @@ pub struct TtlLimits {
     pub at_most: u32,
 }
 
-fn rewrite_ttls(octets: &mut [u8], places: &[usize], rewrite: impl Fn(u32) -> u32) {
-    for at in places {
-        let place = &mut octets[*at..*at + 4];
+fn rewrite_ttls(octets: &mut [u8], places: &[Place], rewrite: impl Fn(u32) -> u32) {
+    for place in places {
+        let at = at(*place);
+        let place = &mut octets[at..at + 4];
         let seconds = Ttl::from_wire(u32::from_be_bytes([place[0], place[1], place[2], place[3]]));
         place.copy_from_slice(&rewrite(seconds.seconds()).to_be_bytes());
     }
 }
 
-fn places(message: &Message<'_>) -> Result<(Vec<usize>, Opt), Malformed> {
+fn at(place: Place) -> usize {
+    u16::from_be_bytes(place).into()
+}
+
+fn place(at: usize) -> Result<Place, Malformed> {
+    u16::try_from(at)
+        .map(u16::to_be_bytes)
+        .map_err(|_too_far| Malformed::Cut(at))
+}
+
+fn places(message: &Message<'_>) -> Result<(Vec<Place>, Opt), Malformed> {
     let mut ttls = Vec::with_capacity(4);
     let mut opt = Opt::Absent;
     for record in message.records() {
@@ -239,7 +296,7 @@ fn places(message: &Message<'_>) -> Result<(Vec<usize>, Opt), Malformed> {
         match (record.kind == kind::OPT, opt) {
             (true, Opt::Absent) if is_last => opt = Opt::Last(record.owner_at),
             (true, _) => opt = Opt::Fixed,
-            (false, _) => ttls.push(record.ttl_at),
+            (false, _) => ttls.push(place(record.ttl_at)?),
         }
     }
     Ok((ttls, opt))

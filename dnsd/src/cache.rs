@@ -18,37 +18,42 @@ mod key;
 mod verdict;
 mod shelf;
 mod slot;
+mod entries;
 mod walk;
 
-use std::sync::Arc;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
+use hashbrown::HashTable;
 
 use crate::answer::Ttls;
 use crate::message::WireName;
 use crate::plan::{CacheRules, Refresh, ServeStale};
-use crate::table::HashMap;
+use crate::table::Seeded;
 
 pub use key::Key;
 pub use slot::Demand;
 pub use verdict::{Class, Kept, Kind, Maker, Verdict};
 pub use walk::{Remembered, Walk};
 
+use entries::{Entries, Id};
 use shelf::{Place, Shelves};
 use slot::{Age, Choice, Entry, Slot};
 
 /// An answer heavier than this part of the whole is given to who asked and not kept.
 const LARGEST_SHARE: usize = 16;
-/// What an entry takes besides key and value: its slot in the map, itself, and its place on the shelf; measured
-/// with 100,000 entries, rounded up.
-const OVERHEAD: usize = 192;
+/// What an entry takes besides its value's octets: itself, its slot in the table and its place on the shelf, and the room
+/// that these keep to grow; counted right behind their growth (`tests/allocations.rs`), rounded up.
+const OVERHEAD: usize = 100;
 /// After this long a refresh that nobody ended counts as failed.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the cache needs to know of a value.
-pub trait Weigh {
-    /// Octets that it takes.
+pub trait Value: Clone {
+    /// The octets of the key that it was made for; nobody else has them.
+    fn key(&self) -> &[u8];
+    /// Octets that it takes besides its own size.
     fn weight(&self) -> usize;
 }
 
@@ -81,7 +86,9 @@ pub enum Ask {
 #[derive(Debug)]
 pub struct Hit<V> {
     /// It.
-    pub value: Arc<V>,
+    pub value: V,
+    /// When it arrived.
+    pub arrived: Timestamp,
     /// Which half of the cache it was in.
     pub class: Class,
     /// Which TTLs it is to be given with.
@@ -93,12 +100,15 @@ pub struct Hit<V> {
 pub struct Cache<V> {
     rules: CacheRules,
     limit: usize,
-    slots: HashMap<Arc<[u8]>, Slot<V>>,
+    entries: Entries<V>,
+    /// By the hash of the key that their entries have.
+    slots: HashTable<Slot>,
+    seed: Seeded,
     shelves: Shelves,
     evictions: [u64; 2],
 }
 
-impl<V: Weigh> Cache<V> {
+impl<V: Value> Cache<V> {
     /// An empty cache of at most `limit` octets.
     #[must_use]
     pub fn new(rules: &CacheRules, limit: usize) -> Self {
@@ -106,7 +116,9 @@ impl<V: Weigh> Cache<V> {
             shelves: Shelves::new([rules.success.entries, rules.denial.entries], limit),
             rules: rules.clone(),
             limit,
-            slots: HashMap::default(),
+            entries: Entries::new(),
+            slots: HashTable::new(),
+            seed: Seeded::default(),
             evictions: [0; 2],
         }
     }
@@ -125,33 +137,37 @@ impl<V: Weigh> Cache<V> {
 
     /// What there is for a question. A client that does not desire recursion is given what others were.
     pub fn get(&mut self, key: &Key, now: Timestamp) -> Found<V> {
-        if let Some(slot) = self.slots.get_mut(key.as_octets())
-            && let Some(own) = slot.choose(&self.rules, now)
-            && own.is_final(&self.rules)
-        {
-            return hit(slot, own, &self.rules, now);
+        let own = self.peek(key, now);
+        if let Some(own) = own.filter(|own| own.is_final(&self.rules)) {
+            return self.hit(own, now);
         }
-        let of_name = key.of_name();
-        match (self.peek(key, now), self.peek(&of_name, now)) {
-            (_, Some(name)) if name.age == Age::Fresh => self.hit(&of_name, name, now),
-            (Some(own), _) if own.kind != Kind::Failure => self.hit(key, own, now),
-            (_, Some(name)) => self.hit(&of_name, name, now),
-            (Some(own), None) => self.hit(key, own, now),
+        match (own, self.peek(&key.of_name(), now)) {
+            (_, Some(name)) if name.age == Age::Fresh => self.hit(name, now),
+            (Some(own), _) if own.kind != Kind::Failure => self.hit(own, now),
+            (_, Some(name)) => self.hit(name, now),
+            (Some(own), None) => self.hit(own, now),
             (None, None) => Found::Miss,
         }
     }
 
-    /// Keeps an answer to a question. What was asked without recursion, and what is too large, is not kept.
-    pub fn insert(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp) {
-        let place = place_of(key, kept.kind);
-        let Some(weight) = self.weight_at(&place, &value) else {
-            return;
-        };
+    /// Keeps an answer to a question, made for the key under which it is kept. What was asked without recursion, and what
+    /// is too large, is not kept.
+    pub fn insert(
+        &mut self,
+        key: &Key,
+        make: impl FnOnce(&Key) -> Option<V>,
+        kept: Kept,
+        arrived: Timestamp,
+    ) {
         if !key.recursion() || self.is_outranked(key, kept, arrived) {
             return;
         }
+        let value = make(&key.place(kept.kind));
+        let Some(value) = value.filter(|value| self.has_room_for(value)) else {
+            return;
+        };
         self.forget_what_it_contradicts(key, &key.of_name(), kept.kind);
-        self.put(&place, value, kept, arrived, weight);
+        self.put(value, kept, arrived);
         self.make_room(arrived);
     }
 
@@ -159,10 +175,9 @@ impl<V: Weigh> Cache<V> {
     pub fn refresh_failed(&mut self, key: &Key, now: Timestamp) {
         let pause = self.stale().map_or(Duration::ZERO, |stale| stale.failure_recheck);
         for key in [*key, key.of_name()] {
-            let slot = self.slots.get_mut(key.as_octets());
-            slot.into_iter()
-                .flat_map(Slot::entries_mut)
-                .for_each(|entry| entry.refresh_failed(now, pause));
+            for id in self.slot(key.as_octets()).ids() {
+                self.entries[id].refresh_failed(now, pause);
+            }
         }
     }
 
@@ -206,20 +221,28 @@ impl<V: Weigh> Cache<V> {
 
     /// What of a slot would be given.
     fn peek(&self, key: &Key, now: Timestamp) -> Option<Choice> {
-        self.slots
-            .get(key.as_octets())
-            .and_then(|slot| slot.choose(&self.rules, now))
+        self.slot(key.as_octets()).choose(&self.entries, &self.rules, now)
     }
 
-    fn hit(&mut self, key: &Key, choice: Choice, now: Timestamp) -> Found<V> {
-        let slot = self.slots.get_mut(key.as_octets());
-        slot.map_or(Found::Miss, |slot| hit(slot, choice, &self.rules, now))
+    /// What is kept under a key.
+    fn slot(&self, key: &[u8]) -> Slot {
+        let is_it = |slot: &Slot| key_of(*slot, &self.entries) == key;
+        let found = self.slots.find(self.seed.hash_one(key), is_it);
+        found.copied().unwrap_or_default()
     }
 
-    /// What an entry weighs at its place; nothing where that is too much for one.
-    fn weight_at(&self, place: &Key, value: &V) -> Option<usize> {
-        let weight = value.weight() + place.as_octets().len() + OVERHEAD;
-        (weight <= self.limit / LARGEST_SHARE).then_some(weight)
+    fn hit(&mut self, choice: Choice, now: Timestamp) -> Found<V> {
+        hit(&mut self.entries[choice.id], choice, &self.rules, now)
+    }
+
+    /// What an entry weighs.
+    fn weight_of(value: &V) -> usize {
+        value.weight() + OVERHEAD
+    }
+
+    /// Whether it is not too much for one.
+    fn has_room_for(&self, value: &V) -> bool {
+        Self::weight_of(value) <= self.limit / LARGEST_SHARE
     }
 
     /// Whether what is there is better: a failure never takes the place of an answer that may still be given,
@@ -227,13 +250,12 @@ impl<V: Weigh> Cache<V> {
     fn is_outranked(&self, key: &Key, kept: Kept, now: Timestamp) -> bool {
         match kept.kind {
             Kind::Failure => {
-                let own = self.slots.get(key.as_octets());
-                own.is_some_and(|slot| slot.denies(&self.rules, now))
-                    || self.peek(&key.of_name(), now).is_some()
+                let own = self.slot(key.as_octets());
+                own.denies(&self.entries, &self.rules, now) || self.peek(&key.of_name(), now).is_some()
             }
             Kind::Other => {
-                let own = self.slots.get(key.as_octets());
-                self.prefers_positive() && own.is_some_and(|slot| slot.answers(&self.rules, now))
+                let own = self.slot(key.as_octets());
+                self.prefers_positive() && own.answers(&self.entries, &self.rules, now)
             }
             Kind::Answer | Kind::Denial | Kind::NameError => false,
         }
@@ -252,30 +274,33 @@ impl<V: Weigh> Cache<V> {
             Kind::NameError => &[(key, Class::Success), (key, Class::Denial)],
         };
         for (key, class) in forgotten {
-            let slot = self.slots.get_mut(key.as_octets());
-            if let Some(entry) = slot.and_then(|slot| slot.of_mut(*class).as_deref_mut()) {
-                entry.forget();
+            if let Some(id) = self.slot(key.as_octets()).of(*class) {
+                self.entries[id].forget();
             }
         }
     }
 
-    fn put(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp, weight: usize) {
-        let class = kept.kind.class();
-        let slot = match self.slots.get_mut(key.as_octets()) {
-            Some(slot) => slot,
-            None => self.slots.entry(Arc::from(key.as_octets())).or_default(),
-        };
-        if let Some(entry) = slot.of_mut(class) {
-            self.shelves.reweigh(class, entry.place(), entry.weight(), weight);
-            entry.replace(value, kept, arrived, weight);
-            return;
+    fn put(&mut self, value: V, kept: Kept, arrived: Timestamp) -> Id {
+        let (class, weight) = (kept.kind.class(), Self::weight_of(&value));
+        if let Some(id) = self.slot(value.key()).of(class) {
+            let entry = &mut self.entries[id];
+            let before = Self::weight_of(entry.value());
+            self.shelves.reweigh(class, entry.place(), before, weight);
+            entry.replace(value, kept, arrived);
+            return id;
         }
-        *slot.of_mut(class) = Some(Box::new(Entry::new(value, kept, arrived, weight)));
-        let (name, _) = self
-            .slots
-            .get_key_value(key.as_octets())
-            .expect("the slot was just filled");
-        self.shelves.push(class, Place::Small, Arc::clone(name), weight);
+        let id = self.entries.add(Entry::new(value, kept, arrived));
+        let (entries, seed) = (&self.entries, &self.seed);
+        let key = entries[id].value().key();
+        let bucket = self.slots.entry(
+            seed.hash_one(key),
+            |slot| key_of(*slot, entries) == key,
+            |slot| seed.hash_one(key_of(*slot, entries)),
+        );
+        let mut bucket = bucket.or_insert(Slot::default());
+        bucket.get_mut().set(class, Some(id));
+        self.shelves.push(class, Place::Small, id, weight);
+        id
     }
 
     fn make_room(&mut self, now: Timestamp) {
@@ -286,50 +311,48 @@ impl<V: Weigh> Cache<V> {
 
     /// The oldest of a queue gets another turn, or goes.
     fn turn(&mut self, class: Class, place: Place, now: Timestamp) {
-        let Some(name) = self.shelves.pop(class, place) else {
+        let Some(id) = self.shelves.pop(class, place) else {
             return;
         };
-        let slot = self
-            .slots
-            .get_mut(&name)
-            .expect("every name on a shelf has its slot: they are added and removed together");
-        let entry = slot
-            .of_mut(class)
-            .as_deref_mut()
-            .expect("every name on a shelf has its entry: they are added and removed together");
-        let weight = entry.weight();
+        let entry = &mut self.entries[id];
+        let weight = Self::weight_of(entry.value());
         self.shelves.lighten(class, place, weight);
         let is_of_use = entry.is_of_use(&self.rules, now);
         if is_of_use && entry.spare(place) {
-            self.shelves.push(class, Place::Main, name, weight);
+            self.shelves.push(class, Place::Main, id, weight);
             return;
         }
-        *slot.of_mut(class) = None;
-        if slot.is_empty() {
-            self.slots.remove(&name);
-        }
+        self.remove(class, id);
         self.evictions[class as usize] += u64::from(is_of_use);
     }
-}
 
-/// Where an answer is kept: that a name is not there holds for all types.
-fn place_of(key: &Key, kind: Kind) -> Key {
-    if kind == Kind::NameError {
-        key.of_name()
-    } else {
-        *key
+    fn remove(&mut self, class: Class, id: Id) {
+        let hash = self.seed.hash_one(self.entries[id].value().key());
+        let bucket = self.slots.find_entry(hash, |slot| slot.of(class) == Some(id));
+        let mut bucket =
+            bucket.expect("every entry on a shelf has its slot: they are added and removed together");
+        bucket.get_mut().set(class, None);
+        if bucket.get().is_empty() {
+            bucket.remove();
+        }
+        self.entries.remove(id);
     }
 }
 
-fn hit<V>(slot: &mut Slot<V>, choice: Choice, rules: &CacheRules, now: Timestamp) -> Found<V> {
-    let class = choice.kind.class();
-    let Some(entry) = slot.of_mut(class).as_deref_mut() else {
-        return Found::Miss;
-    };
+/// What a slot is found by: both of its entries have it.
+fn key_of<V: Value>(slot: Slot, entries: &Entries<V>) -> &[u8] {
+    let id = slot.ids().next();
+    entries[id.expect("a slot goes with its last entry")]
+        .value()
+        .key()
+}
+
+fn hit<V: Value>(entry: &mut Entry<V>, choice: Choice, rules: &CacheRules, now: Timestamp) -> Found<V> {
     entry.use_once();
     let hit = Hit {
-        value: entry.value(),
-        class,
+        value: entry.value().clone(),
+        arrived: entry.arrived(),
+        class: choice.kind.class(),
         ttls: ttls(rules, choice.age, now),
     };
     match (choice.age, &rules.serve_stale) {

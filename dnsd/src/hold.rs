@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use egret_kernel::links::Attachment;
 use egret_shared::link::{ToDnsd, ToEnforcer};
-use egret_shared::name::DnsName;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
@@ -124,7 +123,12 @@ impl Hold {
     /// Whether this client was told all of this before, and nothing of it is waited for: then an answer need not be
     /// noted. Answers from the cache are mostly such.
     #[must_use]
-    pub fn is_settled(&self, asker: Asker, question: &DnsName, addresses: &[ObservedAddress]) -> bool {
+    pub fn is_settled(
+        &self,
+        asker: Asker,
+        question: &str,
+        addresses: impl Iterator<Item = ObservedAddress>,
+    ) -> bool {
         let floor = self.floor(asker.address);
         let told = self.ledger.told(asker, question, addresses, |sequence| {
             sequence <= floor || self.failed.contains(&sequence)

@@ -7,9 +7,10 @@
 //! Bounded for each client and in total. What has to go to make room is told again, and waited for again,
 //! when it is asked again; so a limit costs time, never safety.
 
-use std::collections::BTreeMap;
+mod told;
+mod name;
+
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::links::Attachment;
@@ -20,6 +21,11 @@ use egret_shared::time::Timestamp;
 
 use crate::client::Asker;
 use crate::table::HashMap;
+
+pub use told::Id;
+
+use name::{Address, Name, name_of};
+use told::Told;
 
 /// How much a ledger holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,29 +47,6 @@ pub struct Ledger {
     latest: Sequence,
     limits: LedgerLimits,
     evictions: u64,
-}
-
-#[derive(Debug, Default)]
-struct Told {
-    /// What the address was attached to when its client asked.
-    attachment: Option<Attachment>,
-    names: HashMap<Arc<DnsName>, Name>,
-    /// Names by their age: the number of their last telling.
-    by_age: BTreeMap<Sequence, Arc<DnsName>>,
-    addresses: usize,
-}
-
-#[derive(Debug)]
-struct Name {
-    chain: Vec<DnsName>,
-    addresses: Vec<Address>,
-    age: Sequence,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Address {
-    told: ObservedAddress,
-    sequence: Sequence,
 }
 
 /// What came of noting an observation.
@@ -99,13 +82,11 @@ impl Ledger {
     ) -> Noted {
         let next = self.latest.next();
         self.forget_predecessor(observation.client, attachment);
-        let told = self.clients.entry(observation.client).or_insert_with(|| Told {
-            attachment,
-            ..Told::default()
-        });
-        let before = told.addresses;
+        let client = self.clients.entry(observation.client);
+        let told = client.or_insert_with(|| Told::to(attachment));
+        let before = told.addresses();
         let noted = told.note(observation, next, is_stale);
-        self.addresses = self.addresses + told.addresses - before;
+        self.addresses = self.addresses + told.addresses() - before;
         if noted.new.is_some() {
             self.latest = next;
             self.make_room(observation, now);
@@ -119,20 +100,19 @@ impl Ledger {
     pub fn told(
         &self,
         asker: Asker,
-        question: &DnsName,
-        addresses: &[ObservedAddress],
+        question: &str,
+        mut addresses: impl Iterator<Item = ObservedAddress>,
         is_stale: impl Fn(Sequence) -> bool,
     ) -> Option<Sequence> {
         let told = self.clients.get(&asker.address)?;
-        let name = told.of(asker.attachment)?.names.get(question)?;
-        addresses
-            .iter()
-            .enumerate()
-            .try_fold(Sequence::ZERO, |highest, (place, told)| {
-                let known = &name.addresses[name.place_of(told.address, place)?];
-                let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
-                counts.then(|| highest.max(known.sequence))
-            })
+        let told = told.of(asker.attachment)?;
+        let name = told.get(told.find(question)?)?;
+        let mut places = 0..;
+        addresses.try_fold(Sequence::ZERO, |highest, told| {
+            let known = name.find(told.address, places.next()?)?;
+            let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
+            counts.then(|| highest.max(known.sequence))
+        })
     }
 
     /// The last number that was given.
@@ -166,34 +146,23 @@ impl Ledger {
 
     /// Everything, as a list to go through in pieces.
     #[must_use]
-    pub fn keys(&self) -> Vec<(IpAddr, Arc<DnsName>)> {
-        self.clients
-            .iter()
-            .flat_map(|(client, told)| told.names.keys().map(|name| (*client, Arc::clone(name))))
+    pub fn keys(&self) -> Vec<(IpAddr, Id)> {
+        let clients = self.clients.iter();
+        clients
+            .flat_map(|(client, told)| told.ids().map(|name| (*client, name)))
             .collect()
     }
 
     /// What one client was told of one name and still lives, under a new number; nothing where its address is attached
     /// elsewhere now, or nobody can say where it is.
-    pub fn retell(
-        &mut self,
-        asker: Asker,
-        name: &Arc<DnsName>,
-        now: Timestamp,
-    ) -> Option<(Sequence, Observation)> {
+    pub fn retell(&mut self, asker: Asker, name: Id, now: Timestamp) -> Option<(Sequence, Observation)> {
         let next = self.latest.next();
         let client = asker.address;
         let told = self.clients.get_mut(&client)?;
         told.of(Some(asker.attachment?))?;
         let addresses = told.renumber(name, next, now, self.limits.grace)?;
         self.latest = next;
-        let observation = Observation {
-            client,
-            question: DnsName::clone(name),
-            chain: told.names.get(name)?.chain.clone(),
-            addresses,
-        };
-        Some((next, observation))
+        Some((next, observation(client, told.get(name)?, addresses)))
     }
 
     /// The clients.
@@ -211,17 +180,13 @@ impl Ledger {
         let grace = self.limits.grace;
         let of_client = self.clients.get(&client).into_iter();
         of_client.flat_map(move |told| {
-            told.names.iter().filter_map(move |(question, name)| {
-                let live = |address: &&Address| now < address.told.expires.after(grace);
-                let live: Vec<&Address> = name.addresses.iter().filter(live).collect();
-                let observation = Observation {
-                    client,
-                    question: DnsName::clone(question),
-                    chain: name.chain.clone(),
-                    addresses: live.iter().map(|address| address.told).collect(),
-                };
-                let sequences = live.iter().map(|address| address.sequence).collect();
-                (!live.is_empty()).then_some((observation, told.attachment, sequences))
+            told.ids().filter_map(move |id| {
+                let name = told.get(id)?;
+                let live = name.addresses().filter(|address| address.lives(now, grace));
+                let (addresses, sequences): (Vec<_>, Vec<_>) =
+                    live.map(|address| (address.told, address.sequence)).unzip();
+                let is_live = !addresses.is_empty();
+                is_live.then(|| (observation(client, name, addresses), told.attachment, sequences))
             })
         })
     }
@@ -232,7 +197,7 @@ impl Ledger {
         for told in self.clients.values_mut() {
             self.addresses -= told.sweep(now, grace);
         }
-        self.clients.retain(|_, told| !told.names.is_empty());
+        self.clients.retain(|_, told| !told.is_empty());
     }
 
     /// Forgets what was told to who had the address before.
@@ -241,19 +206,19 @@ impl Ledger {
         if self.clients.get(&client).is_some_and(is_another)
             && let Some(gone) = self.clients.remove(&client)
         {
-            self.addresses -= gone.addresses;
+            self.addresses -= gone.addresses();
         }
     }
 
     fn make_room(&mut self, observation: &Observation, now: Timestamp) {
-        let keep = &observation.question;
+        let keep = observation.question.as_str();
         while self.addresses_of(observation.client) > self.limits.per_client {
             if !self.evict_oldest(observation.client, Some(keep), now) {
                 break;
             }
         }
         while self.addresses > self.limits.total {
-            let largest = self.clients.iter().max_by_key(|(_, told)| told.addresses);
+            let largest = self.clients.iter().max_by_key(|(_, told)| told.addresses());
             let Some(client) = largest.map(|(client, _)| *client) else {
                 break;
             };
@@ -264,10 +229,10 @@ impl Ledger {
     }
 
     fn addresses_of(&self, client: IpAddr) -> usize {
-        self.clients.get(&client).map_or(0, |told| told.addresses)
+        self.clients.get(&client).map_or(0, Told::addresses)
     }
 
-    fn evict_oldest(&mut self, client: IpAddr, keep: Option<&DnsName>, now: Timestamp) -> bool {
+    fn evict_oldest(&mut self, client: IpAddr, keep: Option<&str>, now: Timestamp) -> bool {
         let Some(evicted) = self
             .clients
             .get_mut(&client)
@@ -276,143 +241,20 @@ impl Ledger {
             return false;
         };
         self.addresses -= evicted.len();
-        let lived = evicted
-            .iter()
-            .filter(|address| now < address.told.expires)
-            .count();
+        let lived = |address: &Address| now < address.told.expires;
+        let lived = evicted.addresses().filter(lived).count();
         self.evictions += u64::try_from(lived).unwrap_or(u64::MAX);
         true
     }
 }
 
-impl Told {
-    /// What was told to who is attached so.
-    fn of(&self, attachment: Option<Attachment>) -> Option<&Self> {
-        (self.attachment == attachment).then_some(self)
-    }
-
-    fn note(
-        &mut self,
-        observation: &Observation,
-        next: Sequence,
-        is_stale: impl Fn(Sequence) -> bool,
-    ) -> Noted {
-        let key = self.names.get_key_value(&observation.question).map_or_else(
-            || Arc::new(observation.question.clone()),
-            |(key, _)| Arc::clone(key),
-        );
-        let name = self.names.entry(Arc::clone(&key)).or_insert_with(|| Name {
-            chain: Vec::new(),
-            addresses: Vec::new(),
-            age: Sequence::ZERO,
-        });
-        let before = name.addresses.len();
-        let mut sequences: Vec<Sequence> = observation
-            .addresses
-            .iter()
-            .enumerate()
-            .map(|(place, told)| name.note(*told, place, next, &is_stale))
-            .collect();
-        sequences.sort_unstable();
-        sequences.dedup();
-        self.addresses += name.addresses.len() - before;
-        let new = (sequences.last() == Some(&next)).then_some(next);
-        if new.is_some() {
-            name.chain.clone_from(&observation.chain);
-            self.by_age.remove(&std::mem::replace(&mut name.age, next));
-            self.by_age.insert(next, key);
-        }
-        Noted { new, sequences }
-    }
-
-    fn renumber(
-        &mut self,
-        key: &Arc<DnsName>,
-        next: Sequence,
-        now: Timestamp,
-        grace: Duration,
-    ) -> Option<Vec<ObservedAddress>> {
-        let name = self.names.get_mut(key)?;
-        let live = name
-            .addresses
-            .iter_mut()
-            .filter(|address| now < address.told.expires.after(grace));
-        let addresses: Vec<ObservedAddress> = live
-            .map(|address| {
-                address.sequence = next;
-                address.told
-            })
-            .collect();
-        if addresses.is_empty() {
-            return None;
-        }
-        self.by_age.remove(&std::mem::replace(&mut name.age, next));
-        self.by_age.insert(next, Arc::clone(key));
-        Some(addresses)
-    }
-
-    fn remove_oldest(&mut self, keep: Option<&DnsName>) -> Option<Vec<Address>> {
-        let oldest = self
-            .by_age
-            .iter()
-            .find(|(_, name)| Some(name.as_ref()) != keep)
-            .map(|(age, _)| *age)?;
-        let key = self.by_age.remove(&oldest)?;
-        let name = self.names.remove(&key)?;
-        self.addresses -= name.addresses.len();
-        Some(name.addresses)
-    }
-
-    fn sweep(&mut self, now: Timestamp, grace: Duration) -> usize {
-        let before = self.addresses;
-        for name in self.names.values_mut() {
-            let had = name.addresses.len();
-            name.addresses
-                .retain(|address| now < address.told.expires.after(grace));
-            self.addresses -= had - name.addresses.len();
-        }
-        let by_age = &mut self.by_age;
-        self.names.retain(|_, name| {
-            let live = !name.addresses.is_empty();
-            if !live {
-                by_age.remove(&name.age);
-            }
-            live
-        });
-        before - self.addresses
-    }
-}
-
-impl Name {
-    /// Where an address stands. The same answer has it at the same place, so that is looked at first: an answer of a
-    /// hundred is not a hundred searches.
-    fn place_of(&self, address: IpAddr, likely: usize) -> Option<usize> {
-        let is_it = |known: &Address| known.told.address == address;
-        if self.addresses.get(likely).is_some_and(is_it) {
-            return Some(likely);
-        }
-        self.addresses.iter().position(is_it)
-    }
-
-    fn note(
-        &mut self,
-        told: ObservedAddress,
-        likely: usize,
-        next: Sequence,
-        is_stale: impl Fn(Sequence) -> bool,
-    ) -> Sequence {
-        let place = self.place_of(told.address, likely);
-        match place.map(|place| &mut self.addresses[place]) {
-            Some(known) if known.told.expires >= told.expires && !is_stale(known.sequence) => known.sequence,
-            Some(known) => {
-                known.told.expires = known.told.expires.max(told.expires);
-                known.sequence = next;
-                next
-            }
-            None => {
-                self.addresses.push(Address { told, sequence: next });
-                next
-            }
-        }
+/// What a client was told of a name.
+fn observation(client: IpAddr, name: &Name, addresses: Vec<ObservedAddress>) -> Observation {
+    let mut chain: Vec<DnsName> = name.names().map(name_of).collect();
+    Observation {
+        client,
+        question: chain.remove(0),
+        chain,
+        addresses,
     }
 }

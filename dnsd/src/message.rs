@@ -20,6 +20,7 @@ pub use compose::{
     QueryParts, bad_version_reply, error_reply, explained_reply, header_reply, mix_case, query,
     truncated_reply,
 };
+pub(crate) use name::plain_text;
 pub use name::{InvalidText, WireName};
 pub(crate) use present::{ACCEPTED_TYPES, is_known as is_known_type, ttl_of as ttl_of_text, type_number};
 pub use present::{InvalidRecord, Reason as InvalidRecordReason, parse_record};

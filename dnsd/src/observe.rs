@@ -64,6 +64,15 @@ impl Told {
         }
     }
 
+    /// The same with these addresses alone; nothing where there are none.
+    #[must_use]
+    pub fn only(self, addresses: &[ObservedAddress]) -> Option<Self> {
+        (!addresses.is_empty()).then(|| Self {
+            addresses: addresses.to_vec(),
+            ..self
+        })
+    }
+
     /// The same as told to one client.
     #[must_use]
     pub fn to(&self, client: IpAddr) -> Observation {

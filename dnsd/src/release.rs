@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
+use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
@@ -106,13 +107,26 @@ impl Holder {
         self.cluster_dns.subscribe()
     }
 
+    /// Whether an answer that is about to go tells its client nothing new; then it may, and was admitted.
+    pub fn has_told(
+        &self,
+        asker: Asker,
+        question: &str,
+        addresses: impl Iterator<Item = ObservedAddress>,
+    ) -> bool {
+        let is_settled = self.lock().hold.is_settled(asker, question, addresses);
+        self.metrics.observations.increment(is_settled.into());
+        is_settled
+    }
+
     /// An answer is about to go to its client.
     pub fn admit(&self, asker: Asker, told: &Told, origin: Origin, now: Timestamp) -> Admission {
         self.metrics.observations.increment(1);
+        let addresses = told.addresses().iter().copied();
         if self
             .lock()
             .hold
-            .is_settled(asker, told.question(), told.addresses())
+            .is_settled(asker, told.question().as_str(), addresses)
         {
             return Admission::Now;
         }

@@ -11,9 +11,9 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::time::{Instant, timeout};
 
-use crate::answer::Ttls;
+use crate::answer::{AnswerView, Ttls};
 use crate::cache::{Ask, Found, Hit, Key};
-use crate::client::{Attribution, Client};
+use crate::client::{Asker, Attribution, Client};
 use crate::config::{Config, OnStall};
 use crate::forward::{Failure, Forwarder, Limits, foreign};
 use crate::hold::{Origin, Stall};
@@ -25,7 +25,9 @@ use crate::metrics::{Intercepted, Metrics, Transport};
 use crate::observe::Told;
 use crate::rate::Rates;
 use crate::release::{Admission, Held, Holder, stalled};
-use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Serving, Stays, Table, Terms};
+use crate::server::{
+    Arrival, By, Entry, Event, Failed, Known, OfCache, Packed, Serving, Stays, Table, Terms,
+};
 use crate::tally::{Place, Tally};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
@@ -66,7 +68,7 @@ enum Waiting {
 }
 
 /// What is given where nothing better comes, and how long that is waited for.
-type Stale = (Hit<Known>, Option<Duration>);
+type Stale = (Hit<Packed>, Option<Duration>);
 
 /// A query with its client, and who answers it: of what waits.
 #[derive(Debug)]
@@ -265,7 +267,7 @@ impl Resolver {
     }
 
     /// Gives what is kept.
-    fn give_kept_now(self: &Arc<Self>, asked: View<'_>, hit: &Hit<Known>, now: Timestamp) -> Step {
+    fn give_kept_now(self: &Arc<Self>, asked: View<'_>, hit: &Hit<Packed>, now: Timestamp) -> Step {
         match self.give_kept(asked, hit, now) {
             Given::Now(reply, by) => self.reply(asked, reply, by),
             Given::Held(unsent, held) => self.held(asked.owned(None), unsent, held),
@@ -353,29 +355,60 @@ impl Resolver {
         Step::Reply(reply)
     }
 
-    fn give_kept(&self, asked: View<'_>, hit: &Hit<Known>, now: Timestamp) -> Given {
+    fn give_kept(&self, asked: View<'_>, hit: &Hit<Packed>, now: Timestamp) -> Given {
         self.metrics.cache_hits.increment(1);
         asked.entry.caching(|counts| counts.hit(hit.class));
         if matches!(hit.ttls, Ttls::All(_)) {
             asked.entry.caching(OfCache::gave_stale);
         }
-        self.give(asked, &hit.value, hit.ttls, By::Cache, now)
+        let answer = hit.value.answer(hit.arrived);
+        let (reply, is_whole) = asked.reply(&answer, hit.ttls);
+        let Some(asker) = asked.hears(&reply, is_whole).filter(|_| hit.value.tells()) else {
+            return Given::Now(reply, By::Cache);
+        };
+        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asker, hit) {
+            return Given::Now(reply, By::Cache);
+        }
+        let Some(told) = hit.value.told(hit.arrived) else {
+            return Given::Now(reply, By::Cache);
+        };
+        let told = as_given(&told, hit.arrived, hit.ttls, now);
+        self.admit(asked, reply, By::Cache, asker, &told, now)
+    }
+
+    /// Whether a client was told before what is kept here; nearly all were.
+    fn knows(&self, asker: Asker, hit: &Hit<Packed>) -> bool {
+        let addresses = hit.value.addresses(hit.arrived);
+        let told = |question: &str| self.holder.has_told(asker, question, addresses);
+        hit.value.with_question(told).unwrap_or(false)
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.
     fn give(&self, asked: View<'_>, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
-        let (reply, is_whole) = asked.reply(known, ttls);
-        // A client that is told some of the addresses may use those, and hears of the others over TCP.
-        let tells = is_whole || reply[6..8] != [0, 0];
-        let (Client::Attributed(asker), Some(told), true) = (asked.client, &known.told, tells) else {
+        let answer = known.answer.get().view();
+        let (reply, is_whole) = asked.reply(&answer, ttls);
+        let (Some(asker), Some(told)) = (asked.hears(&reply, is_whole), &known.told) else {
             return Given::Now(reply, by);
         };
-        let told = as_given(told, known, ttls, now);
+        let told = as_given(told, answer.arrived, ttls, now);
+        self.admit(asked, reply, by, asker, &told, now)
+    }
+
+    /// Gives a reply that tells its client something.
+    fn admit(
+        &self,
+        asked: View<'_>,
+        reply: Vec<u8>,
+        by: By,
+        asker: Asker,
+        told: &Told,
+        now: Timestamp,
+    ) -> Given {
         let origin = match by {
             By::Cache => Origin::Cache,
             By::Server | By::Forward | By::Template | By::Hosts | By::Dns64 | By::Whoami => Origin::Upstream,
         };
-        match self.holder.admit(asker, &told, origin, now) {
+        match self.holder.admit(asker, told, origin, now) {
             Admission::Now => Given::Now(reply, by),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
@@ -409,10 +442,10 @@ impl Resolver {
 }
 
 /// What an answer tells, with the ends that its client makes of the TTLs it is given.
-fn as_given<'a>(told: &'a Told, known: &Known, ttls: Ttls, now: Timestamp) -> Cow<'a, Told> {
+fn as_given(told: &Told, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
     match ttls {
         Ttls::CountedDown(_) => Cow::Borrowed(told),
-        Ttls::Original => Cow::Owned(told.later(now.since(known.answer.get().arrived()))),
+        Ttls::Original => Cow::Owned(told.later(now.since(arrived))),
         Ttls::All(seconds) => {
             let seconds = u64::from(seconds).max(STALE_LIVES);
             Cow::Owned(told.until(now.after(Duration::from_secs(seconds))))
@@ -452,10 +485,19 @@ impl View<'_> {
     }
 
     /// The reply, and whether all of the answer is in it.
-    fn reply(self, known: &Known, ttls: Ttls) -> (Vec<u8>, bool) {
+    fn reply(self, answer: &AnswerView<'_>, ttls: Ttls) -> (Vec<u8>, bool) {
         let (most, limit) = (self.udp_size(), self.datagram_limit());
-        let (reply, is_whole) = known.answer.get().reply_within(self.query, ttls, limit, most);
+        let (reply, is_whole) = answer.reply_within(self.query, ttls, limit, most);
         (self.entry.block.balance(reply, self.query, most), is_whole)
+    }
+
+    /// Who hears what a reply says, if it is known who that is. A client that is told some of the addresses may use those,
+    /// and hears of the others over TCP.
+    fn hears(self, reply: &[u8], is_whole: bool) -> Option<Asker> {
+        match self.client {
+            Client::Attributed(asker) if is_whole || reply[6..8] != [0, 0] => Some(asker),
+            Client::Attributed(_) | Client::Unattributed(_) => None,
+        }
     }
 
     /// The longest reply.

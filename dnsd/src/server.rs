@@ -10,6 +10,7 @@
 
 mod bind;
 mod block;
+mod packed;
 mod chain;
 mod entry;
 mod outside;
@@ -43,6 +44,7 @@ pub use entry::{Arrival, Entry, Stays, Terms};
 pub use heritage::{Given, Heir, Step as GivenStep};
 pub use outlet::Outlet;
 pub use own::InvalidOwn;
+pub use packed::Packed;
 pub use port::{Port, Table};
 pub use querylog::Event;
 pub use zones::Zones;

@@ -1,4 +1,5 @@
-//! What a cached answer costs in memory: the hot path takes one allocation, for the reply itself.
+//! What a cached answer costs in memory: the hot path takes one allocation, for the reply itself, and what is kept takes what
+//! the cache says.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts can only be written so")]
 
@@ -6,14 +7,17 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::answer::{Answer, Ttls};
-use egret_dnsd::cache::{Cache, Found, Hit, Key, Maker, Verdict, Weigh};
+use egret_dnsd::cache::{Cache, Found, Hit, Key, Maker, Verdict};
 use egret_dnsd::exchange::Matched;
+use egret_dnsd::ledger::{Ledger, LedgerLimits};
 use egret_dnsd::message::Query;
+use egret_dnsd::observe::observe;
 use egret_dnsd::plan::{CacheRules, Capacity, Disabled};
+use egret_dnsd::server::{By, Known, Packed};
+use egret_shared::observation::{Observation, ObservedAddress};
 use hickory_proto::rr::RecordType;
 use support::{NOW, address, matched, query, response};
 
@@ -21,17 +25,26 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static OCTETS: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: all of it is the system's allocator; the count is a number of this thread, made without allocating.
+/// Octets of the heap that an allocation takes with glibc: eight more, rounded up to 16, and 32 at least (malloc.c,
+/// `request2size`).
+fn taken(octets: usize) -> isize {
+    (octets + 8).next_multiple_of(16).max(32).cast_signed()
+}
+
+// SAFETY: all of it is the system's allocator; the counts are numbers of this thread, made without allocating.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        OCTETS.with(|octets| octets.set(octets.get() + taken(layout.size())));
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        OCTETS.with(|octets| octets.set(octets.get() - taken(layout.size())));
         // SAFETY: the pointer came from `alloc` above, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -46,23 +59,21 @@ fn allocations<T>(work: impl FnOnce() -> T) -> (usize, T) {
     (ALLOCATIONS.with(Cell::get) - before, done)
 }
 
-#[derive(Debug)]
-struct Known(Matched<Answer>);
-
-impl Weigh for Known {
-    fn weight(&self) -> usize {
-        self.0.get().size()
-    }
+/// Octets that are taken more than before.
+fn octets<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    let before = OCTETS.with(Cell::get);
+    let done = work();
+    let octets = OCTETS.with(Cell::get) - before;
+    (usize::try_from(octets).unwrap(), done)
 }
 
-#[test]
-fn a_hit_allocates_its_reply_and_nothing_else() {
+fn rules(entries: usize) -> CacheRules {
     let capacity = Capacity {
-        entries: 9984,
+        entries,
         max_ttl: Duration::from_secs(3600),
         min_ttl: Duration::ZERO,
     };
-    let rules = CacheRules {
+    CacheRules {
         zones: Vec::new(),
         success: capacity,
         denial: capacity,
@@ -71,34 +82,110 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
         servfail: Duration::ZERO,
         disabled: Disabled::default(),
         keep_ttl: false,
-    };
-    let known = Known(matched("a.test", RecordType::A, |asked| {
+    }
+}
+
+fn known(answer: Matched<Answer>) -> Known {
+    let verdict = Verdict::of(&rules(1), &answer.get().message(), Maker::Upstream);
+    Known {
+        told: observe(&answer, &[]).0,
+        kept: verdict.kept(),
+        maker: Maker::Upstream,
+        by: By::Forward,
+        failed: None,
+        answer,
+    }
+}
+
+#[test]
+fn a_hit_allocates_its_reply_and_nothing_else() {
+    let known = known(matched("a.test", RecordType::A, |asked| {
         response(asked, vec![address("a.test", 60, "192.0.2.1")])
     }));
-    let kept = Verdict::of(&rules, &known.0.get().message(), Maker::Upstream)
-        .kept()
-        .unwrap();
-    let mut cache = Cache::new(&rules, 1 << 20);
+    let mut cache = Cache::new(&rules(9984), 1 << 20);
     for size in [None, Some(1232)] {
         let client = Query::read(&query("A.test", RecordType::A, size)).unwrap();
         if size.is_none() {
-            cache.insert(
-                &Key::of(&client).unwrap(),
-                Arc::new(Known(known.0.clone())),
-                kept,
-                NOW,
-            );
+            let pack = |place: &Key| Packed::new(&known, place.as_octets());
+            cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
         }
         let (of_key, key) = allocations(|| Key::of(&client).unwrap());
         let (of_get, found) = allocations(|| cache.get(&key, NOW));
         let Found::Fresh(Hit { value, ttls, .. }) = found else {
             panic!("it was kept");
         };
+        let (of_telling, told) = allocations(|| {
+            let question = value.with_question(|name| name == "a.test");
+            (question, value.addresses(NOW).count())
+        });
+        assert_eq!((of_telling, told), (0, (Some(true), 1)));
         let later = Ttls::CountedDown(NOW.after(Duration::from_secs(9)));
         assert!(matches!(ttls, Ttls::CountedDown(_)));
         let (of_reply, (reply, is_whole)) =
-            allocations(|| value.0.get().reply_within(&client, later, 512, 1232));
+            allocations(|| value.answer(NOW).reply_within(&client, later, 512, 1232));
         assert!(is_whole && reply.len() > 12);
         assert_eq!((of_key, of_get, of_reply), (0, 0, 1), "{size:?}");
     }
+}
+
+#[test]
+fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
+    // Right behind a growth of its tables, long after one, and with what it could not hold gone again.
+    const LARGE: usize = 64 << 20;
+    for (names, limit) in [
+        (4_000, LARGE),
+        (7_100, LARGE),
+        (7_200, LARGE),
+        (8_200, LARGE),
+        (10_000, 1 << 20),
+    ] {
+        let mut cache = Cache::new(&rules(usize::MAX), limit);
+        let (taken, ()) = octets(|| {
+            for number in 0..names {
+                let name = format!("name-{number:05}.bench.test");
+                let known = known(matched(&name, RecordType::A, |asked| {
+                    response(asked, vec![address(&name, 60, "192.0.2.1")])
+                }));
+                let client = Query::read(&query(&name, RecordType::A, None)).unwrap();
+                let pack = |place: &Key| Packed::new(&known, place.as_octets());
+                cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
+            }
+        });
+        let (said, kept) = (cache.weight(), cache.len());
+        assert_eq!(kept == names, limit == LARGE);
+        assert!(taken <= said, "{kept}: {taken} octets, and says {said}");
+        assert!(taken * 5 > said * 4, "{kept}: {taken} octets, and says {said}");
+        assert!(said <= 250 * kept, "{kept}: {} octets each", said / kept);
+    }
+}
+
+#[test]
+fn a_ledger_takes_no_more_than_160_octets_for_a_name_with_an_address() {
+    let limits = LedgerLimits {
+        per_client: 10_000,
+        total: 160_000,
+        grace: Duration::from_secs(30),
+    };
+    let mut ledger = Ledger::new(limits);
+    let (taken, ()) = octets(|| {
+        // Three times what it may keep of one client.
+        for number in 0..30_000 {
+            let observation = Observation {
+                client: [10, 0, 0, 1].into(),
+                question: format!("name-{number:05}.bench.test").parse().unwrap(),
+                chain: Vec::new(),
+                addresses: vec![ObservedAddress {
+                    address: [192, 0, 2, 1].into(),
+                    expires: NOW.after(Duration::from_secs(60)),
+                }],
+            };
+            assert!(ledger.note(&observation, None, |_| false, NOW).new.is_some());
+        }
+    });
+    assert_eq!((ledger.len(), ledger.evictions()), (10_000, 20_000));
+    assert!(
+        taken <= 160 * ledger.len(),
+        "{} octets each",
+        taken / ledger.len()
+    );
 }

@@ -9,6 +9,7 @@ use egret_dnsd::hold::{Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Tick
 use egret_dnsd::ledger::LedgerLimits;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
+use egret_shared::name::DnsName;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
@@ -123,9 +124,11 @@ impl World {
             chain: Vec::new(),
             addresses: vec![told],
         };
-        let is_settled =
-            self.hold
-                .is_settled(self.asker(client), &observation.question, &observation.addresses);
+        let is_settled = self.hold.is_settled(
+            self.asker(client),
+            observation.question.as_str(),
+            observation.addresses.iter().copied(),
+        );
         let before = self.hold.has_outgoing();
         let verdict = self.hold.answer(observation, self.attachment, origin, self.now);
         if is_settled {
@@ -201,7 +204,7 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
     world.held("api.example.test", 1, 30);
     world.realize_all();
     let (question, address) = (
-        "api.example.test".parse().unwrap(),
+        "api.example.test".parse::<DnsName>().unwrap(),
         ObservedAddress {
             address: [192, 0, 2, 1].into(),
             expires: world.now.after(Duration::from_secs(30)),
@@ -210,13 +213,13 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
     assert!(
         world
             .hold
-            .is_settled(world.asker(POD.into()), &question, &[address])
+            .is_settled(world.asker(POD.into()), question.as_str(), [address].into_iter())
     );
-    assert!(
-        !world
-            .hold
-            .is_settled(world.asker(OTHER.into()), &question, &[address])
-    );
+    assert!(!world.hold.is_settled(
+        world.asker(OTHER.into()),
+        question.as_str(),
+        [address].into_iter()
+    ));
     assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
     assert_eq!(world.ask("api.example.test", 1, 10), Verdict::Release);
     assert!(world.transmit().is_empty());

@@ -13,6 +13,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+use super::verdict::Kind;
 use crate::message::{Query, Question, WireName, flag};
 
 /// Flags, type and class go before the name.
@@ -88,8 +89,18 @@ impl Key {
         self
     }
 
+    /// Where an answer to its question is kept: that a name is not there holds for all types.
+    pub(super) fn place(&self, kind: Kind) -> Self {
+        if kind == Kind::NameError {
+            self.of_name()
+        } else {
+            *self
+        }
+    }
+
     /// What entries are found by: all but RD.
-    pub(super) fn as_octets(&self) -> &[u8] {
+    #[must_use]
+    pub fn as_octets(&self) -> &[u8] {
         &self.octets[..self.length]
     }
 

@@ -5,8 +5,8 @@
 //! leaves the main one alone, and so does a flood of denials leave the answers alone.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
+use super::entries::Id;
 use super::verdict::Class;
 
 /// The small queues' share of the whole, as one part of this many.
@@ -35,7 +35,7 @@ struct Shelf {
 
 #[derive(Debug, Default)]
 struct Queue {
-    names: VecDeque<Arc<[u8]>>,
+    entries: VecDeque<Id>,
     weight: usize,
 }
 
@@ -61,24 +61,24 @@ impl Shelves {
         self.shelves.iter().map(Shelf::weight).sum()
     }
 
-    pub(super) fn push(&mut self, class: Class, place: Place, name: Arc<[u8]>, weight: usize) {
+    pub(super) fn push(&mut self, class: Class, place: Place, id: Id, weight: usize) {
         let queue = self.queue(class, place);
-        queue.names.push_back(name);
+        queue.entries.push_back(id);
         queue.weight += weight;
     }
 
-    /// The names of a queue, the oldest first.
-    pub(super) const fn names(&self, class: Class, place: Place) -> &VecDeque<Arc<[u8]>> {
+    /// A queue, the oldest first.
+    pub(super) const fn in_order(&self, class: Class, place: Place) -> &VecDeque<Id> {
         let shelf = &self.shelves[class as usize];
         match place {
-            Place::Small => &shelf.small.names,
-            Place::Main => &shelf.main.names,
+            Place::Small => &shelf.small.entries,
+            Place::Main => &shelf.main.entries,
         }
     }
 
-    /// The oldest name; its weight stays until it is told.
-    pub(super) fn pop(&mut self, class: Class, place: Place) -> Option<Arc<[u8]>> {
-        self.queue(class, place).names.pop_front()
+    /// The oldest entry; its weight stays until it is told.
+    pub(super) fn pop(&mut self, class: Class, place: Place) -> Option<Id> {
+        self.queue(class, place).entries.pop_front()
     }
 
     pub(super) fn lighten(&mut self, class: Class, place: Place, weight: usize) {
@@ -130,7 +130,7 @@ impl Shelves {
 
 impl Shelf {
     fn len(&self) -> usize {
-        self.small.names.len() + self.main.names.len()
+        self.small.entries.len() + self.main.entries.len()
     }
 
     const fn weight(&self) -> usize {
@@ -142,7 +142,7 @@ impl Shelf {
     }
 
     fn turn(&self) -> Place {
-        if self.small.names.len() > self.capacity / SMALL_SHARE || self.main.names.is_empty() {
+        if self.small.entries.len() > self.capacity / SMALL_SHARE || self.main.entries.is_empty() {
             Place::Small
         } else {
             Place::Main

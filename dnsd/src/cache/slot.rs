@@ -1,12 +1,12 @@
 //! What is kept for one question: an answer, a denial, or both.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::REFRESH_PATIENCE;
+use super::entries::{Entries, Id};
 use super::shelf::Place;
 use super::verdict::{Class, Kept, Kind};
 use crate::plan::{CacheRules, Prefetch};
@@ -26,6 +26,7 @@ pub(super) enum Age {
 /// What of a slot would be given.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
+    pub(super) id: Id,
     pub(super) kind: Kind,
     pub(super) age: Age,
 }
@@ -41,24 +42,20 @@ impl Choice {
     }
 }
 
-/// The entries of one question. They are boxed because nearly every slot has one of the two.
-#[derive(Debug)]
-pub(super) struct Slot<V> {
-    success: Option<Box<Entry<V>>>,
-    denial: Option<Box<Entry<V>>>,
-}
+/// The entries of one question.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot([Option<Id>; 2]);
 
 /// One answer. Times are milliseconds after its arrival: there may be very many of them.
 #[derive(Debug)]
 pub(super) struct Entry<V> {
-    value: Arc<V>,
+    value: V,
     arrived: Timestamp,
     lifetime: u32,
     /// When it was last asked for, while that is watched.
     asked_at: u32,
     /// When it may be asked for again behind its clients' backs.
     refresh_from: u32,
-    weight: u32,
     /// Questions without a long pause between them.
     asked: u32,
     kind: Kind,
@@ -79,46 +76,43 @@ pub struct Demand {
     asked_at: u32,
 }
 
-impl<V> Default for Slot<V> {
-    fn default() -> Self {
-        Self {
-            success: None,
-            denial: None,
-        }
-    }
-}
-
-impl<V> Slot<V> {
+impl Slot {
     /// The entry of a class.
-    pub(super) const fn of_mut(&mut self, class: Class) -> &mut Option<Box<Entry<V>>> {
-        match class {
-            Class::Success => &mut self.success,
-            Class::Denial => &mut self.denial,
-        }
+    pub(super) const fn of(self, class: Class) -> Option<Id> {
+        self.0[class as usize]
     }
 
-    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry<V>> {
-        [&mut self.success, &mut self.denial]
-            .into_iter()
-            .filter_map(Option::as_deref_mut)
+    pub(super) const fn set(&mut self, class: Class, id: Option<Id>) {
+        self.0[class as usize] = id;
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.success.is_none() && self.denial.is_none()
+    /// All of them.
+    pub(super) fn ids(self) -> impl Iterator<Item = Id> {
+        self.0.into_iter().flatten()
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0[0].is_none() && self.0[1].is_none()
     }
 
     /// What is given of the two: the denial, unless it is a failure (those pass) or answers are preferred.
-    pub(super) fn choose(&self, rules: &CacheRules, now: Timestamp) -> Option<Choice> {
-        let choice = |entry: &Option<Box<Entry<V>>>| {
-            let entry = entry.as_ref()?;
+    pub(super) fn choose<V>(
+        self,
+        entries: &Entries<V>,
+        rules: &CacheRules,
+        now: Timestamp,
+    ) -> Option<Choice> {
+        let choice = |class| {
+            let id = self.of(class)?;
+            let entry = &entries[id];
             let age = entry.age(rules, now)?;
             Some(Choice {
+                id,
                 kind: entry.kind,
                 age,
             })
         };
-        let (success, denial) = (choice(&self.success), choice(&self.denial));
-        match (success, denial) {
+        match (choice(Class::Success), choice(Class::Denial)) {
             (Some(success), _) if success.kind == Kind::Answer && prefers_positive(rules) => Some(success),
             (success, Some(denial)) if denial.kind == Kind::Failure => success.or(Some(denial)),
             (success, denial) => denial.or(success),
@@ -126,14 +120,14 @@ impl<V> Slot<V> {
     }
 
     /// Whether there is an answer of the type asked for that may be given.
-    pub(super) fn answers(&self, rules: &CacheRules, now: Timestamp) -> bool {
-        let success = self.success.as_ref();
+    pub(super) fn answers<V>(self, entries: &Entries<V>, rules: &CacheRules, now: Timestamp) -> bool {
+        let success = self.of(Class::Success).map(|id| &entries[id]);
         success.is_some_and(|entry| entry.kind == Kind::Answer && entry.is_of_use(rules, now))
     }
 
     /// Whether there is a denial, not a failure, that may be given.
-    pub(super) fn denies(&self, rules: &CacheRules, now: Timestamp) -> bool {
-        let denial = self.denial.as_ref();
+    pub(super) fn denies<V>(self, entries: &Entries<V>, rules: &CacheRules, now: Timestamp) -> bool {
+        let denial = self.of(Class::Denial).map(|id| &entries[id]);
         denial.is_some_and(|entry| entry.kind != Kind::Failure && entry.is_of_use(rules, now))
     }
 }
@@ -143,14 +137,13 @@ pub(super) fn prefers_positive(rules: &CacheRules) -> bool {
 }
 
 impl<V> Entry<V> {
-    pub(super) fn new(value: Arc<V>, kept: Kept, arrived: Timestamp, weight: usize) -> Self {
+    pub(super) fn new(value: V, kept: Kept, arrived: Timestamp) -> Self {
         Self {
             value,
             arrived,
             lifetime: millis(kept.lifetime),
             asked_at: 0,
             refresh_from: 0,
-            weight: u32::try_from(weight).unwrap_or(u32::MAX),
             asked: 0,
             kind: kept.kind,
             place: Place::Small,
@@ -160,23 +153,27 @@ impl<V> Entry<V> {
     }
 
     /// Takes a newer answer in its place; how often it was asked for stays.
-    pub(super) fn replace(&mut self, value: Arc<V>, kept: Kept, arrived: Timestamp, weight: usize) {
+    pub(super) fn replace(&mut self, value: V, kept: Kept, arrived: Timestamp) {
         let asked_at = self.arrived.after(Duration::from_millis(self.asked_at.into()));
         *self = Self {
             asked_at: millis(asked_at.since(arrived)),
             asked: self.asked,
             place: self.place,
             uses: self.uses,
-            ..Self::new(value, kept, arrived, weight)
+            ..Self::new(value, kept, arrived)
         };
     }
 
-    pub(super) fn value(&self) -> Arc<V> {
-        Arc::clone(&self.value)
+    pub(super) const fn value(&self) -> &V {
+        &self.value
     }
 
-    pub(super) const fn weight(&self) -> usize {
-        self.weight as usize
+    pub(super) const fn arrived(&self) -> Timestamp {
+        self.arrived
+    }
+
+    pub(super) const fn kind(&self) -> Kind {
+        self.kind
     }
 
     pub(super) const fn place(&self) -> Place {

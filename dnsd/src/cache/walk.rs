@@ -1,13 +1,12 @@
 //! All that is kept, in pieces, for a successor; and what a predecessor kept.
 
-use std::sync::Arc;
-
 use egret_shared::time::Timestamp;
 
+use super::entries::Id;
 use super::shelf::Place;
 use super::slot::Demand;
-use super::verdict::{Class, Kept};
-use super::{Cache, Key, Weigh, place_of};
+use super::verdict::{Class, Kept, Kind};
+use super::{Cache, Key, Value};
 
 /// Answers before denials, and what was asked for again before what was not.
 const QUEUES: [(Class, Place); 4] = [
@@ -27,44 +26,49 @@ pub struct Walk {
 /// An entry.
 #[derive(Debug)]
 pub struct Remembered<V> {
-    /// The octets of its key.
-    pub key: Arc<[u8]>,
-    /// What is kept.
-    pub value: Arc<V>,
+    /// What is kept, with its key.
+    pub value: V,
+    /// As what.
+    pub kind: Kind,
+    /// When it was heard.
+    pub arrived: Timestamp,
     /// How much it was asked for.
     pub demand: Demand,
 }
 
-impl<V: Weigh> Cache<V> {
+impl<V: Value> Cache<V> {
     /// The next entries of a walk, of which at most this many are looked at; nothing at its end. The work is in
     /// proportion to that number, so that who answers meanwhile does not wait for the whole.
-    pub fn walk(&mut self, walk: &mut Walk, most: usize, now: Timestamp) -> Option<Vec<Remembered<V>>> {
+    pub fn walk(&self, walk: &mut Walk, most: usize, now: Timestamp) -> Option<Vec<Remembered<V>>> {
         let (class, place) = *QUEUES.get(walk.queue)?;
-        let names = self.shelves.names(class, place);
-        let names: Vec<Arc<[u8]>> = names.iter().skip(walk.at).take(most).cloned().collect();
-        if names.is_empty() {
+        let entries = self.shelves.in_order(class, place);
+        let ids: Vec<Id> = entries.iter().skip(walk.at).take(most).copied().collect();
+        if ids.is_empty() {
             (walk.queue, walk.at) = (walk.queue + 1, 0);
         }
-        walk.at += names.len();
-        let of_use = names
-            .into_iter()
-            .filter_map(|name| self.remembered(name, class, now));
+        walk.at += ids.len();
+        let of_use = ids.into_iter().filter_map(|id| self.remembered(id, now));
         Some(of_use.collect())
     }
 
     /// Keeps what another dnsd kept, if there is nothing here: what stood beside each other there does so here.
-    pub fn inherit(&mut self, key: &Key, value: Arc<V>, kept: Kept, arrived: Timestamp, demand: Demand) {
-        let (place, class) = (place_of(key, kept.kind), kept.kind.class());
-        let Some(weight) = self.weight_at(&place, &value) else {
+    pub fn inherit(
+        &mut self,
+        key: &Key,
+        make: impl FnOnce(&Key) -> Option<V>,
+        kept: Kept,
+        arrived: Timestamp,
+        demand: Demand,
+    ) {
+        let (value, class) = (make(&key.place(kept.kind)), kept.kind.class());
+        let Some(value) = value.filter(|value| self.has_room_for(value)) else {
             return;
         };
-        if self.entry_mut(&place, class).is_some() {
+        if self.slot(value.key()).of(class).is_some() {
             return;
         }
-        self.put(&place, value, kept, arrived, weight);
-        if let Some(entry) = self.entry_mut(&place, class) {
-            entry.take_demand(demand);
-        }
+        let id = self.put(value, kept, arrived);
+        self.entries[id].take_demand(demand);
         self.make_room(arrived);
     }
 
@@ -73,18 +77,13 @@ impl<V: Weigh> Cache<V> {
         *self = Self::new(&self.rules, self.limit);
     }
 
-    fn remembered(&mut self, key: Arc<[u8]>, class: Class, now: Timestamp) -> Option<Remembered<V>> {
-        let entry = self.slots.get_mut(&key)?.of_mut(class).as_deref()?;
-        let is_of_use = entry.is_of_use(&self.rules, now);
-        is_of_use.then(|| Remembered {
-            value: entry.value(),
+    fn remembered(&self, id: Id, now: Timestamp) -> Option<Remembered<V>> {
+        let entry = &self.entries[id];
+        entry.is_of_use(&self.rules, now).then(|| Remembered {
+            value: entry.value().clone(),
+            kind: entry.kind(),
+            arrived: entry.arrived(),
             demand: entry.demand(),
-            key,
         })
-    }
-
-    fn entry_mut(&mut self, key: &Key, class: Class) -> Option<&mut super::slot::Entry<V>> {
-        let slot = self.slots.get_mut(key.as_octets())?;
-        slot.of_mut(class).as_deref_mut()
     }
 }

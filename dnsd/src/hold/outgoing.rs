@@ -3,17 +3,15 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use egret_shared::link::ToEnforcer;
-use egret_shared::name::DnsName;
 use egret_shared::observation::Observation;
 use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::client::Asker;
-use crate::ledger::Ledger;
+use crate::ledger::{Id, Ledger};
 
 /// Observations that may wait for the enforcer to read.
 const MAX_QUEUED: usize = 8192;
@@ -34,9 +32,9 @@ enum Resync {
     /// It is due once the interests are told, or at this moment.
     Due(Option<Timestamp>),
     /// It is about to start.
-    Ready(VecDeque<(IpAddr, Arc<DnsName>)>),
+    Ready(VecDeque<(IpAddr, Id)>),
     /// These are still to be told.
-    Telling(VecDeque<(IpAddr, Arc<DnsName>)>),
+    Telling(VecDeque<(IpAddr, Id)>),
 }
 
 impl Outgoing {
@@ -123,13 +121,13 @@ impl Outgoing {
 
     fn tell_next(
         &mut self,
-        mut keys: VecDeque<(IpAddr, Arc<DnsName>)>,
+        mut keys: VecDeque<(IpAddr, Id)>,
         ledger: &mut Ledger,
         now: Timestamp,
         mut who_has: impl FnMut(IpAddr) -> Asker,
     ) -> ToEnforcer {
         while let Some((client, name)) = keys.pop_front() {
-            if let Some((sequence, observation)) = ledger.retell(who_has(client), &name, now) {
+            if let Some((sequence, observation)) = ledger.retell(who_has(client), name, now) {
                 self.resync = Resync::Telling(keys);
                 return ToEnforcer::Observed {
                     sequence,

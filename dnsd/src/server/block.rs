@@ -7,7 +7,7 @@ use egret_shared::time::Timestamp;
 use metrics::Counter;
 
 use crate::answer::Answer;
-use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict, Weigh};
+use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict};
 use crate::config::Config;
 use crate::exchange::Matched;
 use crate::forward::Flights;
@@ -18,7 +18,7 @@ use crate::plan;
 
 use super::chain::{Chain, Failed, reads_files};
 use super::probe::Probe;
-use super::{Arrival, By, Event, Means, OfCache, Serving, Terms, Unfit, errorlog, querylog};
+use super::{Arrival, By, Event, Means, OfCache, Packed, Serving, Terms, Unfit, errorlog, querylog};
 
 /// A block of the plan, running.
 #[derive(Debug)]
@@ -40,11 +40,11 @@ type Asking = Flights<Result<Arc<Known>, Failed>>;
 #[derive(Debug)]
 struct Store {
     /// Held for one map operation.
-    cache: Mutex<Cache<Known>>,
+    cache: Mutex<Cache<Packed>>,
     flights: Arc<Asking>,
 }
 
-/// An answer and what it tells, for any number of clients.
+/// An answer and what it tells, for any number of clients, on its way; it is kept [packed](Packed).
 #[derive(Debug)]
 pub struct Known {
     /// The answer.
@@ -59,17 +59,6 @@ pub struct Known {
     pub by: By,
     /// Why there is none, if it says so.
     pub failed: Option<Failed>,
-}
-
-impl Weigh for Known {
-    fn weight(&self) -> usize {
-        self.answer.get().size()
-            + self
-                .told
-                .as_ref()
-                .map_or(0, |told| 64 + 32 * told.addresses().len())
-            + size_of::<Self>()
-    }
 }
 
 impl Block {
@@ -128,7 +117,7 @@ impl Block {
 
     /// What is kept for a question; nothing where it does not go by the cache.
     #[must_use]
-    pub fn cached(&self, key: &Key, now: Timestamp) -> Found<Known> {
+    pub fn cached(&self, key: &Key, now: Timestamp) -> Found<Packed> {
         self.cache().map_or(Found::Miss, |mut cache| cache.get(key, now))
     }
 
@@ -151,7 +140,8 @@ impl Block {
         let known = Arc::new(known);
         if let (Some(kept), Some(mut cache)) = (known.kept, self.cache()) {
             let before = evictions(&cache);
-            cache.insert(key, Arc::clone(&known), kept, known.answer.get().arrived());
+            let pack = |place: &Key| Packed::new(&known, place.as_octets());
+            cache.insert(key, pack, kept, known.answer.get().arrived());
             let evicted = evictions(&cache) - before;
             self.means.metrics.cache_evictions.increment(evicted);
         }
@@ -278,7 +268,7 @@ impl Block {
         self.cache().map_or((0, 0), |cache| (cache.len(), cache.weight()))
     }
 
-    pub(super) fn cache(&self) -> Option<MutexGuard<'_, Cache<Known>>> {
+    pub(super) fn cache(&self) -> Option<MutexGuard<'_, Cache<Packed>>> {
         let store = self.store.as_ref()?;
         Some(store.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -330,6 +320,6 @@ fn without_places(block: &plan::Block) -> plan::Block {
     block
 }
 
-fn evictions(cache: &Cache<Known>) -> u64 {
+fn evictions(cache: &Cache<Packed>) -> u64 {
     Class::ALL.map(|class| cache.evictions(class)).iter().sum()
 }

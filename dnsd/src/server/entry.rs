@@ -10,7 +10,7 @@ use metrics::{Label, counter};
 use tokio::time::timeout;
 
 use crate::answer::Ttls;
-use crate::cache::{Ask, Found, Key};
+use crate::cache::{Ask, Found, Hit, Key};
 use crate::forward::Failure;
 use crate::local::Asker;
 use crate::message::{Message, Query, Question, WireName, explained_reply, kind, rcode};
@@ -19,7 +19,7 @@ use crate::plan::Zone;
 
 use super::chain::own;
 use super::names::{class_name, kind_name};
-use super::{Block, By, Event, Failed, Known, OfCache, OfZone, Table};
+use super::{Block, By, Event, Failed, Known, OfCache, OfZone, Packed, Table};
 
 /// A zone and who answers for it.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl Entry {
     ) -> Result<Arc<Known>, Failed> {
         let found = key.map_or(Found::Miss, |key| self.block.cached(key, clock::now()));
         match found {
-            Found::Fresh(hit) => Ok(hit.value),
+            Found::Fresh(hit) => Ok(known(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
                 self.ask(key, query, terms, stays).await
             }
@@ -251,7 +251,7 @@ impl Entry {
     async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<Known>> {
         timeout(MEANWHILE, other).await.ok()?;
         match self.block.cached(key, clock::now()) {
-            Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(hit.value),
+            Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(known(&hit)),
             Found::Stale(..) | Found::Miss => None,
         }
     }
@@ -266,10 +266,13 @@ impl Entry {
         let key = self.block.key(&query);
         let found = key.map_or(Found::Miss, |key| self.block.cached(&key, now));
         match (found, key) {
-            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((hit.value, hit.ttls)),
+            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((known(&hit), hit.ttls)),
             (Found::FreshAndDue(hit) | Found::Stale(hit, _), Some(key)) => {
                 let better = Arc::clone(self).refresh(key, query, terms).await;
-                Ok(better.map_or((hit.value, hit.ttls), |known| (known, Ttls::CountedDown(now))))
+                Ok(better.map_or_else(
+                    |_worse| (known(&hit), hit.ttls),
+                    |better| (better, Ttls::CountedDown(now)),
+                ))
             }
             (Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss, key) => {
                 let known = self.ask(key.as_ref(), &query, &terms, Stays::Perhaps).await?;
@@ -333,4 +336,9 @@ impl Entry {
         }
         asked
     }
+}
+
+/// What is kept, for who goes on with it.
+fn known(hit: &Hit<Packed>) -> Arc<Known> {
+    Arc::new(hit.value.to_known(hit.arrived))
 }

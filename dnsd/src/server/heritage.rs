@@ -13,14 +13,14 @@ use std::time::Duration;
 use egret_shared::time::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::cache::{Class, Key, Kind, Remembered, Walk};
+use crate::cache::{Class, Key, Kind, Remembered, Value, Walk};
 use crate::config::Config;
 use crate::handover::memory::{Damaged, KeptAnswer, OfBlock};
 use crate::message::Message;
 use crate::plan::CacheRules;
 
-use super::block::{Known, what_is_answered};
-use super::{Block, Serving};
+use super::block::what_is_answered;
+use super::{Block, Packed, Serving};
 
 /// Entries that are looked at while whoever answers waits.
 const AT_ONCE: usize = 64;
@@ -58,7 +58,7 @@ impl<'a> Given<'a> {
     pub fn next(&mut self, now: Timestamp) -> Option<Step> {
         loop {
             let block = self.serving.blocks.get(self.block)?;
-            let (Some(rules), Some(mut cache)) = (&block.plan().cache, block.cache()) else {
+            let (Some(rules), Some(cache)) = (&block.plan().cache, block.cache()) else {
                 self.block += 1;
                 continue;
             };
@@ -154,19 +154,18 @@ fn raised_to(rules: &CacheRules) -> [Duration; 2] {
 }
 
 /// As it is told; nothing where it is not to be: it was kept under another question than it answers.
-fn kept(entry: &Remembered<Known>) -> Option<KeptAnswer> {
-    let known = &entry.value;
-    let message = known.answer.get().message();
-    let key = Key::of_entry(&entry.key)?;
-    let kind = known.kept?.kind;
-    key.is_of(message.question(), kind == Kind::NameError)
+fn kept(entry: &Remembered<Packed>) -> Option<KeptAnswer> {
+    let packed = &entry.value;
+    let message = packed.message();
+    Key::of_entry(packed.key())?
+        .is_of(message.question(), entry.kind == Kind::NameError)
         .then(|| KeptAnswer {
-            key: entry.key.to_vec(),
+            key: packed.key().to_vec(),
             octets: message.octets().to_vec(),
-            arrived: known.answer.get().arrived(),
-            maker: known.maker,
-            by: known.by,
-            failed: known.failed,
+            arrived: entry.arrived,
+            maker: packed.maker(),
+            by: packed.by(),
+            failed: packed.failed(),
             demand: entry.demand,
         })
 }
@@ -199,7 +198,8 @@ fn take(
     let is_raised_less = raised_to[class as usize] <= self::raised_to(rules)[class as usize];
     // Whatever the type where this one says that there is no such name, and for its type alone where not.
     if is_raised_less && key.is_of(question, is_of_name) && cache.covers(&question.name) {
-        cache.inherit(&key, known.into(), kept, answer.arrived, answer.demand);
+        let pack = |place: &Key| Packed::new(&known, place.as_octets());
+        cache.inherit(&key, pack, kept, answer.arrived, answer.demand);
     }
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! What is given to whom: as long as it holds, and to those who may share it.
 
-use std::sync::Arc;
-
 use egret_dnsd::answer::Ttls;
 use egret_dnsd::cache::{Ask, Cache, Class, Found, Key, Kind};
 use egret_dnsd::message::{Query, WireName};
@@ -10,7 +8,7 @@ use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
 
 use crate::support::{NOW, query};
-use crate::{LARGE, Numbered, at, kept, key, number, rules, secs, stale, zone};
+use crate::{LARGE, Numbered, at, kept, key, number, numbered, rules, secs, stale, zone};
 
 #[test]
 fn answers_are_shared_where_they_are_the_same() {
@@ -52,9 +50,9 @@ fn who_does_not_desire_recursion_gets_what_there_is_and_leaves_nothing() {
         "equal questions at once are asked once: these are not"
     );
     let mut cache = Cache::new(&rules(), LARGE);
-    cache.insert(&without, Arc::new(Numbered(1)), kept(Kind::Answer, 60), NOW);
+    cache.insert(&without, numbered(1), kept(Kind::Answer, 60), NOW);
     assert!(cache.is_empty());
-    cache.insert(&with, Arc::new(Numbered(2)), kept(Kind::Answer, 60), NOW);
+    cache.insert(&with, numbered(2), kept(Kind::Answer, 60), NOW);
     assert!(matches!(cache.get(&without, NOW), Found::Fresh(hit) if hit.value.0 == 2));
 }
 
@@ -75,7 +73,7 @@ fn a_cache_covers_its_zones() {
 fn a_name_that_does_not_exist_is_denied_for_all_types_until_it_is_heard_of() {
     let mut cache = Cache::new(&rules(), LARGE);
     let (a, aaaa) = (key("a.test", RecordType::A), key("a.test", RecordType::AAAA));
-    cache.insert(&a, Arc::new(Numbered(1)), kept(Kind::NameError, 30), NOW);
+    cache.insert(&a, numbered(1), kept(Kind::NameError, 30), NOW);
     for asked in [&a, &aaaa] {
         assert!(matches!(cache.get(asked, at(29)), Found::Fresh(hit) if hit.class == Class::Denial));
     }
@@ -83,7 +81,7 @@ fn a_name_that_does_not_exist_is_denied_for_all_types_until_it_is_heard_of() {
         matches!(cache.get(&key("b.a.test", RecordType::A), NOW), Found::Miss),
         "names below are asked for"
     );
-    cache.insert(&aaaa, Arc::new(Numbered(2)), kept(Kind::Answer, 30), at(1));
+    cache.insert(&aaaa, numbered(2), kept(Kind::Answer, 30), at(1));
     assert!(matches!(cache.get(&aaaa, at(2)), Found::Fresh(hit) if hit.value.0 == 2));
     assert!(
         matches!(cache.get(&a, at(2)), Found::Miss),
@@ -128,7 +126,7 @@ fn stale_answers_are_given_as_configured() {
             LARGE,
         );
         let asked = key("a.test", RecordType::A);
-        cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 60), NOW);
+        cache.insert(&asked, numbered(1), kept(Kind::Answer, 60), NOW);
         let found = match (cache.get(&asked, at(61)), cache.get(&asked, at(61))) {
             (Found::Stale(hit, first), Found::Stale(_, second)) => Some((first, second, hit.ttls)),
             _other => None,
@@ -154,7 +152,7 @@ fn after_a_refresh_that_failed_the_pause_is_kept() {
                 LARGE,
             );
             let asked = key("a.test", RecordType::A);
-            cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 5), NOW);
+            cache.insert(&asked, numbered(1), kept(Kind::Answer, 5), NOW);
             assert!(matches!(cache.get(&asked, at(10)), Found::Stale(_, Ask::Behind)));
             cache.refresh_failed(&asked, at(10));
             let found = matches!(cache.get(&asked, at(at_second)), Found::Stale(_, Ask::Behind));
@@ -177,7 +175,7 @@ fn an_answer_in_use_is_asked_for_again_before_its_end() {
     for (prefetch, seconds, expected) in rows {
         let mut cache = Cache::new(&CacheRules { prefetch, ..rules() }, LARGE);
         let asked = key("a.test", RecordType::A);
-        cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 100), NOW);
+        cache.insert(&asked, numbered(1), kept(Kind::Answer, 100), NOW);
         let due: Vec<u64> = seconds
             .iter()
             .copied()
@@ -203,14 +201,14 @@ fn a_refreshed_answer_is_in_use_still() {
     };
     let mut cache = Cache::new(&rules, LARGE);
     let asked = key("a.test", RecordType::A);
-    cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 20), NOW);
+    cache.insert(&asked, numbered(1), kept(Kind::Answer, 20), NOW);
     let due =
         |cache: &mut Cache<Numbered>, second| matches!(cache.get(&asked, at(second)), Found::FreshAndDue(_));
     assert_eq!(
         [17, 18, 19].map(|second| due(&mut cache, second)),
         [false, false, true]
     );
-    cache.insert(&asked, Arc::new(Numbered(2)), kept(Kind::Answer, 20), at(19));
+    cache.insert(&asked, numbered(2), kept(Kind::Answer, 20), at(19));
     assert_eq!([20, 37].map(|second| due(&mut cache, second)), [false, true]);
 }
 
@@ -230,7 +228,7 @@ fn ttls_are_kept_where_that_is_said() {
             LARGE,
         );
         let asked = key("a.test", RecordType::A);
-        cache.insert(&asked, Arc::new(Numbered(1)), kept(Kind::Answer, 60), NOW);
+        cache.insert(&asked, numbered(1), kept(Kind::Answer, 60), NOW);
         match cache.get(&asked, at(second)) {
             Found::Fresh(hit) | Found::Stale(hit, _) => hit.ttls,
             other => panic!("{other:?}"),
@@ -258,10 +256,10 @@ fn a_failure_hides_no_answer_and_is_never_stale() {
         key("d.test", RecordType::A),
         key("f.test", RecordType::A),
     );
-    cache.insert(&answered, Arc::new(Numbered(1)), kept(Kind::Answer, 10), NOW);
-    cache.insert(&denied, Arc::new(Numbered(2)), kept(Kind::NameError, 10), NOW);
+    cache.insert(&answered, numbered(1), kept(Kind::Answer, 10), NOW);
+    cache.insert(&denied, numbered(2), kept(Kind::NameError, 10), NOW);
     for asked in [&answered, &denied, &failed] {
-        cache.insert(asked, Arc::new(Numbered(9)), kept(Kind::Failure, 5), at(20));
+        cache.insert(asked, numbered(9), kept(Kind::Failure, 5), at(20));
     }
     let found = |cache: &mut Cache<Numbered>, asked, second| number(&cache.get(asked, at(second)));
     assert_eq!(
@@ -286,10 +284,10 @@ fn an_answer_outlives_denials_where_that_is_preferred() {
             LARGE,
         );
         let (a, b) = (key("a.test", RecordType::A), key("b.test", RecordType::A));
-        cache.insert(&a, Arc::new(Numbered(1)), kept(Kind::Answer, 10), NOW);
-        cache.insert(&a, Arc::new(Numbered(2)), kept(Kind::NameError, 60), at(11));
-        cache.insert(&b, Arc::new(Numbered(3)), kept(Kind::Answer, 10), NOW);
-        cache.insert(&b, Arc::new(Numbered(4)), kept(Kind::Other, 60), at(11));
+        cache.insert(&a, numbered(1), kept(Kind::Answer, 10), NOW);
+        cache.insert(&a, numbered(2), kept(Kind::NameError, 60), at(11));
+        cache.insert(&b, numbered(3), kept(Kind::Answer, 10), NOW);
+        cache.insert(&b, numbered(4), kept(Kind::Other, 60), at(11));
         let found = [&a, &b].map(|asked| number(&cache.get(asked, at(12))).unwrap());
         assert_eq!(found, expected);
     }

@@ -12,7 +12,7 @@ mod model;
 
 use std::time::Duration;
 
-use egret_dnsd::cache::{Found, Hit, Kept, Key, Kind, Weigh};
+use egret_dnsd::cache::{Found, Hit, Kept, Key, Kind, Value};
 use egret_dnsd::message::{Query, WireName};
 use egret_dnsd::plan::{CacheRules, Capacity, Disabled, Refresh, ServeStale, Zone};
 use egret_shared::time::Timestamp;
@@ -58,13 +58,21 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 /// A value with a number to know it by.
-#[derive(Debug)]
-struct Numbered(usize);
+#[derive(Clone, Debug)]
+struct Numbered(usize, Key);
 
-impl Weigh for Numbered {
+impl Value for Numbered {
+    fn key(&self) -> &[u8] {
+        self.1.as_octets()
+    }
+
     fn weight(&self) -> usize {
         100
     }
+}
+
+fn numbered(number: usize) -> impl Fn(&Key) -> Option<Numbered> {
+    move |key| Some(Numbered(number, *key))
 }
 
 fn key(text: &str, kind: RecordType) -> Key {

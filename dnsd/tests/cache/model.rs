@@ -1,13 +1,11 @@
 //! The cache against a slow and obvious model under random histories, and within its bounds.
 
-use std::sync::Arc;
-
 use egret_dnsd::cache::{Cache, Class, Found, Kept, Key, Kind};
 use egret_dnsd::plan::{CacheRules, Capacity, Refresh, ServeStale};
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
 
-use crate::{LARGE, Numbered, at, kept, key, number, rules, secs, stale};
+use crate::{LARGE, Numbered, at, kept, key, number, numbered, rules, secs, stale};
 
 /// What was heard, in order; nothing is ever forgotten or moved.
 #[derive(Clone, Debug)]
@@ -146,7 +144,7 @@ proptest! {
                 }
                 Event::Insert(name, kind, what, ttl) => {
                     let kept = kept(what, ttl);
-                    cache.insert(&asked(name, kind), Arc::new(Numbered(model.heard.len())), kept, at(now));
+                    cache.insert(&asked(name, kind), numbered(model.heard.len()), kept, at(now));
                     // A failure leaves a denial alone that may still be given; the model says so by not hearing it.
                     if what != Kind::Failure || !model.denies(name, kind, now) {
                         model.heard.push(Heard { name, kind_asked: kind, kept, at: now });
@@ -169,7 +167,7 @@ proptest! {
             now += seconds;
             if is_insert {
                 let kept = kept(if is_answer { Kind::Answer } else { Kind::NameError }, 20);
-                cache.insert(&asked(name, kind), Arc::new(Numbered(name)), kept, at(now));
+                cache.insert(&asked(name, kind), numbered(name), kept, at(now));
             } else if let Some(number) = number(&cache.get(&asked(name, kind), at(now))) {
                 prop_assert_eq!(number, name);
             }

@@ -1,18 +1,16 @@
 //! How much is kept, and what gives way.
 
-use std::sync::Arc;
-
-use egret_dnsd::cache::{Cache, Class, Kind, Weigh};
+use egret_dnsd::cache::{Cache, Class, Key, Kind, Value};
 use egret_dnsd::plan::{CacheRules, Capacity};
 use hickory_proto::rr::RecordType;
 
 use crate::support::NOW;
-use crate::{LARGE, Numbered, kept, key, number, rules};
+use crate::{LARGE, Numbered, kept, key, number, numbered, rules};
 
 fn insert_many(cache: &mut Cache<Numbered>, prefix: &str, kind: Kind, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let asked = key(&format!("{prefix}{number}.test"), RecordType::A);
-        cache.insert(&asked, Arc::new(Numbered(number)), kept(kind, 60), NOW);
+        cache.insert(&asked, numbered(number), kept(kind, 60), NOW);
     }
 }
 
@@ -69,9 +67,12 @@ fn a_flood_of_random_names_does_not_flush_what_is_asked_for() {
 
 #[test]
 fn an_answer_too_large_for_its_share_is_not_kept() {
-    #[derive(Debug)]
-    struct Large(usize);
-    impl Weigh for Large {
+    #[derive(Clone, Debug)]
+    struct Large(usize, Key);
+    impl Value for Large {
+        fn key(&self) -> &[u8] {
+            self.1.as_octets()
+        }
         fn weight(&self) -> usize {
             self.0
         }
@@ -79,14 +80,14 @@ fn an_answer_too_large_for_its_share_is_not_kept() {
     let mut cache = Cache::new(&rules(), 1 << 20);
     cache.insert(
         &key("a.test", RecordType::A),
-        Arc::new(Large(70_000)),
+        |key| Some(Large(70_000, *key)),
         kept(Kind::Answer, 60),
         NOW,
     );
     assert!(cache.is_empty());
     cache.insert(
         &key("a.test", RecordType::A),
-        Arc::new(Large(60_000)),
+        |key| Some(Large(60_000, *key)),
         kept(Kind::Answer, 60),
         NOW,
     );

@@ -1,0 +1,302 @@
+//! What one client was told: names, found by their text, and in the order of their last telling.
+
+use std::hash::BuildHasher;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use egret_kernel::links::Attachment;
+use egret_shared::name::DnsName;
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::revision::Sequence;
+use egret_shared::time::Timestamp;
+use hashbrown::HashTable;
+
+use super::Noted;
+use super::name::{Address, Name};
+use crate::table::Seeded;
+
+/// The number of a name of one client. It is given again to another name when this one is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id(NonZeroU32);
+
+/// What a client was told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// What the address was attached to when its client asked.
+    pub(super) attachment: Option<Attachment>,
+    places: Vec<Option<Node>>,
+    free: Vec<Id>,
+    by_question: HashTable<Id>,
+    seed: Seeded,
+    oldest: Option<Id>,
+    newest: Option<Id>,
+    addresses: usize,
+}
+
+/// A name between those that were told before it and after it.
+#[derive(Debug)]
+struct Node {
+    name: Name,
+    older: Option<Id>,
+    newer: Option<Id>,
+}
+
+impl Id {
+    fn of(place: usize) -> Self {
+        let number = u32::try_from(place + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("a client is told fewer names"))
+    }
+
+    const fn place(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+impl Told {
+    pub(super) fn to(attachment: Option<Attachment>) -> Self {
+        Self {
+            attachment,
+            ..Self::default()
+        }
+    }
+
+    /// What was told to who is attached so.
+    pub(super) fn of(&self, attachment: Option<Attachment>) -> Option<&Self> {
+        (self.attachment == attachment).then_some(self)
+    }
+
+    /// How many addresses.
+    pub(super) const fn addresses(&self) -> usize {
+        self.addresses
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_question.is_empty()
+    }
+
+    /// All names.
+    pub(super) fn ids(&self) -> impl Iterator<Item = Id> {
+        self.by_question.iter().copied()
+    }
+
+    /// What was told of a name; nothing where it was forgotten meanwhile.
+    pub(super) fn get(&self, id: Id) -> Option<&Name> {
+        self.places.get(id.place())?.as_ref().map(|node| &node.name)
+    }
+
+    pub(super) fn find(&self, question: &str) -> Option<Id> {
+        let is_it = |id: &Id| self.get(*id).is_some_and(|name| name.is_of(question));
+        self.by_question
+            .find(self.seed.hash_one(question), is_it)
+            .copied()
+    }
+
+    /// Notes an observation under this number, or that all of it was told before.
+    pub(super) fn note(
+        &mut self,
+        observation: &Observation,
+        next: Sequence,
+        is_stale: impl Fn(Sequence) -> bool,
+    ) -> Noted {
+        let found = self.find(observation.question.as_str());
+        let before = found.and_then(|id| self.get(id));
+        let mut addresses: Vec<Address> = before.into_iter().flat_map(Name::addresses).collect();
+        let mut sequences: Vec<Sequence> = observation
+            .addresses
+            .iter()
+            .enumerate()
+            .map(|(place, told)| note(&mut addresses, *told, place, next, &is_stale))
+            .collect();
+        sequences.sort_unstable();
+        sequences.dedup();
+        let new = (sequences.last() == Some(&next)).then_some(next);
+        if new.is_some() {
+            let names = [&observation.question].into_iter().chain(&observation.chain);
+            let name = Name::new(names.map(DnsName::as_str), &addresses);
+            match found {
+                Some(id) => self.replace(id, name),
+                None => self.add(name),
+            }
+        }
+        Noted { new, sequences }
+    }
+
+    /// Numbers what lives of a name anew.
+    pub(super) fn renumber(
+        &mut self,
+        id: Id,
+        next: Sequence,
+        now: Timestamp,
+        grace: Duration,
+    ) -> Option<Vec<ObservedAddress>> {
+        let name = self.get(id)?;
+        let mut addresses: Vec<Address> = name.addresses().collect();
+        let mut live = Vec::new();
+        for address in addresses.iter_mut().filter(|address| address.lives(now, grace)) {
+            address.sequence = next;
+            live.push(address.told);
+        }
+        if live.is_empty() {
+            return None;
+        }
+        let name = Name::new(name.names(), &addresses);
+        self.replace(id, name);
+        Some(live)
+    }
+
+    /// Forgets the name that was told longest ago, but not this one.
+    pub(super) fn remove_oldest(&mut self, keep: Option<&str>) -> Option<Name> {
+        let oldest = self.oldest?;
+        let is_kept = |id| Some(self.node(id).name.question()) == keep;
+        let id = if is_kept(oldest) {
+            self.node(oldest).newer?
+        } else {
+            oldest
+        };
+        Some(self.remove(id))
+    }
+
+    /// Forgets what is dead; says how many addresses that were.
+    pub(super) fn sweep(&mut self, now: Timestamp, grace: Duration) -> usize {
+        let before = self.addresses;
+        for place in 0..self.places.len() {
+            let id = Id::of(place);
+            let Some(name) = self.get(id) else {
+                continue;
+            };
+            if name.addresses().all(|address| address.lives(now, grace)) {
+                continue;
+            }
+            let live = name.addresses().filter(|address| address.lives(now, grace));
+            let live: Vec<Address> = live.collect();
+            if live.is_empty() {
+                drop(self.remove(id));
+            } else {
+                let name = Name::new(name.names(), &live);
+                self.put(id, name);
+            }
+        }
+        before - self.addresses
+    }
+
+    fn add(&mut self, name: Name) {
+        self.addresses += name.len();
+        let hash = self.seed.hash_one(name.question());
+        let node = Some(Node {
+            name,
+            older: None,
+            newer: None,
+        });
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.places[id.place()] = node;
+                id
+            }
+            None => {
+                if self.places.len() == self.places.capacity() {
+                    // By an eighth: twice as many would be as much memory for nothing.
+                    self.places.reserve_exact(self.places.len() / 8 + 4);
+                }
+                self.places.push(node);
+                Id::of(self.places.len() - 1)
+            }
+        };
+        let (places, seed) = (&self.places, &self.seed);
+        self.by_question.insert_unique(hash, id, |id| {
+            let node = places[id.place()].as_ref().expect(PRESENT);
+            seed.hash_one(node.name.question())
+        });
+        self.link(id);
+    }
+
+    /// What was told anew of a name is its newest.
+    fn replace(&mut self, id: Id, name: Name) {
+        self.put(id, name);
+        self.unlink(id);
+        self.link(id);
+    }
+
+    fn put(&mut self, id: Id, name: Name) {
+        let before = self.node(id).name.len();
+        self.addresses = self.addresses + name.len() - before;
+        self.node_mut(id).name = name;
+    }
+
+    fn remove(&mut self, id: Id) -> Name {
+        self.unlink(id);
+        let hash = self.seed.hash_one(self.node(id).name.question());
+        if let Ok(entry) = self.by_question.find_entry(hash, |known| *known == id) {
+            entry.remove();
+        }
+        self.free.push(id);
+        let node = self.places[id.place()].take().expect(PRESENT);
+        self.addresses -= node.name.len();
+        node.name
+    }
+
+    fn link(&mut self, id: Id) {
+        let older = self.newest.replace(id);
+        let node = self.node_mut(id);
+        (node.older, node.newer) = (older, None);
+        match older {
+            Some(older) => self.node_mut(older).newer = Some(id),
+            None => self.oldest = Some(id),
+        }
+    }
+
+    fn unlink(&mut self, id: Id) {
+        let Node { older, newer, .. } = *self.node(id);
+        match older {
+            Some(older) => self.node_mut(older).newer = newer,
+            None => self.oldest = newer,
+        }
+        match newer {
+            Some(newer) => self.node_mut(newer).older = older,
+            None => self.newest = older,
+        }
+    }
+
+    fn node(&self, id: Id) -> &Node {
+        self.places[id.place()].as_ref().expect(PRESENT)
+    }
+
+    fn node_mut(&mut self, id: Id) -> &mut Node {
+        self.places[id.place()].as_mut().expect(PRESENT)
+    }
+}
+
+const PRESENT: &str = "a name has its number for as long as it is there";
+
+impl Address {
+    pub(super) fn lives(&self, now: Timestamp, grace: Duration) -> bool {
+        now < self.told.expires.after(grace)
+    }
+}
+
+/// Notes an address; gives the number under which it was told last.
+fn note(
+    addresses: &mut Vec<Address>,
+    told: ObservedAddress,
+    likely: usize,
+    next: Sequence,
+    is_stale: impl Fn(Sequence) -> bool,
+) -> Sequence {
+    let is_it = |known: &Address| known.told.address == told.address;
+    let place = if addresses.get(likely).is_some_and(is_it) {
+        Some(likely)
+    } else {
+        addresses.iter().position(is_it)
+    };
+    match place.map(|place| &mut addresses[place]) {
+        Some(known) if known.told.expires >= told.expires && !is_stale(known.sequence) => known.sequence,
+        Some(known) => {
+            known.told.expires = known.told.expires.max(told.expires);
+            known.sequence = next;
+            next
+        }
+        None => {
+            addresses.push(Address { told, sequence: next });
+            next
+        }
+    }
+}

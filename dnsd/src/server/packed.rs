@@ -1,0 +1,211 @@
+//! A kept answer in one piece of memory of its exact size: a cache has a hundred thousand of them, and whatever an answer
+//! is while it is made (names, lists with room to grow) would be most of what they take.
+//!
+//! ```text
+//!  key │ message │ where its TTLs stand │ IPv4 addresses that it tells │ IPv6 addresses
+//!                  2 octets each          4 and when they end            16 and when they end
+//! ```
+//!
+//! What it tells in full (the chain of names) is read from the message again where it has to be told.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::observation::ObservedAddress;
+use egret_shared::time::Timestamp;
+
+use crate::answer::{AnswerView, Opt};
+use crate::cache::{Maker, Value};
+use crate::exchange::Matched;
+use crate::message::{HEADER, Message, plain_text};
+use crate::observe::{Told, observe};
+
+use super::{By, Failed, Known};
+
+/// Octets of the end of an address: seconds after the answer's arrival, as its TTL was.
+const END: usize = 4;
+const IPV4: usize = 4 + END;
+const IPV6: usize = 16 + END;
+/// What the allocator adds to a piece and rounds its size up to (glibc, malloc.c: `SIZE_SZ` and `MALLOC_ALIGNMENT`).
+const HEAD: usize = 8;
+const ALIGNMENT: usize = 16;
+/// The counts of an `Arc`.
+const COUNTS: usize = 16;
+
+/// An answer that is kept, with the key that it is kept under.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    octets: Arc<[u8]>,
+    key: u16,
+    message: u16,
+    question_end: u16,
+    /// Where the OPT begins; 0 where there is none.
+    opt: u16,
+    /// How many TTLs there are.
+    ttls: u16,
+    /// How many IPv4 addresses it tells; what is behind them are IPv6 ones.
+    ipv4: u16,
+    maker: Maker,
+    by: By,
+    failed: Option<Failed>,
+}
+
+impl Value for Packed {
+    fn key(&self) -> &[u8] {
+        &self.octets[..self.key.into()]
+    }
+
+    fn weight(&self) -> usize {
+        (self.octets.len() + COUNTS + HEAD).next_multiple_of(ALIGNMENT)
+    }
+}
+
+impl Packed {
+    /// Packs an answer; nothing where it is too large for that, or cannot be shared.
+    #[must_use]
+    pub fn new(known: &Known, key: &[u8]) -> Option<Self> {
+        let answer = known.answer.get().view();
+        let opt = match answer.opt {
+            Opt::Absent => 0,
+            Opt::Last(at) => short(at)?,
+            Opt::Fixed => return None,
+        };
+        let (ttls, told) = (answer.ttls?, known.told.as_ref().map_or(&[][..], Told::addresses));
+        let ipv4 = told.partition_point(|told| told.address.is_ipv4());
+        let length =
+            key.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
+        let mut octets = Vec::with_capacity(length);
+        octets.extend_from_slice(key);
+        octets.extend_from_slice(answer.octets);
+        octets.extend_from_slice(ttls.as_flattened());
+        for told in told {
+            match told.address {
+                IpAddr::V4(address) => octets.extend_from_slice(&address.octets()),
+                IpAddr::V6(address) => octets.extend_from_slice(&address.octets()),
+            }
+            let end = told.expires.since(answer.arrived).as_secs();
+            octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
+        }
+        Some(Self {
+            octets: octets.into(),
+            key: short(key.len())?,
+            message: short(answer.octets.len())?,
+            question_end: short(answer.question_end)?,
+            opt,
+            ttls: short(ttls.len())?,
+            ipv4: short(ipv4)?,
+            maker: known.maker,
+            by: known.by,
+            failed: known.failed,
+        })
+    }
+
+    /// The answer, which arrived then.
+    #[must_use]
+    pub fn answer(&self, arrived: Timestamp) -> AnswerView<'_> {
+        let (octets, behind) = self.octets[self.key.into()..].split_at(self.message.into());
+        let (ttls, _rest) = behind[..usize::from(self.ttls) * 2].as_chunks();
+        AnswerView {
+            octets,
+            question_end: self.question_end.into(),
+            arrived,
+            ttls: Some(ttls),
+            opt: match self.opt {
+                0 => Opt::Absent,
+                at => Opt::Last(at.into()),
+            },
+        }
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> Message<'_> {
+        self.answer(Timestamp::from_millis(0)).message()
+    }
+
+    /// Who made it.
+    #[must_use]
+    pub const fn maker(&self) -> Maker {
+        self.maker
+    }
+
+    /// Which part of the chain that was.
+    #[must_use]
+    pub const fn by(&self) -> By {
+        self.by
+    }
+
+    /// Why there is no answer, if it says so.
+    #[must_use]
+    pub const fn failed(&self) -> Option<Failed> {
+        self.failed
+    }
+
+    /// Whether it tells any addresses.
+    #[must_use]
+    pub fn tells(&self) -> bool {
+        !self.told_octets().is_empty()
+    }
+
+    /// The addresses that it tells.
+    pub fn addresses(&self, arrived: Timestamp) -> impl Iterator<Item = ObservedAddress> {
+        let (ipv4, ipv6) = self.told_octets().split_at(usize::from(self.ipv4) * IPV4);
+        let (ipv4, ipv6) = (ipv4.as_chunks::<IPV4>().0, ipv6.as_chunks::<IPV6>().0);
+        let ipv4 = ipv4.iter().map(move |octets| observed::<4>(octets, arrived));
+        ipv4.chain(ipv6.iter().map(move |octets| observed::<16>(octets, arrived)))
+    }
+
+    /// What `act` makes of the name that was asked for, as text; nothing where that is not as plain as nearly all are.
+    pub fn with_question<T>(&self, act: impl FnOnce(&str) -> T) -> Option<T> {
+        let start = usize::from(self.key) + HEADER;
+        let name = &self.octets[start..usize::from(self.key + self.question_end) - 4];
+        plain_text(name, &mut [0; 255]).map(act)
+    }
+
+    /// What it tells, in full.
+    #[must_use]
+    pub fn told(&self, arrived: Timestamp) -> Option<Told> {
+        self.to_known(arrived).told
+    }
+
+    /// The same as it was before it was kept.
+    #[must_use]
+    pub fn to_known(&self, arrived: Timestamp) -> Known {
+        let answer = Matched::own(self.answer(arrived).to_answer());
+        let (told, _left_out) = observe(&answer, &[]);
+        let kept: Vec<ObservedAddress> = self.addresses(arrived).collect();
+        Known {
+            told: told.and_then(|told| told.only(&kept)),
+            answer,
+            kept: None,
+            maker: self.maker,
+            by: self.by,
+            failed: self.failed,
+        }
+    }
+
+    fn told_octets(&self) -> &[u8] {
+        &self.octets[usize::from(self.key) + usize::from(self.message) + usize::from(self.ttls) * 2..]
+    }
+}
+
+fn short(number: usize) -> Option<u16> {
+    u16::try_from(number).ok()
+}
+
+/// An address of so many octets, and its end.
+fn observed<const LENGTH: usize>(octets: &[u8], arrived: Timestamp) -> ObservedAddress {
+    let (address, end) = octets.split_at(LENGTH);
+    let address = match address.first_chunk::<16>() {
+        Some(octets) => IpAddr::V6(Ipv6Addr::from(*octets)),
+        None => IpAddr::V4(Ipv4Addr::from_octets(
+            *address.first_chunk().expect("it is one of the two"),
+        )),
+    };
+    let end = u32::from_be_bytes(*end.first_chunk().expect("an end is behind each address"));
+    ObservedAddress {
+        address,
+        expires: arrived.after(Duration::from_secs(end.into())),
+    }
+}
