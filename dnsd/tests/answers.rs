@@ -6,10 +6,12 @@ mod support;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::answer::Ttls;
-use egret_dnsd::exchange::{Case, Exchange, Mismatch, Transport};
+use egret_dnsd::answer::{Answer, Ttls};
+use egret_dnsd::cache::{Maker, Value};
+use egret_dnsd::exchange::{Case, Exchange, Matched, Mismatch, Transport};
 use egret_dnsd::message::{Message, Query};
-use egret_dnsd::observe::observe;
+use egret_dnsd::observe::{Told, observe};
+use egret_dnsd::server::{By, Known, Packed};
 use egret_shared::net::IpNet;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::svcb::{IpHint, SVCB, SvcParamKey, SvcParamValue};
@@ -29,6 +31,7 @@ fn learned(kind: RecordType, records: Vec<Record>) -> Learned {
 fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> Learned {
     let answer = matched("api.example.test", kind, |asked| response(asked, records));
     let (told, _left_out) = observe(&answer, protected);
+    is_the_same_when_kept("api.example.test", &answer, told.as_ref());
     let Some(observation) = told.map(|told| told.to(CLIENT)) else {
         return (Vec::new(), Vec::new());
     };
@@ -40,6 +43,52 @@ fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> L
             .collect(),
         observation.chain.iter().map(ToString::to_string).collect(),
     )
+}
+
+/// What is kept in one piece tells, and is given, as what was heard.
+fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
+    let known = Known {
+        answer: answer.clone(),
+        told: told.cloned(),
+        kept: None,
+        maker: Maker::Upstream,
+        by: By::Forward,
+        failed: None,
+    };
+    let packed = Packed::new(&known, b"a key").unwrap();
+    assert_eq!(packed.key(), b"a key");
+    assert_eq!(packed.told(NOW).as_ref(), told);
+    assert_eq!(packed.tells(), told.is_some());
+    let addresses: Vec<_> = packed.addresses(NOW).collect();
+    assert_eq!(addresses, told.map_or(&[][..], Told::addresses));
+    let question = answer.get().message().question().name.to_name().unwrap();
+    let plain = packed.with_question(|name| name == question.as_str());
+    assert_eq!(plain, (!question.as_str().contains('\\')).then_some(true));
+    for (size, limit) in [(None, 512), (Some(1232), 1232), (Some(1232), 60)] {
+        let client = Query::read(&query(text, RecordType::A, size)).unwrap();
+        for ttls in [
+            Ttls::Original,
+            Ttls::All(7),
+            Ttls::CountedDown(NOW.after(Duration::from_secs(9))),
+        ] {
+            assert_eq!(
+                packed.answer(NOW).reply_within(&client, ttls, limit, 1232),
+                answer.get().reply_within(&client, ttls, limit, 1232)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_not_plain_is_kept_as_any_other() {
+    for text in ["a\\.b.test", "A.test"] {
+        let answer = matched(text, RecordType::A, |asked| {
+            response(asked, vec![address(text, 60, "192.0.2.1")])
+        });
+        let (told, _left_out) = observe(&answer, &[]);
+        assert!(told.is_some());
+        is_the_same_when_kept(text, &answer, told.as_ref());
+    }
 }
 
 fn told(addresses: &[(&str, u64)]) -> Vec<(String, u64)> {
