@@ -110,6 +110,7 @@ fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
         apply(&mut backend, &again);
         // Where flows of this generation go on, and where they get it; of each family.
         assert_eq!(backend.written().chains - before.chains, 4);
+        assert_eq!(backend.written().rendered, before.rendered, "nor looked at");
         let is_rule = |line: &&str| line.contains("--match-set");
         let rules = |text: &str| {
             text.lines()

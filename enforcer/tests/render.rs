@@ -183,6 +183,25 @@ fn every_kind_of_rule_in_every_tier_in_both_families() {
 }
 
 #[test]
+fn a_new_generation_is_all_that_differs_and_no_rule_is_rendered_for_it() {
+    let mut audited = everything();
+    audited.audit.egress = audited.egress.clone();
+    let open = pod("open", &["10.0.0.7", "fd00::7"], Vec::new(), Vec::new());
+    for rules in [everything(), audited, open] {
+        for family in Family::BOTH {
+            let sets = sets();
+            let [before, after] =
+                [1, 2].map(|number| render::pod(&rules, marks(number), around(family, &sets)));
+            let differs = |(name, lines): &(&String, &Vec<String>)| before.get(*name) != Some(*lines);
+            let differing: BTreeMap<_, _> = after.iter().filter(differs).collect();
+            let alone = render::generation(&rules, marks(2), around(family, &sets));
+            assert_eq!(alone.iter().collect::<BTreeMap<_, _>>(), differing, "{family:?}");
+            assert_eq!(differing.len(), 4);
+        }
+    }
+}
+
+#[test]
 fn a_pod_without_policies_is_allowed_and_counted() {
     let rules = pod("plain", &["10.0.0.2"], Vec::new(), Vec::new());
     assert_golden(

@@ -157,6 +157,8 @@ pub struct Written {
     pub bytes: u64,
     /// Listings of both tables, to know what had been counted before a change.
     pub listings: u64,
+    /// Pods whose rules were turned into text.
+    pub rendered: u64,
 }
 
 /// Whether what is wanted is known.

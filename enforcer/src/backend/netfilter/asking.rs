@@ -216,10 +216,7 @@ impl Netfilter {
         let mut allowed: BTreeMap<Direction, Vec<Mark>> = BTreeMap::new();
         for (pod, direction) in suspects.pods() {
             let marks = self.generations.marks(PodChains::of(pod));
-            let mark = marks.map(|marks| match direction {
-                Direction::Egress => marks.egress,
-                Direction::Ingress => marks.ingress,
-            });
+            let mark = marks.map(|marks| marks.of(*direction));
             let known = allowed.entry(*direction).or_default();
             let mark = mark.filter(|mark| !known.contains(mark));
             known.extend(mark);

@@ -71,10 +71,38 @@ pub struct PodMarks {
     pub ingress: Mark,
 }
 
+impl PodMarks {
+    /// The one of a direction.
+    #[must_use]
+    pub const fn of(self, direction: Direction) -> Mark {
+        match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        }
+    }
+}
+
 /// All chains of a pod.
 #[must_use]
 pub fn pod(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chains {
     let each = |which| direction(rules, which, marks, around);
+    Direction::ALL.into_iter().flat_map(each).collect()
+}
+
+/// Those of a pod's chains that bear its generation; the others are the same with any.
+#[must_use]
+pub fn generation(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chains {
+    let each = |which| {
+        if rules.direction(which).tiers.is_empty() {
+            return direction(rules, which, marks, around);
+        }
+        let mut pod = PodDirection::of(rules, which, around);
+        pod.render_generation(&in_order(rules.direction(which)), marks.of(which));
+        if audit::is_asked(rules, which, around.sets) {
+            pod.ask_audit();
+        }
+        pod.out
+    };
     Direction::ALL.into_iter().flat_map(each).collect()
 }
 
@@ -86,22 +114,10 @@ pub fn direction(
     marks: PodMarks,
     around: Surroundings<'_>,
 ) -> Chains {
-    let mark = match direction {
-        Direction::Egress => marks.egress,
-        Direction::Ingress => marks.ingress,
-    };
-    let mut pod = PodDirection {
-        chains: PodChains::of(&rules.pod),
-        direction,
-        own: own_addresses(rules, around.family),
-        around,
-        asks: Asks::WhatIs,
-        ports: None,
-        spare: audit::spare(rules, direction),
-        out: Chains::new(),
-    };
-    pod.render(rules.direction(direction), mark);
+    let mut pod = PodDirection::of(rules, direction, around);
+    pod.render(rules.direction(direction), marks.of(direction));
     if audit::is_asked(rules, direction, around.sets) {
+        pod.ask_audit();
         pod.render_audit(rules.audit.direction(direction));
     }
     pod.out
@@ -131,27 +147,24 @@ enum Asks {
     WhatWouldBe,
 }
 
-impl PodDirection<'_> {
+impl<'a> PodDirection<'a> {
+    fn of(rules: &PodRules, direction: Direction, around: Surroundings<'a>) -> Self {
+        Self {
+            chains: PodChains::of(&rules.pod),
+            direction,
+            own: own_addresses(rules, around.family),
+            around,
+            asks: Asks::WhatIs,
+            ports: None,
+            spare: audit::spare(rules, direction),
+            out: Chains::new(),
+        }
+    }
+
     fn render(&mut self, rules: &DirectionRules, mark: Mark) {
-        self.put(
-            &self.chains.allow(self.direction),
-            vec![Line::to(Target::SetConnmark(mark))],
-        );
-        let mut tiers: Vec<&TierRules> = rules.tiers.iter().collect();
-        if is_off(Switch::TierOrder) {
-            tiers.reverse();
-        }
-        let parts = Part::of(&tiers);
-        let mut lines = head(mark);
-        let mut name = self.chains.entry(self.direction);
-        // With a chain of its own for the first tier, a new generation writes no rules again.
-        if let Some(first) = tiers.first() {
-            let first = self.chains.tier(self.direction, first.tier, 0);
-            lines.push(Line::to(Target::Goto(first.clone())));
-            self.put(&name, std::mem::take(&mut lines));
-            name = first;
-        }
-        let (name, mut lines) = self.parts(&parts, name, lines);
+        let tiers = in_order(rules);
+        let (name, lines) = self.render_generation(&tiers, mark);
+        let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
         let allow = Target::Goto(self.chains.allow(self.direction));
         let default = VerdictKey {
             tier: None,
@@ -167,6 +180,23 @@ impl PodDirection<'_> {
             },
         ));
         self.put(&name, lines);
+    }
+
+    /// Writes what bears the generation. Returns the chain in which the rules begin, and what is in front of them there.
+    fn render_generation(&mut self, tiers: &[&TierRules], mark: Mark) -> (ChainName, Vec<Line>) {
+        self.put(
+            &self.chains.allow(self.direction),
+            vec![Line::to(Target::SetConnmark(mark))],
+        );
+        let (entry, mut lines) = (self.chains.entry(self.direction), head(mark));
+        // With a chain of its own for the first tier, a new generation writes no rules again.
+        let Some(first) = tiers.first() else {
+            return (entry, lines);
+        };
+        let first = self.chains.tier(self.direction, first.tier, 0);
+        lines.push(Line::to(Target::Goto(first.clone())));
+        self.put(&entry, lines);
+        (first, Vec::new())
     }
 
     fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
@@ -395,6 +425,14 @@ impl PodDirection<'_> {
             lines.iter().map(Line::to_string).collect(),
         );
     }
+}
+
+fn in_order(rules: &DirectionRules) -> Vec<&TierRules> {
+    let mut tiers: Vec<&TierRules> = rules.tiers.iter().collect();
+    if is_off(Switch::TierOrder) {
+        tiers.reverse();
+    }
+    tiers
 }
 
 fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpNet> {

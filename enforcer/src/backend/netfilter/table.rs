@@ -118,6 +118,13 @@ impl Table {
         }
     }
 
+    /// Wants other rules in some chains of a part that has them.
+    pub(super) fn want_anew(&mut self, wanted: Chains) {
+        for (name, rules) in wanted {
+            self.want_chain(name, rules);
+        }
+    }
+
     fn want_chain(&mut self, name: String, rules: Vec<String>) {
         let before = self.chains.desired().get(&name);
         if before.is_some_and(|before| **before == *rules) {

@@ -23,6 +23,15 @@ pub(super) struct Rendered {
     listing: u64,
 }
 
+/// A pod whose chains are not what would be rendered now.
+struct Stale {
+    pod: PodKey,
+    /// Of its flows.
+    marks: PodMarks,
+    /// Only its generation is another one.
+    is_asked_again: bool,
+}
+
 impl Netfilter {
     /// What the tables are to hold now.
     pub(super) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
@@ -64,7 +73,12 @@ impl Netfilter {
                 wanted.extend(render::exposed(rules, around));
             }
             table.want_part(Part::Shared, wanted);
-            for (pod, marks) in &stale {
+            for Stale {
+                pod,
+                marks,
+                is_asked_again,
+            } in &stale
+            {
                 let Some(local) = self.pods.get(pod) else { continue };
                 let around = Surroundings {
                     family: table.family(),
@@ -72,7 +86,11 @@ impl Netfilter {
                     interfaces: &local.interfaces(),
                     tells: self.settings.telling.is_some(),
                 };
-                table.want_part(Part::Pod(pod.clone()), render::pod(&local.rules, *marks, around));
+                if *is_asked_again {
+                    table.want_anew(render::generation(&local.rules, *marks, around));
+                } else {
+                    table.want_part(Part::Pod(pod.clone()), render::pod(&local.rules, *marks, around));
+                }
             }
             table.retain_parts(|part| match part {
                 Part::Shared => true,
@@ -110,39 +128,46 @@ impl Netfilter {
         self.pods.iter().filter_map(with_chains).collect()
     }
 
-    /// Pods whose chains are not what would be rendered now, and the marks of their flows.
-    fn stale_chains(&self) -> Vec<(PodKey, PodMarks)> {
+    fn stale_chains(&self) -> Vec<Stale> {
         let listing = self.sets.lock().listings();
-        let marked = self.pods.iter().filter_map(|(pod, local)| {
+        let stale = self.pods.iter().filter_map(|(pod, local)| {
             let marks = self.generations.marks(PodChains::of(pod))?;
-            Some((pod, local, marks))
+            let part = Part::Pod(pod.clone());
+            let is_there = self.tables.iter().all(|table| table.has(&part));
+            let before = local.rendered.as_ref().filter(|_| is_there);
+            let is_same =
+                |before: &Rendered| before.listing == listing && before.interfaces == local.interfaces();
+            let before = before.filter(|before| is_same(before));
+            (before.map(|before| before.marks) != Some(marks)).then(|| Stale {
+                pod: pod.clone(),
+                marks,
+                is_asked_again: before.is_some(),
+            })
         });
-        let is_stale = |(pod, local, marks): &(&PodKey, &Local, PodMarks)| {
-            let now = Rendered {
-                marks: *marks,
-                interfaces: local.interfaces(),
-                listing,
-            };
-            let part = Part::Pod((*pod).clone());
-            local.rendered.as_ref() != Some(&now) || !self.tables.iter().all(|table| table.has(&part))
-        };
-        marked
-            .filter(is_stale)
-            .map(|(pod, _, marks)| (pod.clone(), marks))
-            .collect()
+        stale.collect()
     }
 
     /// Takes note of what chains were rendered from. What closes for want of a set is rendered again each time.
-    fn note_rendered(&mut self, stale: &[(PodKey, PodMarks)]) {
+    fn note_rendered(&mut self, stale: &[Stale]) {
         let (available, listing) = {
             let sets = self.sets.lock();
             (sets.available(), sets.listings())
         };
         let sets = &*available;
-        for (pod, marks) in stale {
+        for Stale {
+            pod,
+            marks,
+            is_asked_again,
+        } in stale
+        {
             let Some(local) = self.pods.get_mut(pod) else {
                 continue;
             };
+            if let Some(rendered) = local.rendered.as_mut().filter(|_| *is_asked_again) {
+                rendered.marks = *marks;
+                continue;
+            }
+            self.written.rendered += 1;
             for direction in Direction::ALL {
                 if let Some(reason) = render::why_unasked(&local.rules, direction, sets) {
                     let direction = direction.word();

@@ -72,15 +72,19 @@ fn passes(tier: &TierRules) -> bool {
 }
 
 impl PodDirection<'_> {
-    /// Writes the chains that are asked, and has what is allowed go there.
-    pub(super) fn render_audit(&mut self, rules: &DirectionRules) {
-        self.asks = Asks::WhatWouldBe;
+    /// Has what is allowed go to the chains that are asked.
+    pub(super) fn ask_audit(&mut self) {
         let ask = Line::to(Target::Jump(self.chains.audit(self.direction))).to_string();
         let allow = self.chains.allow(self.direction);
         self.out
             .entry(allow.as_str().to_owned())
             .or_default()
             .insert(0, ask);
+    }
+
+    /// Writes the chains that are asked.
+    pub(super) fn render_audit(&mut self, rules: &DirectionRules) {
+        self.asks = Asks::WhatWouldBe;
         let mut name = self.chains.audit(self.direction);
         let mut lines = Vec::new();
         for (place, tier) in rules.tiers.iter().enumerate() {
