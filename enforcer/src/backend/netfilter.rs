@@ -73,6 +73,7 @@ use denials::{Denials, Telling};
 use drift::Drift;
 use elsewhere::Home;
 use generations::Generations;
+use inside::Firewall;
 use joint::Joints;
 use lookout::Lookout;
 use marks::{Generation, Marks};
@@ -177,6 +178,8 @@ enum Phase {
 #[derive(Debug)]
 struct Local {
     rules: PodRules,
+    /// The part of them that others are told of, with each change.
+    firewall: Arc<Firewall>,
     place: Result<Vec<Location>, String>,
     home: Home,
     /// From what its chains in the tables are; none where they are to be rendered in any case.
@@ -388,6 +391,7 @@ impl Netfilter {
                 rules.pod.clone(),
                 Local {
                     rules: rules.clone(),
+                    firewall: Arc::new(Firewall::of(&rules.egress.tiers)),
                     place,
                     home,
                     rendered: None,

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{Entry, IpSets, Kind, Member as Held, SetSpec};
@@ -43,14 +44,12 @@ impl Firewall {
     /// The part of a pod's rules that concerns all its interfaces.
     pub(super) fn of(tiers: &[TierRules]) -> Self {
         Self {
-            tiers: part_of(tiers).cloned().collect(),
+            tiers: tiers
+                .iter()
+                .filter(|tier| tier.tier == Tier::ClusterEgressFirewall)
+                .cloned()
+                .collect(),
         }
-    }
-
-    /// Whether that part names one of these sets.
-    pub(super) fn names_any(tiers: &[TierRules], sets: &BTreeSet<SetId>) -> bool {
-        let mut rules = part_of(tiers).flat_map(|tier| &tier.rules);
-        rules.any(|rule| rule.sets().any(|set| sets.contains(&set)))
     }
 
     /// Whether there is nothing to enforce.
@@ -67,14 +66,10 @@ impl Firewall {
     }
 }
 
-fn part_of(tiers: &[TierRules]) -> impl Iterator<Item = &TierRules> {
-    tiers
-        .iter()
-        .filter(|tier| tier.tier == Tier::ClusterEgressFirewall)
-}
-
 /// What sets hold; those of names are left out, so that their rules allow nothing here.
-pub(super) type Contents = BTreeMap<SetId, (SetKind, BTreeSet<Held>)>;
+pub(super) type Contents = BTreeMap<SetId, Arc<Content>>;
+/// What a set holds.
+pub(super) type Content = (SetKind, BTreeSet<Held>);
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +138,8 @@ impl<'a> Wanted<'a> {
     fn of(interfaces: &'a [InterfaceName], firewall: &'a Firewall, contents: &Contents) -> Self {
         let named: BTreeSet<SetId> = firewall.sets().filter(|_| !interfaces.is_empty()).collect();
         let (mut sets, mut kinds) = (BTreeMap::new(), BTreeMap::new());
-        for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {
+        for (id, content) in contents.iter().filter(|(id, _)| named.contains(id)) {
+            let (kind, members) = &**content;
             kinds.insert(*id, *kind);
             for family in Family::BOTH {
                 let members = members.iter().copied().filter(|member| member.family() == family);

@@ -40,7 +40,7 @@ pub(super) struct Watched {
     pub(super) addresses: Vec<IpAddr>,
     /// On the node's side.
     pub(super) interfaces: Vec<InterfaceName>,
-    pub(super) firewall: Firewall,
+    pub(super) firewall: Arc<Firewall>,
 }
 
 /// The one who looks.
@@ -96,7 +96,7 @@ struct Sight {
 struct Done {
     number: u32,
     interfaces: Vec<InterfaceName>,
-    firewall: Firewall,
+    firewall: Arc<Firewall>,
 }
 
 impl Sight {
@@ -229,7 +229,7 @@ impl Elsewhere {
         Ok(Done {
             number: self.number,
             interfaces: interfaces.map_err(|error| error.to_string())?,
-            firewall: watched.firewall.clone(),
+            firewall: Arc::clone(&watched.firewall),
         })
     }
 

@@ -3,6 +3,7 @@
 //! A record never lives for ever by accident (a lifetime is rounded up to a whole second, at least one, and is never
 //! absent), and is never shortened: what the kernel holds longer than we know stays until it times out.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
 use super::drift::Drift;
+use super::inside::Content;
 use super::lapsed;
 use super::members;
 use super::names;
@@ -28,6 +30,8 @@ struct Wanted {
     description: String,
     /// With records that are over, as long as there are not too many: what they opened may still be open.
     members: BTreeMap<Member, Option<Timestamp>>,
+    /// These as others are told of them, as long as they are the same.
+    content: OnceCell<Arc<Content>>,
     /// At how many members those that are over are counted again.
     room: usize,
 }
@@ -163,7 +167,7 @@ impl Sets {
     }
 
     /// What a set is to hold; none for records, which have no place where nobody is told of them.
-    pub(super) fn content(&self, id: SetId) -> Option<(SetKind, BTreeSet<Held>)> {
+    pub(super) fn content(&self, id: SetId) -> Option<Arc<Content>> {
         let wanted = self
             .wanted
             .get(&id)
@@ -172,7 +176,8 @@ impl Sets {
             Member::Network(network) => vec![Held::Net(network.trunc())],
             Member::Address(_) | Member::AddressPort(..) => members::held_as(*member),
         };
-        Some((wanted.kind, wanted.members.keys().flat_map(whole).collect()))
+        let content = || Arc::new((wanted.kind, wanted.members.keys().flat_map(whole).collect()));
+        Some(Arc::clone(wanted.content.get_or_init(content)))
     }
 
     /// Whether `content` says what a set is to hold.
@@ -235,6 +240,7 @@ impl Sets {
                 kind: spec.kind,
                 description,
                 members: BTreeMap::new(),
+                content: OnceCell::new(),
                 room: MOST_LAPSED,
             });
             for name in both(spec.id) {
@@ -250,6 +256,7 @@ impl Sets {
             let Some(wanted) = self.wanted.get_mut(&change.set) else {
                 continue;
             };
+            wanted.content.take();
             for member in &change.removed {
                 wanted.members.remove(member);
             }

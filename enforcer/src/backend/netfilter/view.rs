@@ -1,11 +1,12 @@
 //! What the lookout is told of pods.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use egret_policies::rules::{Batch, SetId};
 
 use super::Netfilter;
-use super::inside::{Contents, Firewall, Writing};
+use super::inside::{Contents, Writing};
 use super::lookout::{Lookout, View, Watched};
 
 impl Netfilter {
@@ -40,11 +41,7 @@ impl Netfilter {
         if changed.is_empty() {
             return;
         }
-        let rules = self.pods.values().map(|local| &local.rules.egress);
-        if rules
-            .into_iter()
-            .any(|rules| Firewall::names_any(&rules.tiers, &changed))
-        {
+        if self.inside_named().any(|set| changed.contains(&set)) {
             self.look_out();
         }
     }
@@ -63,16 +60,14 @@ impl Netfilter {
         }
     }
 
-    fn firewalls(&self) -> impl Iterator<Item = Firewall> {
-        self.pods
-            .values()
-            .map(|local| Firewall::of(&local.rules.egress.tiers))
+    /// The sets that are named by what is enforced inside pods.
+    fn inside_named(&self) -> impl Iterator<Item = SetId> {
+        self.pods.values().flat_map(|local| local.firewall.sets())
     }
 
     fn view(&self) -> View {
         let contents: Contents = self
-            .firewalls()
-            .flat_map(|firewall| firewall.sets().collect::<Vec<_>>())
+            .inside_named()
             .collect::<BTreeSet<SetId>>()
             .into_iter()
             .filter_map(|set| Some((set, self.sets.lock().content(set)?)))
@@ -85,7 +80,7 @@ impl Netfilter {
             let watched = Watched {
                 addresses: local.rules.addresses.clone(),
                 interfaces: local.interfaces(),
-                firewall: Firewall::of(&local.rules.egress.tiers),
+                firewall: Arc::clone(&local.firewall),
             };
             (pod.clone(), watched)
         });
