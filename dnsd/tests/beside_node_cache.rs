@@ -143,12 +143,8 @@ const ROWS: &[Row] = &[
             },
         ],
         look: |process| {
-            let folder = process.folder.join("kube-dns");
-            if folder.join("other").exists() {
-                fs::write(folder.join(UPSTREAMS.0), UPSTREAMS.1).unwrap();
-                process.wait("the Corefile is another", |process| {
-                    corefile(process).contains("192.0.2.9")
-                });
+            if process.folder.join("kube-dns/other").exists() {
+                change_upstreams(process);
             }
             corefile(process)
         },
@@ -200,7 +196,10 @@ const ROWS: &[Row] = &[
             },
         ],
         look: |process| {
-            if !process.has_flag("-setupiptables=false") {
+            if process.has_flag("-setupiptables=false") {
+                // That is seen to after rules would be.
+                change_upstreams(process);
+            } else {
                 process.wait("it has its rules", |_| rules().lines().count() == 12);
             }
             rules()
@@ -249,10 +248,12 @@ const ROWS: &[Row] = &[
             },
         ],
         look: |process| {
-            ["169.254.20.10:9353", "127.0.0.1:9399"]
-                .map(|at| format!("{at}: {:?}\n", page(at).map(|page| nonzero(&page))))
-                .concat()
-                + &setup_errors(process)
+            const PLACES: [&str; 2] = ["169.254.20.10:9353", "127.0.0.1:9399"];
+            process.wait("its metrics are there", |_| {
+                PLACES.iter().any(|at| page(at).is_some())
+            });
+            let errors = |at: &str| page(at).map(|page| nonzero(&page));
+            PLACES.map(|at| format!("{at}: {:?}\n", errors(at))).concat()
         },
     },
     Row {
@@ -264,9 +265,14 @@ const ROWS: &[Row] = &[
             },
             USUAL,
         ],
-        look: |_| {
+        look: |process| {
+            let seen = || page("127.0.0.1:9253").map_or_else(String::new, |page| series(&page));
             ask();
-            page("127.0.0.1:9253").map_or_else(String::new, |page| series(&page))
+            if corefile(process).contains("prometheus") {
+                // The answer is sent before it is counted.
+                process.wait("the answer is counted", |_| seen().contains("responses_total"));
+            }
+            seen()
         },
     },
     Row {
@@ -427,6 +433,14 @@ impl Drop for Process {
     }
 }
 
+/// Has it make another Corefile.
+fn change_upstreams(process: &mut Process) {
+    fs::write(process.folder.join("kube-dns").join(UPSTREAMS.0), UPSTREAMS.1).unwrap();
+    process.wait("the Corefile is another", |process| {
+        corefile(process).contains("192.0.2.9")
+    });
+}
+
 fn corefile(process: &mut Process) -> String {
     fs::read_to_string(process.folder.join("Corefile")).unwrap()
 }
@@ -440,8 +454,10 @@ fn rules() -> String {
 }
 
 /// Which errors of setting up were counted.
-fn setup_errors(_process: &mut Process) -> String {
-    page("169.254.20.10:9353").map_or_else(String::new, |page| nonzero(&page))
+fn setup_errors(process: &mut Process) -> String {
+    let errors = || page("169.254.20.10:9353").map(|page| nonzero(&page));
+    process.wait("its metrics are there", |_| errors().is_some());
+    errors().unwrap_or_default()
 }
 
 fn nonzero(page: &str) -> String {

@@ -1,7 +1,7 @@
 //! What is told of a fault of dnsd's own. A process has one place for that, so this is a process of its own.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::panic::catch_unwind;
+use std::panic::{catch_unwind, take_hook};
 use std::sync::mpsc::channel;
 
 use egret_dnsd::corefile;
@@ -21,18 +21,22 @@ fn plan(errors: &str) -> Plan {
 
 #[test]
 fn a_fault_is_told_with_its_place_and_with_the_stack_where_a_block_says_stacktrace() {
+    const ROWS: [(&str, bool); 3] = [("", false), ("{\n stacktrace\n }", true), ("", false)];
     let (sender, told) = channel();
     tell_to(move |fault| sender.send(fault.clone()).unwrap());
-    for (errors, has_stack) in [("", false), ("{\n stacktrace\n }", true), ("", false)] {
+    let faults = ROWS.map(|(errors, _)| {
         follow(&plan(errors));
         assert!(catch_unwind(breaks_in_a_place_with_a_name).is_err());
-        let fault = told.recv().unwrap();
-        assert!(fault.place.contains("faults.rs:"), "{fault:?}");
-        assert_eq!(fault.message, "on purpose");
-        let names_it = fault
-            .stack
-            .as_ref()
-            .map(|stack| stack.contains("breaks_in_a_place_with_a_name"));
-        assert_eq!(names_it, has_stack.then_some(true), "{errors:?}: {fault:?}");
+        told.recv().unwrap()
+    });
+    // What is found to be wrong from here on is told by the test.
+    drop(take_hook());
+    for ((errors, has_stack), fault) in ROWS.into_iter().zip(faults) {
+        assert!(fault.place.contains("faults.rs:"), "the place: {fault:?}");
+        assert_eq!(fault.message, "on purpose", "the message: {fault:?}");
+        let stack = fault.stack.as_ref();
+        let names_it = stack.map(|stack| stack.contains("breaks_in_a_place_with_a_name"));
+        let expected = has_stack.then_some(true);
+        assert_eq!(names_it, expected, "the stack with errors {errors:?}: {fault:?}");
     }
 }

@@ -41,13 +41,17 @@ fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_i
         assert_eq!([state(POD, ONE), state(STRANGER, ONE)], [State::Allowed; 2]);
         let mut gone = Change::new();
         gone.0.pods_removed.push(PodKey::new("default", "a"));
-        assert_eq!(change(&mut backend, &gone), 1);
+        assert_eq!(change(&mut backend, &gone), 1, "flows that are revoked");
         assert_eq!(state(POD, ONE), State::Left);
         assert_eq!(state(STRANGER, ONE), State::Allowed, "it is no pod's");
         // Who starts anew knows it by the mark alone.
         let mut backend = begin(&Change::new());
         assert_eq!(state(POD, ONE), State::Left);
-        assert_eq!(change(&mut backend, &unrestricted("b")), 1);
+        assert_eq!(
+            change(&mut backend, &unrestricted("b")),
+            1,
+            "flows that are revoked"
+        );
         assert_eq!(state(POD, ONE), State::Gone, "what comes next is the next one's");
         let _new = datagram(POD, OTHER);
         assert_eq!(state(POD, OTHER), State::Allowed);
@@ -74,9 +78,17 @@ fn who_comes_while_the_backend_is_away_or_under_the_same_name_gets_nothing() {
             [State::Gone, State::Allowed]
         );
         let _open = datagram(POD, ONE);
-        assert_eq!(change(&mut backend, &unrestricted("c", POD, "2")), 0);
+        assert_eq!(
+            change(&mut backend, &unrestricted("c", POD, "2")),
+            0,
+            "flows that are revoked"
+        );
         assert_eq!(state(POD, ONE), State::Allowed, "it is the same");
-        assert_eq!(change(&mut backend, &unrestricted("c", POD, "3")), 1);
+        assert_eq!(
+            change(&mut backend, &unrestricted("c", POD, "3")),
+            1,
+            "flows that are revoked"
+        );
         assert_eq!(
             [state(POD, ONE), state(STRANGER, ONE)],
             [State::Gone, State::Allowed]
@@ -95,7 +107,7 @@ fn what_was_open_before_there_were_rules_is_judged_by_them() {
         let comes = Change::new()
             .set("peers", SetKind::Addresses, &[(address(ONE), None)])
             .rules(pod("a", &[POD], isolated, Vec::new()));
-        assert_eq!(change(&mut backend, &comes), 1);
+        assert_eq!(change(&mut backend, &comes), 1, "flows that are revoked");
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Unmarked, State::Revoked]
@@ -119,13 +131,13 @@ fn what_is_allowed_stays_and_what_is_allowed_again_is_judged_again() {
         let mut less = Change::new().members("peers", &[], &[address(OTHER)]);
         let asked = (PodKey::new("default", "a"), Direction::Egress);
         less.0.reevaluate.push(asked);
-        assert_eq!(change(&mut backend, &less), 1);
+        assert_eq!(change(&mut backend, &less), 1, "flows that are revoked");
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
         );
         let again = Change::new().members("peers", &[(address(OTHER), None)], &[]);
-        assert_eq!(change(&mut backend, &again), 0);
+        assert_eq!(change(&mut backend, &again), 0, "flows that are revoked");
         assert_eq!(state(POD, OTHER), State::Unmarked);
         open[1].send((OTHER, 9)).unwrap();
         assert_eq!(state(POD, OTHER), State::Allowed);
@@ -160,7 +172,7 @@ fn in_one_pass_what_a_record_opened_goes_on_and_what_is_forbidden_ends() {
         );
         let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
         less.0.reevaluate.extend(both);
-        assert_eq!(change(&mut backend, &less), 2);
+        assert_eq!(change(&mut backend, &less), 2, "flows that are revoked");
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
@@ -177,10 +189,10 @@ fn members_that_go_concern_what_is_open_to_them_and_no_rule_is_written() {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         let (written, held) = (backend.written(), mark(POD, ONE));
-        assert_eq!(change(&mut backend, &without(OTHER)), 1);
+        assert_eq!(change(&mut backend, &without(OTHER)), 1, "flows that are revoked");
         assert_eq!((backend.written(), mark(POD, ONE)), (written, held));
         assert_eq!(state(POD, OTHER), State::Revoked);
-        assert!(!is_in_doubt());
+        assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
 }
 
@@ -268,19 +280,18 @@ fn who_is_reached_ends_what_a_member_that_goes_had_opened() {
     in_fresh_namespace(|| {
         let clients = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
         let isolated = vec![tier(Tier::NetworkPolicy, vec![clients], Otherwise::Deny)];
-        let first = Change::new()
-            .set(
-                "peers",
-                SetKind::Networks,
-                &[(host(ONE), None), (host(OTHER), None)],
-            )
-            .rules(pod("a", &[POD], Vec::new(), isolated));
+        let both = [(host(ONE), None), (host(OTHER), None)];
+        let first = Change::new().set("peers", SetKind::Networks, &both).rules(pod(
+            "a",
+            &[POD],
+            Vec::new(),
+            isolated,
+        ));
         let mut backend = begin(&first);
         let _open = [datagram(ONE, POD), datagram(OTHER, POD)];
         let held = mark(ONE, POD);
-        assert_eq!(change(&mut backend, &without(OTHER)), 1);
-        let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
-        assert!(marks.revoked(Direction::Ingress).is_in(mark(OTHER, POD)));
+        assert_eq!(change(&mut backend, &without(OTHER)), 1, "flows that are revoked");
+        assert_eq!(state_of(Direction::Ingress, OTHER, POD), State::Revoked);
         assert_eq!(mark(ONE, POD), held);
     });
 }
@@ -306,7 +317,7 @@ fn what_a_name_opened_outlasts_its_address_in_another_set() {
         let mut backend = begin(&first);
         let _open = datagram(POD, ONE);
         let held = mark(POD, ONE);
-        assert_eq!(change(&mut backend, &without(ONE)), 0);
+        assert_eq!(change(&mut backend, &without(ONE)), 0, "flows that are revoked");
         assert_eq!(mark(POD, ONE), held);
     });
 }
@@ -319,12 +330,12 @@ fn beside_a_program_that_holds_packets_all_is_judged_again() {
         let open = [datagram(POD, ONE), datagram(POD, OTHER)];
         let (written, held) = (backend.written(), mark(POD, ONE));
         let _queue = a_queue();
-        assert_eq!(change(&mut backend, &without(OTHER)), 1);
+        assert_eq!(change(&mut backend, &without(OTHER)), 1, "flows that are revoked");
         assert_ne!(backend.written(), written, "the pod has a new generation");
         open[0].send((ONE, 9)).unwrap();
         assert_eq!((state(POD, ONE), mark(POD, ONE) == held), (State::Allowed, false));
         assert_eq!(state(POD, OTHER), State::Revoked);
-        assert!(!is_in_doubt());
+        assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
 }
 
@@ -335,13 +346,13 @@ fn a_life_that_ended_before_it_looked_leaves_it_to_the_next_one() {
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut first, &without(OTHER));
         drop(first);
-        assert!(is_in_doubt());
+        assert!(is_in_doubt(), "the kernel holds that somebody is to be asked");
         drop(begin(&reaching(&[ONE])));
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
         );
-        assert!(!is_in_doubt());
+        assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
 }
 
@@ -351,7 +362,7 @@ fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().unwrap();
+        let inquiry = backend.inquiry().expect("somebody is to be asked");
         apply(&mut backend, &without(ONE));
         assert!(backend.inquiry().is_none(), "there is one at a time");
         assert_eq!(inquiry(), Found::Something);
@@ -360,10 +371,10 @@ fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
         );
-        assert!(is_in_doubt());
+        assert!(is_in_doubt(), "the kernel holds that somebody is to be asked");
         backend.ask_and_end();
         assert_eq!(state(POD, ONE), State::Revoked);
-        assert!(!is_in_doubt());
+        assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
 }
 
@@ -373,20 +384,16 @@ fn a_member_that_is_back_before_somebody_has_looked_keeps_what_is_open() {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().unwrap();
-        apply(
-            &mut backend,
-            &Change::new().members("peers", &[(host(OTHER), None)], &[]),
-        );
+        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let back = Change::new().members("peers", &[(host(OTHER), None)], &[]);
+        apply(&mut backend, &back);
         inquiry();
         backend.end_forbidden();
-        assert_eq!(
-            [state(POD, ONE), state(POD, OTHER)],
-            [State::Allowed, State::Unmarked]
-        );
+        let states = [state(POD, ONE), state(POD, OTHER)];
+        assert_eq!(states, [State::Allowed, State::Unmarked]);
         open[1].send((OTHER, 9)).unwrap();
-        assert_eq!(state(POD, OTHER), State::Allowed);
-        assert!(!is_in_doubt());
+        assert_eq!(state(POD, OTHER), State::Allowed, "judged again");
+        assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
 }
 
@@ -395,7 +402,7 @@ fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().unwrap();
+        let inquiry = backend.inquiry().expect("somebody is to be asked");
         let socket = Open(UdpSocket::bind((POD, 0)).unwrap());
         // It may hear that it is refused.
         drop(socket.send((OTHER, 9)));
@@ -419,50 +426,66 @@ fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_th
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().unwrap();
+        let inquiry = backend.inquiry().expect("somebody is to be asked");
         inquiry();
         let mut renewed = Change::new();
         let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
         renewed.0.reevaluate.extend(both);
-        assert_eq!(change(&mut backend, &renewed), 1);
+        assert_eq!(change(&mut backend, &renewed), 1, "flows that are revoked");
         assert_eq!(state(POD, OTHER), State::Revoked);
-        assert!(!is_in_doubt());
+        assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
 }
 
 #[test]
 fn what_two_rules_allow_goes_on_until_neither_does() {
-    in_fresh_namespace(|| {
-        let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
-        let isolated = vec![tier(
-            Tier::NetworkPolicy,
-            vec![to("peers"), to("friends")],
-            Otherwise::Deny,
-        )];
-        let both = [(host(ONE), None), (host(OTHER), None)];
-        let first = Change::new()
-            .set("peers", SetKind::Networks, &both)
-            .set("friends", SetKind::Networks, &both[..1])
-            .rules(pod("a", &[POD], isolated, Vec::new()));
-        let mut backend = begin(&first);
-        let sets = run("ipset", &["list", "-name"]);
-        assert!(
-            !sets.contains(names::set(set("peers"), Family::V4).as_str()),
-            "they are joint: {sets}"
-        );
-        let open = [datagram(POD, ONE), datagram(POD, OTHER)];
-        let held = mark(POD, ONE);
-        let mut less = without(ONE);
-        less.0.members_changed[0].removed.push(host(OTHER));
-        assert_eq!(change(&mut backend, &less), 1);
-        open[0].send((ONE, 9)).unwrap();
-        assert_eq!((state(POD, ONE), mark(POD, ONE)), (State::Allowed, held));
-        assert_eq!(state(POD, OTHER), State::Revoked);
-        let mut none = without(ONE);
-        none.0.members_changed[0].set = set("friends");
-        assert_eq!(change(&mut backend, &none), 1);
-        assert_eq!(state(POD, ONE), State::Revoked);
-    });
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || two_rules_allow(flavour));
+    }
+}
+
+fn two_rules_allow(flavour: Flavour) {
+    let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
+    let isolated = vec![tier(
+        Tier::NetworkPolicy,
+        vec![to("peers"), to("friends")],
+        Otherwise::Deny,
+    )];
+    let both = [(host(ONE), None), (host(OTHER), None)];
+    let first = Change::new()
+        .set("peers", SetKind::Networks, &both)
+        .set("friends", SetKind::Networks, &both[..1])
+        .rules(pod("a", &[POD], isolated, Vec::new()));
+    let mut backend = begin_with(flavour, &first);
+    let sets = run("ipset", &["list", "-name"]);
+    assert!(
+        !sets.contains(names::set(set("peers"), Family::V4).as_str()),
+        "they are joint: {sets}"
+    );
+    let open = [datagram(POD, ONE), datagram(POD, OTHER)];
+    let held = mark(POD, ONE);
+    let mut less = without(ONE);
+    less.0.members_changed[0].removed.push(host(OTHER));
+    assert_eq!(
+        change(&mut backend, &less),
+        1,
+        "flows that are revoked, {flavour:?}"
+    );
+    open[0].send((ONE, 9)).unwrap();
+    assert_eq!(
+        (state(POD, ONE), mark(POD, ONE)),
+        (State::Allowed, held),
+        "{flavour:?}"
+    );
+    assert_eq!(state(POD, OTHER), State::Revoked, "{flavour:?}");
+    let mut none = without(ONE);
+    none.0.members_changed[0].set = set("friends");
+    assert_eq!(
+        change(&mut backend, &none),
+        1,
+        "flows that are revoked, {flavour:?}"
+    );
+    assert_eq!(state(POD, ONE), State::Revoked, "{flavour:?}");
 }
 
 /// The pod has two addresses of IPv4 and one of IPv6, and reaches these.
@@ -521,7 +544,11 @@ fn a_queue() -> OwnedFd {
 }
 
 fn begin(first: &Change) -> Netfilter {
-    let mut backend = backend(Flavour::Nft, ThisHost);
+    begin_with(Flavour::Nft, first)
+}
+
+fn begin_with(flavour: Flavour, first: &Change) -> Netfilter {
+    let mut backend = backend(flavour, ThisHost);
     backend.adopt(NOW).unwrap();
     change(&mut backend, first);
     backend
@@ -568,15 +595,20 @@ enum State {
 
 /// The state of the only flow between these two, by its bits for egress.
 fn state(from: &str, to: &str) -> State {
+    state_of(Direction::Egress, from, to)
+}
+
+/// The same by its bits for a direction.
+fn state_of(direction: Direction, from: &str, to: &str) -> State {
     let Some(flow) = flow(from, to) else {
         return State::Gone;
     };
     let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
-    if marks.unmarked(Direction::Egress).is_in(flow.mark) {
+    if marks.unmarked(direction).is_in(flow.mark) {
         State::Unmarked
-    } else if marks.revoked(Direction::Egress).is_in(flow.mark) {
+    } else if marks.revoked(direction).is_in(flow.mark) {
         State::Revoked
-    } else if marks.left(Direction::Egress).is_in(flow.mark) {
+    } else if marks.left(direction).is_in(flow.mark) {
         State::Left
     } else {
         State::Allowed

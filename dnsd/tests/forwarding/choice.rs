@@ -66,7 +66,7 @@ async fn the_next_upstream_is_asked_when_one_cannot_be_reached_or_says_nothing()
     let (dead, alive) = (Upstream::dead().await, Upstream::honest().await);
     for first in [nobody().await, dead.address] {
         let forwarder = forwarder(&Forward {
-            read_timeout: Duration::from_millis(100),
+            read_timeout: Duration::from_millis(500),
             ..plan(&[first, alive.address])
         });
         assert_eq!(owner(&ask(&forwarder, "a.test").await.unwrap()), "a.test.");
@@ -179,7 +179,9 @@ async fn mortal() -> (Upstream, Arc<AtomicBool>) {
 
 fn checked(upstreams: &[SocketAddr]) -> Forward {
     Forward {
-        read_timeout: Duration::from_millis(50),
+        // Who lives is never that slow, however busy the machine is: it would be asked last as well.
+        read_timeout: Duration::from_secs(1),
+        max_connect_attempts: Some(1),
         health_check: HealthCheck {
             interval: Duration::from_millis(20),
             recursion: true,
@@ -235,13 +237,23 @@ async fn an_upstream_is_dead_after_more_failed_checks_than_max_fails_and_is_not_
         let forwarder = forwarder(&Forward {
             max_fails,
             fails_fast,
-            max_connect_attempts: Some(1),
             ..checked(&[nobody().await])
         });
         assert!(ask(&forwarder, "a.test").await.is_err());
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let failure = ask(&forwarder, "b.test").await.map(|it| owner(&it));
-        assert_eq!(failure, Err(wanted), "{max_fails} {fails_fast}");
+        let begun = Instant::now();
+        let failure = loop {
+            // Enough for some checks, where the machine is not too busy for them.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let failure = ask(&forwarder, "b.test").await.map(|it| owner(&it));
+            if failure == Err(wanted) || begun.elapsed() > PATIENCE {
+                break failure;
+            }
+        };
+        assert_eq!(
+            failure,
+            Err(wanted),
+            "max_fails {max_fails}, fails_fast {fails_fast}"
+        );
     }
 }
 
@@ -249,11 +261,14 @@ async fn an_upstream_is_dead_after_more_failed_checks_than_max_fails_and_is_not_
 async fn a_dead_upstream_costs_nobody_anything_and_is_asked_again_when_it_lives() {
     let (mortal, lives) = mortal().await;
     let alive = Upstream::honest().await;
-    let forwarder = forwarder(&checked(&[mortal.address, alive.address]));
+    let forwarder = forwarder(&Forward {
+        max_connect_attempts: None,
+        ..checked(&[mortal.address, alive.address])
+    });
     for number in 0..20 {
         ask(&forwarder, &format!("n{number}.test")).await.unwrap();
     }
-    assert_eq!(mortal.asked(), 1);
+    assert_eq!(mortal.asked(), 1, "questions to the dead one");
     lives.store(true, Ordering::Relaxed);
     let again = async {
         while mortal.asked() < 2 {
@@ -423,7 +438,7 @@ async fn a_question_in_ten_at_most_is_asked_twice() {
         if is_fast.load(Ordering::Relaxed) {
             return vec![Deed::Say(asked.one())];
         }
-        vec![Deed::Wait(Duration::from_millis(120)), Deed::Say(asked.one())]
+        vec![Deed::Wait(Duration::from_secs(1)), Deed::Say(asked.one())]
     })
     .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
@@ -438,5 +453,8 @@ async fn a_question_in_ten_at_most_is_asked_twice() {
         *by_name.entry(asked.name()).or_default() += 1;
     }
     let twice = by_name.values().filter(|count| **count > 1).count();
-    assert!((10..=42).contains(&twice), "{twice}");
+    assert!(
+        (10..=42).contains(&twice),
+        "questions that were asked twice: {twice}"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use egret_dnsd::forward::{Failure, Forwarder};
@@ -12,8 +12,8 @@ use hickory_proto::rr::{RData, Record};
 use tokio::time::timeout;
 
 use super::world::{
-    Asked, Deed, Over, PATIENCE, Upstream, ask, ask_for, ask_over, forwarder, framed, join_all, nobody,
-    owner, plan, read, until,
+    Asked, Deed, Over, PATIENCE, Upstream, ask, ask_for, forwarder, framed, join_all, nobody, owner, plan,
+    read, until,
 };
 
 fn by_tcp(upstream: &Upstream) -> Forward {
@@ -51,7 +51,10 @@ async fn one_connection_carries_many_questions_and_answers_come_in_any_order() {
     for number in 0..20 {
         ask(&forwarder, &format!("later{number}.test")).await.unwrap();
     }
-    assert_eq!((upstream.accepted(), upstream.asked()), (1, 40));
+    // Where the machine is busy, one that is slow is asked again.
+    let asked: BTreeSet<String> = upstream.heard().iter().map(Asked::name).collect();
+    assert_eq!(asked.len(), 40, "all of them: {asked:?}");
+    assert_eq!(upstream.accepted(), 1, "connections");
 }
 
 #[tokio::test]
@@ -61,7 +64,8 @@ async fn many_questions_at_once_open_more_connections_but_few() {
     let forwarder = forwarder(&by_tcp(&upstream));
     let answers = ask_many(&forwarder, &names(300, "test")).await;
     assert!(answers.iter().all(Result::is_ok));
-    assert!((5..=20).contains(&upstream.accepted()), "{}", upstream.accepted());
+    let accepted = upstream.accepted();
+    assert!((5..=20).contains(&accepted), "connections: {accepted}");
 }
 
 #[tokio::test]
@@ -75,7 +79,7 @@ async fn of_idle_connections_as_many_are_kept_as_may_be() {
             ..by_tcp(&upstream)
         });
         ask_many(&forwarder, &names(200, "test")).await;
-        assert!(upstream.accepted() > 3);
+        assert!(upstream.accepted() > 3, "there are more than may be kept");
         until("the rest is closed", || upstream.open() == left).await;
     }
 }
@@ -88,10 +92,10 @@ async fn a_connection_that_nobody_uses_ends_after_expire() {
         ..by_tcp(&upstream)
     });
     ask(&forwarder, "a.test").await.unwrap();
-    ask(&forwarder, "b.test").await.unwrap();
+    let before = upstream.accepted();
     until("it ends", || upstream.open() == 0).await;
-    ask(&forwarder, "c.test").await.unwrap();
-    assert_eq!(upstream.accepted(), 2);
+    ask(&forwarder, "b.test").await.unwrap();
+    assert_eq!(upstream.accepted(), before + 1, "connections");
 }
 
 #[tokio::test]
@@ -111,30 +115,32 @@ async fn a_connection_is_used_no_longer_than_max_age_though_it_is_busy() {
     }
 }
 
-/// Closes each connection after so many questions, the last of which is not answered.
-async fn closing_after(count: usize) -> Upstream {
-    let seen = Arc::new(AtomicUsize::new(0));
-    Upstream::start(move |asked| {
-        if seen.fetch_add(1, Ordering::Relaxed) % count == count - 1 {
+#[tokio::test]
+async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_on_another() {
+    let is_first = AtomicBool::new(true);
+    let upstream = Upstream::start(move |asked| {
+        if asked.name() == "n2.test." && is_first.swap(false, Ordering::Relaxed) {
             return vec![Deed::HangUp];
         }
         vec![Deed::Say(asked.one())]
     })
-    .await
-}
-
-#[tokio::test]
-async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_on_another() {
-    let upstream = closing_after(3).await;
+    .await;
     let forwarder = forwarder(&Forward {
         max_connect_attempts: Some(1),
         ..by_tcp(&upstream)
     });
     for number in 0..4 {
         let name = format!("n{number}.test");
-        assert_eq!(owner(&ask(&forwarder, &name).await.unwrap()), format!("{name}."));
+        let answered = ask(&forwarder, &name).await.map(|answer| owner(&answer));
+        assert_eq!(answered, Ok(format!("{name}.")), "the answer to {name}");
     }
-    assert_eq!((upstream.accepted(), upstream.asked()), (2, 5));
+    let ports = |name: &str| {
+        let heard = upstream.heard().into_iter();
+        let asked = heard.filter(|asked| asked.name() == name);
+        asked.map(|asked| asked.from.port()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(ports("n1.test.").len(), 1, "connections of what was not lost");
+    assert_eq!(ports("n2.test.").len(), 2, "connections of what was");
 }
 
 #[tokio::test]
@@ -143,7 +149,8 @@ async fn an_upstream_that_closes_each_connection_at_once_is_not_asked_for_ever()
     let forwarder = forwarder(&by_tcp(&upstream));
     let failure = ask(&forwarder, "a.test").await.map(|it| owner(&it));
     assert_eq!(failure, Err(Failure::Unreachable));
-    assert!(upstream.accepted() <= 4);
+    let accepted = upstream.accepted();
+    assert!(accepted <= 4, "connections: {accepted}");
 }
 
 #[tokio::test]
@@ -270,21 +277,25 @@ async fn what_answers_another_question_on_a_connection_is_nonsense_and_other_ids
 
 #[tokio::test]
 async fn an_answer_that_comes_when_nobody_waits_any_more_is_not_given_to_another() {
+    const LATE: Duration = Duration::from_millis(100);
     let upstream = Upstream::start(|asked| match asked.name().as_str() {
-        "slow.test." => vec![Deed::Wait(Duration::from_millis(150)), Deed::Say(asked.one())],
-        _other => vec![Deed::Wait(Duration::from_millis(60)), Deed::Say(asked.one())],
+        "slow.test." => vec![Deed::Wait(LATE), Deed::Say(asked.one())],
+        // Meanwhile the late one comes.
+        _other => vec![Deed::Wait(2 * LATE), Deed::Say(asked.one())],
     })
     .await;
     let forwarder = forwarder(&Forward {
-        read_timeout: Duration::from_millis(100),
         max_connect_attempts: Some(1),
         ..by_tcp(&upstream)
     });
-    assert!(ask(&forwarder, "slow.test").await.is_err());
+    tokio::select! {
+        _answered = ask(&forwarder, "slow.test") => panic!("nobody waits for that long"),
+        () = until("it is asked", || upstream.asked() > 0) => {}
+    }
     for number in 0..3 {
         let name = format!("n{number}.test");
-        let answer = ask_over(&forwarder, &name, egret_dnsd::metrics::Transport::Tcp).await;
-        assert_eq!(owner(&answer.unwrap()), format!("{name}."));
+        let answered = ask(&forwarder, &name).await.map(|answer| owner(&answer));
+        assert_eq!(answered, Ok(format!("{name}.")), "the answer to {name}");
     }
 }
 
