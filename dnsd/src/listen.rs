@@ -2,6 +2,7 @@
 
 mod datagram;
 mod replies;
+mod workers;
 mod udp;
 mod tcp;
 

@@ -47,7 +47,7 @@ const CACHED: usize = 2;
 /// Besides those: what waits, the question that is sent, the answer and its places, what it tells, what is kept of it, and
 /// the room that tables have for it.
 const FORWARDED: usize = 24;
-/// Octets of what a query is while it waits: all of it is moved when a task is made of it.
+/// Octets of what a query is while it waits: each worker has as many, and they are written for each query.
 const WAITING: usize = 4_000;
 
 /// A query at the door of a dnsd.

@@ -11,11 +11,13 @@ use egret_shared::rt::task;
 use super::Service;
 use super::datagram::Datagrams;
 use super::replies::{Replies, Reply};
+use super::workers::Workers;
 use crate::batch::{Envelope, Inbox, MOST, Outbox};
 use crate::metrics::Transport;
 use crate::resolve::{Moment, Pending, Step};
 use crate::server::{Arrival, Port};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Datagrams that are read from a socket before it goes: more than its buffer holds.
 const MOST_AT_END: usize = 16_384;
@@ -26,6 +28,7 @@ pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Servic
         port,
         service,
         replies: Arc::default(),
+        workers: Workers::new(),
         taken: Vec::new(),
         inbox: Inbox::new(),
         outbox: Outbox::new(),
@@ -61,6 +64,8 @@ struct Listener {
     service: Service,
     /// Replies to queries that had to wait.
     replies: Arc<Replies>,
+    /// Who waits with them.
+    workers: Workers<Job>,
     /// Room for the next of them.
     taken: Vec<Reply>,
     inbox: Inbox,
@@ -135,16 +140,36 @@ impl Listener {
     }
 
     fn answer_later(&self, envelope: Envelope, pending: Pending) {
-        let (datagrams, replies) = (Arc::clone(&self.datagrams), Arc::clone(&self.replies));
-        // The future is made inside: one that is handed in is in the task twice.
-        let answering = async move {
-            if let Some(reply) = pending.reply().await
-                && let Err((reply, envelope)) = replies.put(reply, envelope)
-            {
-                report(datagrams.send(&reply, &envelope).await, &envelope);
-            }
+        let job = Job {
+            envelope,
+            pending,
+            _under_way: self.service.under_way.token(),
         };
-        drop(task::spawn_brief(self.service.under_way.track_future(answering)));
+        let (datagrams, replies) = (Arc::clone(&self.datagrams), Arc::clone(&self.replies));
+        self.workers.give(job, move |job| {
+            answer(job, Arc::clone(&datagrams), Arc::clone(&replies))
+        });
+    }
+}
+
+/// A query that waits.
+struct Job {
+    envelope: Envelope,
+    pending: Pending,
+    /// It is waited for at the end.
+    _under_way: TaskTrackerToken,
+}
+
+async fn answer(job: Job, datagrams: Arc<Datagrams>, replies: Arc<Replies>) {
+    let Job {
+        envelope,
+        pending,
+        _under_way,
+    } = job;
+    if let Some(reply) = pending.reply().await
+        && let Err((reply, envelope)) = replies.put(reply, envelope)
+    {
+        report(datagrams.send(&reply, &envelope).await, &envelope);
     }
 }
 
