@@ -1,6 +1,6 @@
 //! Whom a question goes to: policies, failover, health, and what a forward is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use hickory_proto::op::ResponseCode;
 use tokio::time::Instant;
 
 use super::world::{
-    Deed, LOOPBACK, Over, PATIENCE, Upstream, address, ask, ask_for, forwarder, join_all, nobody, owner,
-    plan, until, wire_name,
+    Asked, Deed, LOOPBACK, Over, PATIENCE, Upstream, address, ask, ask_for, forwarder, join_all, nobody,
+    owner, plan, until, wire_name,
 };
 
 async fn honest(count: usize) -> Vec<Upstream> {
@@ -30,6 +30,7 @@ fn addresses(upstreams: &[Upstream]) -> Vec<SocketAddr> {
     upstreams.iter().map(|upstream| upstream.address).collect()
 }
 
+/// How many questions each was asked. Where the machine is busy, one that is slow is asked again.
 async fn counts(policy: Policy, upstreams: &[Upstream], questions: usize) -> Vec<usize> {
     let before: Vec<usize> = upstreams.iter().map(Upstream::asked).collect();
     let forwarder = forwarder(&Forward {
@@ -39,17 +40,23 @@ async fn counts(policy: Policy, upstreams: &[Upstream], questions: usize) -> Vec
     for number in 0..questions {
         ask(&forwarder, &format!("n{number}.test")).await.unwrap();
     }
-    let after = upstreams.iter().map(Upstream::asked);
-    after.zip(before).map(|(after, before)| after - before).collect()
+    let each = upstreams.iter().zip(before);
+    let names = each.map(|(upstream, before)| upstream.heard()[before..].iter().map(Asked::name).collect());
+    names.map(|names: BTreeSet<String>| names.len()).collect()
 }
 
 #[tokio::test]
 async fn upstreams_are_asked_in_the_order_of_the_policy() {
     let upstreams = honest(3).await;
     assert_eq!(counts(Policy::Sequential, &upstreams, 30).await, [30, 0, 0]);
-    assert_eq!(counts(Policy::RoundRobin, &upstreams, 30).await, [10, 10, 10]);
+    let in_turn = counts(Policy::RoundRobin, &upstreams, 30).await;
+    let has_its_turns = |count: &usize| (10..15).contains(count);
+    assert!(in_turn.iter().all(has_its_turns), "in turn: {in_turn:?}");
     let random = counts(Policy::Random, &upstreams, 90).await;
-    assert!(random.iter().all(|count| (10..60).contains(count)), "{random:?}");
+    assert!(
+        random.iter().all(|count| (10..60).contains(count)),
+        "at random: {random:?}"
+    );
 }
 
 #[tokio::test]

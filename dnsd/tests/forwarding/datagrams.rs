@@ -364,12 +364,19 @@ async fn who_does_not_keep_the_case_is_asked_over_tcp_and_that_is_remembered() {
     for name in ["first-with-letters.test", "second-with-letters.test"] {
         assert_eq!(owner(&ask(&forwarder, name).await.unwrap()), format!("{name}."));
     }
-    let over: Vec<Over> = upstream.heard().iter().map(|asked| asked.over).collect();
-    assert_eq!(
-        over,
-        [Over::Udp, Over::Tcp, Over::Tcp],
-        "what the questions came by"
-    );
+    let over = |name: &str| {
+        let heard = upstream.heard().into_iter();
+        let heard = heard.filter(|asked| asked.name() == name);
+        let mut over: Vec<Over> = heard.map(|asked| asked.over).collect();
+        // Where the machine is busy, one that is slow is asked again.
+        over.dedup();
+        over
+    };
+    let first = over("first-with-letters.test.");
+    assert_eq!(first[0], Over::Udp, "the first question: {first:?}");
+    assert_eq!(first.last(), Some(&Over::Tcp), "the first question: {first:?}");
+    let second = over("second-with-letters.test.");
+    assert_eq!(second, [Over::Tcp], "what the second question came by");
 }
 
 #[tokio::test]
