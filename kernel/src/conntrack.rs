@@ -116,10 +116,12 @@ impl Conntrack {
     /// all; whatever it sends is compared here too.
     pub fn dump(&mut self, filter: &Filter) -> Result<Vec<Flow>, Error> {
         let family = filter.family.map_or(UNSPECIFIED, Family::number);
-        let request = Request::netfilter("list of flows", SUBSYSTEM, COMMAND_GET, DUMP, family);
+        let request = Request::netfilter(LIST, SUBSYSTEM, COMMAND_GET, DUMP, family);
         let request = filtered(request, filter);
-        self.socket.ask(&request, |answer| {
-            Ok(Some(read_flow(answer)?).filter(|flow| filter.admits(flow)))
+        of_one_table(buckets, || {
+            self.socket.ask(&request, |answer| {
+                Ok(Some(read_flow(answer)?).filter(|flow| filter.admits(flow)))
+            })
         })
     }
 
@@ -183,6 +185,10 @@ impl Flow {
     }
 }
 
+const LIST: &str = "list of flows";
+/// Somebody resizes the table by hand, if at all.
+const LIST_ATTEMPTS: usize = 4;
+
 const SUBSYSTEM: u8 = 1;
 const COMMAND_NEW: u8 = 0;
 const COMMAND_GET: u8 = 1;
@@ -200,6 +206,30 @@ const MARK_MASK: u16 = 21;
 const FILTER: u16 = 25;
 /// `CTA_STATS_GLOBAL_ENTRIES`, of the namespace of the socket.
 const ENTRIES: u16 = 1;
+
+/// What is listed while the table is resized lacks flows: the kernel goes on at the same number of a bucket in another table,
+/// and does not say so (`ctnetlink_dump_table` sets no `NLM_F_DUMP_INTR`). So it is listed again where the number of buckets
+/// became another one meanwhile.
+fn of_one_table<T>(
+    buckets: impl Fn() -> Option<String>,
+    mut list: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut before = buckets();
+    for _ in 0..LIST_ATTEMPTS {
+        let listed = list()?;
+        let after = buckets();
+        if before == after {
+            return Ok(listed);
+        }
+        before = after;
+    }
+    Err(Error::Interrupted { asked: LIST })
+}
+
+/// How many buckets the table has, which all network namespaces share; none where the kernel does not tell.
+fn buckets() -> Option<String> {
+    std::fs::read_to_string("/sys/module/nf_conntrack/parameters/hashsize").ok()
+}
 
 fn request(asked: &'static str, command: u8, flags: u16, family: Family) -> Request {
     Request::netfilter(asked, SUBSYSTEM, command, flags, family.number())
@@ -262,4 +292,36 @@ fn read_flow(answer: Answer<'_>) -> Result<Flow, Malformed> {
         timeout: attributes.be32(TIMEOUT),
         zone: attributes.be16(ZONE).unwrap_or(0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn flows_are_listed_again_while_the_table_is_resized() {
+        // The numbers of buckets as they are read, how often flows are listed, whether that is an answer.
+        let rows: [(&[Option<&str>], usize, bool); 5] = [
+            (&[Some("1"), Some("1")], 1, true),
+            (&[Some("1"), Some("2"), Some("2")], 2, true),
+            (&[Some("1"), Some("2"), Some("3"), Some("3")], 3, true),
+            (&[Some("1"), Some("2"), Some("1"), Some("2"), Some("1")], 4, false),
+            (&[None, None], 1, true),
+        ];
+        for (numbers, lists, is_answer) in rows {
+            let (read, listed) = (Cell::new(0), Cell::new(0));
+            let buckets = || {
+                let number = numbers[read.replace(read.get() + 1)];
+                number.map(str::to_owned)
+            };
+            let outcome = of_one_table(buckets, || Ok(listed.replace(listed.get() + 1)));
+            assert_eq!(
+                listed.get(),
+                lists,
+                "times that flows were listed, with {numbers:?}"
+            );
+            assert_eq!(outcome.ok(), is_answer.then_some(lists - 1), "{numbers:?}");
+        }
+    }
 }
