@@ -2,7 +2,7 @@
 //! names they stand for, nobody would know any more if dnsd began anew as well.
 //!
 //! ```text
-//!  engine ──▶ keeper ──▶ file, appended to ──▶ the next engine, before its first batch
+//!  engine ──▶ keeper ──▶ desk ──▶ file, appended to ──▶ the next engine, before its first batch
 //! ```
 //!
 //! Without the file everything works, and pods are told anew in time; so no fault of it stops anything. Each is told
@@ -16,6 +16,7 @@ mod boot;
 mod format;
 mod log;
 mod file;
+mod desk;
 mod keeper;
 mod objects;
 

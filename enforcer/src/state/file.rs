@@ -97,6 +97,18 @@ impl Growing {
         Ok(())
     }
 
+    /// One whose other end somebody has.
+    #[cfg(test)]
+    pub(super) fn into_pipe(writer: io::PipeWriter) -> Self {
+        Self {
+            file: std::os::fd::OwnedFd::from(writer).into(),
+            path: PathBuf::new(),
+            is_in_place: true,
+            octets: 0,
+            most: u64::MAX,
+        }
+    }
+
     /// How many it has.
     pub(super) const fn octets(&self) -> u64 {
         self.octets

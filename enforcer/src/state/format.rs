@@ -59,15 +59,19 @@ pub enum Problem {
     /// The system says no.
     #[error("it cannot be written: {0}")]
     Unwritten(io::Error),
+    /// The disk does not say that it is written.
+    #[error("the disk takes too long to write it")]
+    Stalled,
 }
 
 impl Problem {
     /// All words that `reason` gives.
-    pub const REASONS: [&'static str; 8] = [
+    pub const REASONS: [&'static str; 9] = [
         "boot",
         "damaged",
         "foreign",
         "size",
+        "stalled",
         "torn",
         "unreadable",
         "unwritten",
@@ -85,6 +89,7 @@ impl Problem {
             Self::Torn(_) => "torn",
             Self::Unreadable(_) => "unreadable",
             Self::Unwritten(_) => "unwritten",
+            Self::Stalled => "stalled",
             Self::Version { .. } => "version",
         }
     }

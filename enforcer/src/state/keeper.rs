@@ -2,19 +2,23 @@
 //! that has grown is written anew beside, step by step, while both take what changes; then it takes the place of the one
 //! before. So at each moment there is a file at the path with all that was told, and no step takes longer for what was told
 //! before.
+//!
+//! Where the disk hangs, nobody waits for it for longer than a moment: what is at the path then lacks what comes, as where it
+//! cannot be written, and is written anew when the disk is back.
 
 use std::time::Duration;
 
 use egret_policies::records::{Remembered, RememberedChange, Walk};
 use egret_shared::time::Timestamp;
 
-use super::file::{Growing, StateFile};
+use super::desk::{Appended, Desk, HasAll, Step};
+use super::file::StateFile;
 use super::format::Problem;
 use super::log;
 use crate::metrics;
 
 /// Records that are written anew in one step, and the time from one to the next.
-const STEP: usize = 1024;
+const AT_ONCE: usize = 1024;
 const PACE: Duration = Duration::from_millis(5);
 /// A file may grow to so many times the size that it had when it was new, and by this.
 const TIMES: u64 = 2;
@@ -25,10 +29,11 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Keeps what pods are told.
 #[derive(Debug)]
 pub struct Keeper {
-    file: StateFile,
-    /// What is at the path, as long as it has everything; before `begin`, that is an earlier life's.
-    log: Option<Growing>,
-    next: Option<Next>,
+    desk: Desk,
+    /// The size of what is at the path, as long as it has everything; before `begin`, that is an earlier life's.
+    log: Option<u64>,
+    /// How far what is to take its place has come.
+    next: Option<Walk>,
     /// At what size it is written anew.
     room: u64,
     /// When the next step is due; none where there is none.
@@ -38,19 +43,12 @@ pub struct Keeper {
     buffer: Vec<u8>,
 }
 
-/// What is to take the place of the log, and how far it has come.
-#[derive(Debug)]
-struct Next {
-    growing: Growing,
-    walk: Walk,
-}
-
 impl Keeper {
     /// Keeps in this file; what is there stays until there is what takes its place.
     #[must_use]
-    pub const fn new(file: StateFile) -> Self {
+    pub fn new(file: StateFile) -> Self {
         Self {
-            file,
+            desk: Desk::new(file),
             log: None,
             next: None,
             room: 0,
@@ -74,21 +72,25 @@ impl Keeper {
             return;
         }
         if let Err(problem) = log::write(changes, &mut self.buffer) {
-            self.log = None;
-            self.next = None;
-            return self.retry(&problem, now);
+            return self.lose(&problem, now);
         }
-        if let Some(next) = &mut self.next
-            && let Err(problem) = next.growing.append(&self.buffer)
-        {
-            self.next = None;
-            self.retry(&problem, now);
+        if self.log.is_none() && self.next.is_none() {
+            return;
         }
-        let Some(log) = &mut self.log else { return };
-        if let Err(problem) = log.append(&self.buffer) {
-            self.log = None;
+        let buffer = std::mem::take(&mut self.buffer);
+        match self.desk.have_done(|files| files.append(buffer)) {
+            Ok(appended) => self.appended(appended, now),
+            Err(problem) => self.lose(&problem, now),
+        }
+    }
+
+    fn appended(&mut self, appended: Appended, now: Timestamp) {
+        self.buffer = appended.buffer;
+        self.log = appended.log;
+        self.next = self.next.take().filter(|_| appended.has_next);
+        if let Some(problem) = appended.problem {
             self.retry(&problem, now);
-        } else if log.octets() > self.room && self.due.is_none() {
+        } else if self.log.is_some_and(|octets| octets > self.room) && self.due.is_none() {
             self.due = Some(now);
         }
     }
@@ -110,6 +112,7 @@ impl Keeper {
         self.due = Some(now.after(PACE));
         match self.take_step(walk) {
             Ok(next) => self.next = next,
+            Err(problem @ Problem::Stalled) => self.lose(&problem, now),
             Err(problem) => self.retry(&problem, now),
         }
     }
@@ -118,36 +121,39 @@ impl Keeper {
     fn take_step(
         &mut self,
         walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>,
-    ) -> Result<Option<Next>, Problem> {
-        let mut next = match self.next.take() {
-            Some(next) => next,
-            None => Next {
-                growing: self.file.begin()?,
-                walk: Walk::default(),
-            },
+    ) -> Result<Option<Walk>, Problem> {
+        let mut step = Step {
+            begins: self.next.is_none().then_some(HasAll(self.log.is_some())),
+            ..Step::default()
         };
-        let (mut some, mut left) = (Vec::new(), STEP);
+        let mut next = self.next.take().unwrap_or_default();
+        let (mut some, mut left) = (Vec::new(), AT_ONCE);
         while left > 0
-            && let Some(remembered) = walk(&mut next.walk, left)
+            && let Some(remembered) = walk(&mut next, left)
         {
             left -= remembered.records.len().min(left);
             some.push(RememberedChange::from(remembered));
         }
         if !some.is_empty() {
-            log::write(&some, &mut self.buffer)?;
-            next.growing.append(&self.buffer)?;
+            log::write(&some, &mut step.octets)?;
         }
-        if left == 0 {
+        step.is_last = left > 0;
+        let Some(octets) = self.desk.have_done(move |files| files.step(&step))?? else {
             return Ok(Some(next));
-        }
-        self.file.replace(&mut next.growing)?;
-        self.room = next.growing.octets().saturating_mul(TIMES).saturating_add(ROOM);
-        self.log = Some(next.growing);
+        };
+        self.room = octets.saturating_mul(TIMES).saturating_add(ROOM);
+        self.log = Some(octets);
         self.due = None;
         if self.trouble.take().is_some() {
-            tracing::info!(path = %self.file.path().display(), "the state file is written again");
+            tracing::info!(path = %self.desk.file().path().display(), "the state file is written again");
         }
         Ok(None)
+    }
+
+    /// Nobody knows how far what was to be written has come.
+    fn lose(&mut self, problem: &Problem, now: Timestamp) {
+        (self.log, self.next) = (None, None);
+        self.retry(problem, now);
     }
 
     /// What is at the path stays as it is, and lacks what comes; it is written anew in a second. That is said once.
@@ -156,7 +162,7 @@ impl Keeper {
         self.due = Some(now.after(RETRY));
         let trouble = Some(problem.to_string());
         if self.trouble != trouble {
-            let path = self.file.path().display();
+            let path = self.desk.file().path().display();
             tracing::warn!(%path, %problem, "the state file stays as it is, and is tried again every second");
         }
         self.trouble = trouble;
@@ -167,12 +173,15 @@ impl Keeper {
 mod tests {
     use super::*;
     use crate::state::BootId;
+    use crate::state::file::Growing;
     use egret_policies::records::RememberedRecord;
+    use egret_shared::rt::clock;
     use std::cell::Cell;
     use std::path::PathBuf;
     use std::sync::Arc;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+    const LONG: Duration = Duration::from_secs(60);
 
     /// A folder that goes with the test.
     struct Folder(PathBuf);
@@ -186,6 +195,13 @@ mod tests {
 
         fn file(&self) -> StateFile {
             StateFile::new(&self.0.join("state"), BootId::read().unwrap(), 100_000)
+        }
+
+        /// One that waits for a busy machine.
+        fn keeper(&self) -> Keeper {
+            let mut keeper = Keeper::new(self.file());
+            keeper.desk.patience = LONG;
+            keeper
         }
 
         /// The names that are kept, in their order.
@@ -239,15 +255,15 @@ mod tests {
     #[test]
     fn a_new_file_takes_the_place_of_an_earlier_one_at_once_and_then_takes_what_changes() {
         let folder = Folder::make("begin");
-        let mut former = Keeper::new(folder.file());
+        let mut former = folder.keeper();
         former.begin(NOW, walk(7));
         assert_eq!(folder.kept(), names(0..7));
         drop(former);
-        let mut keeper = Keeper::new(folder.file());
+        let mut keeper = folder.keeper();
         assert_eq!(folder.kept(), names(0..7), "nothing is written before");
-        keeper.begin(NOW, walk(3 * STEP));
-        assert_eq!((folder.kept(), keeper.deadline()), (names(0..3 * STEP), None));
-        for number in 3 * STEP..3 * STEP + 5 {
+        keeper.begin(NOW, walk(3 * AT_ONCE));
+        assert_eq!((folder.kept(), keeper.deadline()), (names(0..3 * AT_ONCE), None));
+        for number in 3 * AT_ONCE..3 * AT_ONCE + 5 {
             keeper.keep(&[told(number..number + 1).into()], NOW);
             assert_eq!(
                 folder.kept(),
@@ -260,16 +276,16 @@ mod tests {
     #[test]
     fn a_file_that_has_grown_is_written_anew_in_steps_and_lacks_nothing_at_any_of_them() {
         let folder = Folder::make("grown");
-        let mut keeper = Keeper::new(folder.file());
-        keeper.begin(NOW, walk(2 * STEP + 1));
-        let new = keeper.log.as_ref().unwrap().octets();
+        let mut keeper = folder.keeper();
+        keeper.begin(NOW, walk(2 * AT_ONCE + 1));
+        let new = keeper.log.unwrap();
         let mut size = new;
         while keeper.deadline().is_none() {
-            keeper.keep(&[told(0..STEP).into()], NOW);
-            size = keeper.log.as_ref().unwrap().octets();
+            keeper.keep(&[told(0..AT_ONCE).into()], NOW);
+            size = keeper.log.unwrap();
             assert!(size <= keeper.room + new, "it is bounded");
         }
-        let walk = walk(2 * STEP + 1);
+        let walk = walk(2 * AT_ONCE + 1);
         let (mut now, mut steps) = (NOW, 0);
         while let Some(due) = keeper.deadline() {
             now = due;
@@ -279,12 +295,12 @@ mod tests {
             keeper.keep(&[told(late..late + 1).into()], now);
             assert_eq!(
                 folder.kept().len(),
-                2 * STEP + 1 + steps,
+                2 * AT_ONCE + 1 + steps,
                 "an end here loses nothing"
             );
         }
         assert_eq!(steps, 3);
-        assert!(keeper.log.as_ref().unwrap().octets() < size);
+        assert!(keeper.log.unwrap() < size);
         assert_eq!(now.since(NOW), PACE * 2, "others have their turn between steps");
         assert!(!folder.0.join("state.new").exists());
     }
@@ -294,7 +310,7 @@ mod tests {
         let folder = Folder::make("refused");
         let in_the_way = folder.0.join("state.new");
         std::fs::create_dir(&in_the_way).unwrap();
-        let mut keeper = Keeper::new(folder.file());
+        let mut keeper = folder.keeper();
         keeper.begin(NOW, walk(3));
         keeper.keep(&[told(3..4).into()], NOW);
         let due = keeper.deadline().unwrap();
@@ -309,14 +325,58 @@ mod tests {
     #[test]
     fn a_keeper_that_ends_in_the_middle_of_a_new_file_leaves_the_one_before() {
         let folder = Folder::make("middle");
-        let mut keeper = Keeper::new(folder.file());
+        let mut keeper = folder.keeper();
         keeper.begin(NOW, walk(3));
         keeper.due = Some(NOW);
-        keeper.go_on(NOW, walk(3 * STEP));
+        keeper.go_on(NOW, walk(3 * AT_ONCE));
         assert!(folder.0.join("state.new").exists());
         keeper.keep(&[told(3..4).into()], NOW);
         drop(keeper);
         assert_eq!(folder.kept(), names(0..4));
         assert!(!folder.0.join("state.new").exists());
+    }
+
+    #[test]
+    fn a_disk_that_hangs_holds_up_nobody_and_when_it_is_back_nothing_is_lacking() {
+        let folder = Folder::make("hangs");
+        let mut keeper = folder.keeper();
+        keeper.begin(NOW, walk(3));
+        // What comes to the log is read by nobody, and a pipe has no room for all of it.
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pipe = Growing::into_pipe(writer);
+        keeper.desk.have_done(|files| files.log = Some(pipe)).unwrap();
+        keeper.desk.patience = Duration::from_millis(50);
+        let mut written = 0;
+        while keeper.trouble.is_none() {
+            keeper.keep(&[told(0..AT_ONCE).into()], NOW);
+            written += 1;
+            assert!(written < 1000, "nobody finds out that the disk hangs");
+        }
+        assert_eq!(keeper.trouble, Some(Problem::Stalled.to_string()));
+        // From now on nobody waits, though he would for long.
+        keeper.desk.patience = LONG;
+        let begun = clock::now();
+        for number in 3..1000 {
+            keeper.keep(&[told(number..number + 1).into()], NOW);
+        }
+        let due = keeper.deadline().unwrap();
+        keeper.go_on(due, walk(1000));
+        assert!(
+            clock::now().since(begun) < LONG / 2,
+            "somebody waits for the disk"
+        );
+        assert_eq!(keeper.deadline().unwrap().since(due), RETRY, "it is tried again");
+        assert_eq!(folder.kept(), names(0..3), "what is at the path stays as it is");
+        drop(reader);
+        let mut now = due;
+        while let Some(due) = keeper.deadline() {
+            now = now.max(due);
+            keeper.go_on(now, walk(1000));
+            assert!(clock::now().since(begun) < LONG, "the disk is back and not used");
+            std::thread::yield_now();
+        }
+        assert_eq!((folder.kept(), &keeper.trouble), (names(0..1000), &None));
+        keeper.keep(&[told(1000..1001).into()], NOW);
+        assert_eq!(folder.kept(), names(0..1001), "it is kept again at once");
     }
 }
