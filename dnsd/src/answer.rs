@@ -95,10 +95,16 @@ impl Answer {
         self.arrived
     }
 
+    /// Whether it was cut.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.octets[2] & (flag::TC >> 8) as u8 != 0
+    }
+
     /// The code of the header.
     #[must_use]
     pub fn rcode(&self) -> u8 {
-        self.message().rcode()
+        self.octets[3] & 0xf
     }
 
     /// The same, looked at.

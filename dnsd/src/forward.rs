@@ -30,7 +30,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{Answer, TtlLimits};
 use crate::exchange::Matched;
@@ -119,10 +119,9 @@ impl Forwarder {
     /// `next_on_nodata`).
     #[must_use]
     pub fn passes_on(&self, answer: &Answer) -> bool {
-        let message = answer.message();
-        let is_empty = || message.octets()[6..8] == [0, 0];
-        self.next.contains(&message.rcode())
-            || self.next_on_nodata && message.rcode() == rcode::NOERROR && is_empty()
+        let is_empty = || answer.message().octets()[6..8] == [0, 0];
+        self.next.contains(&answer.rcode())
+            || self.next_on_nodata && answer.rcode() == rcode::NOERROR && is_empty()
     }
 
     /// Asks upstreams until one answers or the time is up. After an answer with a code of `failover` the next one is
@@ -147,10 +146,12 @@ impl Forwarder {
             limits,
         };
         self.budget.earn();
-        self.pursue(inquiry, Instant::now() + limits.patience).await
+        self.pursue(inquiry).await
     }
 
-    async fn pursue(&self, inquiry: Inquiry<'_>, end: Instant) -> Result<Matched<Answer>, Failure> {
+    async fn pursue(&self, inquiry: Inquiry<'_>) -> Result<Matched<Answer>, Failure> {
+        let mut now = Instant::now();
+        let end = now + inquiry.limits.patience;
         let mut course = Course::new(&self.choice);
         let (mut failure, mut poor, mut poor_ones) = (Failure::Timeout, None, 0);
         loop {
@@ -162,18 +163,25 @@ impl Forwarder {
                     break;
                 }
             };
-            let left = || end.saturating_duration_since(Instant::now());
-            if !turn.pause.is_zero() {
-                tokio::time::sleep(turn.pause.min(left())).await;
+            let left = |now| end.saturating_duration_since(now);
+            if !turn.is_first {
+                now = Instant::now();
             }
-            let left = left();
+            if !turn.pause.is_zero() {
+                tokio::time::sleep(turn.pause.min(left(now))).await;
+                now = Instant::now();
+            }
+            let left = left(now);
             if left.is_zero() {
                 break;
             }
             if !turn.is_first {
                 self.metrics.retry(Retry::Failed);
             }
-            match self.attempt(turn, inquiry, left.min(self.read_timeout)).await {
+            match self
+                .attempt(turn, inquiry, now, left.min(self.read_timeout))
+                .await
+            {
                 Ok(answer) if !self.failover.contains(&answer.get().rcode()) => return Ok(answer),
                 Ok(answer) => {
                     poor = Some(answer);
@@ -191,24 +199,24 @@ impl Forwarder {
         poor.ok_or(failure)
     }
 
-    /// Asks one upstream. If it is slower than it was of late, the backup is asked as well, once, and who answers
+    /// Asks one upstream, from now on. If it is slower than it was of late, the backup is asked as well, once, and who answers
     /// first counts.
     async fn attempt(
         &self,
         turn: Turn<'_>,
         inquiry: Inquiry<'_>,
+        begun: Instant,
         patience: Duration,
     ) -> Result<Matched<Answer>, Failure> {
-        let begun = Instant::now();
-        let mut asking = pin!(turn.upstream.ask(inquiry));
+        let mut asking = pin!(turn.upstream.ask(inquiry, begun));
         if let Some(usual) = turn.upstream.usual(patience) {
-            if let Ok(result) = timeout(usual, &mut asking).await {
+            if let Ok(result) = timeout_at(begun + usual, &mut asking).await {
                 return result;
             }
             if self.budget.spend() {
                 self.metrics.retry(Retry::Slow);
                 // Boxed: the rare way must not make every waiting question as large as itself.
-                let backup = Box::pin(turn.backup.ask(inquiry));
+                let backup = Box::pin(turn.backup.ask(inquiry, Instant::now()));
                 let first = timeout_at(begun + patience, first_answer(asking, backup)).await;
                 if !Arc::ptr_eq(turn.upstream, turn.backup) {
                     turn.upstream.health.took(begun.elapsed());

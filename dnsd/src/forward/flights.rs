@@ -4,6 +4,7 @@
 //! Nearly every question is alone. Who asks first therefore asks in its own task, and a channel is made only when a
 //! second one comes.
 
+use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -101,10 +102,12 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
     /// What is to be done by who has this question. It is under way from now on.
     fn begin(&self, key: &Key, own: Option<News<T>>) -> Role<T> {
         let mut under_way = self.lock();
-        match under_way.get_mut(key).filter(|_| !is_off(Switch::OneFlight)) {
-            Some(news) => Role::Waits(subscribe(news)),
-            None => {
-                under_way.insert(*key, own);
+        match under_way.entry(*key) {
+            Entry::Occupied(mut other) if !is_off(Switch::OneFlight) => {
+                Role::Waits(subscribe(other.get_mut()))
+            }
+            entry => {
+                entry.insert_entry(own);
                 Role::Asks
             }
         }

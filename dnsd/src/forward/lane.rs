@@ -143,18 +143,22 @@ impl Lane {
         self.news.notify_one();
     }
 
-    /// Asks, and waits for ever.
-    pub(super) async fn ask(&self, exchange: Exchange, ttl: &TtlLimits) -> Result<Datagram, Failure> {
+    /// Asks now, and waits for ever.
+    pub(super) async fn ask(
+        &self,
+        exchange: Exchange,
+        ttl: &TtlLimits,
+        now: Timestamp,
+    ) -> Result<Datagram, Failure> {
         let own = Own {
             lane: self,
-            id: self.board(exchange, *ttl),
+            id: self.board(exchange, *ttl, now),
         };
         poll_fn(|context| own.poll(context)).await
     }
 
     /// Notes a question, under an id that no other has; it is sent with all that are asked meanwhile.
-    fn board(&self, mut exchange: Exchange, ttl: TtlLimits) -> u16 {
-        let now = clock::now();
+    fn board(&self, mut exchange: Exchange, ttl: TtlLimits, now: Timestamp) -> u16 {
         let mut state = self.state();
         if state.waiting.is_empty() {
             state.silent_since = now;

@@ -87,9 +87,10 @@ impl Sockets {
             // Boxed: the way with a socket of its own must not make every waiting question as large as itself.
             return Box::pin(self.ask_alone(exchange, ttl, metrics)).await;
         };
-        let lane = self.lane(keeping, meter, metrics);
+        let now = clock::now();
+        let lane = self.lane(keeping, meter, metrics, now);
         let lane = lane.map_err(|error| fault::of(&error))?;
-        lane.ask(exchange, ttl).await
+        lane.ask(exchange, ttl, now).await
     }
 
     async fn ask_alone(
@@ -122,8 +123,13 @@ impl Sockets {
 
     /// The lane of a question: the one that others were given just now, so that they go together; or any that is there, so
     /// that the next port cannot be told from the last ones; or a new one.
-    fn lane(&self, keeping: Keeping, meter: &Meter, metrics: &Arc<Metrics>) -> io::Result<Arc<Lane>> {
-        let now = clock::now();
+    fn lane(
+        &self,
+        keeping: Keeping,
+        meter: &Meter,
+        metrics: &Arc<Metrics>,
+        now: Timestamp,
+    ) -> io::Result<Arc<Lane>> {
         let mut lanes = self.lanes();
         if let Some(lane) = keeping.draw(&mut lanes, now) {
             meter.reused(Carrier::Udp);
@@ -157,7 +163,14 @@ impl Drop for Sockets {
 
 impl Keeping {
     /// One that takes another question; those that take none any more are let go.
+    ///
+    /// The one that was drawn last is the last of them: most questions of a batch look at that one alone.
     fn draw(&self, lanes: &mut Vec<Arc<Lane>>, now: Timestamp) -> Option<Arc<Lane>> {
+        if let Some(last) = lanes.last()
+            && last.room(self, now) == Room::Boarding
+        {
+            return Some(Arc::clone(last));
+        }
         let (mut boarding, mut drawn) = (None, None);
         let (mut free, mut idle) = (0_usize, 0);
         lanes.retain(|lane| {
@@ -179,7 +192,12 @@ impl Keeping {
             }
             true
         });
-        boarding.or(drawn)
+        let found = boarding.or(drawn)?;
+        if let Some(place) = lanes.iter().position(|lane| Arc::ptr_eq(lane, &found)) {
+            let last = lanes.len() - 1;
+            lanes.swap(place, last);
+        }
+        Some(found)
     }
 }
 

@@ -80,9 +80,12 @@ impl Upstream {
         }
     }
 
-    /// Asks, and waits for ever; what happens is remembered and counted.
-    pub(super) async fn ask(self: &Arc<Self>, inquiry: Inquiry<'_>) -> Result<Matched<Answer>, Failure> {
-        let begun = Instant::now();
+    /// Asks, from now on, and waits for ever; what happens is remembered and counted.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        inquiry: Inquiry<'_>,
+        begun: Instant,
+    ) -> Result<Matched<Answer>, Failure> {
         self.meter.asked();
         let result = self.answer(inquiry).await;
         match &result {
@@ -319,15 +322,15 @@ impl Opt {
 }
 
 fn is_cut(answer: &Matched<Answer>) -> bool {
-    answer.get().message().is_truncated() && !switch::is_off(Switch::RetryTruncated)
+    answer.get().is_truncated() && !switch::is_off(Switch::RetryTruncated)
 }
 
 /// It cannot read an OPT, or not the version that everybody writes (BADVERS: the upper bits of the code are in the OPT).
 fn refuses_edns(answer: &Matched<Answer>) -> bool {
-    let message = answer.get().message();
-    match message.rcode() {
-        rcode::FORMERR | rcode::NOTIMP => opt_of(&message).is_none(),
-        rcode::NOERROR => opt_of(&message) == Some(1),
+    let opt = || opt_of(&answer.get().message());
+    match answer.get().rcode() {
+        rcode::FORMERR | rcode::NOTIMP => opt().is_none(),
+        rcode::NOERROR => opt() == Some(1),
         _other => false,
     }
 }
