@@ -24,11 +24,15 @@ use egret_kernel::iptables::{
 };
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
-use egret_policies::rules::{Action, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules};
+use egret_policies::rules::{
+    Action, Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
+};
+use egret_shared::time::Timestamp;
 use nix::errno::Errno;
 
 use super::chains::Chains;
 use super::front::{neighbours, replies};
+use super::members;
 use super::refusal::{DenyAction, refusal};
 use super::render::kernel_transport;
 use crate::backend::BackendError;
@@ -67,9 +71,9 @@ impl Firewall {
 }
 
 /// What sets hold; those of names are left out, so that their rules allow nothing here.
-pub(super) type Contents = BTreeMap<SetId, Arc<Content>>;
-/// What a set holds.
-pub(super) type Content = (SetKind, BTreeSet<Held>);
+pub(super) type Contents = BTreeMap<SetId, Content>;
+/// What a set holds, shared with who keeps it.
+pub(super) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +142,8 @@ impl<'a> Wanted<'a> {
     fn of(interfaces: &'a [InterfaceName], firewall: &'a Firewall, contents: &Contents) -> Self {
         let named: BTreeSet<SetId> = firewall.sets().filter(|_| !interfaces.is_empty()).collect();
         let (mut sets, mut kinds) = (BTreeMap::new(), BTreeMap::new());
-        for (id, content) in contents.iter().filter(|(id, _)| named.contains(id)) {
-            let (kind, members) = &**content;
+        for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {
+            let members: Vec<Held> = members.keys().copied().flat_map(members::whole).collect();
             kinds.insert(*id, *kind);
             for family in Family::BOTH {
                 let members = members.iter().copied().filter(|member| member.family() == family);

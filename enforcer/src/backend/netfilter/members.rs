@@ -25,6 +25,14 @@ pub(super) fn held_as(member: Member) -> Vec<Held> {
     }
 }
 
+/// The same, with a network of length 0 in one.
+pub(super) fn whole(member: Member) -> Vec<Held> {
+    match member {
+        Member::Network(network) => vec![Held::Net(network.trunc())],
+        Member::Address(_) | Member::AddressPort(..) => held_as(member),
+    }
+}
+
 /// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
 pub(super) fn halves(member: Held) -> Vec<Held> {
     match member {

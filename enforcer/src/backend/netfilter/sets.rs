@@ -3,7 +3,6 @@
 //! A record never lives for ever by accident (a lifetime is rounded up to a whole second, at least one, and is never
 //! absent), and is never shortened: what the kernel holds longer than we know stays until it times out.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,9 +28,8 @@ struct Wanted {
     kind: SetKind,
     description: String,
     /// With records that are over, as long as there are not too many: what they opened may still be open.
-    members: BTreeMap<Member, Option<Timestamp>>,
-    /// These as others are told of them, as long as they are the same.
-    content: OnceCell<Arc<Content>>,
+    /// Who is told of them has them as they were then.
+    members: Arc<BTreeMap<Member, Option<Timestamp>>>,
     /// At how many members those that are over are counted again.
     room: usize,
 }
@@ -167,17 +165,12 @@ impl Sets {
     }
 
     /// What a set is to hold; none for records, which have no place where nobody is told of them.
-    pub(super) fn content(&self, id: SetId) -> Option<Arc<Content>> {
+    pub(super) fn content(&self, id: SetId) -> Option<Content> {
         let wanted = self
             .wanted
             .get(&id)
             .filter(|wanted| wanted.kind != SetKind::Records)?;
-        let whole = |member: &Member| match member {
-            Member::Network(network) => vec![Held::Net(network.trunc())],
-            Member::Address(_) | Member::AddressPort(..) => members::held_as(*member),
-        };
-        let content = || Arc::new((wanted.kind, wanted.members.keys().flat_map(whole).collect()));
-        Some(Arc::clone(wanted.content.get_or_init(content)))
+        Some((wanted.kind, Arc::clone(&wanted.members)))
     }
 
     /// Whether `content` says what a set is to hold.
@@ -239,8 +232,7 @@ impl Sets {
             self.wanted.entry(spec.id).or_insert_with(|| Wanted {
                 kind: spec.kind,
                 description,
-                members: BTreeMap::new(),
-                content: OnceCell::new(),
+                members: Arc::default(),
                 room: MOST_LAPSED,
             });
             for name in both(spec.id) {
@@ -256,11 +248,11 @@ impl Sets {
             let Some(wanted) = self.wanted.get_mut(&change.set) else {
                 continue;
             };
-            wanted.content.take();
+            let members = Arc::make_mut(&mut wanted.members);
             for member in &change.removed {
-                wanted.members.remove(member);
+                members.remove(member);
             }
-            wanted.members.extend(change.added.iter().copied());
+            members.extend(change.added.iter().copied());
         }
     }
 
@@ -271,7 +263,7 @@ impl Sets {
                 continue;
             };
             for (address, ended) in &lapsed.addresses {
-                let member = wanted.members.entry(Member::Address(*address));
+                let member = Arc::make_mut(&mut wanted.members).entry(Member::Address(*address));
                 member.or_insert(Some(*ended));
             }
         }
@@ -618,8 +610,7 @@ impl Wanted {
         };
         lapsed.sort_unstable();
         let newest_gone = lapsed[surplus - 1];
-        self.members
-            .retain(|_, expires| expires.is_none_or(|at| at > newest_gone));
+        Arc::make_mut(&mut self.members).retain(|_, expires| expires.is_none_or(|at| at > newest_gone));
     }
 }
 
