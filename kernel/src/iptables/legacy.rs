@@ -164,7 +164,7 @@ fn chain_head(entry: &[u8], family: Family) -> Option<&[u8]> {
 }
 
 /// Behind its rules a chain has one entry more, which leads back to where it was called from.
-fn rules_alone<'a>((chain, mut packets): (&'a str, Vec<u64>)) -> (&'a str, Vec<u64>) {
+fn rules_alone((chain, mut packets): (&str, Vec<u64>)) -> (&str, Vec<u64>) {
     packets.pop();
     (chain, packets)
 }

@@ -79,7 +79,10 @@ impl Reading {
     fn read(&mut self, line: &str) {
         let read = match line.strip_prefix(':') {
             Some(declared) => chain(declared).map(|chain| self.table.chains.push(chain)),
-            None => rule(line).and_then(|(name, rule)| Some(self.chain(name)?.rules.push(rule))),
+            None => rule(line).and_then(|(name, rule)| {
+                self.chain(name)?.rules.push(rule);
+                Some(())
+            }),
         };
         if read.is_none() {
             self.table.foreign.push(line.to_owned());
