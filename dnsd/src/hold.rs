@@ -219,9 +219,9 @@ impl Hold {
         self.outgoing.next(&mut self.ledger, now, who_has)
     }
 
-    /// Forgets what is dead.
-    pub fn sweep(&mut self, now: Timestamp) {
-        self.ledger.sweep(now);
+    /// Forgets what is dead; says how many addresses that were.
+    pub fn sweep(&mut self, now: Timestamp) -> usize {
+        self.ledger.sweep(now)
     }
 
     /// Changes the limits for what comes.

@@ -191,13 +191,14 @@ impl Ledger {
         })
     }
 
-    /// Forgets what is dead.
-    pub fn sweep(&mut self, now: Timestamp) {
-        let grace = self.limits.grace;
+    /// Forgets what is dead; says how many addresses that were.
+    pub fn sweep(&mut self, now: Timestamp) -> usize {
+        let (grace, before) = (self.limits.grace, self.addresses);
         for told in self.clients.values_mut() {
             self.addresses -= told.sweep(now, grace);
         }
         self.clients.retain(|_, told| !told.is_empty());
+        before - self.addresses
     }
 
     /// Forgets what was told to who had the address before.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use egret_kernel::memory::give_back;
 use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
@@ -20,6 +21,8 @@ use crate::table::HashMap;
 
 /// How often the dead are forgotten.
 const SWEEP: Duration = Duration::from_secs(10);
+/// After so many at once the pages between what is left are given back: under a flood of names nobody else would.
+const MANY: usize = 4096;
 
 /// The answers that wait, shared by those who bring them, the link and the timer.
 #[derive(Debug)]
@@ -259,7 +262,10 @@ impl Holder {
         loop {
             let now = clock::now();
             if sweep <= now {
-                self.change(|state| state.hold.sweep(now));
+                let forgotten = self.change(|state| state.hold.sweep(now));
+                if forgotten >= MANY {
+                    give_back();
+                }
                 sweep = now.after(SWEEP);
             }
             let next = self.lock().hold.poll_timeout().unwrap_or(sweep).min(sweep);

@@ -160,7 +160,7 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
 }
 
 #[test]
-fn a_ledger_takes_no_more_than_160_octets_for_a_name_with_an_address() {
+fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
     let limits = LedgerLimits {
         per_client: 10_000,
         total: 160_000,
@@ -184,8 +184,20 @@ fn a_ledger_takes_no_more_than_160_octets_for_a_name_with_an_address() {
     });
     assert_eq!((ledger.len(), ledger.evictions()), (10_000, 20_000));
     assert!(
-        taken <= 160 * ledger.len(),
+        taken <= 120 * ledger.len(),
         "{} octets each",
         taken / ledger.len()
+    );
+    let before = OCTETS.with(Cell::get);
+    assert_eq!(
+        ledger.sweep(NOW.after(Duration::from_secs(89))),
+        0,
+        "the grace is not over"
+    );
+    assert_eq!(ledger.sweep(NOW.after(Duration::from_secs(90))), 10_000);
+    let given_back = usize::try_from(before - OCTETS.with(Cell::get)).unwrap();
+    assert!(
+        ledger.is_empty() && given_back * 10 > taken * 9,
+        "{given_back} of {taken}"
     );
 }

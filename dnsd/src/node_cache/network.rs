@@ -226,20 +226,26 @@ impl Rules {
         let mut changed = 0;
         for family in self.families() {
             let tables = IpTables::new(self.flavour, family);
+            let rules_of = |situation: &Situation| (situation.wanted(family), situation.superseded(family));
+            let of_most = rules_of(&self.situation);
             for table in TABLES {
                 let listing = tables.save(table)?;
-                let situation = match table {
-                    Table::Nat => self.situation.asking(family, told, &listing),
-                    Table::Filter | Table::Raw | Table::Mangle => self.situation.clone(),
+                let of_this;
+                let (wanted, superseded) = match table {
+                    // Whom the fallback asks may be written there alone.
+                    Table::Nat => {
+                        of_this = rules_of(&self.situation.asking(family, told, &listing));
+                        &of_this
+                    }
+                    Table::Filter | Table::Raw | Table::Mangle => &of_most,
                 };
-                let (wanted, superseded) = (situation.wanted(family), situation.superseded(family));
                 if table == Table::Raw
-                    && let Some((counts, from_zero)) = past(&listing, &wanted)
+                    && let Some((counts, from_zero)) = past(&listing, wanted)
                 {
                     restored(table, tables.restore(&from_zero.render()))?;
                     counts.into_iter().for_each(|past| went_past(family, past));
                 }
-                if let Some(batch) = changes(&listing, &wanted, &superseded, table) {
+                if let Some(batch) = changes(&listing, wanted, superseded, table) {
                     restored(table, tables.restore(&batch.render()))?;
                     changed += 1;
                 }
