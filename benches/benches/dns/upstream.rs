@@ -153,7 +153,7 @@ fn push_records(answer: &mut Vec<u8>, question: &Question<'_>, told: &Told) {
         if question.kind == AAAA {
             // RFC 3849.
             answer.extend_from_slice(&[
-                0, 16, 0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, middle, low, last, 1,
+                0, 16, 0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, middle, low, last, 1,
             ]);
         } else {
             // RFC 2544, with the number of a name that has one address in three octets.
