@@ -98,7 +98,7 @@ impl Answer {
     /// Whether it was cut.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
-        self.octets[2] & (flag::TC >> 8) as u8 != 0
+        u16::from_be_bytes([self.octets[2], self.octets[3]]) & flag::TC != 0
     }
 
     /// The code of the header.
