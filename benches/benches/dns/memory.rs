@@ -8,6 +8,7 @@ use anyhow::bail;
 
 use crate::Situations;
 use crate::answers::round;
+use crate::enforcer;
 use crate::generator::Pace;
 use crate::meter::on_the_servers_cpu;
 use crate::node::{ASKING, Node};
@@ -69,9 +70,11 @@ pub(crate) fn flood(_: u32) -> anyhow::Result<Situations> {
     Ok(Vec::new())
 }
 
-/// From the fork of its process, with the Corefile of node-local-dns.
+/// From the fork of its process, with the Corefile of node-local-dns, as a pod sees it. Without an enforcer this would be how long an
+/// answer is held for it.
 pub(crate) fn start(_: u32) -> anyhow::Result<Situations> {
     let node = Node::new()?;
+    let _enforcer = enforcer::start(&node.world)?;
     let question = of_numbers("hit.example.test", 0..1).remove(0);
     let mut took = Vec::new();
     let server = servers::dnsd(&node.world, Told::Stock)?;
