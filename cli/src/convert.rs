@@ -16,8 +16,8 @@ use serde_json::json;
 use crate::lint::objects::Objects;
 use crate::reach::input::From;
 use crate::reach::load::Loaded;
-use crate::verdict::manifests::UnreadableManifests;
 use crate::verdict::texts::Texts;
+use crate::verdict::unreadable::UnreadableManifests;
 
 pub mod document;
 mod scan;

@@ -27,6 +27,7 @@ pub mod row;
 pub mod selection;
 pub mod table;
 pub mod texts;
+pub mod unreadable;
 
 use crate::output::Format;
 

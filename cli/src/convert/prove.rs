@@ -19,6 +19,8 @@ use egret_shared::time::Timestamp;
 
 use crate::verdict::manifests::Manifests;
 
+mod asked;
+mod nodes;
 mod classes;
 mod made_up;
 mod scene;

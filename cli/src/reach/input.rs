@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::verdict::dns::Dns;
-use crate::verdict::manifests::UnreadableManifests;
+use crate::verdict::unreadable::UnreadableManifests;
 
 /// Which manifests.
 #[derive(Args, Debug)]

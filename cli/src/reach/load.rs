@@ -17,9 +17,10 @@ use egret_shared::time::Timestamp;
 
 use super::input::From;
 use crate::verdict::cluster::{Cluster, Member, Used, make_up};
-use crate::verdict::manifests::{Manifests, UnreadableManifests};
+use crate::verdict::manifests::Manifests;
 use crate::verdict::selection;
 use crate::verdict::texts::{Texts, read_stdin_once};
+use crate::verdict::unreadable::UnreadableManifests;
 
 /// No record lives at any moment: one is as good as another.
 const NOW: Timestamp = Timestamp::from_millis(0);

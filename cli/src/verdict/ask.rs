@@ -14,9 +14,10 @@ use super::cluster::{Cluster, Used, make_up};
 use super::dns::Dns;
 use super::input::{BadQuestion, Destination, Probe, Question, ReadError, Record, Source, read_lines};
 use super::judge::{Judge, Unused};
-use super::manifests::{Manifests, UnreadableManifests};
+use super::manifests::Manifests;
 use super::selection;
 use super::texts::read_stdin_once;
+use super::unreadable::UnreadableManifests;
 
 /// Questions on the command line, with what they are about.
 #[derive(Args, Debug)]

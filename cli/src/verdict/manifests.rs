@@ -2,7 +2,6 @@
 //! manifests without a cluster need (an address for every pod, whether a Service would send to it).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,9 +18,9 @@ use egret_policies::model::cluster::{
 use egret_shared::pod::PodKey;
 
 use super::cluster::Member;
-use super::files::UnreadablePath;
 use super::note::Note;
 use super::texts::{Text, Texts};
+use super::unreadable::UnreadableManifests;
 
 mod serving;
 
@@ -56,46 +55,6 @@ pub struct Manifests {
     pub remarks: Vec<String>,
     /// Objects of other kinds, by kind.
     pub skipped: BTreeMap<String, usize>,
-}
-
-/// Manifests that cannot be acted on, not even in part.
-#[derive(Debug, thiserror::Error)]
-pub enum UnreadableManifests {
-    /// A path cannot be read.
-    #[error(transparent)]
-    Path(#[from] UnreadablePath),
-    /// A file cannot be read.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
-    /// Several paths are `-`.
-    #[error("- is standard input, which can be read only once")]
-    StdinTwice,
-    /// Files hold something that is no object.
-    #[error("{}", Lines(.0))]
-    Problems(Vec<Problem>),
-}
-
-struct Lines<'a>(&'a [Problem]);
-
-/// The problems of all files that are told at once.
-const MAX_PROBLEMS: usize = 100;
-
-impl fmt::Display for Lines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, problem) in self.0.iter().take(MAX_PROBLEMS).enumerate() {
-            f.write_str(if place == 0 { "" } else { "\n" })?;
-            problem.fmt(f)?;
-        }
-        match self.0.len().saturating_sub(MAX_PROBLEMS) {
-            0 => Ok(()),
-            untold => write!(f, "\nand {untold} more errors"),
-        }
-    }
 }
 
 impl Manifests {

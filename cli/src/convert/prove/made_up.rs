@@ -15,7 +15,7 @@ use crate::verdict::cluster::{Used, make_up};
 use crate::verdict::manifests::Manifests;
 use crate::verdict::selection::{DEFAULT_LABEL, networks};
 
-use super::classes::{Pair, labels_of, rules, selected, selectors};
+use super::asked::{Pair, labels_of, rules, selected, selectors};
 
 /// More than these would take longer than anybody waits; single selectors come first.
 const MOST: usize = 64;

@@ -12,7 +12,7 @@ use egret_shared::net::{Family, IpNet, Transport};
 use crate::reach::addresses::{address_of, number_of, partition};
 use crate::verdict::selection::networks;
 
-use super::classes::{peers, place, rules, selected, selectors};
+use super::asked::{peers, place, rules, selected, selectors};
 use super::scene::Scene;
 
 /// What a pod was told: an address of nobody.

@@ -5,14 +5,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::compiler::{DnsStandIn, NodeScope, Settings};
-use egret_policies::model::cluster::{Entity, Namespace, Pod, PodLife};
+use egret_policies::model::cluster::{Entity, Namespace, Pod};
 use egret_policies::model::{Enforcement, Labels, Policy, Tier};
 
 use crate::verdict::manifests::Manifests;
 use crate::verdict::selection::{DEFAULT_LABEL, Selection};
 
-use super::classes::{Classes, is_dns};
+use super::asked::is_dns;
+use super::classes::Classes;
 use super::made_up::made_up;
+use super::nodes::{AtNode, nodes};
 
 /// Everybody whom the oracle is asked about.
 pub(super) struct Scene {
@@ -28,14 +30,6 @@ pub(super) struct Scene {
     pub(super) common: Vec<Entity>,
     pub(super) settings: Settings,
     namespaces: BTreeMap<Arc<str>, Namespace>,
-}
-
-/// What has an address of a node.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AtNode {
-    pub(super) names: BTreeSet<Arc<str>>,
-    /// Nodes, and pods of their network.
-    pub(super) entities: Vec<Entity>,
 }
 
 impl Scene {
@@ -122,25 +116,4 @@ fn common(manifests: &Manifests, dns: &DnsStandIn, policies: &[Policy]) -> Vec<E
     );
     common.extend(manifests.namespaces.iter().cloned().map(Entity::Namespace));
     common
-}
-
-/// What has the addresses of nodes, those among them that only pods of their network show.
-fn nodes(manifests: &Manifests) -> BTreeMap<IpAddr, AtNode> {
-    let mut nodes: BTreeMap<IpAddr, AtNode> = BTreeMap::new();
-    for node in &manifests.nodes {
-        for address in &node.addresses {
-            let at = nodes.entry(address.to_canonical()).or_default();
-            at.names.insert(Arc::clone(&node.name));
-            at.entities.push(Entity::Node(node.clone()));
-        }
-    }
-    let pods = manifests.members.values().map(|member| &member.pod);
-    for pod in pods.filter(|pod| pod.host_network && pod.life == PodLife::Live) {
-        for address in &pod.addresses {
-            let at = nodes.entry(address.to_canonical()).or_default();
-            at.names.extend(pod.node.clone());
-            at.entities.push(Entity::Pod(pod.clone()));
-        }
-    }
-    nodes
 }
