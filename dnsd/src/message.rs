@@ -5,6 +5,7 @@
 //! the octets are, reading ends: names point strictly backwards and take at most 255 octets, records are
 //! counted by the header and bounded by the message.
 
+mod malformed;
 mod name;
 mod read;
 mod query;
@@ -20,12 +21,13 @@ pub use compose::{
     QueryParts, bad_version_reply, error_reply, explained_reply, header_reply, mix_case, query,
     truncated_reply,
 };
+pub use malformed::Malformed;
 pub(crate) use name::plain_text;
 pub use name::{InvalidText, WireName};
 pub(crate) use present::{ACCEPTED_TYPES, is_known as is_known_type, ttl_of as ttl_of_text, type_number};
 pub use present::{InvalidRecord, Reason as InvalidRecordReason, parse_record};
 pub use query::{Edns, Query, Refusal};
-pub use read::{Malformed, Message, Question, Record, Section};
+pub use read::{Message, Question, Record, Section};
 pub use record::{Data, ResourceRecord, Sections};
 pub use write::{Response, TooLong};
 

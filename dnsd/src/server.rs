@@ -8,6 +8,8 @@
 //! it was, and the cache of each whose answers cannot have changed. Queries that are under way keep what they began
 //! with.
 
+pub mod by;
+pub mod failed;
 mod bind;
 mod block;
 mod packed;
@@ -38,9 +40,10 @@ use crate::plan;
 
 pub use bind::{BindError, Interfaces, host_interfaces};
 pub use block::{Block, Known};
-pub use chain::Failed;
-pub use counted::{By, Counts, OfCache, OfZone, Page};
+pub use by::By;
+pub use counted::{Counts, OfCache, OfZone, Page};
 pub use entry::{Arrival, Entry, Stays, Terms};
+pub use failed::Failed;
 pub use heritage::{Given, Heir, Step as GivenStep};
 pub use outlet::Outlet;
 pub use own::InvalidOwn;

@@ -12,7 +12,8 @@ use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{Demand, Maker};
-use crate::server::{By, Failed};
+use crate::server::by::By;
+use crate::server::failed::Failed;
 
 /// How the pieces are written. Another number is another language: nothing is asked for then.
 pub const LANGUAGE: u16 = 1;

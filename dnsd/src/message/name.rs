@@ -5,7 +5,7 @@ use std::fmt::Write;
 use egret_shared::name::{DnsName, InvalidName};
 use egret_shared::switch::{Switch, is_off};
 
-use super::read::Malformed;
+use super::malformed::Malformed;
 
 /// The most octets of a name, its root label included (RFC 1035 §3.1).
 const MAX: usize = 255;

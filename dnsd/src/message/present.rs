@@ -5,6 +5,7 @@
 
 mod data;
 mod service;
+mod fields;
 mod words;
 
 use super::name::{InvalidText, WireName};

@@ -1,7 +1,8 @@
 //! A client's query: what dnsd needs of it, or how it is refused.
 
+use super::malformed::Malformed;
 use super::name::WireName;
-use super::read::{Malformed, Message, Question, Record, Section};
+use super::read::{Message, Question, Record, Section};
 use super::{HEADER, flag, kind, rcode};
 
 /// Options that speak of one hop only: they are not passed on, and an answer does not depend on them.

@@ -3,8 +3,9 @@
 //! What is only relayed never comes here. Names in the data are known for the types that may compress them
 //! (RFC 3597 §4), so that a record can stand in another message; the data of any other type is octets.
 
+use super::malformed::Malformed;
 use super::name::WireName;
-use super::read::{Malformed, Message, Record, Section};
+use super::read::{Message, Record, Section};
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]

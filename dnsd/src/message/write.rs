@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 
+use super::malformed::Malformed;
 use super::name::WireName;
 use super::query::Query;
-use super::read::{Malformed, Message};
+use super::read::Message;
 use super::record::{Compression, Part, ResourceRecord, Sections};
 use super::{HEADER, flag, kind, rcode};
 

@@ -16,7 +16,8 @@ use crate::message::Query;
 use crate::observe::Told;
 use crate::plan;
 
-use super::chain::{Chain, Failed, reads_files};
+use super::chain::{Chain, reads_files};
+use super::failed::Failed;
 use super::probe::Probe;
 use super::{Arrival, By, Event, Means, OfCache, Packed, Serving, Terms, Unfit, errorlog, querylog};
 

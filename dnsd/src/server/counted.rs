@@ -10,12 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
-
 use crate::cache::Class;
 use crate::message::kind;
 
 use super::Event;
+use super::by::By;
 use histogram::Histogram;
 
 pub use text::Page;
@@ -45,50 +44,6 @@ const TYPES: [(u16, &str); 19] = [
 ];
 /// Codes of a header, and one for all above.
 const RCODES: usize = 17;
-
-/// Which part of the chain made an answer; the label `plugin`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum By {
-    /// None: the server itself.
-    Server,
-    /// The cache.
-    Cache,
-    /// An upstream.
-    Forward,
-    /// A template.
-    Template,
-    /// The hosts file.
-    Hosts,
-    /// dns64.
-    Dns64,
-    /// whoami.
-    Whoami,
-}
-
-impl By {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
-        Self::Server,
-        Self::Cache,
-        Self::Forward,
-        Self::Template,
-        Self::Hosts,
-        Self::Dns64,
-        Self::Whoami,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Server => "",
-            Self::Cache => "cache",
-            Self::Forward => "forward",
-            Self::Template => "template",
-            Self::Hosts => "hosts",
-            Self::Dns64 => "dns64",
-            Self::Whoami => "whoami",
-        }
-    }
-}
 
 /// All that was ever counted and is still in force.
 #[derive(Debug, Default)]

@@ -2,12 +2,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::fields::{SHORT, name, push, shorts};
 use super::words::{Word, Words};
 use super::{ACCEPTED_TYPES, InvalidRecord, Reason, service, ttl_of};
 use crate::message::record::{Compression, Data, Part};
 
 const BYTE: &str = "a number from 0 to 255";
-const SHORT: &str = "a number from 0 to 65535";
 const LONG: &str = "a number from 0 to 4294967295, or a span of time as 1h30m";
 
 type Parse = fn(&mut Words<'_>, &mut Vec<Part>) -> Result<(), InvalidRecord>;
@@ -91,32 +91,6 @@ const fn parser(kind: u16) -> Option<Parse> {
         _other => return None,
     };
     Some(parse)
-}
-
-pub(super) fn push(parts: &mut Vec<Part>, octets: &[u8]) {
-    parts.push(Part::Octets(octets.to_vec()));
-}
-
-pub(super) fn name(
-    words: &mut Words<'_>,
-    parts: &mut Vec<Part>,
-    what: &'static str,
-    compression: Compression,
-) -> Result<(), InvalidRecord> {
-    parts.push(Part::Name(Box::new(words.name(what)?), compression));
-    Ok(())
-}
-
-pub(super) fn shorts(
-    words: &mut Words<'_>,
-    parts: &mut Vec<Part>,
-    fields: &[&'static str],
-) -> Result<(), InvalidRecord> {
-    for field in fields {
-        let number: u16 = words.next(field)?.number(SHORT)?;
-        push(parts, &number.to_be_bytes());
-    }
-    Ok(())
 }
 
 fn bytes(words: &mut Words<'_>, parts: &mut Vec<Part>, fields: &[&'static str]) -> Result<(), InvalidRecord> {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::data::{name, push, shorts};
+use super::fields::{name, push, shorts};
 use super::words::{Word, Words};
 use super::{InvalidRecord, Reason};
 use crate::message::record::{Compression, Part};

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::cache::Class;
 use crate::metrics::Transport;
 
-use super::{By, Counts, Histogram, OfCache, OfZone, RCODES, State, TYPES};
+use super::{Counts, Histogram, OfCache, OfZone, RCODES, State, TYPES};
+use crate::server::by::By;
 
 /// A page of metrics: a family has one head, and all of its series behind it.
 #[derive(Debug, Default)]
