@@ -7,7 +7,7 @@ use crate::generator::{Pace, ask};
 use crate::node::{ASKING, Node};
 use crate::questions::of_cluster;
 use crate::report::Situation;
-use crate::servers::{self, Told};
+use crate::servers::{self, Start, Told};
 
 /// At a rate that all servers stand.
 pub(crate) fn all_stand(rounds: u32) -> anyhow::Result<Situations> {
@@ -34,7 +34,10 @@ fn measure(rounds: u32, count: usize, rate: f64, mut situation: Situation) -> an
     let (asked, pace) = (of_cluster(count), Pace::PerSecond(rate));
     let (before, counted) = asked.split_at(count / 4);
     for _ in 0..rounds {
-        for start in servers::STARTS {
+        for start in servers::STARTS
+            .into_iter()
+            .chain([servers::ours_with_search_domain as Start])
+        {
             // One at a time, and from its start: each has an empty cache.
             let Some(server) = start(&node, Told::Stock)? else {
                 continue;

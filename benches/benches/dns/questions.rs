@@ -36,6 +36,20 @@ pub(crate) fn with_room(mut octets: Vec<u8>, size: u16) -> Vec<u8> {
 
 /// Names outside of the cluster that its pods look up.
 const OUTSIDE: usize = 10_000;
+/// Their domains stand below these, as often as much-visited names stand below com, net, org, io and the like: search lists
+/// end in them, and whoever knows that there is no `com.<namespace>.svc.cluster.local` need not ask below it.
+const TOPS: [(&str, usize); 10] = [
+    ("alpha", 60),
+    ("bravo", 8),
+    ("charlie", 7),
+    ("delta", 6),
+    ("echo", 4),
+    ("foxtrot", 4),
+    ("golf", 3),
+    ("hotel", 3),
+    ("india", 3),
+    ("juliett", 2),
+];
 /// Namespaces of a cluster, and services of each.
 const NAMESPACES: usize = 20;
 const SERVICES: usize = 50;
@@ -66,7 +80,8 @@ pub(crate) fn of_cluster(count: usize) -> Vec<Vec<u8>> {
             continue;
         }
         let drawn = as_f64(chance.below(1 << 30)) / as_f64(1 << 30) * whole;
-        let name = format!("n{}.mix.example", weights.partition_point(|sum| *sum < drawn));
+        let number = weights.partition_point(|sum| *sum < drawn);
+        let name = format!("n{number}.mix.{}", top_of(number));
         let endings = [
             format!(".ns{namespace}.svc.cluster.local"),
             ".svc.cluster.local".to_owned(),
@@ -81,6 +96,20 @@ pub(crate) fn of_cluster(count: usize) -> Vec<Vec<u8>> {
     }
     asked.truncate(count);
     asked
+}
+
+/// What the name of this number stands below: always the same, and not by its rank.
+fn top_of(number: usize) -> &'static str {
+    let all: usize = TOPS.iter().map(|(_, weight)| weight).sum();
+    // Knuth, The Art of Computer Programming 3, section 6.4: multiplied by a large odd number, neighbours are far apart.
+    let mut place = number.wrapping_mul(2_654_435_761) / 97 % all;
+    for (top, weight) in TOPS {
+        if place < weight {
+            return top;
+        }
+        place -= weight;
+    }
+    TOPS[0].0
 }
 
 /// Numbers that look like chance, the same in every run (xorshift).

@@ -139,21 +139,37 @@ fn ours(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
     dnsd(&node.world, told).map(Some)
 }
 
+/// dnsd as an operator has it who named the host's search domain among the zones of its cuts.
+pub(crate) fn ours_with_search_domain(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+    let options = ["--nxdomain-cut-zone", "ec2.internal"];
+    dnsd_with("dnsd, search domain named", &node.world, told, &options).map(Some)
+}
+
 /// dnsd of this build, metrics and limits on, joined to the enforcer.
 pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
+    dnsd_with("dnsd", world, told, &[])
+}
+
+fn dnsd_with(
+    name: &'static str,
+    world: &World,
+    told: Told,
+    options: &[&'static str],
+) -> anyhow::Result<Server> {
     let (file, ports) = (world.files().join("Corefile"), Ports::of(DNSD));
     fs::write(&file, configurations::corefile(told, ports))?;
     let mut spec = DaemonSpec::dnsd(DNSD_ADMIN)
         .in_folder(release_folder()?)
         .with(["--corefile".into(), file.display().to_string()])
-        .with(["--link".into(), world.link().display().to_string()]);
+        .with(["--link".into(), world.link().display().to_string()])
+        .with(options.iter().copied());
     if told == Told::Roomy {
         spec = spec
             .with(["--records-per-client", ROOM, "--records-total", ROOM])
             .with(["--max-udp-size", "4096", "--cache-size", "256MiB"]);
     }
     let asked = upstream(world, ports.upstream)?;
-    started("dnsd", ports, asked, || Ok(world.start(spec)?))
+    started(name, ports, asked, || Ok(world.start(spec)?))
 }
 
 fn unbound(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {

@@ -54,6 +54,12 @@ impl<'a> Question<'a> {
         })
     }
 
+    /// Whether it is for a name outside that pods of a cluster look up.
+    fn is_outside(&self) -> bool {
+        let domain = self.labels.iter().rev().nth(1);
+        domain.is_some_and(|label| label.eq_ignore_ascii_case("mix"))
+    }
+
     fn is_below(&self, zone: [&str; 2]) -> bool {
         let last = self.labels.len().saturating_sub(2);
         self.labels[last..]
@@ -103,8 +109,7 @@ fn told(question: &Question<'_>) -> Option<Told> {
     };
     let is_a = question.kind == A;
     if question.is_below(["cluster", "local"]) {
-        let is_service = question.labels.len() == 5 && question.first().starts_with(['s', 'S']);
-        return is_service.then(|| told(u32::from(is_a), 30));
+        return in_cluster(question).map(|addresses| told(addresses, 30));
     }
     if question.is_below(["ec2", "internal"]) {
         return None;
@@ -112,7 +117,7 @@ fn told(question: &Question<'_>) -> Option<Told> {
     if question.first().eq_ignore_ascii_case("big") {
         return Some(told(if is_a { 100 } else { 0 }, 3_600));
     }
-    if !question.is_below(["mix", "example"]) {
+    if !question.is_outside() {
         return Some(told(u32::from(is_a), 3_600));
     }
     let ttl = 1 + number % 300;
@@ -127,6 +132,27 @@ fn told(question: &Question<'_>) -> Option<Told> {
         50..70 => told(4, ttl),
         _rest => told(1, ttl),
     })
+}
+
+/// The addresses of a name of the cluster, as CoreDNS' plugin `kubernetes` has them: bases and namespaces exist without any
+/// (parse.go, kubernetes.go), services have one, and all else is not there.
+fn in_cluster(question: &Question<'_>) -> Option<u32> {
+    let labels: Vec<String> = question
+        .labels
+        .iter()
+        .rev()
+        .skip(2)
+        .map(|it| it.to_lowercase())
+        .collect();
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    match labels.as_slice() {
+        [] | ["svc"] => Some(0),
+        ["svc", namespace] if namespace.starts_with("ns") => Some(0),
+        ["svc", namespace, service] if namespace.starts_with("ns") && service.starts_with('s') => {
+            Some(u32::from(question.kind == A))
+        }
+        _absent => None,
+    }
 }
 
 fn push_records(answer: &mut Vec<u8>, question: &Question<'_>, told: &Told) {
