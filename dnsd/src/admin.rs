@@ -129,10 +129,13 @@ impl Operators {
         let (resolver, metrics) = (&self.service.resolver, &self.metrics);
         let (serving, held) = (resolver.serving(), self.holder.figures());
         let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
+        let (names, most_names) = serving.cut_figures();
         for (gauge, value) in [
             (&metrics.cache_entries, entries),
             (&metrics.cache_bytes, octets),
             (&metrics.cache_limit_bytes, config.fixed.cache_size),
+            (&metrics.cut_names, names),
+            (&metrics.cut_limit_names, most_names),
             (&metrics.waiting_queries, resolver.waiting()),
             (&metrics.waiting_limit, config.waiting.total),
             (&metrics.held_answers, held.held),

@@ -10,9 +10,9 @@
 //! What is kept is the wire's octets; a reply is a copy of them with id, question, flags and TTLs patched, so a
 //! hit costs one hash and one copy. Which entry has to go when there is no room is decided on the `shelf`.
 //!
-//! Names below one that does not exist (RFC 8020) are asked for all the same: another block, a template or
-//! `except` may answer for them, and servers that deny what stands above an existing name are still about. The
-//! questions that search lists make are for the leaves themselves, so there is little to be saved.
+//! That a name does not exist says nothing here of names below it (RFC 8020): another block, a template or `except` may
+//! answer for them, and servers that deny what stands above an existing name are still about. Where it does is
+//! known to `cut`, which is asked for what is not here.
 
 mod key;
 mod verdict;

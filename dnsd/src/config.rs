@@ -6,6 +6,7 @@ mod written;
 mod lower;
 mod corefile;
 mod servers;
+mod cut;
 mod host;
 mod intercept;
 
@@ -18,6 +19,7 @@ use egret_shared::net::IpNet;
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::answer::TtlLimits;
+use crate::cut::CutZone;
 use crate::hold::HoldLimits;
 use crate::intercept::Interception;
 use crate::ledger::LedgerLimits;
@@ -61,6 +63,8 @@ pub struct Config {
     pub protected: Vec<IpNet>,
     /// Zones of which the cluster knows everything: resolvers outside are not asked for names in them.
     pub cluster_domains: Vec<Zone>,
+    /// Zones in which names below a denied one are denied without asking.
+    pub cut_zones: Vec<CutZone>,
     /// Where what was caught is asked of whom the pod asked: whose answers are believed.
     pub trusted_originals: Option<BTreeSet<IpAddr>>,
 }
@@ -250,6 +254,12 @@ impl Written {
             .cluster_domains
             .clone()
             .unwrap_or_else(|| blocks.iter().map(|_| "cluster.local".to_owned()).collect());
+        let cluster_domains = zones("clusterDomains", cluster_domains)?;
+        let cut_zones = cut::zones(
+            self.nxdomain_cut,
+            self.nxdomain_cut_zones.clone().unwrap_or_default(),
+            &cluster_domains,
+        )?;
         let ledger = LedgerLimits {
             per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
             total: count("recordsTotal", self.records_total, 200_000)?,
@@ -300,7 +310,8 @@ impl Written {
                 idle: span("tcpIdle", self.tcp_idle, 10_000, 100, 600_000)?,
             },
             protected: self.protected.unwrap_or_else(default_protected),
-            cluster_domains: zones("clusterDomains", cluster_domains)?,
+            cluster_domains,
+            cut_zones,
             trusted_originals: None,
         };
         match simple {
@@ -379,13 +390,8 @@ impl Config {
     /// Whether answers are asked for and kept alike, whatever the blocks say.
     #[must_use]
     pub fn asks_like(&self, other: &Self) -> bool {
-        (self.total_timeout, self.max_udp_size, self.ttl, &self.protected)
-            == (
-                other.total_timeout,
-                other.max_udp_size,
-                other.ttl,
-                &other.protected,
-            )
+        let whole = |config: &Self| (config.total_timeout, config.max_udp_size, config.ttl);
+        whole(self) == whole(other) && self.protected == other.protected && self.cut_zones == other.cut_zones
     }
 
     fn check(self) -> Result<Self, Invalid> {

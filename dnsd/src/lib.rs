@@ -24,6 +24,7 @@ pub mod resolve;
 pub mod answer;
 pub mod server;
 pub mod cache;
+pub mod cut;
 pub mod local;
 pub mod forward;
 pub mod exchange;

@@ -19,7 +19,7 @@ pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES};
 pub(crate) use compose::{OPT_SIZE, push_reply_opt};
 pub use compose::{
     QueryParts, bad_version_reply, error_reply, explained_reply, header_reply, mix_case, query,
-    truncated_reply,
+    synthesized_denial, truncated_reply,
 };
 pub use malformed::Malformed;
 pub(crate) use name::plain_text;

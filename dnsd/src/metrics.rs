@@ -124,6 +124,32 @@ impl Retry {
     }
 }
 
+/// What became of a question for the name above others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutInquiry {
+    /// There is no such name: nor is there any below.
+    Denied,
+    /// There is.
+    Exists,
+    /// It is not known.
+    Failed,
+}
+
+impl CutInquiry {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Denied, Self::Exists, Self::Failed];
+
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::Exists => "exists",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 const RCODES: [&str; 7] = [
     "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "OTHER",
 ];
@@ -145,6 +171,13 @@ pub struct Metrics {
     pub cache_misses: Counter,
     /// Live answers that had to leave the cache.
     pub cache_evictions: Counter,
+    /// Questions that were answered since a name above theirs was denied.
+    pub cut_answers: Counter,
+    cut_inquiries: [Counter; 3],
+    /// Names of which it is known whether something is below them.
+    pub cut_names: Gauge,
+    /// How many there may be.
+    pub cut_limit_names: Gauge,
     /// Answers in the cache.
     pub cache_entries: Gauge,
     /// Octets of the cache.
@@ -235,6 +268,12 @@ impl Metrics {
             cache_hits: counter!("egret_dnsd_cache_hits_total"),
             cache_misses: counter!("egret_dnsd_cache_misses_total"),
             cache_evictions: counter!("egret_dnsd_cache_evictions_total"),
+            cut_answers: counter!("egret_dnsd_nxdomain_cut_answers_total"),
+            cut_inquiries: CutInquiry::ALL.map(
+                |outcome| counter!("egret_dnsd_nxdomain_cut_inquiries_total", "outcome" => outcome.label()),
+            ),
+            cut_names: gauge!("egret_dnsd_nxdomain_cut_names"),
+            cut_limit_names: gauge!("egret_dnsd_nxdomain_cut_names_limit"),
             cache_entries: gauge!("egret_dnsd_cache_entries"),
             cache_bytes: gauge!("egret_dnsd_cache_bytes"),
             cache_limit_bytes: gauge!("egret_dnsd_cache_limit_bytes"),
@@ -295,6 +334,11 @@ impl Metrics {
     /// An upstream is asked again.
     pub fn retry(&self, reason: Retry) {
         self.retries[reason as usize].increment(1);
+    }
+
+    /// An upstream was asked for the name above others.
+    pub fn cut_inquiry(&self, outcome: CutInquiry) {
+        self.cut_inquiries[outcome as usize].increment(1);
     }
 
     /// An upstream gave no answer.
@@ -377,6 +421,22 @@ fn describe() {
     total!(
         "egret_dnsd_cache_evictions_total",
         "Live answers removed from the cache to make room."
+    );
+    total!(
+        "egret_dnsd_nxdomain_cut_answers_total",
+        "Queries answered without asking, since a name above theirs was denied."
+    );
+    total!(
+        "egret_dnsd_nxdomain_cut_inquiries_total",
+        "Questions of dnsd's own for the name above denied ones, by outcome."
+    );
+    now!(
+        "egret_dnsd_nxdomain_cut_names",
+        "Names of which it is known whether something is below them."
+    );
+    now!(
+        "egret_dnsd_nxdomain_cut_names_limit",
+        "Names of which that may be known."
     );
     now!("egret_dnsd_cache_entries", "Answers in the cache.");
     now!(

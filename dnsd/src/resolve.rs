@@ -15,6 +15,7 @@ use crate::answer::{AnswerView, Ttls};
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Asker, Attribution, Client};
 use crate::config::{Config, OnStall};
+use crate::cut::Denial;
 use crate::forward::{Failure, Forwarder, Limits, foreign};
 use crate::hold::{Origin, Stall};
 use crate::intercept::PORT;
@@ -260,10 +261,21 @@ impl Resolver {
             Found::Miss => {
                 self.metrics.cache_misses.increment(1);
                 asked.entry.caching(OfCache::missed);
+                if let Some(denial) = asked.entry.denied_below(key, asked.query, now) {
+                    return self.deny(asked, &denial, now);
+                }
                 return self.wait(asked, own_key, None);
             }
         };
         self.give_kept_now(asked, &hit, now)
+    }
+
+    /// Denies what is below a denied name: that tells nobody anything, so nothing is noted.
+    fn deny(&self, asked: View<'_>, denial: &Denial, now: Timestamp) -> Step {
+        let (block, limit) = (&asked.entry.block, asked.datagram_limit());
+        block.count_cut();
+        let reply = denial.reply(asked.query, now, block.keeps_ttls(), limit, asked.udp_size());
+        self.reply(asked, reply, By::Cache)
     }
 
     /// Gives what is kept.

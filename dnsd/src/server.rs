@@ -15,6 +15,7 @@ mod block;
 mod packed;
 mod chain;
 mod entry;
+mod below;
 mod outside;
 mod port;
 mod zones;
@@ -188,6 +189,16 @@ impl Serving {
                 entry.caching(|counts| entry.block.count_cache(counts));
             }
         }
+    }
+
+    /// Names of which it is known whether something is below them, and how many there may be.
+    #[must_use]
+    pub fn cut_figures(&self) -> (usize, usize) {
+        let figures = self.blocks.iter().filter_map(|block| block.cuts());
+        figures.fold((0, 0), |(names, most), cuts| {
+            let more = cuts.figures();
+            (names + more.0, most + more.1)
+        })
     }
 
     /// Answers and octets in all caches.

@@ -74,6 +74,8 @@ switches! {
     FairShares = "fair-shares",
     /// dnsd asks equal questions that are under way at once only once.
     OneFlight = "one-flight",
+    /// dnsd denies what is below a name that the upstream denied.
+    CutBelow = "cut-below",
     /// dnsd releases a held answer after its deadline.
     StallDeadline = "stall-deadline",
     /// What dnsd told to one pod at an address it did not tell to the next one there.

@@ -98,6 +98,12 @@ impl Key {
         }
     }
 
+    /// DO and CD, by which answers are kept apart.
+    #[must_use]
+    pub const fn class(&self) -> u8 {
+        self.octets[0]
+    }
+
     /// What entries are found by: all but RD.
     #[must_use]
     pub fn as_octets(&self) -> &[u8] {

@@ -119,6 +119,13 @@ pub struct Written {
     /// server blocks, none with --upstream]
     #[arg(long = "cluster-domain", value_name = "NAME", num_args = 1..)]
     pub cluster_domains: Option<Vec<String>>,
+    /// Whether names of a cluster domain below one that the upstream denied are denied without asking [default: true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub nxdomain_cut: Option<bool>,
+    /// Further zones for which this holds, such as the host's search domain: only where their servers deny no name that
+    /// has others below it [default: none]
+    #[arg(long = "nxdomain-cut-zone", value_name = "NAME", num_args = 1..)]
+    pub nxdomain_cut_zones: Option<Vec<String>>,
     /// Server blocks in the place of listen and upstreams (only in the file)
     #[arg(skip)]
     pub servers: Option<Vec<Block>>,
@@ -177,6 +184,8 @@ impl Written {
             tcp_idle: self.tcp_idle.or(below.tcp_idle),
             protected: self.protected.or(below.protected),
             cluster_domains: self.cluster_domains.or(below.cluster_domains),
+            nxdomain_cut: self.nxdomain_cut.or(below.nxdomain_cut),
+            nxdomain_cut_zones: self.nxdomain_cut_zones.or(below.nxdomain_cut_zones),
             servers: self.servers.or(below.servers),
             reload: self.reload.or(below.reload),
             health: self.health.or(below.health),

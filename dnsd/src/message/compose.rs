@@ -71,6 +71,17 @@ pub fn explained_reply(query: &Query, code: u8, extended_error: u16, udp_size: u
     octets
 }
 
+/// A denial that no server sent for this name (RFC 8914 §4.30), with the record that it is known by.
+#[must_use]
+pub fn synthesized_denial(query: &Query, authority: &[u8], udp_size: u16) -> Vec<u8> {
+    const SYNTHESIZED: u16 = 29;
+    let mut octets = explained_reply(query, rcode::NXDOMAIN, SYNTHESIZED, udp_size);
+    let end = HEADER + query.raw_question.len();
+    octets.splice(end..end, authority.iter().copied());
+    octets[9] = 1;
+    octets
+}
+
 /// A reply that says: ask again over TCP.
 #[must_use]
 pub fn truncated_reply(query: &Query, code: u8, udp_size: u16) -> Vec<u8> {

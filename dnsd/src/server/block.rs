@@ -9,10 +9,12 @@ use metrics::Counter;
 use crate::answer::Answer;
 use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict};
 use crate::config::Config;
+use crate::cut::{CutZone, Cuts};
 use crate::exchange::Matched;
 use crate::forward::Flights;
 use crate::local::Asker;
-use crate::message::Query;
+use crate::message::{Query, WireName};
+use crate::metrics::CutInquiry;
 use crate::observe::Told;
 use crate::plan;
 
@@ -43,6 +45,8 @@ struct Store {
     /// Held for one map operation.
     cache: Mutex<Cache<Packed>>,
     flights: Arc<Asking>,
+    /// Names below which nothing is asked, where the chain is such that only upstreams know of any.
+    cuts: Option<Arc<Cuts>>,
 }
 
 /// An answer and what it tells, for any number of clients, on its way; it is kept [packed](Packed).
@@ -80,7 +84,7 @@ impl Block {
         let store = plan.cache.as_ref().map(|rules| {
             let alike = before.and_then(|before| before.blocks.iter().find(|block| block.answers_like(plan)));
             let kept = alike.and_then(|block| block.store.clone());
-            kept.unwrap_or_else(|| Arc::new(Store::new(rules, octets)))
+            kept.unwrap_or_else(|| Arc::new(Store::new(rules, octets, cuts(plan, config))))
         });
         let chains: Vec<&Chain> = before
             .iter()
@@ -131,9 +135,41 @@ impl Block {
         covers.then(|| Key::of(query)).flatten()
     }
 
+    /// Whether there are upstreams to be asked for a name.
+    pub(super) fn forwards(&self, name: &WireName) -> bool {
+        self.chain.forwards(name)
+    }
+
     /// Questions under way, where equal ones are asked once.
     pub(super) fn flights(&self) -> Option<&Arc<Asking>> {
         self.store.as_ref().map(|store| &store.flights)
+    }
+
+    /// Names below which nothing is asked.
+    pub(super) fn cuts(&self) -> Option<&Arc<Cuts>> {
+        self.store.as_ref()?.cuts.as_ref()
+    }
+
+    /// A question was answered since a name above its own was denied.
+    pub fn count_cut(&self) {
+        self.means.metrics.cut_answers.increment(1);
+    }
+
+    /// A name above others was asked for.
+    pub(super) fn count_inquiry(&self, outcome: CutInquiry) {
+        self.means.metrics.cut_inquiry(outcome);
+    }
+
+    /// Whether TTLs are given as they came (`keepttl`).
+    #[must_use]
+    pub fn keeps_ttls(&self) -> bool {
+        self.plan.cache.as_ref().is_some_and(|rules| rules.keep_ttl)
+    }
+
+    /// As what an answer would be kept.
+    pub(super) fn judged(&self, known: &Known) -> Option<Kept> {
+        let rules = self.plan.cache.as_ref()?;
+        Verdict::of(rules, &known.answer.get().message(), known.maker).kept()
     }
 
     /// Keeps an answer, if it may be.
@@ -276,12 +312,25 @@ impl Block {
 }
 
 impl Store {
-    fn new(rules: &plan::CacheRules, octets: usize) -> Self {
+    fn new(rules: &plan::CacheRules, octets: usize, cuts: Option<Arc<Cuts>>) -> Self {
         Self {
             cache: Mutex::new(Cache::new(rules, octets)),
             flights: Arc::default(),
+            cuts,
         }
     }
+}
+
+/// The cuts of a block. Where it answers or changes names itself, or chooses among upstreams by them, a name may exist
+/// although one above it does not: such a block has none.
+fn cuts(plan: &plan::Block, config: &Config) -> Option<Arc<Cuts>> {
+    let answers_itself = plan.hosts.is_some() || !plan.template.is_empty() || !plan.rewrite.is_empty();
+    let meets = |zone: &CutZone| {
+        let mut zones = plan.zones.iter();
+        zones.any(|own| own.holds(zone.zone.apex()) || zone.zone.holds(own.apex()))
+    };
+    let has_cuts = !answers_itself && plan.forward.len() == 1 && config.cut_zones.iter().any(meets);
+    has_cuts.then(|| Arc::new(Cuts::new(&config.cut_zones)))
 }
 
 /// Whether two blocks say the same, wherever in their files: a line that is added above moves all below it.

@@ -15,7 +15,7 @@ use crate::handover::memory::KeptAnswer;
 use crate::local::rewrite::Rules;
 use crate::local::template::Answered;
 use crate::local::{Outcome, append, whoami};
-use crate::message::{Message, Query, explained_reply, rcode};
+use crate::message::{Message, Query, WireName, explained_reply, rcode};
 use crate::metrics::Metrics;
 use crate::observe::observe;
 use crate::plan;
@@ -152,6 +152,11 @@ impl Chain {
             heard = Some(answer);
         }
         heard.ok_or(Failed::NoAnswer)
+    }
+
+    /// Whether somebody is asked for a name.
+    pub(super) fn forwards(&self, name: &WireName) -> bool {
+        self.forward.iter().any(|asked| asked.forwarder.holds(name))
     }
 
     /// The largest datagram, to clients and from upstreams (`bufsize`).

@@ -220,12 +220,14 @@ impl Entry {
     }
 
     /// Has the chain answer, and keeps what it says.
-    async fn solve(&self, key: &Key, query: &Query, terms: &Terms) -> Result<Arc<Known>, Failed> {
+    async fn solve(self: &Arc<Self>, key: &Key, query: &Query, terms: &Terms) -> Result<Arc<Known>, Failed> {
         let known = self.block.chain.solve(query, terms).await?;
         if !known.answer.get().is_readable() {
             self.caching(OfCache::dropped);
         }
-        Ok(self.block.keep(key, known))
+        let known = self.block.keep(key, known);
+        self.learn_what_is_above(key, query, terms, &known);
+        Ok(known)
     }
 
     /// The end of the question for the other family's addresses of a name of the cluster, if it is under way.
@@ -275,6 +277,9 @@ impl Entry {
                 ))
             }
             (Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss, key) => {
+                if let Some(denied) = self.known_denied_below(key.as_ref(), &query, &terms, now) {
+                    return Ok((denied, Ttls::Original));
+                }
                 let known = self.ask(key.as_ref(), &query, &terms, Stays::Perhaps).await?;
                 Ok((known, Ttls::CountedDown(clock::now())))
             }

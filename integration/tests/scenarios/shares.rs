@@ -29,6 +29,7 @@ pub(super) fn what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_ty
     let stage = Setting::of(only_names(&["*.example.test"]))
         .instead(pods.iter().map(|pod| PodSpec::new(pod)))
         .dnsd(&["--cluster-domain", "cluster.test", "--try-timeout", "4s"])
+        .dnsd(&["--nxdomain-cut=false"])
         .play(world)?;
     for number in 0..NAMES {
         let records = Records::addresses([format!("203.0.113.{number}"), format!("2001:db8::{number}")]);
@@ -52,6 +53,64 @@ pub(super) fn what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_ty
         let records = stage.kernel_records(pod);
         assert_eq!(records.len(), 2 * NAMES, "{pod} has its own: {records:?}");
     }
+    Ok(())
+}
+
+/// As soon as the upstream denied what all names of a search list end in, no other name is asked of it, whoever asks and for
+/// whatever; what exists beside and below goes on being found, and opens.
+pub(super) fn what_is_below_a_denied_name_is_asked_of_nobody(world: &mut World) -> Told {
+    const SERVICE: &str = "web.default.svc.cluster.test";
+    let stage = Setting::of(only_names(&["*.example.test", "**.svc.cluster.test"]))
+        .and_pod("other")
+        .dnsd(&["--cluster-domain", "cluster.test"])
+        .play(world)?;
+    let upstream = stage.upstream();
+    for base in ["cluster.test", "svc.cluster.test", "default.svc.cluster.test"] {
+        upstream.set(base, Records::no_data());
+    }
+    let pod = format!("pod-0.{SERVICE}");
+    for (name, address) in [
+        (SERVICE, "203.0.113.1"),
+        (&pod, "203.0.113.2"),
+        ("n.example.test", "203.0.113.3"),
+    ] {
+        upstream.set(name, Records::addresses([address]));
+    }
+    let search = |pod: &str, first: &str| {
+        let names = SUFFIXES.map(|suffix| format!("{first}.example.test{suffix}"));
+        for (name, kind) in names
+            .iter()
+            .flat_map(|name| [(name, RecordType::A), (name, RecordType::AAAA)])
+        {
+            let reply = stage.pod(pod).look_up(&Lookup::of(name, kind).patience(PATIENCE));
+            assert!(reply.is_ok(), "{pod}: {name}: {reply:?}");
+        }
+    };
+    let denied = |labels: &[_]| stage.dnsd_counted("egret_dnsd_nxdomain_cut_inquiries_total", labels);
+    let mut number = 0;
+    eventually("what the three endings stand above is known not to exist", || {
+        number += 1;
+        search("client", &format!("learn-{number}"));
+        denied(&[("outcome", "denied")]) >= 3.0
+    });
+    upstream.clear_log();
+    for first in ["a", "b", "n"] {
+        search("other", first);
+        search("client", first);
+    }
+    let asked = upstream.log().into_iter().map(|asked| asked.name.to_lowercase());
+    let denied: Vec<String> = asked.filter(|name| name.contains(".cluster.")).collect();
+    assert!(denied.is_empty(), "{denied:?}");
+    for (name, address) in [(SERVICE, "203.0.113.1"), (&pod, "203.0.113.2")] {
+        let reply = stage
+            .pod("client")
+            .look_up(&Lookup::of(name, RecordType::A).patience(PATIENCE));
+        let code = reply.map(|reply| reply.message.response_code);
+        assert!(matches!(code, Ok(ResponseCode::NoError)), "{name}: {code:?}");
+        stage.assert_reaches("client", address);
+    }
+    stage.assert_reaches("client", "203.0.113.3");
+    stage.assert_refused("other", "203.0.113.2");
     Ok(())
 }
 

@@ -1,0 +1,121 @@
+//! Names below one that was denied: how a question is answered for it, and how the name above comes to be known.
+
+use std::sync::Arc;
+
+use egret_shared::rt::{clock, task};
+use egret_shared::time::Timestamp;
+
+use crate::cache::{Key, Kind, Maker};
+use crate::cut::{Asked, Denial, Heard, Inquiry};
+use crate::message::{CLASS_IN, Query, kind, rcode};
+use crate::metrics::CutInquiry;
+
+use super::chain::own;
+use super::{By, Entry, Failed, Known, Stays, Terms};
+
+impl Entry {
+    /// The denial of a name above that of a question which would be asked of upstreams now.
+    #[must_use]
+    pub fn denied_below(&self, key: &Key, query: &Query, now: Timestamp) -> Option<Arc<Denial>> {
+        let cuts = self.block.cuts()?;
+        let denial = cuts.denial(self.asked(key, query)?, now)?;
+        let would_be_asked = self.may_ask_outside
+            && self.block.may_forward(query)
+            && self.block.forwards(&query.question.name);
+        would_be_asked.then_some(denial)
+    }
+
+    /// The same as an answer, for a question that comes from another one.
+    pub(super) fn known_denied_below(
+        &self,
+        key: Option<&Key>,
+        query: &Query,
+        terms: &Terms,
+        now: Timestamp,
+    ) -> Option<Arc<Known>> {
+        let denial = self.denied_below(key?, query, now)?;
+        self.block.count_cut();
+        let size = u16::MAX;
+        let reply = denial.reply(query, now, self.block.keeps_ttls(), size.into(), size);
+        let known = self
+            .block
+            .chain
+            .unkept(own(reply, now)?, terms, Maker::Upstream, By::Cache);
+        Some(Arc::new(known))
+    }
+
+    /// What an upstream says of a name it may say of those above: all above an existing one exist, and one above denied ones
+    /// is worth a question, which nobody waits for.
+    pub(super) fn learn_what_is_above(
+        self: &Arc<Self>,
+        key: &Key,
+        query: &Query,
+        terms: &Terms,
+        known: &Known,
+    ) {
+        let (Some(cuts), Some(asked)) = (self.block.cuts(), self.asked(key, query)) else {
+            return;
+        };
+        if known.by != By::Forward {
+            return;
+        }
+        let (answer, now) = (known.answer.get(), clock::now());
+        let denied_for = known.kept.filter(|kept| kept.kind == Kind::NameError);
+        match (answer.rcode(), denied_for) {
+            (rcode::NOERROR, _) => cuts.note_existing(asked, now),
+            (rcode::NXDOMAIN, Some(kept)) => {
+                let until = answer.arrived().after(kept.lifetime);
+                if let Some(inquiry) = cuts.note_denied(asked, until, now) {
+                    self.inquire(inquiry, query, terms);
+                }
+            }
+            (_other_code, _) => {}
+        }
+    }
+
+    /// Asks for a name behind the answers, by A as RFC 9156 section 2.1 advises.
+    fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, terms: &Terms) {
+        let question = query.asking(inquiry.name(), kind::A, CLASS_IN);
+        let (entry, terms) = (Arc::clone(self), terms.clone());
+        drop(task::spawn_brief(async move {
+            let key = entry.block.key(&question);
+            let known = entry.find(key.as_ref(), &question, &terms, Stays::Always).await;
+            let heard = entry.heard(&known);
+            entry.block.count_inquiry(match &heard {
+                Heard::Denied(..) => CutInquiry::Denied,
+                Heard::Exists(_) => CutInquiry::Exists,
+                Heard::Nothing => CutInquiry::Failed,
+            });
+            inquiry.end(heard, clock::now());
+        }));
+    }
+
+    /// What an answer says of its name. One that is not kept is not believed for others either.
+    fn heard(&self, known: &Result<Arc<Known>, Failed>) -> Heard {
+        let Ok(known) = known else {
+            return Heard::Nothing;
+        };
+        let answer = known.answer.get();
+        let is_from_upstream = known.by == By::Forward && known.maker == Maker::Upstream;
+        let Some(kept) = self.block.judged(known).filter(|_| is_from_upstream) else {
+            return Heard::Nothing;
+        };
+        let until = answer.arrived().after(kept.lifetime);
+        match kept.kind {
+            Kind::NameError => Denial::read(&answer.message(), answer.arrived())
+                .map_or(Heard::Nothing, |denial| Heard::Denied(denial, until)),
+            Kind::Answer | Kind::Other | Kind::Denial if answer.rcode() == rcode::NOERROR => {
+                Heard::Exists(until)
+            }
+            Kind::Answer | Kind::Other | Kind::Denial | Kind::Failure => Heard::Nothing,
+        }
+    }
+
+    fn asked<'a>(&'a self, key: &Key, query: &'a Query) -> Option<Asked<'a>> {
+        (query.question.class == CLASS_IN).then(|| Asked {
+            name: &query.question.name,
+            apex: self.zone.apex(),
+            class: key.class(),
+        })
+    }
+}
