@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use egret_shared::rt::admin::Admin;
-use egret_shared::rt::{clock, telemetry};
+use egret_shared::rt::clock;
+use egret_shared::rt::telemetry::{self, Page};
 use egret_shared::time::Timestamp;
 
 use crate::listen::Service;
 use crate::metrics::Metrics;
 use crate::release::Holder;
-use crate::server::{Counts, Page, Serving};
+use crate::server::{Counts, Serving};
 
 /// How often the heart beats.
 const BEAT: Duration = Duration::from_millis(100);

@@ -102,7 +102,7 @@ impl Daemon {
             holder: Arc::clone(&holder),
             metrics: Arc::clone(&metrics),
             counts: Arc::clone(&means.counts),
-            recorder: recorder.clone(),
+            recorder,
             seen_evictions: Mutex::new(0),
         });
         let addresses = listeners.addresses()?;
@@ -111,7 +111,7 @@ impl Daemon {
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
         let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
-        let mut pages = Pages::start(operators, recorder)?;
+        let mut pages = Pages::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
         host::catch_up(begun, &holder).await;

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::rt::{admin, task, telemetry};
+use egret_shared::rt::{admin, task};
 use metrics::{counter, histogram};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -56,7 +56,7 @@ impl Pages {
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn start(operators: Arc<Operators>, recorder: telemetry::Metrics) -> io::Result<Self> {
+    pub fn start(operators: Arc<Operators>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -64,10 +64,7 @@ impl Pages {
         std::thread::Builder::new()
             .name("admin".to_owned())
             .spawn(move || {
-                runtime.block_on(async move {
-                    drop(task::spawn("upkeep", recorder.keep_up()));
-                    serve(changes, operators).await;
-                });
+                runtime.block_on(serve(changes, operators));
             })?;
         Ok(Self {
             open: BTreeMap::new(),

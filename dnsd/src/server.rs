@@ -42,7 +42,7 @@ use crate::plan;
 pub use bind::{BindError, Interfaces, host_interfaces};
 pub use block::{Block, Known};
 pub use by::By;
-pub use counted::{Counts, OfCache, OfZone, Page};
+pub use counted::{Counts, OfCache, OfZone};
 pub use entry::{Arrival, Entry, Stays, Terms};
 pub use failed::Failed;
 pub use heritage::{Given, Heir, Step as GivenStep};

@@ -68,13 +68,12 @@ impl Daemon {
             engine: inputs.clone(),
             counters: backend.counters(),
             read: Mutex::default(),
-            recorder: recorder.clone(),
+            recorder,
             rule_metrics: RwLock::new(config.rule_metrics),
         });
         serve_operators(
             config.fixed.admin,
             Arc::clone(&operators) as Arc<dyn admin::Admin>,
-            recorder,
         )?;
         let name = backend.name();
         let compiler = config.fixed.compiler.clone();
@@ -374,11 +373,7 @@ fn hear_others(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
 }
 
 /// Answers operators from a thread of its own: reading counters blocks.
-fn serve_operators(
-    address: SocketAddr,
-    operators: Arc<dyn admin::Admin>,
-    recorder: telemetry::Metrics,
-) -> anyhow::Result<()> {
+fn serve_operators(address: SocketAddr, operators: Arc<dyn admin::Admin>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -392,10 +387,7 @@ fn serve_operators(
     std::thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || {
-            runtime.block_on(async move {
-                drop(task::spawn("upkeep", recorder.keep_up()));
-                admin::serve(listener, operators).await;
-            });
+            runtime.block_on(admin::serve(listener, operators));
         })?;
     Ok(())
 }

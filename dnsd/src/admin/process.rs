@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::server::Page;
+use egret_shared::rt::telemetry::Page;
 
 /// Clock ticks of a second in /proc: the kernel says 100 to programs on every architecture that it runs on today.
 const TICKS: f64 = 100.0;

@@ -17,7 +17,6 @@ use super::Event;
 use super::by::By;
 use histogram::Histogram;
 
-pub use text::Page;
 pub(super) use text::rcode_label;
 
 /// The types that have series of their own, as in CoreDNS; all others are "other".

@@ -1,10 +1,15 @@
 //! Logs to stderr, metrics as Prometheus text.
 
-use std::io::IsTerminal;
-use std::time::Duration;
+mod recorder;
+mod page;
 
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use std::io::IsTerminal;
+use std::sync::Arc;
+
 use tracing_subscriber::EnvFilter;
+
+pub use page::Page;
+use recorder::{Bounds, Recorder};
 
 /// Starts the log: text on a terminal, JSON otherwise; `RUST_LOG` chooses what is written (default `info`).
 pub fn start_log() {
@@ -19,40 +24,30 @@ pub fn start_log() {
     }
 }
 
-/// The recorder's handle: renders what `/metrics` answers.
+/// What is recorded; renders what `/metrics` answers.
 #[derive(Clone, Debug)]
-pub struct Metrics(PrometheusHandle);
+pub struct Metrics(Arc<Recorder>);
 
 /// Why metrics cannot be recorded.
 #[derive(Debug, thiserror::Error)]
-#[error("metrics cannot be recorded: {0}")]
-pub struct MetricsError(#[from] BuildError);
+#[error("metrics are recorded elsewhere already")]
+pub struct AlreadyRecorded;
 
 impl Metrics {
-    /// Installs the recorder; histograms whose name ends in `_seconds` get `buckets`, in seconds, but for those with `own` ones.
+    /// Records what `metrics` is told from now on; histograms have `buckets`, in ascending order, but for those with `own`
+    /// ones.
     ///
     /// # Errors
-    /// When a recorder is already installed, or there are no buckets.
-    pub fn install(buckets: &[f64], own: &[(&str, &[f64])]) -> Result<Self, MetricsError> {
-        let suffix = Matcher::Suffix("_seconds".to_owned());
-        let mut builder = PrometheusBuilder::new().set_buckets_for_metric(suffix, buckets)?;
-        for (name, buckets) in own {
-            builder = builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets)?;
-        }
-        Ok(Self(builder.install_recorder()?))
+    /// A recorder is installed already.
+    pub fn install(buckets: &[f64], own: &[(&str, &[f64])]) -> Result<Self, AlreadyRecorded> {
+        let recorder = Arc::new(Recorder::new(Bounds::new(buckets, own)));
+        metrics::set_global_recorder(Arc::clone(&recorder)).map_err(|_installed| AlreadyRecorded)?;
+        Ok(Self(recorder))
     }
 
     /// The metrics now, in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
         self.0.render()
-    }
-
-    /// Folds the samples of histograms every 5 s: the recorder keeps each one until then.
-    pub async fn keep_up(self) {
-        loop {
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            self.0.run_upkeep();
-        }
     }
 }

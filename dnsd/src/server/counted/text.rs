@@ -1,86 +1,14 @@
 //! The counts in Prometheus' text format.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use egret_shared::rt::telemetry::Page;
 
 use crate::cache::Class;
 use crate::metrics::Transport;
 
 use super::{Counts, Histogram, OfCache, OfZone, RCODES, State, TYPES};
 use crate::server::by::By;
-
-/// A page of metrics: a family has one head, and all of its series behind it.
-#[derive(Debug, Default)]
-pub struct Page(String);
-
-impl Page {
-    /// Begins a family.
-    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    /// A series.
-    pub fn series(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let labels = written(labels);
-        self.line(format_args!("{name}{labels} {value}"));
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn text(self) -> String {
-        self.0
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        self.0.write_fmt(line).expect("a String takes everything");
-        self.0.push('\n');
-    }
-
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
-        let (rows, sum) = histogram.read();
-        let total = rows.last().map_or(0, |(_, count)| *count);
-        if total == 0 {
-            return;
-        }
-        for (bound, count) in rows {
-            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
-            let labels: Vec<_> = labels.iter().copied().chain([("le", &*bound)]).collect();
-            self.count(&format!("{name}_bucket"), &labels, count);
-        }
-        self.series(&format!("{name}_sum"), labels, sum);
-        self.count(&format!("{name}_count"), labels, total);
-    }
-
-    fn count(&mut self, name: &str, labels: &[(&str, &str)], count: u64) {
-        let labels = written(labels);
-        self.line(format_args!("{name}{labels} {count}"));
-    }
-
-    /// As in CoreDNS, what never happened has no series.
-    fn seen(&mut self, name: &str, labels: &[(&str, &str)], counter: &AtomicU64) {
-        let count = counter.load(Ordering::Relaxed);
-        if count > 0 {
-            self.count(name, labels, count);
-        }
-    }
-}
-
-fn written(labels: &[(&str, &str)]) -> String {
-    if labels.is_empty() {
-        return String::new();
-    }
-    let escaped = |value: &str| {
-        value
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n")
-    };
-    let labels = labels
-        .iter()
-        .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
-    format!("{{{}}}", labels.collect::<Vec<_>>().join(","))
-}
 
 impl Counts {
     /// Writes them.
@@ -101,7 +29,7 @@ fn zones(state: &State, page: &mut Page) {
     each(state, |labels, zone| zone.requests(REQUESTS, labels, page));
     const DO: &str = "coredns_dns_do_requests_total";
     page.family(DO, "counter", "Counter of DNS requests with DO bit set per zone.");
-    each(state, |labels, zone| page.seen(DO, labels, &zone.with_do));
+    each(state, |labels, zone| seen(DO, labels, &zone.with_do, page));
     const SECONDS: &str = "coredns_dns_request_duration_seconds";
     page.family(
         SECONDS,
@@ -109,7 +37,7 @@ fn zones(state: &State, page: &mut Page) {
         "Histogram of the time (in seconds) each request took per zone.",
     );
     each(state, |labels, zone| {
-        page.histogram(SECONDS, labels, &zone.seconds)
+        samples(SECONDS, labels, &zone.seconds, page)
     });
     const REQUEST_OCTETS: &str = "coredns_dns_request_size_bytes";
     page.family(
@@ -143,7 +71,23 @@ fn each(state: &State, mut write: impl FnMut(&[(&str, &str)], &OfZone)) {
 fn by_transport(name: &str, labels: &[(&str, &str)], histograms: &[Histogram; 2], page: &mut Page) {
     for transport in Transport::ALL {
         let labels = with(labels, &[("proto", transport.label())]);
-        page.histogram(name, &labels, &histograms[transport as usize]);
+        samples(name, &labels, &histograms[transport as usize], page);
+    }
+}
+
+/// As in CoreDNS, what never happened has no series.
+fn seen(name: &str, labels: &[(&str, &str)], counter: &AtomicU64, page: &mut Page) {
+    let count = counter.load(Ordering::Relaxed);
+    if count > 0 {
+        page.count(name, labels, count);
+    }
+}
+
+/// The same.
+fn samples(name: &str, labels: &[(&str, &str)], histogram: &Histogram, page: &mut Page) {
+    let (rows, sum) = histogram.read();
+    if rows.last().is_some_and(|(_, total)| *total > 0) {
+        page.histogram(name, labels, rows, sum);
     }
 }
 
@@ -158,7 +102,7 @@ impl OfZone {
                 for (place, counter) in of_family.iter().enumerate() {
                     let kind = TYPES.get(place).map_or("other", |(_, label)| label);
                     let more = [("proto", transport.label()), ("family", family), ("type", kind)];
-                    page.seen(name, &with(labels, &more), counter);
+                    seen(name, &with(labels, &more), counter, page);
                 }
             }
         }
@@ -169,7 +113,12 @@ impl OfZone {
             for by in By::ALL {
                 let code_label = rcode_label(code);
                 let more = [("rcode", &*code_label), ("plugin", by.label())];
-                page.seen(name, &with(labels, &more), &self.responses[code][by as usize]);
+                seen(
+                    name,
+                    &with(labels, &more),
+                    &self.responses[code][by as usize],
+                    page,
+                );
             }
         }
     }

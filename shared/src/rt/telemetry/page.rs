@@ -1,0 +1,83 @@
+//! Prometheus' text format.
+
+use std::fmt::{Arguments, Display, Write};
+
+/// A page of metrics: a family has one head, and all of its series behind it.
+#[derive(Debug, Default)]
+pub struct Page(String);
+
+impl Page {
+    /// Begins a family.
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        self.line(format_args!("# HELP {name} {help}"));
+        self.kind(name, kind);
+    }
+
+    /// Begins a family that nobody described.
+    pub(super) fn kind(&mut self, name: &str, kind: &str) {
+        self.line(format_args!("# TYPE {name} {kind}"));
+    }
+
+    /// A series.
+    pub fn series(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.row(name, labels, value);
+    }
+
+    /// A series of whole numbers.
+    pub fn count(&mut self, name: &str, labels: &[(&str, &str)], count: u64) {
+        self.row(name, labels, count);
+    }
+
+    /// A histogram's series: for each upper bound how many values are not above it, last those without a bound; and what
+    /// all values add up to.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        rows: impl IntoIterator<Item = (Option<f64>, u64)>,
+        sum: f64,
+    ) {
+        let mut total = 0;
+        for (bound, count) in rows {
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
+            let labels: Vec<_> = labels.iter().copied().chain([("le", &*bound)]).collect();
+            self.count(&format!("{name}_bucket"), &labels, count);
+            total = count;
+        }
+        self.series(&format!("{name}_sum"), labels, sum);
+        self.count(&format!("{name}_count"), labels, total);
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(self) -> String {
+        self.0
+    }
+
+    fn row(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels = written(labels);
+        self.line(format_args!("{name}{labels} {value}"));
+    }
+
+    fn line(&mut self, line: Arguments<'_>) {
+        self.0.write_fmt(line).expect("a String takes everything");
+        self.0.push('\n');
+    }
+}
+
+fn written(labels: &[(&str, &str)]) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let escaped = |value: &str| {
+        value
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n")
+    };
+    let labels = labels
+        .iter()
+        .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+    format!("{{{}}}", labels.collect::<Vec<_>>().join(","))
+}
