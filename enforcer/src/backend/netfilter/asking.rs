@@ -93,7 +93,7 @@ impl Asking {
 /// What is open from or to members that came or went. Sets are in the kernel as they are to be.
 fn look(suspects: &Suspects) -> Result<Seen, Unknown> {
     passing::wait()?;
-    let mut seen = Seen::look(&mut Conntrack::open()?, suspects.question())?;
+    let mut seen = Seen::look(&mut Conntrack::open()?, suspects.question(), 0)?;
     seen.flows.retain(|flow| suspects.touch(flow));
     Ok(seen)
 }

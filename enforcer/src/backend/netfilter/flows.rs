@@ -45,14 +45,27 @@ impl Question {
 pub(super) struct Seen {
     question: Question,
     pub(super) flows: Vec<Flow>,
+    /// Whether these are all flows that there were.
+    pub(super) is_all: bool,
 }
 
 impl Seen {
-    /// Asks the kernel for all these flows; others may be among them.
-    pub(super) fn look(conntrack: &mut Conntrack, question: Question) -> Result<Self, netlink::Error> {
+    /// Asks the kernel for all these flows; others may be among them. Who has so many more questions about flows is spared them
+    /// where these are all that there are.
+    pub(super) fn look(
+        conntrack: &mut Conntrack,
+        question: Question,
+        more: usize,
+    ) -> Result<Self, netlink::Error> {
         let mut filters = filters(&question);
-        if filters.len() > 1 && (is_whole(&filters) || conntrack.count()? <= FEW_FLOWS) {
+        let count = conntrack.count()?;
+        let is_all = filters.len() + more > 1 && (is_whole(&filters) || count <= FEW_FLOWS);
+        if is_all {
             filters = vec![Filter::ALL];
+        }
+        // What begins from now on is judged by the rules of now.
+        if count == 0 {
+            filters.clear();
         }
         let mut found: BTreeMap<(u16, Tuple), Flow> = BTreeMap::new();
         for filter in filters {
@@ -60,7 +73,11 @@ impl Seen {
             found.extend(flows.map(|flow| ((flow.zone, flow.original), flow)));
         }
         let flows = found.into_values().collect();
-        Ok(Self { question, flows })
+        Ok(Self {
+            question,
+            flows,
+            is_all,
+        })
     }
 
     /// Whether all these flows are among them.

@@ -36,7 +36,7 @@ impl Netfilter {
         let mut ends = self.ends_in_question();
         ends.ends
             .extend(opened.map(|address| (Direction::Egress, *address)));
-        let mut seen = Seen::look(&mut conntrack, ends)?;
+        let mut seen = Seen::look(&mut conntrack, ends, 0)?;
         for (rules, old, new) in carried {
             let pod = &rules.pod;
             match carry_over(&mut conntrack, &mut seen.flows, rules, &self.sets, old, new) {

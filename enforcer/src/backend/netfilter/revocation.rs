@@ -191,8 +191,8 @@ impl Netfilter {
         let mut conntrack = Conntrack::open()?;
         let own_node = Links::open()?.addresses()?;
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
-        self.recall(&mut conntrack)?;
-        let forbidden = self.forbidden(&mut conntrack, seen, &own_node)?;
+        let seen = self.seen_or_look(&mut conntrack, seen)?;
+        let forbidden = self.forbidden(seen, &own_node);
         self.forgive(&mut conntrack, &own_node)?;
         let mut ended = Ended::default();
         for (fate, one) in &forbidden {
@@ -216,19 +216,49 @@ impl Netfilter {
         Ok(ended)
     }
 
-    /// Reads which flows are revoked.
-    fn recall(&mut self, conntrack: &mut Conntrack) -> Result<(), netlink::Error> {
+    /// The flows in question, and which flows are revoked where that is to be read.
+    fn seen_or_look(
+        &mut self,
+        conntrack: &mut Conntrack,
+        seen: Option<Seen>,
+    ) -> Result<Seen, netlink::Error> {
+        let question = self.ends_in_question();
+        // What has a new pod by now may be that pod's own by now.
+        let before = seen.filter(|seen| seen.has(&question) && self.revocations.taken.is_empty());
+        let more = if self.revocations.recall {
+            Direction::ALL.len()
+        } else {
+            0
+        };
+        let Some(before) = before else {
+            let seen = Seen::look(conntrack, question, more)?;
+            self.recall(conntrack, Some(&seen).filter(|seen| seen.is_all))?;
+            return Ok(seen);
+        };
+        // Some may have been revoked since.
+        self.recall(conntrack, None)?;
+        Ok(before)
+    }
+
+    /// Takes note of the flows that are revoked, out of all that there are now or as the kernel tells.
+    fn recall(&mut self, conntrack: &mut Conntrack, all: Option<&Seen>) -> Result<(), netlink::Error> {
         if !self.revocations.recall {
             return Ok(());
         }
         let mut revoked = Vec::new();
         for direction in Direction::ALL {
-            let filter = Filter {
-                mark: Some(self.settings.marks.revoked(direction)),
-                ..Filter::ALL
+            let mark = self.settings.marks.revoked(direction);
+            let flows = match all {
+                Some(seen) => {
+                    let marked = seen.flows.iter().filter(|flow| mark.is_in(flow.mark));
+                    marked.cloned().collect()
+                }
+                None => conntrack.dump(&Filter {
+                    mark: Some(mark),
+                    ..Filter::ALL
+                })?,
             };
-            let flows = conntrack.dump(&filter)?.into_iter();
-            revoked.extend(flows.map(|flow| Revoked { direction, flow }));
+            revoked.extend(flows.into_iter().map(|flow| Revoked { direction, flow }));
         }
         self.revocations.moved.pods.extend(self.pods.keys().cloned());
         self.revocations.revoked = revoked;
@@ -237,16 +267,7 @@ impl Netfilter {
     }
 
     /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone.
-    fn forbidden(
-        &self,
-        conntrack: &mut Conntrack,
-        seen: Option<Seen>,
-        own_node: &BTreeSet<IpAddr>,
-    ) -> Result<Vec<(Fate, Revoked)>, netlink::Error> {
-        let question = self.ends_in_question();
-        // What has a new pod by now may be that pod's own by now.
-        let seen = seen.filter(|seen| seen.has(&question) && self.revocations.taken.is_empty());
-        let seen = seen.map_or_else(|| Seen::look(conntrack, question), Ok)?;
+    fn forbidden(&self, seen: Seen, own_node: &BTreeSet<IpAddr>) -> Vec<(Fate, Revoked)> {
         let owners = self.owners();
         let judge = Judge {
             sets: &self.sets,
@@ -269,7 +290,7 @@ impl Netfilter {
                 forbidden.extend(fate.map(|fate| (fate, revoked)));
             }
         }
-        Ok(forbidden)
+        forbidden
     }
 
     /// Where flows are that may have to end.
