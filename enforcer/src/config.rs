@@ -13,6 +13,7 @@ use egret_policies::model::Enforcement;
 use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
+use crate::backend::netfilter::MOST_MEMBERS;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
@@ -78,6 +79,8 @@ pub struct Fixed {
     pub unknown: UnknownPods,
     /// Where denied packets are told, and how many.
     pub events: Events,
+    /// How many members a set of the backend netfilter has places for.
+    pub members_per_set: u32,
     /// What is done about bridges that pods are on.
     pub bridges: BridgeNetfilter,
     /// Namespaces whose pods dnsd does not intercept.
@@ -189,6 +192,7 @@ impl Config {
                 "events, eventsPerSecond, eventsGroup",
                 mine.events != theirs.events,
             ),
+            ("membersPerSet", mine.members_per_set != theirs.members_per_set),
             ("bridgeNetfilter", mine.bridges != theirs.bridges),
             ("notIntercepted", mine.not_intercepted != theirs.not_intercepted),
             ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
@@ -217,6 +221,7 @@ impl Written {
             });
         }
         let report_dir = self.report_dir(&compiler.node)?;
+        let members_per_set = self.members_per_set()?;
         let (egress, ingress) = (
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
@@ -246,6 +251,7 @@ impl Written {
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
+                members_per_set,
                 bridges: self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off),
                 not_intercepted: self
                     .not_intercepted
@@ -281,6 +287,14 @@ impl Written {
                 Enforce::Audit => Enforcement::Audited,
             },
         })
+    }
+
+    fn members_per_set(&self) -> Result<u32, Invalid> {
+        let Some(written) = self.members_per_set else {
+            return Ok(MOST_MEMBERS);
+        };
+        let members = at_least("membersPerSet", Some(written), written, 1)?;
+        Ok(u32::try_from(members).unwrap_or(MOST_MEMBERS))
     }
 
     /// The name of the node becomes that of a file.
@@ -558,6 +572,7 @@ mod tests {
             &["--events-group", "0"],
             &["--rule-metrics", "4097"],
             &["--names-per-pod", "0"],
+            &["--members-per-set", "0"],
             &["--min-ttl", "2s", "--max-ttl", "1s"],
             &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],
             &["--dns-address", "169.254.20.10", "0.0.0.0"],

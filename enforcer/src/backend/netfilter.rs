@@ -65,6 +65,8 @@ mod lookout;
 mod view;
 pub mod bridges;
 
+pub use sets::MOST_MEMBERS;
+
 use asking::Asking;
 use attached::{Attached, Port};
 use bridges::{BridgeNetfilter, TurnedOn};
@@ -264,6 +266,13 @@ impl Netfilter {
         self.written
     }
 
+    /// Gives a set so many places. Without it there are more than one would use.
+    #[must_use]
+    pub fn with_members_per_set(self, most: u32) -> Self {
+        self.sets.lock().most = most;
+        self
+    }
+
     /// Says here what is denied and why, for who listens to the kernel.
     #[must_use]
     pub fn telling(self, denials: Denials) -> Self {
@@ -281,6 +290,7 @@ impl Netfilter {
         let shrunk = self.sets.lock().settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
+        self.withhold_sets();
         self.unknown.has_policies = Some(batch.has_policies.unwrap_or(false));
         self.unknown.look_around(self.locate.as_mut());
         self.tell_open_interfaces();
@@ -334,10 +344,11 @@ impl Netfilter {
             && batch.has_policies.is_none()
             && batch.pods_removed.is_empty()
             && by_rules.peek().is_none());
-        if touches_rules {
+        if self.withhold_sets() || touches_rules {
             let others = self.other_runs(&batch.rules_replaced);
             self.replace(&batch.rules_replaced);
             self.replace_node_rules(batch.node_rules.as_ref());
+            self.withhold_sets();
             self.unknown.has_policies = batch.has_policies.or(self.unknown.has_policies);
             self.tell_open_interfaces();
             self.remove(&batch.pods_removed);
@@ -670,6 +681,7 @@ impl Backend for Netfilter {
             }
         }
         let shrunk = self.sets.lock().settle(now);
+        self.withhold_sets();
         let stale = self.pods.iter().flat_map(|(pod, local)| {
             let named = Direction::ALL
                 .into_iter()

@@ -175,6 +175,9 @@ pub struct Written {
     /// Records of all pods: 1 to 10000000 [default: 200000]
     #[arg(long, value_name = "COUNT")]
     pub records_total: Option<usize>,
+    /// Members that a set of the backend netfilter has places for, in each family: 1 to 10000000 [default: 1048576]
+    #[arg(long, value_name = "COUNT")]
+    pub members_per_set: Option<usize>,
     /// Whether what goes from port to port of a bridge of pods is handed to iptables: enable turns it on for these bridges
     /// [default: off]
     #[arg(long, value_name = "WHETHER")]
@@ -255,6 +258,7 @@ impl Written {
             names_per_pod: self.names_per_pod.or(below.names_per_pod),
             addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
             records_total: self.records_total.or(below.records_total),
+            members_per_set: self.members_per_set.or(below.members_per_set),
             bridge_netfilter: self.bridge_netfilter.or(below.bridge_netfilter),
             not_intercepted: self.not_intercepted.or(below.not_intercepted),
             cgroup_root: self.cgroup_root.or(below.cgroup_root),

@@ -77,6 +77,33 @@ fn without_memory_for_rules_nothing_is_believed_to_be_in_force_until_there_is_so
     });
 }
 
+/// What is denied by a list is not open because the kernel did not take all of it; what is allowed by one is closed in part.
+#[test]
+fn what_a_list_denies_stays_denied_where_the_kernel_takes_only_a_part_of_it() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let (old, new) = (stories::denied_by_a_list(1), stories::denied_by_a_list(2));
+            let mut backend = node.backend();
+            backend.adopt(NOW).unwrap();
+            hold_settled(&backend.apply(&old.begin(NOW)[0], NOW));
+            let to = |to| Probe { to, ..OF_THE_POD };
+            let probes = [to("10.0.1.1"), to("10.0.1.2"), to("198.51.100.7"), OF_ANOTHER];
+            assert_eq!(node.ask(&probes), [false, true, true, true]);
+            let planned = Planned::here(Plan::Refuse(no_memory_for_members));
+            for batch in old.turn_into(&new, NOW) {
+                hold_refused(&backend.apply(&batch, NOW), "ENOMEM");
+            }
+            assert_eq!(node.ask(&probes), [false, false, false, true]);
+            assert!(backend.reconcile(NOW).wants_retry());
+            assert_eq!(node.ask(&probes), [false, false, false, true]);
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&probes), [false, false, true, true]);
+        });
+    }
+}
+
 /// EBUSY: what is of another type and is named by a rule of somebody else can neither be used nor replaced.
 #[test]
 fn a_set_that_a_foreign_rule_holds_closes_its_pod_until_it_is_let_go() {

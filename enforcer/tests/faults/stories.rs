@@ -47,6 +47,21 @@ pub(crate) fn isolated_beside_another() -> Cluster {
     isolated().and(&[&pod("b", "app: db", "here", 2)])
 }
 
+/// A pod that may reach everybody but so many peers, and one of which nothing is said.
+pub(crate) fn denied_by_a_list(peers: u8) -> Cluster {
+    let peer = |last| pod(&format!("r{last}"), "app: r", "there", last);
+    let peers: Vec<String> = (1..=peers).map(peer).collect();
+    let deny = "egress: [{action: Deny, to: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: r}}}}]}]";
+    let objects = [
+        nodes(),
+        pod("a", WEB, "here", 1),
+        pod("b", "app: db", "here", 2),
+        cluster_policy("admin", "Admin", WEB, deny),
+    ];
+    let all: Vec<&str> = objects.iter().chain(&peers).map(String::as_str).collect();
+    Cluster::of(&all)
+}
+
 pub(crate) fn all() -> Vec<Story> {
     let base = || {
         Cluster::of(&[

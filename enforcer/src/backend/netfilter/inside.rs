@@ -35,6 +35,7 @@ use super::front::{neighbours, replies};
 use super::members;
 use super::refusal::{DenyAction, refusal};
 use super::render::kernel_transport;
+use super::sets::MOST_MEMBERS;
 use crate::backend::BackendError;
 
 /// What is to be enforced inside.
@@ -375,8 +376,6 @@ const HOOKS: [Hook; 2] = [Hook::Output, Hook::Forward];
 /// Not a name that chains and sets of the node have: some namespaces of pods are nodes of other clusters.
 const CHAIN_PREFIX: &str = "EGRET-POD";
 const SET_PREFIX: &str = "egret-pod-";
-/// As for the sets of the node.
-const MOST_MEMBERS: u32 = 1 << 20;
 
 fn jump() -> String {
     Line::to(Target::Jump(entry())).comment("egret").to_string()

@@ -48,6 +48,8 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Sets {
     ipsets: IpSets,
+    /// How many members a set may have.
+    pub(super) most: u32,
     wanted: BTreeMap<SetId, Wanted>,
     /// By name in the kernel; what is told of them is told in order.
     known: HashMap<String, Known>,
@@ -59,6 +61,8 @@ pub(super) struct Sets {
     listings: u64,
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, String>,
+    /// Those of them from which members may not have gone.
+    too_wide: BTreeSet<SetId>,
     /// Sets that got members while somebody else was at work.
     meanwhile: BTreeSet<SetId>,
     /// Whether the kernel holds the set that says that members went and nobody has looked yet what they had opened.
@@ -66,18 +70,20 @@ pub(super) struct Sets {
 }
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
-const MOST_MEMBERS: u32 = 1 << 20;
+pub const MOST_MEMBERS: u32 = 1 << 20;
 
 impl Sets {
     pub(super) fn open() -> Result<Self, ipset::Error> {
         Ok(Self {
             ipsets: IpSets::open()?,
+            most: MOST_MEMBERS,
             wanted: BTreeMap::new(),
             known: HashMap::new(),
             unwanted: BTreeSet::new(),
             available: Arc::default(),
             listings: 0,
             failed: BTreeMap::new(),
+            too_wide: BTreeSet::new(),
             meanwhile: BTreeSet::new(),
             is_in_doubt: false,
         })
@@ -85,11 +91,12 @@ impl Sets {
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
     pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
+        let most = self.most;
         let mut listed: HashMap<String, Known> = self
             .ipsets
             .list_those(names::is_own_set)?
             .into_iter()
-            .map(|listing| (listing.name.clone(), Known::of(listing, now)))
+            .map(|listing| (listing.name.clone(), Known::of(listing, most, now)))
             .collect();
         self.is_in_doubt = listed.remove(names::doubt().as_str()).is_some();
         let drift = drift(&self.known, &listed, now);
@@ -222,6 +229,17 @@ impl Sets {
         families.any(|family| self.known.contains_key(names::set(id, family).as_str()))
     }
 
+    /// Has rules do without the sets that are not as they should be, if these say no, or hold too much: as if they were not there.
+    /// Says whether rules named any so far. Who settles them has them back.
+    pub(super) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
+        let is_unfit = |id: &&SetId| say_no.contains(id) || self.too_wide.contains(id);
+        let unfit: Vec<SetId> = self.failed.keys().filter(is_unfit).copied().collect();
+        let available = Arc::make_mut(&mut self.available);
+        let withheld = unfit.iter().filter(|id| available.remove(id).is_some()).count();
+        self.listings += u64::from(withheld > 0);
+        withheld > 0
+    }
+
     pub(super) const fn failed(&self) -> &BTreeMap<SetId, String> {
         &self.failed
     }
@@ -326,6 +344,7 @@ impl Sets {
     /// Makes every wanted set hold what it should; returns the sets from which members went.
     pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
+        self.too_wide.clear();
         let all: Vec<SetId> = self.wanted.keys().copied().collect();
         all.into_iter().filter(|id| self.settle_one(*id, now)).collect()
     }
@@ -389,7 +408,7 @@ impl Sets {
         let spec = ipset::SetSpec {
             timeout: (kind == SetKind::Records).then_some(0),
             hashsize: buckets,
-            maxelem: MOST_MEMBERS,
+            maxelem: self.most,
             ..ipset::SetSpec::new(&name, kernel_kind(kind), family)
         };
         self.ipsets.create(&spec).map_err(|error| said(&error))?;
@@ -445,6 +464,9 @@ impl Sets {
                 let reason = said(&error);
                 tracing::warn!(set = change.name, reason, "a set does not hold what it should");
                 self.failed.insert(id, reason);
+                if !change.deleted.is_empty() {
+                    self.too_wide.insert(id);
+                }
             } else if let Some(known) = self.known.get_mut(&change.name) {
                 known.members.extend(held);
                 for deleted in &change.deleted {
@@ -458,6 +480,7 @@ impl Sets {
         for id in destroyed {
             self.wanted.remove(id);
             self.failed.remove(id);
+            self.too_wide.remove(id);
             Arc::make_mut(&mut self.available).remove(id);
             let there = both(*id).into_iter().filter(|name| self.known.contains_key(name));
             self.unwanted.extend(there);
@@ -515,6 +538,7 @@ impl Sets {
     pub(super) fn forget(&mut self) {
         self.wanted.clear();
         self.failed.clear();
+        self.too_wide.clear();
         self.available = Arc::default();
         self.find_unwanted();
     }
@@ -633,7 +657,7 @@ impl Known {
         header.kind == self.kind && (least..=most).contains(&elements)
     }
 
-    fn of(listing: SetListing, now: Timestamp) -> Self {
+    fn of(listing: SetListing, most: u32, now: Timestamp) -> Self {
         let lives = |entry: &Entry| {
             entry
                 .timeout
@@ -651,8 +675,7 @@ impl Known {
         Self {
             kind: listing.kind,
             has_timeouts: listing.timeout.is_some(),
-            is_as_made: listing.maxelem >= MOST_MEMBERS
-                && names::family_of_set(&listing.name) == listing.family,
+            is_as_made: listing.maxelem >= most && names::family_of_set(&listing.name) == listing.family,
             members,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::iptables::InterfaceName;
+use egret_policies::model::Action;
 use egret_policies::rules::{Batch, Direction, SetId, SetKind, SetSpec};
 use egret_shared::pod::PodKey;
 
@@ -106,6 +107,24 @@ impl Netfilter {
             let why = |chain: &str| self.tables.iter().find_map(|table| table.told.why(chain));
             self.denials.want(programs, touched, why);
         }
+    }
+
+    /// Has rules do without sets that the kernel did not take in whole, where what they lack would pass: they close then. What
+    /// only allows may lack something. Says whether rules are to be written for that.
+    pub(super) fn withhold_sets(&self) -> bool {
+        let mut sets = self.sets.lock();
+        if sets.failed().is_empty() {
+            return false;
+        }
+        let of_pods = self.pods.values();
+        let of_pods = of_pods.flat_map(|local| [&local.rules.egress, &local.rules.ingress]);
+        let of_node = self.node_rules.iter().map(|rules| &rules.exposed);
+        let tiers = of_pods.chain(of_node).flat_map(|rules| &rules.tiers);
+        let say_no = tiers.flat_map(|tier| &tier.rules).flat_map(|rule| {
+            let all = (rule.action != Action::Allow).then(|| rule.sets());
+            all.into_iter().flatten().chain(rule.except)
+        });
+        sets.withhold(&say_no.collect())
     }
 
     /// Whether IPVS came or went since the chains were wanted.
