@@ -437,6 +437,55 @@ fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_th
     });
 }
 
+/// Another pod has connections through the same rule, and with the member that goes. Whoever asks it too takes its mark or writes
+/// its rules.
+#[test]
+fn the_flows_of_a_pod_that_was_not_asked_about_keep_their_marks() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || another_keeps_its_marks(flavour));
+    }
+}
+
+fn another_keeps_its_marks(flavour: Flavour) {
+    let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
+    let reaching = |own: &str| {
+        vec![tier(
+            Tier::NetworkPolicy,
+            vec![to("all"), to(own)],
+            Otherwise::Deny,
+        )]
+    };
+    let first = Change::new()
+        .set("all", SetKind::Networks, &[(host(ONE), None)])
+        .set("peers", SetKind::Networks, &[(host(OTHER), None)])
+        .rules(pod("a", &[POD], reaching("peers"), Vec::new()));
+    let mut backend = begin_with(flavour, &first);
+    // Who comes later has another generation.
+    let comes = Change::new()
+        .set("friends", SetKind::Networks, &[(host(OTHER), None)])
+        .rules(pod("b", &[STRANGER], reaching("friends"), Vec::new()));
+    assert_eq!(change(&mut backend, &comes), 0, "flows that are revoked");
+    let kept = [(POD, ONE), (STRANGER, ONE), (STRANGER, OTHER)];
+    let open = kept.map(|(from, to)| (datagram(from, to), to));
+    let _ends = datagram(POD, OTHER);
+    let marks = || kept.map(|(from, to)| mark(from, to));
+    let (before, written) = (marks(), backend.written());
+    assert_ne!(before[0], before[1], "they have generations of their own");
+    assert_eq!(before[1], before[2]);
+    assert_eq!(
+        change(&mut backend, &without(OTHER)),
+        1,
+        "flows that are revoked, {flavour:?}"
+    );
+    assert_eq!(state(POD, OTHER), State::Revoked);
+    assert_eq!(marks(), before, "{flavour:?}: they are asked again");
+    for (socket, to) in &open {
+        socket.send((*to, 9)).unwrap();
+    }
+    assert_eq!(marks(), before, "{flavour:?}: they were asked again");
+    assert_eq!(backend.written(), written, "{flavour:?}");
+}
+
 #[test]
 fn what_two_rules_allow_goes_on_until_neither_does() {
     for flavour in Flavour::BOTH {
