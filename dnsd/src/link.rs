@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use egret_shared::link::{CodecError, Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::Instance;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use egret_shared::rt::wire::Wire;
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::metrics::Metrics;
@@ -63,19 +62,19 @@ async fn converse(
     holder: &Holder,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
-    let (reader, writer) = stream.into_split();
+    let wire = Wire::new(stream)?;
     holder.connected();
     tokio::select! {
-        end = read(reader, holder) => end,
-        end = write(writer, instance, holder, metrics) => end,
+        end = read(&wire, holder) => end,
+        end = write(&wire, instance, holder, metrics) => end,
     }
 }
 
-async fn read(mut reader: OwnedReadHalf, holder: &Holder) -> Result<std::convert::Infallible, LinkEnd> {
+async fn read(wire: &Wire, holder: &Holder) -> Result<std::convert::Infallible, LinkEnd> {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        let length = reader.read(&mut buffer).await?;
+        let length = wire.read(&mut buffer).await?;
         if length == 0 {
             return Err(LinkEnd::Closed);
         }
@@ -93,7 +92,7 @@ async fn read(mut reader: OwnedReadHalf, holder: &Holder) -> Result<std::convert
 }
 
 async fn write(
-    mut writer: OwnedWriteHalf,
+    wire: &Wire,
     instance: Instance,
     holder: &Holder,
     metrics: &Metrics,
@@ -105,7 +104,7 @@ async fn write(
     encode(instance, &hello, &mut frames);
     let mut figures = Figures::new();
     loop {
-        writer.write_all(&frames).await?;
+        wire.write_all(&frames).await?;
         frames.clear();
         let messages = holder.outgoing(BATCH);
         if messages.is_empty() {

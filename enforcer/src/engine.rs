@@ -39,7 +39,7 @@ mod keeping;
 mod report;
 mod meeting;
 
-pub use input::{Input, PeerId, Question};
+pub use input::{Deaf, Ear, Input, PeerId, Question};
 pub use meeting::{End, Judged, Known, Meeting, Meetings};
 pub use report::{Answer, Report, SourceState, What};
 

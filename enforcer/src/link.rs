@@ -1,20 +1,22 @@
 //! Where dnsd connects: a Unix socket, several dnsds at once. This side only carries frames; what they mean is the
 //! engine's. A dnsd that floods waits for the engine; one that does not read is dropped by it.
+//!
+//! What is to be said is written where it is said, as long as there is room: an answer waits for it.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::Instance;
 use egret_shared::rt::task;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use egret_shared::rt::wire::Wire;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::engine::{Input, PeerId};
+use crate::engine::{Deaf, Ear, Input, PeerId};
 
 /// The most dnsds at once: two while one is rolled, and some that died and were not noticed.
 pub const MOST_PEERS: usize = 16;
@@ -66,12 +68,11 @@ fn make_way(path: &Path) -> io::Result<()> {
 
 /// Takes connections until the runtime ends.
 pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
-    let places = std::sync::Arc::new(Semaphore::new(MOST_PEERS));
+    let places = Arc::new(Semaphore::new(MOST_PEERS));
     let numbers = AtomicU64::new(1);
     loop {
         let accepted = listener.accept().await;
-        let (Ok((stream, _)), Ok(place)) = (accepted, std::sync::Arc::clone(&places).try_acquire_owned())
-        else {
+        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&places).try_acquire_owned()) else {
             tracing::warn!(path = %path.display(), most = MOST_PEERS, "a connection to the link is refused");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
@@ -97,56 +98,94 @@ async fn carry(
     instance: Instance,
     engine: &mpsc::Sender<Input>,
 ) -> Result<(), String> {
-    let (read, write) = stream.into_split();
-    let (out, waiting) = mpsc::channel(MOST_WAITING);
-    let mut write = Writer { write, instance };
+    let (mouth, rest) = Mouth::of(stream, instance).map_err(|error| error.to_string())?;
+    let (wire, unwritten) = (Arc::clone(&mouth.wire), Arc::clone(&mouth.unwritten));
     let hello = ToDnsd::Hello(Hello {
         program: concat!("enforcer ", env!("CARGO_PKG_VERSION")).to_owned(),
     });
-    write.write(&[hello]).await.map_err(|error| error.to_string())?;
+    let hello = frames(instance, &[hello]);
+    wire.write_all(&hello).await.map_err(|error| error.to_string())?;
     let joined = Input::PeerJoined {
         peer,
         program: "dnsd".to_owned(),
-        out,
+        out: Box::new(mouth),
     };
     engine
         .send(joined)
         .await
         .map_err(|_ended| "the engine ended".to_owned())?;
     tokio::select! {
-        ended = read_all(read, peer, engine) => ended,
-        ended = write.write_all(waiting) => ended,
+        ended = read_all(&wire, peer, engine) => ended,
+        ended = write_all(&wire, rest, &unwritten) => ended,
     }
 }
 
-struct Writer {
-    write: OwnedWriteHalf,
+/// Says things to a dnsd, in order.
+#[derive(Debug)]
+struct Mouth {
+    wire: Arc<Wire>,
     instance: Instance,
+    /// Takes what there is no room for.
+    rest: mpsc::Sender<Vec<u8>>,
+    /// How many of these are not written yet: nothing overtakes them.
+    unwritten: Arc<AtomicUsize>,
 }
 
-impl Writer {
-    async fn write_all(mut self, mut waiting: mpsc::Receiver<Vec<ToDnsd>>) -> Result<(), String> {
-        while let Some(messages) = waiting.recv().await {
-            self.write(&messages).await.map_err(|error| error.to_string())?;
-        }
-        Err("it did not read what it was told".to_owned())
-    }
-
-    async fn write(&mut self, messages: &[ToDnsd]) -> io::Result<()> {
-        let mut wire = Vec::new();
-        for message in messages {
-            encode(self.instance, message, &mut wire);
-        }
-        self.write.write_all(&wire).await
+impl Mouth {
+    fn of(stream: UnixStream, instance: Instance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
+        let (rest, waiting) = mpsc::channel(MOST_WAITING);
+        let mouth = Self {
+            wire: Arc::new(Wire::new(stream)?),
+            instance,
+            rest,
+            unwritten: Arc::default(),
+        };
+        Ok((mouth, waiting))
     }
 }
 
-async fn read_all(mut read: OwnedReadHalf, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
+impl Ear for Mouth {
+    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf> {
+        let mut octets = frames(self.instance, &messages);
+        if self.unwritten.load(Ordering::Acquire) == 0 {
+            // A connection that is broken is found so by who writes the rest.
+            let written = self.wire.write_some(&octets).unwrap_or(0);
+            octets.drain(..written);
+        }
+        if octets.is_empty() {
+            return Ok(());
+        }
+        self.unwritten.fetch_add(1, Ordering::AcqRel);
+        self.rest.try_send(octets).map_err(|_full_or_gone| Deaf)
+    }
+}
+
+async fn write_all(
+    wire: &Wire,
+    mut rest: mpsc::Receiver<Vec<u8>>,
+    unwritten: &AtomicUsize,
+) -> Result<(), String> {
+    while let Some(octets) = rest.recv().await {
+        wire.write_all(&octets).await.map_err(|error| error.to_string())?;
+        unwritten.fetch_sub(1, Ordering::AcqRel);
+    }
+    Err("it did not read what it was told".to_owned())
+}
+
+fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
+    let mut octets = Vec::new();
+    for message in messages {
+        encode(instance, message, &mut octets);
+    }
+    octets
+}
+
+async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 * 1024];
     let mut speaker: Option<Instance> = None;
     loop {
-        let length = read.read(&mut buffer).await.map_err(|error| error.to_string())?;
+        let length = wire.read(&mut buffer).await.map_err(|error| error.to_string())?;
         if length == 0 {
             return Ok(());
         }

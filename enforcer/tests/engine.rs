@@ -99,7 +99,7 @@ impl Dnsd {
             Input::PeerJoined {
                 peer: id,
                 program: "dnsd".to_owned(),
-                out,
+                out: Box::new(out),
             },
             NOW,
         );

@@ -246,7 +246,7 @@ impl Life {
         life.say(Input::PeerJoined {
             peer: PeerId(1),
             program: "dnsd".to_owned(),
-            out,
+            out: Box::new(out),
         });
         life.say(Input::Source(SourceState {
             is_complete: true,

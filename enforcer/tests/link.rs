@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use egret_enforcer::engine::{Input, PeerId};
+use egret_enforcer::engine::{Deaf, Input, PeerId};
 use egret_enforcer::link;
 use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
@@ -66,7 +67,7 @@ async fn frames_go_both_ways_and_the_end_is_told() {
     let mut stream = UnixStream::connect(&path).await.unwrap();
     let mut decoder = Decoder::default();
     assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
-    let Input::PeerJoined { peer, out, .. } = next(&mut inputs).await else {
+    let Input::PeerJoined { peer, mut out, .. } = next(&mut inputs).await else {
         panic!("nobody joined")
     };
     say(
@@ -82,13 +83,75 @@ async fn frames_go_both_ways_and_the_end_is_told() {
         through: Sequence::ZERO.next(),
         failed: Vec::new(),
     };
-    out.send(vec![ToDnsd::InterestComplete, realized.clone()])
-        .await
+    out.tell(vec![ToDnsd::InterestComplete, realized.clone()])
         .unwrap();
     assert_eq!(hear(&mut stream, &mut decoder).await, ToDnsd::InterestComplete);
     assert_eq!(hear(&mut stream, &mut decoder).await, realized);
     drop(stream);
     assert!(matches!(next(&mut inputs).await, Input::PeerLeft(gone) if gone == peer));
+}
+
+#[tokio::test]
+async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_overtake_it() {
+    let path = path("full");
+    let mut inputs = serve(&path);
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let Input::PeerJoined { mut out, .. } = next(&mut inputs).await else {
+        panic!("nobody joined")
+    };
+    let number = |number: u64| ToDnsd::Realized {
+        through: (0..number).fold(Sequence::ZERO, |last, _| last.next()),
+        failed: vec![Sequence::ZERO; 10_000],
+    };
+    for told in 0..100 {
+        out.tell(vec![number(told)]).unwrap();
+    }
+    let mut decoder = Decoder::default();
+    assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
+    for told in 0..100 {
+        assert_eq!(hear(&mut stream, &mut decoder).await, number(told));
+        if told == 50 {
+            out.tell(vec![number(100)]).unwrap();
+        }
+    }
+    assert_eq!(hear(&mut stream, &mut decoder).await, number(100));
+    let refused = std::iter::repeat_with(|| out.tell(vec![number(0)])).find(Result::is_err);
+    assert_eq!(refused, Some(Err(Deaf)), "it is not waited for without end");
+}
+
+#[tokio::test]
+async fn nobody_is_woken_because_a_dnsd_has_read() {
+    const ROUNDS: u64 = 200;
+    let path = path("wakes");
+    let mut inputs = serve(&path);
+    let socket = path.clone();
+    let dnsd = std::thread::spawn(move || {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        let mut wire = Vec::new();
+        encode(DNSD, &ToEnforcer::ResyncStarted, &mut wire);
+        for _ in 0..ROUNDS {
+            assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+            // As who has an answer to give first.
+            std::thread::sleep(Duration::from_millis(1));
+            stream.write_all(&wire).unwrap();
+        }
+        stream
+    });
+    let Input::PeerJoined { mut out, .. } = next(&mut inputs).await else {
+        panic!("nobody joined")
+    };
+    let waits = || tokio::runtime::Handle::current().metrics().worker_park_count(0);
+    let before = waits();
+    for _ in 0..ROUNDS {
+        assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
+        out.tell(vec![ToDnsd::InterestComplete]).unwrap();
+    }
+    let waited = waits() - before;
+    assert!(
+        waited < ROUNDS * 3 / 2,
+        "woken {waited} times for {ROUNDS} messages"
+    );
+    drop(dnsd.join().unwrap());
 }
 
 #[tokio::test]

@@ -6,4 +6,5 @@ pub mod config;
 pub mod shutdown;
 pub mod task;
 pub mod telemetry;
+pub mod wire;
 pub mod admin;

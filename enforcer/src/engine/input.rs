@@ -1,5 +1,6 @@
 //! What happens to the engine.
 
+use std::fmt::Debug;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub enum Input {
         /// What it says it is.
         program: String,
         /// What is to be said to it, in order.
-        out: mpsc::Sender<Vec<ToDnsd>>,
+        out: Box<dyn Ear>,
     },
     /// A dnsd said something.
     PeerSaid(PeerId, ToEnforcer),
@@ -42,6 +43,26 @@ pub enum Input {
     Meet(Meetings),
     /// The end.
     Stop,
+}
+
+/// Where a dnsd hears, or what stands for it.
+pub trait Ear: Debug + Send {
+    /// Says something to it, behind what was said before. Waits for nothing.
+    ///
+    /// # Errors
+    /// When it is gone, or has read so little that there is no room for more.
+    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf>;
+}
+
+/// It does not read what it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it does not read what it is told")]
+pub struct Deaf;
+
+impl Ear for mpsc::Sender<Vec<ToDnsd>> {
+    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf> {
+        self.try_send(messages).map_err(|_full_or_gone| Deaf)
+    }
 }
 
 /// A connection of a dnsd.

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
-use tokio::sync::mpsc;
 
-use super::input::PeerId;
+use super::input::{Ear, PeerId};
 
 /// All connections.
 #[derive(Debug, Default)]
@@ -22,7 +21,7 @@ pub(super) struct Peers {
 #[derive(Debug)]
 struct Peer {
     program: String,
-    out: mpsc::Sender<Vec<ToDnsd>>,
+    out: Box<dyn Ear>,
     /// Whether it has all interests.
     is_greeted: bool,
     /// What it told and was not told realized, in order.
@@ -50,7 +49,7 @@ struct Awaiting {
 }
 
 impl Peers {
-    pub(super) fn join(&mut self, id: PeerId, program: String, out: mpsc::Sender<Vec<ToDnsd>>) {
+    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn Ear>) {
         tracing::info!(peer = id.0, program, "a dnsd connected");
         let peer = Peer {
             program,
@@ -203,8 +202,10 @@ impl Peers {
     }
 
     fn send(&mut self, id: PeerId, messages: Vec<ToDnsd>) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        if peer.out.try_send(messages).is_err() {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        if peer.out.tell(messages).is_err() {
             tracing::warn!(
                 peer = id.0,
                 program = peer.program,
@@ -227,8 +228,8 @@ mod tests {
             peers.said(PeerId(id), ToEnforcer::Holding { answers }, |_| Revision::ZERO);
         };
         for id in [1, 2] {
-            let (out, _) = mpsc::channel(1);
-            peers.join(PeerId(id), "dnsd".to_owned(), out);
+            let (out, _) = tokio::sync::mpsc::channel(1);
+            peers.join(PeerId(id), "dnsd".to_owned(), Box::new(out));
         }
         holding(&mut peers, 1, 5);
         holding(&mut peers, 2, 7);
