@@ -1,5 +1,7 @@
-//! The thread that has the files of records. A disk may hang for as long as it likes: who has something done here waits for it
-//! for a moment and then goes on, and nothing more is handed over until the thread is back. So nothing piles up.
+//! Who has the files of records. Where they are in memory, as in `/run`, nothing about them can hang, and what is to be done
+//! is done at once: to wake a thread and to wait for it takes ten times what it would do. A disk may hang for as long as it
+//! likes: there a thread has them, and who has something done waits for it for a moment and then goes on, and nothing more is
+//! handed over until the thread is back. So nothing piles up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +52,14 @@ pub(super) struct Step {
 pub(super) struct HasAll(pub(super) bool);
 
 impl Files {
+    const fn of(file: StateFile) -> Self {
+        Self {
+            file,
+            log: None,
+            next: None,
+        }
+    }
+
     /// To the end of each.
     pub(super) fn append(&mut self, buffer: Vec<u8>) -> Appended {
         let mut problem = None;
@@ -96,22 +106,50 @@ impl Files {
 
 type Work = Box<dyn FnOnce(&mut Files) + Send>;
 
-/// Where things are handed to that thread.
+/// Where things are handed over.
 #[derive(Debug)]
 pub(super) struct Desk {
     file: StateFile,
+    place: Place,
+    pub(super) patience: Duration,
+}
+
+/// Where the files are, as they were found at the start.
+#[derive(Debug)]
+enum Place {
+    /// In memory.
+    Memory(Files),
+    Disk(Disk),
+}
+
+/// The thread of a disk.
+#[derive(Debug)]
+struct Disk {
     /// None before the first.
     works: Option<Sender<Work>>,
     is_busy: Arc<AtomicBool>,
-    pub(super) patience: Duration,
 }
 
 impl Desk {
     pub(super) fn new(file: StateFile) -> Self {
+        if !file.is_in_memory() {
+            return Self::on_a_disk(file);
+        }
         Self {
+            place: Place::Memory(Files::of(file.clone())),
             file,
+            patience: PATIENCE,
+        }
+    }
+
+    pub(super) fn on_a_disk(file: StateFile) -> Self {
+        let place = Place::Disk(Disk {
             works: None,
             is_busy: Arc::default(),
+        });
+        Self {
+            file,
+            place,
             patience: PATIENCE,
         }
     }
@@ -123,6 +161,20 @@ impl Desk {
     /// Has something done. If that takes too long it may be done later, and nobody hears of it.
     pub(super) fn have_done<T: Send + 'static>(
         &mut self,
+        work: impl FnOnce(&mut Files) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        match &mut self.place {
+            Place::Memory(files) => Ok(work(files)),
+            Place::Disk(disk) => disk.have_done(&self.file, self.patience, work),
+        }
+    }
+}
+
+impl Disk {
+    fn have_done<T: Send + 'static>(
+        &mut self,
+        file: &StateFile,
+        patience: Duration,
         work: impl FnOnce(&mut Files) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         if self.is_busy.load(Ordering::Acquire) {
@@ -137,18 +189,16 @@ impl Desk {
             // Nobody may wait for it any more.
             drop(told.send(done));
         });
-        if self.works()?.send(work).is_err() {
+        if self.works(file)?.send(work).is_err() {
             return Err(Problem::Stalled);
         }
-        hears
-            .recv_timeout(self.patience)
-            .map_err(|_too_long| Problem::Stalled)
+        hears.recv_timeout(patience).map_err(|_too_long| Problem::Stalled)
     }
 
-    fn works(&mut self) -> Result<&Sender<Work>, Problem> {
+    fn works(&mut self, file: &StateFile) -> Result<&Sender<Work>, Problem> {
         let works = match self.works.take() {
             Some(works) => works,
-            None => begin(self.file.clone()).inspect_err(|_| self.is_busy.store(false, Ordering::Release))?,
+            None => begin(file.clone()).inspect_err(|_| self.is_busy.store(false, Ordering::Release))?,
         };
         Ok(self.works.insert(works))
     }
@@ -157,7 +207,7 @@ impl Desk {
 impl Drop for Desk {
     /// What was not finished is removed, if that can be done now.
     fn drop(&mut self) {
-        if self.works.is_some() {
+        if matches!(&self.place, Place::Disk(disk) if disk.works.is_some()) {
             drop(self.have_done(|files| (files.log, files.next) = (None, None)));
         }
     }
@@ -166,11 +216,7 @@ impl Drop for Desk {
 fn begin(file: StateFile) -> Result<Sender<Work>, Problem> {
     let (works, inbox): (_, Receiver<Work>) = channel();
     let thread = std::thread::Builder::new().name("state".to_owned());
-    let mut files = Files {
-        file,
-        log: None,
-        next: None,
-    };
+    let mut files = Files::of(file);
     let begun = thread.spawn(move || inbox.iter().for_each(|work| work(&mut files)));
     begun.map(|_ends_with_its_desk| works).map_err(Problem::Unwritten)
 }

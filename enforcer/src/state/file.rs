@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+
 use super::boot::BootId;
 use super::format::Problem;
 use super::log::{self, Kept};
@@ -38,6 +40,17 @@ impl StateFile {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether its folder is memory, which no disk can hold up. What cannot be asked is a disk.
+    pub(super) fn is_in_memory(&self) -> bool {
+        let mut folders = self.path.ancestors().skip(1);
+        // What is missing of its folders will be made.
+        let found = folders.find_map(|folder| match folder.as_os_str().is_empty() {
+            true => statfs(".").ok(),
+            false => statfs(folder).ok(),
+        });
+        found.is_some_and(|found| found.filesystem_type() == TMPFS_MAGIC)
     }
 
     /// What it keeps; nothing where there is none.

@@ -177,7 +177,7 @@ mod tests {
     use egret_policies::records::RememberedRecord;
     use egret_shared::rt::clock;
     use std::cell::Cell;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
@@ -197,9 +197,10 @@ mod tests {
             StateFile::new(&self.0.join("state"), BootId::read().unwrap(), 100_000)
         }
 
-        /// One that waits for a busy machine.
+        /// One on a disk, that waits for a busy machine.
         fn keeper(&self) -> Keeper {
             let mut keeper = Keeper::new(self.file());
+            keeper.desk = Desk::on_a_disk(self.file());
             keeper.desk.patience = LONG;
             keeper
         }
@@ -303,6 +304,21 @@ mod tests {
         assert!(keeper.log.unwrap() < size);
         assert_eq!(now.since(NOW), PACE * 2, "others have their turn between steps");
         assert!(!folder.0.join("state.new").exists());
+    }
+
+    #[test]
+    fn a_file_in_memory_is_written_by_who_tells_it_and_one_on_a_disk_by_another_thread() {
+        let folder = Folder(format!("/dev/shm/egret-keeper-memory-{}", std::process::id()).into());
+        let mut keeper = Keeper::new(folder.file());
+        keeper.begin(NOW, walk(3));
+        keeper.keep(&[told(3..4).into()], NOW);
+        assert_eq!(folder.kept(), names(0..4));
+        let writer = |keeper: &mut Keeper| keeper.desk.have_done(|_| std::thread::current().id());
+        let own = std::thread::current().id();
+        assert_eq!(writer(&mut keeper).unwrap(), own);
+        assert_ne!(writer(&mut folder.keeper()).unwrap(), own);
+        let elsewhere = Path::new("/proc/egret/state");
+        assert!(!StateFile::new(elsewhere, BootId::read().unwrap(), 1).is_in_memory());
     }
 
     #[test]
