@@ -43,6 +43,12 @@ pub trait Backend: Send + fmt::Debug {
     /// Turns one state into the next, field by field of the batch. The first batch after `adopt` holds everything.
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing;
 
+    /// Opens what pods were told: a batch of members alone, that come to sets of records that are there, or live longer there;
+    /// rules that name these only allow. Somebody waits for it. Nothing where everything stands as it did.
+    fn open_answer(&mut self, batch: &Batch, now: Timestamp) -> Option<Standing> {
+        Some(self.apply(batch, now))
+    }
+
     /// Links, addresses or routes of the node changed: pods may have got or lost their interface.
     fn links_changed(&mut self, now: Timestamp) -> Standing;
 

@@ -277,7 +277,8 @@ struct Link {
 
 /// The engine has a thread of its own: what it does to the kernel blocks nobody else. The link is read and written there
 /// as well: what a dnsd tells would wait for the engine all the same, and handing it from thread to thread and its
-/// answer back costs about as much as all that the engine does for it.
+/// answer back costs about as much as all that the engine does for it. It is a task like the link: what a runtime itself
+/// waits for it looks for in the kernel once more each time that a task wakes it.
 fn start_engine(
     setup: Setup,
     inputs: mpsc::Receiver<Input>,
@@ -296,10 +297,14 @@ fn start_engine(
             "link",
             link::serve(listener, link.path, link.instance, link.engine),
         ));
-        engine.run(inputs).await
+        task::spawn("engine", engine.run(inputs)).await
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
-    Ok(thread.spawn(move || runtime.block_on(run))?)
+    let end = move || match runtime.block_on(run) {
+        Ok(backend) => backend,
+        Err(died) => std::panic::resume_unwind(died.into_panic()),
+    };
+    Ok(thread.spawn(end)?)
 }
 
 /// Tells what is denied, if that is wanted. What asks for its file to be opened anew.

@@ -48,6 +48,8 @@ struct Handles {
     peers: Gauge,
     peers_dropped: Counter,
     held: Gauge,
+    rules_in_front: Gauge,
+    foreign_mark_rules: Gauge,
     flows_revoked: Counter,
     sockets_ended: Counter,
 }
@@ -101,6 +103,8 @@ impl Metrics {
             peers: gauge!("egret_enforcer_link_peers"),
             peers_dropped: counter!("egret_enforcer_link_peers_dropped_total"),
             held: gauge!("egret_enforcer_held_answers"),
+            rules_in_front: gauge!("egret_enforcer_rules_in_front"),
+            foreign_mark_rules: gauge!("egret_enforcer_foreign_mark_rules"),
             flows_revoked: counter!("egret_enforcer_flows_revoked_total"),
             sockets_ended: counter!("egret_enforcer_sockets_ended_total"),
         }))
@@ -143,8 +147,10 @@ impl Metrics {
                 );
             }
         }
-        gauge!("egret_enforcer_rules_in_front").set(as_gauge(standing.bypassed_by.len()));
-        gauge!("egret_enforcer_foreign_mark_rules").set(as_gauge(standing.foreign_marks.len()));
+        self.0.rules_in_front.set(as_gauge(standing.bypassed_by.len()));
+        self.0
+            .foreign_mark_rules
+            .set(as_gauge(standing.foreign_marks.len()));
         retry.after(standing.wants_retry(), now)
     }
 

@@ -639,6 +639,11 @@ impl Backend for Netfilter {
         }
     }
 
+    fn open_answer(&mut self, batch: &Batch, now: Timestamp) -> Option<Standing> {
+        let opened = self.sets.add_members(&batch.members_changed, now);
+        opened.is_err().then(|| self.standing(Standing::default()))
+    }
+
     fn links_changed(&mut self, _now: Timestamp) -> Standing {
         if self.phase != Phase::InForce {
             return Standing::default();

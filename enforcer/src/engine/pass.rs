@@ -65,8 +65,9 @@ impl Engine {
             let started = self.metrics.start();
             match &mut self.hands {
                 Hands::Here(backend) => {
-                    let standing = backend.apply(&batch, now);
-                    self.note_standing(standing, now);
+                    if let Some(standing) = backend.open_answer(&batch, now) {
+                        self.note_standing(standing, now);
+                    }
                 }
                 Hands::Away(flight) => flight.open(&batch, now),
                 Hands::Moving => {}
