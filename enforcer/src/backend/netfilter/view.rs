@@ -92,3 +92,157 @@ impl Netfilter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use egret_kernel::iptables::{Flavour, InterfaceName};
+    use egret_policies::model::{Action, Tier};
+    use egret_policies::rules::{
+        Audit, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules,
+        PortMatch, Rule, SetKind, SetSpec, TierRules,
+    };
+    use egret_shared::pod::PodKey;
+
+    use super::super::Settings;
+    use super::super::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
+    use super::super::refusal::DenyAction;
+    use super::*;
+    use crate::node::{Locate, Location};
+
+    #[derive(Debug)]
+    struct ByAddress;
+
+    impl Locate for ByAddress {
+        fn locate(&mut self, addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
+            let name = format!("veth{}", addresses[0]).replace('.', "");
+            Ok(vec![Location::own(InterfaceName::new(name).unwrap())])
+        }
+    }
+
+    fn firewalled(name: &str, address: &str, set: SetId) -> PodRules {
+        let origin = Origin {
+            policy: "ClusterEgressFirewall/all".into(),
+            rule: 0,
+            name: None,
+        };
+        let deny = Rule {
+            action: Action::Deny,
+            peer: PeerMatch::In(set),
+            except: None,
+            port: PortMatch::Any,
+            origin,
+        };
+        let tiers = vec![TierRules {
+            tier: Tier::ClusterEgressFirewall,
+            rules: vec![deny],
+            otherwise: Otherwise::NextTier,
+        }];
+        PodRules {
+            audit: Audit::default(),
+            pod: PodKey::new("default", name),
+            uid: None,
+            addresses: vec![address.parse().unwrap()],
+            egress: DirectionRules { tiers },
+            ingress: DirectionRules::default(),
+        }
+    }
+
+    fn member(last: u8) -> Member {
+        Member::Address(IpAddr::from([203, 0, 113, last]))
+    }
+
+    /// Two pods that may not reach what is in one set.
+    fn backend(set: SetId) -> Netfilter {
+        let settings = Settings {
+            flavour: Flavour::Nft,
+            marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
+            deny: DenyAction::Drop,
+            telling: None,
+        };
+        let mut backend = Netfilter::open(settings, Box::new(ByAddress)).unwrap();
+        let kind = SetKind::Addresses;
+        let breadth = Breadth::Narrow;
+        backend.sets.lock().want(&[SetSpec {
+            id: set,
+            kind,
+            breadth,
+            description: "denied".into(),
+        }]);
+        backend.sets.lock().note(&[added(set, 1)]);
+        let rules = [("a", "10.0.0.1"), ("b", "10.0.0.2")];
+        backend.replace(&rules.map(|(name, address)| firewalled(name, address, set)));
+        backend
+    }
+
+    fn added(set: SetId, last: u8) -> MembersChanged {
+        MembersChanged {
+            set,
+            added: vec![(member(last), None)],
+            removed: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_is_told_shares_firewalls_and_members_with_who_tells() {
+        let set = SetId::of_content("denied");
+        let mut backend = backend(set);
+        let (one, other) = (backend.view(), backend.view());
+        assert_eq!(one.pods.len(), 2);
+        for (pod, local) in &backend.pods {
+            let told = [&one, &other].map(|view| Arc::as_ptr(&view.pods[pod].firewall));
+            assert_eq!(told, [Arc::as_ptr(&local.firewall); 2], "{pod}");
+        }
+        let members = [&one, &other].map(|view| Arc::as_ptr(&view.contents[&set].1));
+        let held = backend.sets.lock().content(set).unwrap().1;
+        assert_eq!(members, [Arc::as_ptr(&held); 2]);
+        // The backend, both who were told, and this test.
+        assert_eq!(Arc::strong_count(&held), 4);
+
+        // A change of rules of one pod leaves what is told of the other.
+        let before = Arc::as_ptr(&backend.pods[&PodKey::new("default", "b")].firewall);
+        backend.replace(&[firewalled("a", "10.0.0.1", set)]);
+        let after = backend.view();
+        assert_eq!(
+            Arc::as_ptr(&after.pods[&PodKey::new("default", "b")].firewall),
+            before
+        );
+        assert_eq!(Arc::as_ptr(&after.contents[&set].1), members[0]);
+    }
+
+    #[test]
+    fn members_are_copied_for_who_was_told_of_them_and_for_nobody_else() {
+        let set = SetId::of_content("denied");
+        let backend = backend(set);
+        let place = |backend: &Netfilter| Arc::as_ptr(&backend.sets.lock().content(set).unwrap().1);
+        let before = place(&backend);
+        for last in 2..100 {
+            backend.sets.lock().note(&[added(set, last)]);
+            assert_eq!(place(&backend), before, "nobody was told");
+        }
+        let told = backend.view();
+        backend.sets.lock().note(&[added(set, 100)]);
+        assert_ne!(place(&backend), before);
+        let (_, members) = &told.contents[&set];
+        assert_eq!(
+            (Arc::as_ptr(members), members.len()),
+            (before, 99),
+            "it is as it was told"
+        );
+        // Once for all changes, not once for each.
+        let copied = place(&backend);
+        backend.sets.lock().note(&[added(set, 101)]);
+        assert_eq!(place(&backend), copied);
+    }
+
+    #[test]
+    fn who_reads_which_sets_are_there_copies_none_of_that() {
+        let backend = backend(SetId::of_content("denied"));
+        let sets = backend.sets.lock();
+        let (one, other) = (sets.available(), sets.available());
+        assert!(Arc::ptr_eq(&one, &other));
+        // These, and the sets' own.
+        assert_eq!(Arc::strong_count(&one), 3);
+    }
+}
