@@ -21,6 +21,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const ADDRESS: &str = "169.254.20.10";
+/// As neither is told another name.
+const INTERFACE: &str = "nodelocaldns";
 /// Both look every ten seconds whether a ConfigMap is another.
 const WITHIN: Duration = Duration::from_secs(40);
 
@@ -220,6 +222,29 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        about: "setupinterface",
+        calls: [
+            USUAL,
+            Call {
+                flags: &["-setupinterface=true", "-localip", "169.254.20.10,10.96.0.10"],
+                ..USUAL
+            },
+        ],
+        look: |process| {
+            if process.has_flag("-setupinterface=true") {
+                process.wait("the interface has its addresses", |_| {
+                    addresses().lines().count() == 2
+                });
+            }
+            // One that is told to end while it sets up may leave anything.
+            process.wait("it has its rules", |_| rules().lines().count() >= 12);
+            let before = addresses();
+            process.end();
+            let is_there = run("ip -o link").contains(INTERFACE);
+            format!("{before}at the end: {is_there}")
+        },
+    },
+    Row {
         about: "skipteardown",
         calls: [
             USUAL,
@@ -353,6 +378,8 @@ impl Process {
         for address in [ADDRESS, "10.96.0.10"] {
             run(&format!("ip addr add {address}/32 dev lo"));
         }
+        // Not every kernel has interfaces of type dummy; one that is there is taken as it is.
+        run(&format!("ip link add {INTERFACE} type bridge"));
         let side = row
             .calls
             .iter()
@@ -445,6 +472,15 @@ fn change_upstreams(process: &mut Process) {
 
 fn corefile(process: &mut Process) -> String {
     fs::read_to_string(process.folder.join("Corefile")).unwrap()
+}
+
+/// What the interface has in IPv4.
+fn addresses() -> String {
+    let shown = run(&format!("ip -4 -o addr show dev {INTERFACE}"));
+    let each = shown.lines().filter_map(|line| line.split_whitespace().nth(3));
+    let mut each: Vec<&str> = each.collect();
+    each.sort_unstable();
+    each.into_iter().map(|address| format!("{address}\n")).collect()
 }
 
 /// Rules with their chains, in the order of their texts: where they stand is decision 12's.
