@@ -322,14 +322,15 @@ async fn addresses_that_would_be_made_of_others_are_denied_below_denied_names_to
     let log = Log::default();
     let upstream = cluster(&log).await;
     let corefile = format!(
-        "cluster.test {{\n bind 127.0.0.1\n cache 30\n dns64\n forward . {}\n}}\n",
+        "cluster.test {{\n bind 127.0.0.1\n cache 30\n dns64 {{\n prefix 2001:db8:64::/96\n allow_ipv4\n }}\n \
+         forward . {}\n}}\n",
         upstream.address
     );
     let dnsd = started("dns64", &corefile, OPTIONS);
     assert!(is_cut(&dnsd, &log, "com.cluster.test").await);
     for (name, said) in [
         ("api.example.com.cluster.test", "NXDomain"),
-        ("web.shop.svc.cluster.test", "NoError 64:ff9b::a00:9"),
+        ("web.shop.svc.cluster.test", "NoError 2001:db8:64::a00:9"),
     ] {
         let question = query(name, RecordType::AAAA, None);
         let answer = dnsd.ask_at(dnsd.address, &question).await.unwrap();

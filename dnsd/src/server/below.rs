@@ -7,7 +7,7 @@ use egret_shared::time::Timestamp;
 
 use crate::cache::{Key, Kind, Maker};
 use crate::cut::{Asked, Denial, Heard, Inquiry};
-use crate::message::{CLASS_IN, Query, kind, rcode};
+use crate::message::{CLASS_IN, Query, flag, kind, rcode};
 use crate::metrics::CutInquiry;
 
 use super::chain::own;
@@ -56,7 +56,8 @@ impl Entry {
         let (Some(cuts), Some(asked)) = (self.block.cuts(), self.asked(key, query)) else {
             return;
         };
-        if known.by != By::Forward {
+        // Without recursion an upstream says what it has, and not what there is.
+        if known.by != By::Forward || query.flags & flag::RD == 0 {
             return;
         }
         let (answer, now) = (known.answer.get(), clock::now());

@@ -230,7 +230,8 @@ impl Entry {
         Ok(known)
     }
 
-    /// The end of the question for the other family's addresses of a name of the cluster, if it is under way.
+    /// The end of the question for the other family's addresses of a name of the cluster, or of another zone in which search
+    /// lists look, if it is under way.
     fn other_family(
         &self,
         key: &Key,
@@ -242,9 +243,10 @@ impl Entry {
             kind::AAAA => kind::A,
             _ => return None,
         };
-        let mut domains = terms.table.config.cluster_domains.iter();
-        let is_of_cluster = domains.any(|zone| zone.holds(&query.question.name));
-        let flights = self.block.flights().filter(|_| is_of_cluster)?;
+        let (config, name) = (&terms.table.config, &query.question.name);
+        let is_searched = config.cluster_domains.iter().any(|zone| zone.holds(name))
+            || config.cut_zones.iter().any(|zone| zone.zone.holds(name));
+        let flights = self.block.flights().filter(|_| is_searched)?;
         flights.meanwhile(key, &key.of_kind(other))
     }
 
