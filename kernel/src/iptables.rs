@@ -5,11 +5,14 @@
 //! a rule in one canonical form; [`Rule`] renders exactly that form, so a listing is compared with what should be
 //! there as text. (Round trips through the real programs of both flavours and families are in the tests.)
 //!
+//! What the flavour `nft` holds can also be written without its programs, in one transaction for both families: see [`wire`].
+//!
 //! What does not hold: a rewritten chain starts counting at zero, and counters handed to a restore are lost in
 //! `ip6tables-nft` 1.8.9. Whoever wants totals adds up before rewriting.
 
 mod flavour;
 mod lock;
+mod options;
 pub mod legacy;
 mod children;
 mod name;
@@ -17,6 +20,7 @@ mod rule;
 mod batch;
 mod listing;
 mod counters;
+pub mod wire;
 
 pub use batch::Batch;
 pub(crate) use children::is_child;

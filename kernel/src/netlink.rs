@@ -5,14 +5,16 @@
 //! while `send` runs, so nothing here waits for longer than a copy takes.
 
 mod message;
+mod transaction;
 
 pub(crate) use message::{Answer, Attributes, Malformed, Request};
+pub(crate) use transaction::{Failed, Transaction};
 
 use message::{Message, Messages};
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, setsockopt,
-    socket, sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, getsockname, recv, send,
+    setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -291,8 +293,16 @@ impl Socket {
     }
 
     fn datagram(&mut self, asked: &'static str) -> Result<usize, Error> {
+        self.datagram_as(asked, MsgFlags::empty())
+    }
+
+    fn datagram_as(&mut self, asked: &'static str, flags: MsgFlags) -> Result<usize, Error> {
         let length = loop {
-            match recv(self.file.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_TRUNC) {
+            match recv(
+                self.file.as_raw_fd(),
+                &mut self.buffer,
+                flags | MsgFlags::MSG_TRUNC,
+            ) {
                 Ok(length) => break length,
                 Err(Errno::EINTR) => {}
                 Err(Errno::ENOBUFS) => return Err(Error::Overrun { asked }),
@@ -306,6 +316,13 @@ impl Socket {
             });
         }
         Ok(length)
+    }
+
+    /// What the kernel calls this socket where it tells others who did something.
+    pub(crate) fn port(&self) -> Result<u32, Error> {
+        getsockname::<NetlinkAddr>(self.file.as_raw_fd())
+            .map(|address| address.pid())
+            .map_err(Error::Open)
     }
 
     /// The kinds of all notifications that wait, and whether some were lost.

@@ -8,6 +8,7 @@ use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
 use egret_kernel::ipset::{Entry, IpSets, Kind, Member, SetSpec};
 use egret_kernel::iptables::legacy::Entries;
+use egret_kernel::iptables::wire;
 use egret_kernel::iptables::{Error, Flavour, IpTables, Table};
 use egret_kernel::nftables::{Change, Monitor, News};
 use nix::fcntl::{Flock, FlockArg};
@@ -37,6 +38,8 @@ fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
         let tables = IpTables::new(Flavour::Nft, Family::V4);
         tables.restore(BATCH).unwrap();
         assert_eq!(authors(&mut monitor), [""; 0], "that was us");
+        wire::write(&[(Family::V4, BATCH)]).unwrap();
+        assert_eq!(authors(&mut monitor), [""; 0], "that too");
 
         run("iptables-nft", &["-N", "THEIRS"]);
         run("iptables-nft", &["-A", "THEIRS", "-j", "ACCEPT"]);
@@ -47,6 +50,7 @@ fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
         assert_eq!(authors(&mut monitor), ["iptables-nft"]);
         tables.restore(BATCH).unwrap();
         run("iptables-nft", &["-D", "FORWARD", "1"]);
+        wire::write(&[(Family::V4, BATCH)]).unwrap();
         assert_eq!(authors(&mut monitor), ["iptables-nft"]);
         run("nft", &["flush", "ruleset"]);
         assert_eq!(authors(&mut monitor), ["nft"]);

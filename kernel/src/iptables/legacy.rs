@@ -5,15 +5,13 @@
 //! linux/netfilter_ipv6/ip6_tables.h), which `getsockopt` copies out. Everything of it but the counters is the same as long as nobody
 //! changes the table.
 
-#![allow(unsafe_code, reason = "the options of the socket have no other way in")]
-
 use super::Table;
+use super::options::{get, open};
 use crate::Family;
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// A table as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,15 +180,6 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn open(family: Family) -> Result<(OwnedFd, i32), Errno> {
-    let (domain, level) = match family {
-        Family::V4 => (AddressFamily::Inet, nix::libc::IPPROTO_IP),
-        Family::V6 => (AddressFamily::Inet6, nix::libc::IPPROTO_IPV6),
-    };
-    let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)?;
-    Ok((socket, level))
-}
-
 fn copy(socket: &OwnedFd, level: i32, table: Table) -> Result<Vec<u8>, Errno> {
     let mut info = named(table, INFO);
     get(socket, level, GET_INFO, &mut info)?;
@@ -211,19 +200,4 @@ fn named(table: Table, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     bytes[..table.name().len()].copy_from_slice(table.name().as_bytes());
     bytes
-}
-
-fn get(socket: &OwnedFd, level: i32, option: i32, value: &mut [u8]) -> Result<(), Errno> {
-    let mut length = nix::libc::socklen_t::try_from(value.len()).map_err(|_too_long| Errno::EINVAL)?;
-    // SAFETY: the kernel reads and writes at most `length` bytes at `value`, which is that long and borrowed for the call.
-    let result = unsafe {
-        nix::libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            value.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    Errno::result(result).map(drop)
 }

@@ -1,0 +1,424 @@
+//! Rules of the flavour `nft` without its programs: batches of both families become one transaction of nf_tables, over nfnetlink.
+//!
+//! The kernel walks a table once for each transaction that touches it, and waits once until nobody uses the old rules any more; a program
+//! for each family costs both twice, and looks up each set in each rule. What is written is what `iptables-nft` 1.8.9 would
+//! write, octet for octet, so that its programs list it as ever.
+//!
+//! What is read is the text of a [`super::Batch`], and only what is known as a whole is written. All else is refused before anything is
+//! sent, and is for the programs ([`super::IpTables::restore`]).
+
+mod words;
+mod line;
+mod extension;
+mod expression;
+mod rule;
+mod sets;
+
+use super::{Hook, children};
+use crate::Family;
+use crate::faults::{self, Step};
+use crate::netlink::{self, Attributes, CREATE, EXCLUSIVE, Failed, Request, Socket, Transaction};
+use line::{Line, Place};
+use nix::errno::Errno;
+use nix::sys::socket::SockProtocol;
+use rule::{Indices, Rule};
+use sets::SetNumbers;
+use std::collections::BTreeMap;
+use words::Unknown;
+
+/// Why a transaction was not made by netlink.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}, \"{text}\", has what only iptables can write: {what}", place(*family, *line))]
+    Unknown {
+        family: Family,
+        line: usize,
+        text: String,
+        what: String,
+    },
+    #[error("the kernel refuses {}, \"{text}\": {error}", place(*family, *line))]
+    Refused {
+        family: Family,
+        line: usize,
+        text: String,
+        #[source]
+        error: netlink::Error,
+    },
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+    #[error("cannot ask for the numbers of sets: {0}")]
+    Sets(#[source] Errno),
+    #[error("the set {name} became another one while rules that name it were written")]
+    OtherSet { name: String },
+    #[error("others change the tables all the time")]
+    Overtaken,
+    #[error("the change was not begun: {0}")]
+    NotBegun(#[source] Errno),
+}
+
+fn place(family: Family, line: usize) -> String {
+    format!("line {line} of {family:?}")
+}
+
+const SUBSYSTEM: u8 = 10;
+const NEW_TABLE: u8 = 0;
+const NEW_CHAIN: u8 = 3;
+const GET_CHAIN: u8 = 4;
+const DELETE_CHAIN: u8 = 5;
+const NEW_RULE: u8 = 6;
+const GET_RULE: u8 = 7;
+const DELETE_RULE: u8 = 8;
+const GET_GENERATION: u8 = 16;
+/// `NLM_F_APPEND`.
+const APPEND: u16 = 0x800;
+
+/// The table's name is the first attribute of tables, chains and rules alike.
+const TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_HANDLE: u16 = 3;
+const RULE_EXPRESSIONS: u16 = 4;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_TYPE: u16 = 7;
+const GENERATION_ID: u16 = 1;
+
+/// How often a transaction is built anew when others were faster.
+const ATTEMPTS: usize = 16;
+
+/// Applies batches, each to the filter table of a family in the network namespace of the calling thread: all of all of them, or
+/// nothing. When it returns, no packet is on its way any more that met a rule which went, and sets that only such rules
+/// referred to can be destroyed: the kernel waits for that when the socket of who removed rules is closed
+/// (`nft_rcv_nl_event` of net/netfilter/nf_tables_api.c), as it does at the end of a program.
+pub fn write(batches: &[(Family, &str)]) -> Result<(), Error> {
+    let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
+    let port = socket.port()?;
+    let names = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
+    let numbers = SetNumbers::open().map_err(Error::Sets)?;
+    let mut is_begun = false;
+    for _ in 0..ATTEMPTS {
+        let indices = numbers.find(&names).map_err(Error::Sets)?;
+        let built = build(&mut socket, batches, &indices)?;
+        if !std::mem::replace(&mut is_begun, true) {
+            begin(batches).map_err(Error::NotBegun)?;
+        }
+        children::remember(port);
+        match socket.commit(built.transaction) {
+            Ok(()) => return be_sure_of(&numbers, &indices),
+            Err(failed) if is_overtaken(&failed) => {}
+            Err(failed) => return Err(blamed(batches, &built.lines, failed)),
+        }
+    }
+    Err(Error::Overtaken)
+}
+
+fn begin(batches: &[(Family, &str)]) -> Result<(), Errno> {
+    batches
+        .iter()
+        .try_for_each(|(family, text)| faults::before(Step::Rules(*family), || (*text).to_owned()))
+}
+
+/// The rules hold their sets by now, so that no number can become another set's any more.
+fn be_sure_of(numbers: &SetNumbers, indices: &Indices<'_>) -> Result<(), Error> {
+    match numbers.changed(indices).map_err(Error::Sets)? {
+        None => Ok(()),
+        Some(name) => Err(Error::OtherSet {
+            name: name.to_owned(),
+        }),
+    }
+}
+
+fn build(socket: &mut Socket, batches: &[(Family, &str)], sets: &Indices<'_>) -> Result<Built, Error> {
+    let has_hooks = batches.iter().any(|(_, text)| touches_hooks(text));
+    let generation = if has_hooks {
+        Some(generation(socket)?)
+    } else {
+        None
+    };
+    let room = batches.iter().map(|(_, text)| text.len()).sum::<usize>() * ROOM;
+    let transaction = Transaction::begin("change of rules", SUBSYSTEM, generation, socket, room);
+    let built = Built {
+        transaction,
+        lines: Vec::new(),
+    };
+    let mut building = Building {
+        socket,
+        sets,
+        hooks: BTreeMap::new(),
+        built,
+        at: (0, 0),
+    };
+    for (number, (family, text)) in batches.iter().enumerate() {
+        for (at, line) in text.lines().enumerate() {
+            building.at = (number, at);
+            building.line(*family, line).map_err(|why| match why {
+                Why::Unknown(Unknown(what)) => Error::Unknown {
+                    family: *family,
+                    line: at + 1,
+                    text: line.to_owned(),
+                    what,
+                },
+                Why::Netlink(error) => Error::Netlink(error),
+            })?;
+        }
+    }
+    Ok(building.built)
+}
+
+/// The number of the last transaction in this namespace.
+fn generation(socket: &mut Socket) -> Result<u32, netlink::Error> {
+    const ASKED: &str = "generation of the tables";
+    let request = Request::netfilter(ASKED, SUBSYSTEM, GET_GENERATION, 0, 0);
+    let found = socket.ask(&request, |answer| Ok(answer.split::<4>()?.1.be32(GENERATION_ID)))?;
+    found.first().copied().ok_or(netlink::Error::Malformed {
+        asked: ASKED,
+        reason: "it has no number",
+    })
+}
+
+/// About how much longer a rule is in expressions than as text.
+const ROOM: usize = 5;
+
+/// A transaction, and of which line of which batch each of its messages is.
+struct Built {
+    transaction: Transaction,
+    lines: Vec<(usize, usize)>,
+}
+
+struct Building<'a> {
+    socket: &'a mut Socket,
+    sets: &'a Indices<'a>,
+    hooks: BTreeMap<(Family, Hook), HookChain>,
+    built: Built,
+    at: (usize, usize),
+}
+
+/// The chain of a hook.
+struct HookChain {
+    is_there: bool,
+    /// Handles of rules that only jump, in their order, and where to; none where nobody asked.
+    jumps: Option<Vec<(u64, String)>>,
+}
+
+enum Why {
+    Unknown(Unknown),
+    Netlink(netlink::Error),
+}
+
+impl From<Unknown> for Why {
+    fn from(unknown: Unknown) -> Self {
+        Self::Unknown(unknown)
+    }
+}
+
+impl From<netlink::Error> for Why {
+    fn from(error: netlink::Error) -> Self {
+        Self::Netlink(error)
+    }
+}
+
+impl Building<'_> {
+    fn line(&mut self, family: Family, line: &str) -> Result<(), Why> {
+        match Line::read(line)? {
+            Line::Table => self.push(&message(NEW_TABLE, CREATE, family)),
+            Line::Declare(chain) => {
+                self.push(&message(NEW_CHAIN, CREATE, family).text(CHAIN_NAME, chain));
+                self.push(&message(DELETE_RULE, 0, family).text(RULE_CHAIN, chain));
+            }
+            Line::Flush(chain) => self.push(&message(DELETE_RULE, 0, family).text(RULE_CHAIN, chain)),
+            Line::Remove(chain) => self.push(&message(DELETE_CHAIN, 0, family).text(CHAIN_NAME, chain)),
+            Line::Append { place, counted, rule } => {
+                self.rule(CREATE | APPEND, family, place, counted, rule)?
+            }
+            Line::Insert { place, rule } => self.rule(CREATE, family, place, [0, 0], rule)?,
+            Line::DeleteJump { hook, to } => self.delete_jump(family, hook, to)?,
+            Line::Commit => {}
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, message: &Request) {
+        self.built.transaction.push(message);
+        self.built.lines.push(self.at);
+    }
+
+    fn rule(
+        &mut self,
+        flags: u16,
+        family: Family,
+        place: Place<'_>,
+        counted: [u64; 2],
+        text: &str,
+    ) -> Result<(), Why> {
+        let rule = Rule::read(text, family, counted, self.sets)?;
+        if let Place::Hook(hook) = place {
+            self.need_hook(family, hook)?;
+        }
+        let message = message(NEW_RULE, flags, family).text(RULE_CHAIN, place.name());
+        self.push(&rule.put(message));
+        Ok(())
+    }
+
+    /// Makes the chain of a hook where nobody did before, as iptables does; one that is there keeps its policy.
+    fn need_hook(&mut self, family: Family, hook: Hook) -> Result<(), Why> {
+        let chain = self.hook(family, hook)?;
+        if !std::mem::replace(&mut chain.is_there, true) {
+            let message = message(NEW_CHAIN, CREATE | EXCLUSIVE, family).text(CHAIN_NAME, hook.name());
+            let message = message.nest(CHAIN_HOOK, |place| {
+                place.plain_be32(1, number_of(hook)).plain_be32(2, 0)
+            });
+            /// `NF_ACCEPT`.
+            const ACCEPT: u32 = 1;
+            self.push(
+                &message
+                    .plain_be32(CHAIN_POLICY, ACCEPT)
+                    .text(CHAIN_TYPE, "filter"),
+            );
+        }
+        Ok(())
+    }
+
+    fn hook(&mut self, family: Family, hook: Hook) -> Result<&mut HookChain, netlink::Error> {
+        let chain = match self.hooks.remove(&(family, hook)) {
+            Some(chain) => chain,
+            None => HookChain {
+                is_there: self.is_there(family, hook)?,
+                jumps: None,
+            },
+        };
+        Ok(self.hooks.entry((family, hook)).or_insert(chain))
+    }
+
+    fn is_there(&mut self, family: Family, hook: Hook) -> Result<bool, netlink::Error> {
+        let request = Request::netfilter("chain of a hook", SUBSYSTEM, GET_CHAIN, 0, family.number())
+            .text(TABLE, FILTER)
+            .text(CHAIN_NAME, hook.name());
+        match self.socket.ask(&request, |_| Ok(Some(()))) {
+            Ok(found) => Ok(!found.is_empty()),
+            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn delete_jump(&mut self, family: Family, hook: Hook, to: &str) -> Result<(), Why> {
+        if self.hook(family, hook)?.jumps.is_none() {
+            let jumps = self.jumps_of(family, hook)?;
+            self.hook(family, hook)?.jumps = Some(jumps);
+        }
+        let jumps = self.hook(family, hook)?.jumps.get_or_insert_default();
+        let Some(found) = jumps.iter().position(|(_, chain)| chain == to) else {
+            return Err(Unknown("a jump to be deleted that is not there".to_owned()).into());
+        };
+        let (handle, _) = jumps.remove(found);
+        let message = message(DELETE_RULE, 0, family)
+            .text(RULE_CHAIN, hook.name())
+            .bytes(RULE_HANDLE, &handle.to_be_bytes());
+        self.push(&message);
+        Ok(())
+    }
+
+    fn jumps_of(&mut self, family: Family, hook: Hook) -> Result<Vec<(u64, String)>, netlink::Error> {
+        let request = Request::netfilter(
+            "rules of a hook",
+            SUBSYSTEM,
+            GET_RULE,
+            netlink::DUMP,
+            family.number(),
+        )
+        .text(TABLE, FILTER)
+        .text(RULE_CHAIN, hook.name());
+        let listed = self.socket.ask(&request, |answer| {
+            let (_, attributes) = answer.split::<4>()?;
+            let handle = attributes
+                .get(RULE_HANDLE)
+                .and_then(|octets| octets.first_chunk());
+            let handle = handle.map(|octets| u64::from_be_bytes(*octets));
+            let jump = jump_of(&attributes.nest(RULE_EXPRESSIONS)?)?;
+            Ok(handle
+                .filter(|_| attributes.text(RULE_CHAIN).as_deref() == Some(hook.name()))
+                .zip(jump))
+        });
+        match listed {
+            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+}
+
+const FILTER: &str = "filter";
+
+fn message(command: u8, flags: u16, family: Family) -> Request {
+    Request::netfilter("change of rules", SUBSYSTEM, command, flags, family.number()).text(TABLE, FILTER)
+}
+
+/// Where a rule jumps to that does nothing else but count.
+fn jump_of(expressions: &Attributes<'_>) -> Result<Option<String>, netlink::Malformed> {
+    let mut jump = None;
+    for (_, expression) in expressions.iter() {
+        let expression = Attributes::parse(expression)?;
+        match expression.text(1).as_deref() {
+            Some("counter") if jump.is_none() => {}
+            Some("immediate") if jump.is_none() => {
+                let verdict = expression.nest(2)?.nest(2)?.nest(2)?;
+                match (verdict.be32(1), verdict.text(2)) {
+                    (Some(expression::JUMP), Some(chain)) => jump = Some(chain),
+                    _ => return Ok(None),
+                }
+            }
+            _ => return Ok(None),
+        }
+    }
+    Ok(jump)
+}
+
+fn number_of(hook: Hook) -> u32 {
+    match hook {
+        Hook::Prerouting => 0,
+        Hook::Input => 1,
+        Hook::Forward => 2,
+        Hook::Output => 3,
+        Hook::Postrouting => 4,
+    }
+}
+
+/// What may be the name of a set that rules of a batch have: remarks may have the same words.
+fn sets_in(text: &str) -> impl Iterator<Item = &str> {
+    const MATCH: &str = "--match-set ";
+    text.match_indices(MATCH)
+        .filter_map(|(at, _)| text[at + MATCH.len()..].split([' ', '\n']).next())
+}
+
+fn touches_hooks(text: &str) -> bool {
+    let mut lines = text.lines().rev();
+    lines.any(|line| {
+        let touches = |verb: &str| line.strip_prefix(verb).is_some_and(is_of_hook);
+        touches("-I ") || touches("-D ") || touches("-A ")
+    })
+}
+
+fn is_of_hook(rest: &str) -> bool {
+    let name = rest.split(' ').next().unwrap_or_default();
+    Hook::ALL.iter().any(|hook| hook.name() == name)
+}
+
+/// Another generation than that on which the transaction was built.
+fn is_overtaken(failed: &Failed) -> bool {
+    failed.error.refusal_code() == Some(nix::libc::ERESTART)
+}
+
+fn blamed(batches: &[(Family, &str)], lines: &[(usize, usize)], failed: Failed) -> Error {
+    let at = failed.message.and_then(|number| lines.get(number));
+    let found = at.and_then(|(batch, line)| {
+        let (family, text) = batches.get(*batch)?;
+        Some((*family, *line, text.lines().nth(*line)?))
+    });
+    match found {
+        Some((family, line, text)) => Error::Refused {
+            family,
+            line: line + 1,
+            text: text.to_owned(),
+            error: failed.error,
+        },
+        None => Error::Netlink(failed.error),
+    }
+}

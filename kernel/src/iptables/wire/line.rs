@@ -1,0 +1,195 @@
+//! The lines of a batch for `iptables-restore --noflush --counters`, as far as the writer of transactions knows them.
+
+use super::words::Unknown;
+use crate::iptables::Hook;
+
+/// A line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// `*filter`: all that follows is about that table.
+    Table,
+    /// A chain is made, or emptied.
+    Declare(&'a str),
+    Append {
+        place: Place<'a>,
+        /// Packets and octets that are to be counted already.
+        counted: [u64; 2],
+        rule: &'a str,
+    },
+    /// A rule comes to the head.
+    Insert {
+        place: Place<'a>,
+        rule: &'a str,
+    },
+    /// A jump to this chain is taken out of a hook, the first one of which there was no mention yet.
+    DeleteJump {
+        hook: Hook,
+        to: &'a str,
+    },
+    Flush(&'a str),
+    Remove(&'a str),
+    Commit,
+}
+
+/// Where a rule is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place<'a> {
+    Hook(Hook),
+    Chain(&'a str),
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn name(self) -> &'a str {
+        match self {
+            Self::Hook(hook) => hook.name(),
+            Self::Chain(chain) => chain,
+        }
+    }
+
+    fn read(name: &'a str) -> Result<Self, Unknown> {
+        match hook(name) {
+            Some(hook @ (Hook::Input | Hook::Forward | Hook::Output)) => Ok(Self::Hook(hook)),
+            Some(Hook::Prerouting | Hook::Postrouting) => Err(Unknown::word(name)),
+            None => chain(name).map(Self::Chain),
+        }
+    }
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn read(line: &'a str) -> Result<Self, Unknown> {
+        if line == "*filter" {
+            return Ok(Self::Table);
+        }
+        if line == "COMMIT" {
+            return Ok(Self::Commit);
+        }
+        if let Some(declared) = line.strip_prefix(':') {
+            let name = declared.strip_suffix(" - [0:0]");
+            let name = name.ok_or_else(|| Unknown::word(declared))?;
+            return chain(name).map(Self::Declare);
+        }
+        let (counted, command) = match line.strip_prefix('[').and_then(|line| line.split_once("] ")) {
+            Some((counted, command)) => (counters(counted)?, command),
+            None => ([0, 0], line),
+        };
+        let (verb, rest) = command.split_once(' ').ok_or_else(|| Unknown::word(command))?;
+        let (name, rule) = rest.split_once(' ').unwrap_or((rest, ""));
+        if counted != [0, 0] && verb != "-A" {
+            return Err(Unknown::word(line));
+        }
+        match (verb, rule) {
+            ("-A", rule) => Ok(Self::Append {
+                place: Place::read(name)?,
+                counted,
+                rule,
+            }),
+            // A number in front of the rule would be where it comes.
+            ("-I", rule) if !rule.starts_with(|letter: char| letter.is_ascii_digit()) => Ok(Self::Insert {
+                place: Place::read(name)?,
+                rule,
+            }),
+            ("-D", rule) => match (Place::read(name)?, rule.strip_prefix("-j ")) {
+                (Place::Hook(hook), Some(to)) => chain(to).map(|to| Self::DeleteJump { hook, to }),
+                (Place::Hook(_) | Place::Chain(_), _) => Err(Unknown::word(line)),
+            },
+            ("-F", "") => chain(name).map(Self::Flush),
+            ("-X", "") => chain(name).map(Self::Remove),
+            (_, _) => Err(Unknown::word(line)),
+        }
+    }
+}
+
+/// A chain of users.
+fn chain(name: &str) -> Result<&str, Unknown> {
+    const VERDICTS: [&str; 4] = ["ACCEPT", "DROP", "RETURN", "QUEUE"];
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    let is_chain = (1..=28).contains(&name.len()) && name.bytes().all(is_plain);
+    if is_chain && hook(name).is_none() && !VERDICTS.contains(&name) {
+        Ok(name)
+    } else {
+        Err(Unknown::word(name))
+    }
+}
+
+fn hook(name: &str) -> Option<Hook> {
+    Hook::ALL.into_iter().find(|hook| hook.name() == name)
+}
+
+fn counters(text: &str) -> Result<[u64; 2], Unknown> {
+    let both = text
+        .split_once(':')
+        .and_then(|(packets, octets)| Some([packets.parse().ok()?, octets.parse().ok()?]));
+    both.ok_or_else(|| Unknown::word(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_the_programs_read_them() {
+        let rows = [
+            (":A - [0:0]", Line::Declare("A")),
+            (
+                "-A A -j B",
+                Line::Append {
+                    place: Place::Chain("A"),
+                    counted: [0, 0],
+                    rule: "-j B",
+                },
+            ),
+            (
+                "[7:9] -A FORWARD",
+                Line::Append {
+                    place: Place::Hook(Hook::Forward),
+                    counted: [7, 9],
+                    rule: "",
+                },
+            ),
+            (
+                "-I INPUT -j A",
+                Line::Insert {
+                    place: Place::Hook(Hook::Input),
+                    rule: "-j A",
+                },
+            ),
+            (
+                "-D INPUT -j A",
+                Line::DeleteJump {
+                    hook: Hook::Input,
+                    to: "A",
+                },
+            ),
+            ("-F A", Line::Flush("A")),
+            ("-X A", Line::Remove("A")),
+        ];
+        for (text, line) in rows {
+            assert_eq!(Line::read(text), Ok(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_to_write_is_left_to_the_programs() {
+        for text in [
+            "*nat",
+            ":INPUT ACCEPT [0:0]",
+            ":INPUT - [0:0]",
+            ":A - [1:0]",
+            "-I INPUT 3 -j A",
+            "-D INPUT -s 10.0.0.0/8 -j A",
+            "-D INPUT -j DROP",
+            "-D A -j B",
+            "-A PREROUTING -j A",
+            "-R A 1 -j B",
+            "-F INPUT",
+            "-X",
+            "-P INPUT DROP",
+            "# remark",
+            "",
+            "[1:1] -I INPUT -j A",
+            "[1] -A A",
+        ] {
+            assert!(Line::read(text).is_err(), "{text}");
+        }
+    }
+}

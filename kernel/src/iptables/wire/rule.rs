@@ -1,0 +1,462 @@
+//! A rule from its text to the expressions that iptables makes of it, in their order: interfaces, protocol, addresses, matches as they
+//! are said, the counter, the target. What is not known here is not guessed: half a rule would be another one.
+
+use super::expression::{Base, Comparison, Expression, Meta, Verdict};
+use super::extension;
+use super::words::{Unknown, Words};
+use crate::netlink::Request;
+use crate::{Family, Transport};
+use ipnet::IpNet;
+use std::collections::HashMap;
+
+/// A rule as the kernel takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    expressions: Vec<Expression>,
+    /// What the matches of `x_tables` are told of the rule (`NFTA_RULE_COMPAT`); 0 for any.
+    protocol: u8,
+}
+
+/// Which index each set has that a batch names.
+pub(super) type Indices<'a> = HashMap<&'a str, u16>;
+
+const RULE_EXPRESSIONS: u16 = 4;
+const RULE_COMPAT: u16 = 5;
+
+impl Rule {
+    /// Reads what stands behind the name of the chain.
+    pub(super) fn read(
+        text: &str,
+        family: Family,
+        counted: [u64; 2],
+        sets: &Indices<'_>,
+    ) -> Result<Self, Unknown> {
+        let mut reading = Reading {
+            family,
+            sets,
+            words: Words::of(text),
+            protocol: None,
+            interfaces: [None, None],
+            addresses: [None, None],
+            matches: Vec::new(),
+            target: None,
+        };
+        reading.read()?;
+        reading.finish(counted)
+    }
+
+    pub(super) fn put(&self, message: Request) -> Request {
+        let message = message.nest(RULE_EXPRESSIONS, |list| {
+            self.expressions
+                .iter()
+                .fold(list, |list, expression| expression.put(list))
+        });
+        message.nest(RULE_COMPAT, |compat| {
+            compat.plain_be32(1, u32::from(self.protocol)).plain_be32(2, 0)
+        })
+    }
+}
+
+struct Reading<'a> {
+    family: Family,
+    sets: &'a Indices<'a>,
+    words: Words<'a>,
+    protocol: Option<u8>,
+    interfaces: [Option<String>; 2],
+    addresses: [Option<(bool, IpNet)>; 2],
+    matches: Vec<Expression>,
+    target: Option<Expression>,
+}
+
+impl Reading<'_> {
+    fn read(&mut self) -> Result<(), Unknown> {
+        loop {
+            let holds = self.words.holds();
+            let Some(word) = self.words.next()? else {
+                return if holds { Ok(()) } else { Err(Unknown::word("!")) };
+            };
+            match (&*word, holds) {
+                ("-s", holds) => self.address(0, holds)?,
+                ("-d", holds) => self.address(1, holds)?,
+                ("-i", true) => self.interface(0)?,
+                ("-o", true) => self.interface(1)?,
+                ("-p", true) => self.protocol()?,
+                ("-m", true) => {
+                    let name = self.words.need()?;
+                    let found = self.condition(&name)?;
+                    self.matches.extend(found);
+                }
+                ("-j", true) => {
+                    let name = self.words.need()?;
+                    let target = self.target(&name)?;
+                    once(&mut self.target, target, "-j")?;
+                }
+                ("-g", true) => {
+                    let chain = self.words.need()?.into_owned();
+                    once(&mut self.target, Expression::Verdict(Verdict::Goto(chain)), "-g")?;
+                }
+                (other, _) => return Err(Unknown::word(other)),
+            }
+        }
+    }
+
+    fn address(&mut self, side: usize, holds: bool) -> Result<(), Unknown> {
+        let word = self.words.need()?;
+        let net: IpNet = word.parse().map_err(|_not_one| Unknown::word(&word))?;
+        let is_whole = net.prefix_len() > 0 && net.trunc() == net;
+        if Family::of(net.addr()) != self.family || !is_whole {
+            return Err(Unknown::word(&word));
+        }
+        once(&mut self.addresses[side], (holds, net), &word)
+    }
+
+    fn interface(&mut self, side: usize) -> Result<(), Unknown> {
+        let word = self.words.need()?;
+        if word.len() > 15 || word == "+" {
+            return Err(Unknown::word(&word));
+        }
+        once(&mut self.interfaces[side], word.to_string(), &word)
+    }
+
+    fn protocol(&mut self) -> Result<(), Unknown> {
+        let word = self.words.need()?;
+        let transport = Transport::ALL.into_iter().find(|known| known.name() == word);
+        let number = match (&*word, self.family, transport) {
+            (_, _, Some(transport)) => transport.number(),
+            ("icmp", Family::V4, None) => 1,
+            ("ipv6-icmp", Family::V6, None) => ICMP_V6,
+            (other, _, None) => return Err(Unknown::word(other)),
+        };
+        once(&mut self.protocol, number, &word)
+    }
+
+    fn condition(&mut self, name: &str) -> Result<Vec<Expression>, Unknown> {
+        let one = |expression| Ok(vec![expression]);
+        match name {
+            "set" => one(self.set()?),
+            "comment" => one(self.comment()?),
+            "conntrack" => one(self.conntrack()?),
+            "connmark" => {
+                let holds = self.words.holds();
+                self.words.expect("--mark")?;
+                let (value, mask) = mark(&self.words.need()?)?;
+                one(extension::connmark(value, mask, holds))
+            }
+            "mark" => self.mark(),
+            "addrtype" => one(self.address_type()?),
+            "owner" => {
+                let holds = self.words.holds();
+                self.words.expect("--socket-exists")?;
+                one(extension::of_socket(holds))
+            }
+            "physdev" => one(self.bridge_port()?),
+            "limit" => one(self.limit()?),
+            "tcp" => self.ports(Transport::Tcp),
+            "udp" => self.ports(Transport::Udp),
+            "sctp" => self.ports(Transport::Sctp),
+            "icmp6" if self.protocol == Some(ICMP_V6) => {
+                self.words.expect("--icmpv6-type")?;
+                one(extension::icmp_v6(number(&self.words.need()?)?))
+            }
+            other => Err(Unknown::word(other)),
+        }
+    }
+
+    fn set(&mut self) -> Result<Expression, Unknown> {
+        let holds = self.words.holds();
+        self.words.expect("--match-set")?;
+        let name = self.words.need()?;
+        let index = *self
+            .sets
+            .get(&*name)
+            .ok_or_else(|| Unknown(format!("the set {name}, which is not there")))?;
+        let sides = self.words.need()?;
+        let is_source = |side| match side {
+            "src" => Ok(true),
+            "dst" => Ok(false),
+            other => Err(Unknown::word(other)),
+        };
+        let sides = sides.split(',').map(is_source).collect::<Result<Vec<_>, _>>()?;
+        if sides.len() > 2 {
+            return Err(Unknown("a set of so many dimensions".to_owned()));
+        }
+        Ok(extension::set(index, &sides, holds))
+    }
+
+    fn comment(&mut self) -> Result<Expression, Unknown> {
+        self.words.expect("--comment")?;
+        let text = self.words.need()?;
+        if text.len() > 255 || text.contains('\0') {
+            return Err(Unknown::word(&text));
+        }
+        Ok(extension::comment(&text))
+    }
+
+    fn conntrack(&mut self) -> Result<Expression, Unknown> {
+        let holds = self.words.holds();
+        self.words.expect("--ctstate")?;
+        let names = self.words.need()?;
+        let mut states = 0;
+        for name in names.split(',') {
+            states |= extension::state(name).ok_or_else(|| Unknown::word(name))?;
+        }
+        let is_reply = match self.words.option("--ctdir")?.as_deref() {
+            None => None,
+            Some("REPLY") => Some(true),
+            Some("ORIGINAL") => Some(false),
+            Some(other) => return Err(Unknown::word(other)),
+        };
+        Ok(extension::conntrack(states, is_reply, holds))
+    }
+
+    fn mark(&mut self) -> Result<Vec<Expression>, Unknown> {
+        let holds = self.words.holds();
+        self.words.expect("--mark")?;
+        let (value, mask) = mark(&self.words.need()?)?;
+        let mut steps = vec![Expression::Meta(Meta::Mark)];
+        if mask != u32::MAX {
+            steps.push(Expression::Mask(mask.to_ne_bytes().to_vec()));
+        }
+        steps.push(Expression::Compare(
+            Comparison::of(holds),
+            value.to_ne_bytes().to_vec(),
+        ));
+        Ok(steps)
+    }
+
+    fn address_type(&mut self) -> Result<Expression, Unknown> {
+        let holds = self.words.holds();
+        let side = self.words.need()?;
+        let is_source = match &*side {
+            "--src-type" => true,
+            "--dst-type" => false,
+            other => return Err(Unknown::word(other)),
+        };
+        self.words.expect("LOCAL")?;
+        Ok(extension::local_address(is_source, holds))
+    }
+
+    fn bridge_port(&mut self) -> Result<Expression, Unknown> {
+        let holds = self.words.holds();
+        let side = self.words.need()?;
+        let is_input = match &*side {
+            "--physdev-in" => true,
+            "--physdev-out" => false,
+            other => return Err(Unknown::word(other)),
+        };
+        let name = self.words.need()?;
+        if name.len() > 15 || name.ends_with('+') {
+            return Err(Unknown::word(&name));
+        }
+        Ok(extension::bridge_port(&name, is_input, holds))
+    }
+
+    fn limit(&mut self) -> Result<Expression, Unknown> {
+        /// What iptables takes where none is said (`XT_LIMIT_BURST`).
+        const USUAL: u32 = 5;
+        /// `XT_LIMIT_SCALE`: the rate is kept as an interval of this part of a second.
+        const SCALE: u64 = 10_000;
+        self.words.expect("--limit")?;
+        let word = self.words.need()?;
+        let rate: u64 = number(word.strip_suffix("/sec").unwrap_or(&word))?;
+        if !word.ends_with("/sec") || !(1..=SCALE).contains(&rate) {
+            return Err(Unknown::word(&word));
+        }
+        let burst = self.words.option("--limit-burst")?;
+        let burst = burst.map_or(Ok(USUAL), |burst| number(&burst))?;
+        let rate = SCALE / (SCALE / rate);
+        Ok(Expression::Limit { rate, burst })
+    }
+
+    fn ports(&mut self, of: Transport) -> Result<Vec<Expression>, Unknown> {
+        if self.protocol != Some(of.number()) {
+            return Err(Unknown::word(of.name()));
+        }
+        let source = self.words.option("--sport")?;
+        let source = source.map(|range| ports(&range)).transpose()?;
+        let destination = self.words.option("--dport")?;
+        let destination = destination.map(|range| ports(&range)).transpose()?;
+        match (of, source, destination) {
+            (_, None, None) => Err(Unknown::word(of.name())),
+            (Transport::Sctp, source, destination) => Ok(vec![extension::sctp(source, destination)]),
+            (Transport::Tcp | Transport::Udp, Some([from, to]), Some([first, last]))
+                if from == to && first == last && from != 0 && first != 0 =>
+            {
+                let both = [from.to_be_bytes(), first.to_be_bytes()].concat();
+                let compared = Expression::Compare(Comparison::Equal, both);
+                Ok(vec![transport(0, 4), compared])
+            }
+            (Transport::Tcp | Transport::Udp, source, destination) => {
+                let sides = [(0, source), (2, destination)].into_iter();
+                let asked = sides.filter_map(|(offset, range)| Some((offset, range?)));
+                Ok(asked
+                    .flat_map(|(offset, range)| [transport(offset, 2), within(range)])
+                    .collect())
+            }
+        }
+    }
+
+    fn target(&mut self, name: &str) -> Result<Expression, Unknown> {
+        Ok(match name {
+            "ACCEPT" => Expression::Verdict(Verdict::Accept),
+            "DROP" => Expression::Verdict(Verdict::Drop),
+            "RETURN" => Expression::Verdict(Verdict::Return),
+            "CONNMARK" => {
+                let (value, mask) = self.set_mark()?;
+                extension::set_connmark(value, mask)
+            }
+            "MARK" => {
+                let (value, mask) = self.set_mark()?;
+                extension::set_mark(value, mask)
+            }
+            "REJECT" => {
+                self.words.expect("--reject-with")?;
+                let with = self.words.need()?;
+                extension::reject(self.family, &with).ok_or_else(|| Unknown::word(&with))?
+            }
+            "NFLOG" => self.nflog()?,
+            // One that is not there is refused by the kernel.
+            chain => Expression::Verdict(Verdict::Jump(chain.to_owned())),
+        })
+    }
+
+    fn set_mark(&mut self) -> Result<(u32, u32), Unknown> {
+        self.words.expect("--set-xmark")?;
+        mark(&self.words.need()?)
+    }
+
+    fn nflog(&mut self) -> Result<Expression, Unknown> {
+        let prefix = self.words.option("--nflog-prefix")?.unwrap_or_default();
+        let group = self.words.option("--nflog-group")?;
+        let group = group.map_or(Ok(0), |group| number(&group))?;
+        if prefix.len() > 63 {
+            return Err(Unknown::word(&prefix));
+        }
+        Ok(Expression::Log {
+            prefix: prefix.into_owned(),
+            group,
+        })
+    }
+
+    fn finish(self, [packets, octets]: [u64; 2]) -> Result<Rule, Unknown> {
+        let mut expressions = Vec::with_capacity(8 + self.matches.len());
+        let names = [Meta::InputName, Meta::OutputName]
+            .into_iter()
+            .zip(self.interfaces);
+        for (meta, name) in names.filter_map(|(meta, name)| Some((meta, name?))) {
+            expressions.push(Expression::Meta(meta));
+            expressions.push(Expression::Compare(Comparison::Equal, interface(&name)));
+        }
+        if let Some(protocol) = self.protocol {
+            expressions.push(Expression::Meta(Meta::Protocol));
+            expressions.push(Expression::Compare(Comparison::Equal, vec![protocol]));
+        }
+        for (side, address) in self.addresses.into_iter().enumerate() {
+            expressions.extend(
+                address
+                    .into_iter()
+                    .flat_map(|(holds, net)| within_net(side, holds, net)),
+            );
+        }
+        expressions.extend(self.matches);
+        expressions.push(Expression::Counter { packets, octets });
+        expressions.extend(self.target);
+        Ok(Rule {
+            expressions,
+            protocol: self.protocol.unwrap_or(0),
+        })
+    }
+}
+
+const ICMP_V6: u8 = 58;
+
+/// What is said twice is not ours.
+fn once<T>(slot: &mut Option<T>, value: T, word: &str) -> Result<(), Unknown> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Unknown::word(word)),
+    }
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> Result<T, Unknown> {
+    word.parse().map_err(|_not_one| Unknown::word(word))
+}
+
+/// `0x5/0xfff`; without a mask all bits count.
+fn mark(word: &str) -> Result<(u32, u32), Unknown> {
+    let hexadecimal = |text: &str| {
+        let digits = text.strip_prefix("0x")?;
+        u32::from_str_radix(digits, 16).ok()
+    };
+    let (value, mask) = match word.split_once('/') {
+        Some((value, mask)) => (hexadecimal(value), hexadecimal(mask)),
+        None => (hexadecimal(word), Some(u32::MAX)),
+    };
+    value.zip(mask).ok_or_else(|| Unknown::word(word))
+}
+
+/// `80` or `80:90`.
+fn ports(word: &str) -> Result<[u16; 2], Unknown> {
+    let (first, last) = word.split_once(':').unwrap_or((word, word));
+    let range = [number(first)?, number(last)?];
+    if range[0] > range[1] || range == [0, u16::MAX] {
+        return Err(Unknown::word(word));
+    }
+    Ok(range)
+}
+
+fn transport(offset: u32, length: u32) -> Expression {
+    Expression::Payload {
+        base: Base::Transport,
+        offset,
+        length,
+    }
+}
+
+fn within([first, last]: [u16; 2]) -> Expression {
+    let octets = |port: u16| port.to_be_bytes().to_vec();
+    if first == last {
+        Expression::Compare(Comparison::Equal, octets(first))
+    } else if first == 0 {
+        Expression::Compare(Comparison::AtMost, octets(last))
+    } else {
+        Expression::Range(octets(first), octets(last))
+    }
+}
+
+/// The name with its NUL, or what names begin with.
+fn interface(name: &str) -> Vec<u8> {
+    match name.strip_suffix('+') {
+        Some(beginning) => beginning.as_bytes().to_vec(),
+        None => name.bytes().chain([0]).collect(),
+    }
+}
+
+/// A prefix of whole octets is compared as far as it goes, another one under its mask.
+fn within_net(side: usize, holds: bool, net: IpNet) -> Vec<Expression> {
+    let (offsets, octets, mask) = match net {
+        IpNet::V4(net) => (
+            [12, 16],
+            net.network().octets().to_vec(),
+            net.netmask().octets().to_vec(),
+        ),
+        IpNet::V6(net) => (
+            [8, 24],
+            net.network().octets().to_vec(),
+            net.netmask().octets().to_vec(),
+        ),
+    };
+    let load = |length| Expression::Payload {
+        base: Base::Network,
+        offset: offsets[side],
+        length,
+    };
+    let compare = |octets| Expression::Compare(Comparison::of(holds), octets);
+    let whole = u32::from(net.prefix_len() / 8);
+    if net.prefix_len().is_multiple_of(8) {
+        let octets = octets[..usize::from(net.prefix_len() / 8)].to_vec();
+        return vec![load(whole), compare(octets)];
+    }
+    let all = u32::from(net.max_prefix_len() / 8);
+    vec![load(all), Expression::Mask(mask), compare(octets)]
+}

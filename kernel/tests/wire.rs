@@ -1,0 +1,391 @@
+//! Rules by netlink beside the same rules by iptables-nft: the kernel holds the same octets, and the programs list the same text.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+mod rules;
+
+use common::{in_fresh_namespace, run};
+use egret_kernel::Family;
+use egret_kernel::iptables::wire::{self, Error};
+use egret_kernel::iptables::{Flavour, IpTables, Rule, Table, Target};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsRawFd as _;
+
+fn nft(family: Family) -> IpTables {
+    IpTables::new(Flavour::Nft, family)
+}
+
+/// The attributes of a netlink message or nest.
+fn attributes(mut octets: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut found = Vec::new();
+    while let Some([low, high, kind, above]) = octets.first_chunk() {
+        let length = usize::from(u16::from_ne_bytes([*low, *high]));
+        found.push((u16::from_ne_bytes([*kind, *above]) & 0x3fff, &octets[4..length]));
+        octets = octets.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+fn attribute(kind: u16, text: &str) -> Vec<u8> {
+    let length = u16::try_from(text.len() + 5).unwrap();
+    let mut octets = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    octets.extend(text.bytes().chain([0]));
+    octets.resize(octets.len().next_multiple_of(4), 0);
+    octets
+}
+
+/// What the kernel tells of each rule of a chain: its expressions and its user data, as they are.
+fn held(family: Family, chain: &str) -> Vec<Vec<(u16, Vec<u8>)>> {
+    const GET_RULES: [u8; 4] = [7, 10, 1, 3];
+    let file = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::empty(),
+        SockProtocol::NetlinkNetFilter,
+    )
+    .unwrap();
+    let number = if family == Family::V4 { 2 } else { 10 };
+    let asked = [vec![number, 0, 0, 0], attribute(1, "filter"), attribute(2, chain)].concat();
+    let length = u32::try_from(16 + asked.len()).unwrap();
+    let header = [&length.to_ne_bytes()[..], &GET_RULES, &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    send(file.as_raw_fd(), &[header, asked].concat(), MsgFlags::empty()).unwrap();
+    let mut rules = Vec::new();
+    let mut room = vec![0; 1 << 17];
+    loop {
+        let length = recv(file.as_raw_fd(), &mut room, MsgFlags::empty()).unwrap();
+        let mut rest = &room[..length];
+        while let Some(length) = rest.first_chunk().map(|octets| u32::from_ne_bytes(*octets)) {
+            let length = usize::try_from(length).unwrap();
+            match u16::from_ne_bytes([rest[4], rest[5]]) {
+                2 => panic!("refused: {:?}", &rest[16..20]),
+                3 => return rules,
+                _ => {
+                    let parts = attributes(&rest[20..length]).into_iter();
+                    let kept = parts.filter(|(kind, _)| [4, 5, 7].contains(kind));
+                    rules.push(kept.map(|(kind, octets)| (kind, octets.to_vec())).collect());
+                }
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+}
+
+fn texts(family: Family, chain: &str) -> Vec<String> {
+    let listing = nft(family).save(Table::Filter).unwrap();
+    assert_eq!(listing.foreign, [""; 0]);
+    let chain = listing.chain(chain).unwrap();
+    chain.texts().map(str::to_owned).collect()
+}
+
+fn batch(chain: &str, rules: &[String]) -> String {
+    let rules: String = rules.iter().map(|rule| format!("-A {chain} {rule}\n")).collect();
+    format!("*filter\n:OTHER - [0:0]\n:{chain} - [0:0]\n{rules}COMMIT\n")
+}
+
+/// Writes rules both ways and compares; those that netlink leaves to the programs are returned.
+fn compare(family: Family, rules: &[String]) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut known = Vec::new();
+    for rule in rules {
+        match wire::write(&[(family, &batch("ALONE", std::slice::from_ref(rule)))]) {
+            Ok(()) => known.push(rule.clone()),
+            Err(Error::Unknown { .. }) => left.push(rule.clone()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    nft(family).restore(&batch("PROGRAM", &known)).unwrap();
+    wire::write(&[(family, &batch("WIRE", &known))]).unwrap();
+    let (program, ours) = (held(family, "PROGRAM"), held(family, "WIRE"));
+    assert_eq!(program.len(), known.len());
+    for ((rule, program), ours) in known.iter().zip(&program).zip(&ours) {
+        assert_eq!(ours, program, "{family:?} {rule}");
+    }
+    assert_eq!(program.len(), ours.len());
+    assert_eq!(texts(family, "WIRE"), texts(family, "PROGRAM"));
+    left
+}
+
+fn make_sets(family: Family) {
+    let word = if family == Family::V4 { "inet" } else { "inet6" };
+    run("ipset", &["create", "other", "hash:net", "family", word]);
+    run("ipset", &["create", "eg-addresses", "hash:ip", "family", word]);
+    run("ipset", &["create", "eg-ports", "hash:ip,port", "family", word]);
+}
+
+#[test]
+fn every_rule_is_held_octet_for_octet_as_iptables_writes_it() {
+    for family in Family::BOTH {
+        in_fresh_namespace(move || {
+            make_sets(family);
+            let rules: Vec<String> = rules::filter_rules(family).iter().map(Rule::to_string).collect();
+            let left = compare(family, &rules);
+            assert_eq!(left, [""; 0], "{family:?}");
+            assert_eq!(texts(family, "WIRE"), rules);
+        });
+    }
+}
+
+#[test]
+fn prefixes_of_each_length_and_pairs_of_ports_are_held_as_iptables_writes_them() {
+    for family in Family::BOTH {
+        in_fresh_namespace(move || {
+            let mut rules = Vec::new();
+            let (base, longest): (std::net::IpAddr, u8) = match family {
+                Family::V4 => ("203.0.113.181".parse().unwrap(), 32),
+                Family::V6 => ("2001:db8:b5a5:5a5a:a5a5:b5b5:5a5a:b5b5".parse().unwrap(), 128),
+            };
+            for length in 1..=longest {
+                let net = ipnet::IpNet::new(base, length).unwrap().trunc();
+                for what in ["-s", "-d", "! -s", "! -d"] {
+                    rules.push(format!("{what} {net} -j RETURN"));
+                }
+            }
+            for name in ["a", "cali0123456789a", "veth+", "eth0.100"] {
+                rules.push(format!("-i {name} -j RETURN"));
+                rules.push(format!("-i lo -o {name} -j RETURN"));
+            }
+            let ranges = ["0", "1", "80", "65535", "0:1", "1:65535", "80:90", "0:65534"];
+            for transport in ["tcp", "udp", "sctp"] {
+                for source in ranges {
+                    for destination in ranges {
+                        rules.push(format!(
+                            "-p {transport} -m {transport} --sport {source} --dport {destination} -j DROP"
+                        ));
+                    }
+                }
+            }
+            for length in [254, 255] {
+                rules.push(format!(
+                    "-m comment --comment \"{}\"",
+                    " \\\"\\\\\\'x"
+                        .repeat(100)
+                        .chars()
+                        .take(length)
+                        .collect::<String>()
+                        .trim_end_matches('\\')
+                ));
+            }
+            assert_eq!(compare(family, &rules), [""; 0]);
+        });
+    }
+}
+
+/// The tables as the enforcer writes them, with jumps from hooks.
+#[test]
+fn whole_tables_are_held_as_iptables_writes_them() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../enforcer/tests/golden");
+    let mut compared = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let family = if name.ends_with("-6") {
+            Family::V6
+        } else {
+            Family::V4
+        };
+        let golden = std::fs::read_to_string(&path).unwrap();
+        for text in golden
+            .split_inclusive("COMMIT\n")
+            .filter(|text| text.contains("*filter\n"))
+        {
+            let text = text[text.find("*filter\n").unwrap()..].to_owned();
+            let name = name.clone();
+            in_fresh_namespace(move || compare_tables(&name, family, &text));
+            compared += 1;
+        }
+    }
+    assert!(compared >= 14, "{compared}");
+}
+
+fn compare_tables(name: &str, family: Family, text: &str) {
+    let word = if family == Family::V4 { "inet" } else { "inet6" };
+    let mut sets = BTreeMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        for at in words
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| **word == "--match-set")
+            .map(|(at, _)| at)
+        {
+            sets.insert(words[at + 1], words[at + 2].contains(','));
+        }
+    }
+    for (set, has_ports) in sets {
+        let kind = if has_ports { "hash:ip,port" } else { "hash:net" };
+        run("ipset", &["create", set, kind, "family", word]);
+    }
+    // Jumps that the change takes out must be there, and chains that it does not make.
+    let taken_out = text.lines().filter_map(|line| line.strip_prefix("-D "));
+    let taken_out: String = taken_out.map(|rule| format!("-A {rule}\n")).collect();
+    let lead_to = text.lines().filter_map(|line| line.rsplit(' ').next());
+    let chains: BTreeSet<&str> = lead_to.filter(|name| name.starts_with("EGRET")).collect();
+    let chains: String = chains.iter().map(|name| format!(":{name} - [0:0]\n")).collect();
+    let before = format!("*filter\n{chains}{taken_out}COMMIT\n");
+    let everything = |family| -> BTreeMap<String, Vec<Vec<(u16, Vec<u8>)>>> {
+        let listing = nft(family).save(Table::Filter).unwrap();
+        let chains = listing.chains.iter().map(|chain| chain.name.clone());
+        chains
+            .map(|chain| (chain.clone(), held(family, &chain)))
+            .collect()
+    };
+    nft(family).restore(&before).unwrap();
+    nft(family).restore(text).unwrap();
+    let program = (everything(family), nft(family).save(Table::Filter).unwrap());
+    run("nft", &["flush", "ruleset"]);
+    nft(family).restore(&before).unwrap();
+    wire::write(&[(family, text)]).unwrap();
+    let ours = (everything(family), nft(family).save(Table::Filter).unwrap());
+    let names: BTreeSet<_> = program.0.keys().chain(ours.0.keys()).collect();
+    for chain in names {
+        assert_eq!(ours.0.get(chain), program.0.get(chain), "{name} {chain}");
+    }
+    let sorted = |mut listing: egret_kernel::iptables::TableListing| {
+        listing.chains.sort_by(|one, other| one.name.cmp(&other.name));
+        listing
+    };
+    assert_eq!(sorted(ours.1), sorted(program.1), "{name}");
+}
+
+#[test]
+fn both_families_change_together_or_not_at_all() {
+    in_fresh_namespace(|| {
+        let good = "*filter\n:EG-A - [0:0]\n-A EG-A -j RETURN\n-I FORWARD -j EG-A\nCOMMIT\n";
+        let bad = "*filter\n:EG-A - [0:0]\n-A EG-A -j RETURN\n-A EG-A -j EG-NONE\nCOMMIT\n";
+        let Err(Error::Refused {
+            family,
+            line,
+            text,
+            error,
+        }) = wire::write(&[(Family::V4, good), (Family::V6, bad)])
+        else {
+            panic!("it was taken")
+        };
+        assert_eq!(
+            (family, line, text.as_str()),
+            (Family::V6, 4, "-A EG-A -j EG-NONE"),
+            "{error}"
+        );
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+        wire::write(&[(Family::V4, good), (Family::V6, good)]).unwrap();
+        for family in Family::BOTH {
+            assert_eq!(texts(family, "FORWARD"), ["-j EG-A"]);
+            assert_eq!(texts(family, "EG-A"), ["-j RETURN"]);
+        }
+    });
+}
+
+#[test]
+fn jumps_of_others_and_the_policy_of_a_hook_stay() {
+    in_fresh_namespace(|| {
+        let before = "*filter\n:FORWARD DROP [0:0]\n:EG-A - [0:0]\n:THEIRS - [0:0]\n-A FORWARD -j THEIRS\n\
+                      -A FORWARD -j EG-A\n-A FORWARD -s 10.0.0.0/8 -j EG-A\n-A FORWARD -j EG-A\nCOMMIT\n";
+        nft(Family::V4).restore(before).unwrap();
+        let change = "*filter\n:EG-A - [0:0]\n[7:9] -A EG-A -j DROP\n-D FORWARD -j EG-A\n-D FORWARD -j EG-A\n-I FORWARD -j EG-A\nCOMMIT\n";
+        wire::write(&[(Family::V4, change)]).unwrap();
+        assert_eq!(
+            texts(Family::V4, "FORWARD"),
+            ["-j EG-A", "-j THEIRS", "-s 10.0.0.0/8 -j EG-A"]
+        );
+        let listing = nft(Family::V4).save(Table::Filter).unwrap();
+        assert_eq!(listing.chain("FORWARD").unwrap().policy.as_deref(), Some("DROP"));
+        let kept = &listing.chain("EG-A").unwrap().rules[0];
+        assert_eq!((kept.packets, kept.bytes), (7, 9));
+        let gone = "*filter\n:EG-A - [0:0]\n-D FORWARD -j EG-A\n-D FORWARD -j EG-A\n-X EG-A\nCOMMIT\n";
+        assert!(matches!(
+            wire::write(&[(Family::V4, gone)]),
+            Err(Error::Unknown { line: 4, .. })
+        ));
+        let theirs = "*filter\n-D FORWARD -s 10.0.0.0/8 -j EG-A\nCOMMIT\n";
+        nft(Family::V4).restore(theirs).unwrap();
+        let gone = "*filter\n:EG-A - [0:0]\n-D FORWARD -j EG-A\n-X EG-A\nCOMMIT\n";
+        wire::write(&[(Family::V4, gone)]).unwrap();
+        assert_eq!(texts(Family::V4, "FORWARD"), ["-j THEIRS"]);
+        assert_eq!(nft(Family::V4).save(Table::Filter).unwrap().chain("EG-A"), None);
+    });
+}
+
+#[test]
+fn a_chain_that_is_declared_again_counts_from_zero() {
+    in_fresh_namespace(|| {
+        let text = "*filter\n:EG-A - [0:0]\n[5:6] -A EG-A -j RETURN\nCOMMIT\n";
+        let again = "*filter\n:EG-A - [0:0]\n-A EG-A -j RETURN\nCOMMIT\n";
+        for family in Family::BOTH {
+            wire::write(&[(family, text)]).unwrap();
+            let packets = || {
+                nft(family)
+                    .save(Table::Filter)
+                    .unwrap()
+                    .chain("EG-A")
+                    .unwrap()
+                    .rules[0]
+                    .packets
+            };
+            assert_eq!(packets(), 5);
+            wire::write(&[(family, again)]).unwrap();
+            assert_eq!(packets(), 0);
+        }
+    });
+}
+
+/// A number that another set had: the rule is of the set that it names, whatever came and went before.
+#[test]
+fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
+    in_fresh_namespace(|| {
+        let of = |set: &str| {
+            let rule = Rule::to(Target::Return).to_string();
+            batch("EG-A", &[format!("-m set --match-set {set} dst {rule}")])
+        };
+        let create = |name: &str| run("ipset", &["create", name, "hash:net"]);
+        create("one");
+        create("two");
+        wire::write(&[(Family::V4, &of("two"))]).unwrap();
+        run("ipset", &["swap", "one", "two"]);
+        assert_eq!(
+            texts(Family::V4, "EG-A"),
+            ["-m set --match-set two dst -j RETURN"]
+        );
+        wire::write(&[(Family::V4, &of("one"))]).unwrap();
+        run("ipset", &["destroy", "two"]);
+        create("three");
+        create("two");
+        for name in ["two", "three", "one"] {
+            wire::write(&[(Family::V4, &of(name))]).unwrap();
+            assert_eq!(
+                texts(Family::V4, "EG-A"),
+                [format!("-m set --match-set {name} dst -j RETURN")]
+            );
+        }
+        assert!(matches!(
+            wire::write(&[(Family::V4, &of("four"))]),
+            Err(Error::Unknown { line: 4, .. })
+        ));
+    });
+}
+
+/// More names than are asked for one by one.
+#[test]
+fn of_many_sets_each_rule_has_its_own() {
+    in_fresh_namespace(|| {
+        let names: Vec<String> = (0..700).map(|number| format!("s-{number}")).collect();
+        let made: String = names
+            .iter()
+            .map(|name| format!("create {name} hash:net\n"))
+            .collect();
+        std::fs::write("/run/sets", made).unwrap();
+        run("ipset", &["restore", "-file", "/run/sets"]);
+        for name in names.iter().step_by(7) {
+            run("ipset", &["destroy", name]);
+        }
+        let rules: Vec<String> = names
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| number % 7 != 0)
+            .map(|(_, name)| format!("-m set --match-set {name} dst -j RETURN"))
+            .collect();
+        wire::write(&[(Family::V4, &batch("EG-A", &rules))]).unwrap();
+        assert_eq!(texts(Family::V4, "EG-A"), rules);
+    });
+}
