@@ -19,6 +19,7 @@ pub use member::{Entry, MAX_TIMEOUT, Member};
 use crate::Family;
 use crate::faults::{self, Step};
 use crate::netlink::{self, Request, Socket};
+use crate::passing;
 use nix::sys::socket::SockProtocol;
 
 /// What kind of members a set has.
@@ -193,6 +194,27 @@ impl IpSets {
     /// Removes a set; while a rule refers to it, it stays and the reason is [`Reason::InUse`].
     pub fn destroy(&mut self, name: &str) -> Result<(), Error> {
         self.simple(Command::Destroy, name)
+    }
+
+    /// Removes a set that no rule names any more. What rules referred to the kernel lets go of a moment after they went
+    /// (`nf_tables_trans_destroy_work` of net/netfilter/nf_tables_api.c), behind a wait for packets that met them: as long is waited
+    /// here, as often as `waits` says at most, which is counted down.
+    pub fn destroy_unnamed(&mut self, name: &str, waits: &mut u32) -> Result<(), Error> {
+        let mut outcome = self.destroy(name);
+        while *waits > 0
+            && outcome
+                .as_ref()
+                .is_err_and(|error| error.reason() == Some(Reason::InUse))
+        {
+            *waits -= 1;
+            // Where nobody can wait it is tried at once.
+            if passing::wait().is_err() {
+                std::thread::yield_now();
+            }
+            let request = self.request(Command::Destroy, netlink::EXCLUSIVE, name)?;
+            outcome = self.tell(Command::Destroy, name, &request);
+        }
+        outcome
     }
 
     /// Removes a set, if there is one of that name.

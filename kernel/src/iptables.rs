@@ -100,6 +100,13 @@ impl IpTables {
         self.family
     }
 
+    /// Whether the program that changes tables is on the PATH; without it there is none that lists them either.
+    pub fn is_installed(&self) -> bool {
+        let program = self.flavour.program(self.family, "restore");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(&program).exists())
+    }
+
     /// Lists a table with its counters. In the legacy flavour this creates the (empty) table if nobody did before.
     pub fn save(&self, table: Table) -> Result<TableListing, Error> {
         let program = self.flavour.program(self.family, "save");

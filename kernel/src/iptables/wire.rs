@@ -87,8 +87,7 @@ const GENERATION_ID: u16 = 1;
 const ATTEMPTS: usize = 16;
 
 /// Applies batches, each to the filter table of a family in the network namespace of the calling thread: all of all of them, or
-/// nothing. When it returns, no packet is on its way any more that met a rule which went, and sets that only such rules
-/// referred to can be destroyed: the kernel waits for that when the socket of who removed rules is closed
+/// nothing. At its end the socket is closed, and where the kernel has not yet begun to let go of rules that went, it waits until it has
 /// (`nft_rcv_nl_event` of net/netfilter/nf_tables_api.c), as it does at the end of a program.
 pub fn write(batches: &[(Family, &str)]) -> Result<(), Error> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
