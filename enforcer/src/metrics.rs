@@ -177,7 +177,7 @@ fn refusals(concerned: &'static str) -> Counter {
     counter!("egret_enforcer_kernel_refusals_total", "concerned" => concerned)
 }
 
-/// Counts a change that was handed to `iptables-restore`.
+/// Counts a change that is written, by netlink or by `iptables-restore`.
 pub(crate) fn restored(chains: u64, bytes: u64) {
     counter!("egret_enforcer_restored_chains_total").increment(chains);
     counter!("egret_enforcer_restored_bytes_total").increment(bytes);
@@ -359,7 +359,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "egret_enforcer_restored_bytes_total",
-        "Octets that were handed to iptables-restore and ip6tables-restore.",
+        "Octets of the text of changes, as iptables-restore takes it, whoever writes them.",
     ),
     (
         "egret_enforcer_events_total",

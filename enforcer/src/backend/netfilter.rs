@@ -42,6 +42,7 @@ mod meanwhile;
 mod members;
 mod told;
 mod table;
+mod wire;
 mod program;
 mod totals;
 mod counted;
@@ -82,6 +83,7 @@ use marks::{Generation, Marks};
 use meanwhile::SharedSets;
 use names::PodChains;
 use place::JumpPlace;
+pub use program::Written;
 use refusal::DenyAction;
 use render::PodMarks;
 use revocation::Revocations;
@@ -91,6 +93,7 @@ use totals::{Counters, Totals};
 use unknown::{Unknown, UnknownPods};
 use vigil::Vigil;
 use wanted::Rendered;
+use wire::Wire;
 
 /// How the backend is to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,27 +144,13 @@ pub struct Netfilter {
     /// Why our rules are in a flavour in which they should not be.
     stranded: Option<String>,
     written: Written,
+    wire: Wire,
     unknown: Unknown,
     denials: Denials,
     /// From the first batch on.
     lookout: Option<Lookout>,
     turned_on: TurnedOn,
     phase: Phase,
-}
-
-/// What was handed to `iptables-restore` and `ip6tables-restore` so far, and listed for that.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Calls of one of them.
-    pub restores: u64,
-    /// Chains that were written or removed.
-    pub chains: u64,
-    /// Octets.
-    pub bytes: u64,
-    /// Listings of both tables, to know what had been counted before a change.
-    pub listings: u64,
-    /// Pods whose rules were turned into text.
-    pub rendered: u64,
 }
 
 /// Whether what is wanted is known.
@@ -227,6 +216,7 @@ impl Netfilter {
             vigil: Vigil::default(),
             stranded: None,
             written: Written::default(),
+            wire: Wire::default(),
             unknown: Unknown::default(),
             denials: Denials::default(),
             lookout: None,

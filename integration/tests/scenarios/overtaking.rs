@@ -4,6 +4,7 @@
 use egret_integration::{PodSpec, Records, World};
 
 use super::programs::Programs;
+use super::refusals::BY_PROGRAMS;
 use super::stage::{Stage, Told, eventually, only_names, patient_question};
 
 /// The pod `other` may reach nobody.
@@ -35,6 +36,7 @@ pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &
         .write("policy.yaml", &only_names(&["api.example.test"]))?;
     let slow = world
         .enforcer("netfilter")
+        .with(BY_PROGRAMS)
         .with_variable("PATH", &programs.path());
     let enforcer = world.start(slow)?;
     let dnsd = world.start(world.dnsd().with(["--stall-deadline", "4s"]))?;

@@ -22,6 +22,9 @@ fn refusals(enforcer: &Daemon, concerned: &str) -> f64 {
     )
 }
 
+/// In the flavour `nft` no program is needed for it.
+pub(super) const BY_PROGRAMS: [&str; 2] = ["--iptables", "legacy"];
+
 /// Waits until it is not ready for this reason, and has tried again.
 #[track_caller]
 fn assert_tries(stage: &Stage<'_>, concerned: &str, reason: &str) {
@@ -92,7 +95,7 @@ pub(super) fn who_holds_the_lock_of_iptables_is_named_and_waited_for(world: &mut
 /// The programs take everything but what one pod's policy says.
 pub(super) fn a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs(world: &mut World) -> Told {
     let programs = Programs::beside(world.files())?;
-    let stage = two_pods(world, &[], &[("PATH", programs.path())])?;
+    let stage = two_pods(world, &BY_PROGRAMS, &[("PATH", programs.path())])?;
     programs.refuse("other-alone")?;
     stage.world.manifests().write("closed.yaml", OTHER_ALONE)?;
     assert_tries(&stage, "pod", "pod default/other is pending");
@@ -111,7 +114,7 @@ pub(super) fn a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs(w
 /// Its namespace is taken down while the programs run that write its rules.
 pub(super) fn a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else(world: &mut World) -> Told {
     let programs = Programs::beside(world.files())?;
-    let stage = two_pods(world, &[], &[("PATH", programs.path())])?;
+    let stage = two_pods(world, &BY_PROGRAMS, &[("PATH", programs.path())])?;
     let mut open = stage.assert_reaches("client", TOLD);
     programs.hold()?;
     let nobody = only_names(&["nobody.example.test"]);

@@ -1,15 +1,18 @@
-//! Writing the chains: both families side by side, each in one transaction. Where the kernel refuses one, the pods
-//! are written one by one, so that a pod that it refuses concerns nobody else.
+//! Writing the chains: both families in one transaction of nf_tables, or by the programs side by side, each in one. Where the
+//! kernel refuses one, the pods are written one by one, so that a pod that it refuses concerns nobody else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use egret_kernel::Family;
 use egret_kernel::iptables::{self, Flavour};
 use egret_shared::pod::PodKey;
+use nix::errno::Errno;
 
 use super::names::{self, PodChains};
 use super::restore::Change;
 use super::table::Table;
-use super::{BackendError, Netfilter, Written, counted};
+use super::wire::{Tried, Wire};
+use super::{BackendError, Netfilter, counted};
 use crate::metrics;
 
 impl Netfilter {
@@ -114,7 +117,7 @@ impl Netfilter {
         if self.written_totals.as_ref() != Some(&next) {
             changes[0].totals = Some(next);
         }
-        let results = restore_both(&self.tables, &changes, &mut self.written);
+        let results = restore_both(&self.tables, &changes, &mut self.written, &mut self.wire);
         let mut outcome = Ok(());
         for (((table, change), result), kept) in self.tables.iter_mut().zip(changes).zip(results).zip(&kept) {
             match result {
@@ -166,6 +169,7 @@ fn restore_both(
     tables: &[Table; 2],
     changes: &[Change; 2],
     written: &mut Written,
+    wire: &mut Wire,
 ) -> [Result<(), iptables::Error>; 2] {
     let texts = changes
         .each_ref()
@@ -177,12 +181,43 @@ fn restore_both(
         Some(text) => tables[at].programs().restore(text),
         None => Ok(()),
     };
-    if tables[0].programs().flavour() == Flavour::Legacy {
+    match tables[0].programs().flavour() {
         // Both families take one lock: side by side, the second would wait as if for somebody else, and give up.
-        return [restore(0), restore(1)];
+        Flavour::Legacy => [restore(0), restore(1)],
+        // What no program could list again is not written by whoever needs none.
+        Flavour::Nft if !tables.iter().all(|table| table.programs().is_installed()) => side_by_side(restore),
+        Flavour::Nft => match wire.write(&batches(tables, &texts)) {
+            Tried::Done => {
+                written.transactions += 1;
+                [Ok(()), Ok(())]
+            }
+            Tried::NotBegun(errno) => texts.each_ref().map(|text| match text {
+                Some(_) => Err(not_begun(errno)),
+                None => Ok(()),
+            }),
+            Tried::ForThePrograms => side_by_side(restore),
+        },
     }
+}
+
+fn batches<'a>(tables: &[Table; 2], texts: &'a [Option<String>; 2]) -> Vec<(Family, &'a str)> {
+    let both = tables.iter().zip(texts);
+    both.filter_map(|(table, text)| Some((table.family(), text.as_deref()?)))
+        .collect()
+}
+
+fn not_begun(errno: Errno) -> iptables::Error {
+    iptables::Error::Run {
+        program: "a transaction of nf_tables".to_owned(),
+        source: errno.into(),
+    }
+}
+
+fn side_by_side(
+    restore: impl Fn(usize) -> Result<(), iptables::Error> + Sync,
+) -> [Result<(), iptables::Error>; 2] {
     std::thread::scope(|scope| {
-        let other = scope.spawn(move || restore(1));
+        let other = scope.spawn(|| restore(1));
         let one = restore(0);
         [
             one,
@@ -191,6 +226,23 @@ fn restore_both(
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         ]
     })
+}
+
+/// What was written so far, by netlink or by `iptables-restore` and `ip6tables-restore`, and listed for that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Changes of a family's table.
+    pub restores: u64,
+    /// Transactions by netlink, of one family or both.
+    pub transactions: u64,
+    /// Chains that were written or removed.
+    pub chains: u64,
+    /// Octets of their text.
+    pub bytes: u64,
+    /// Listings of both tables, to know what had been counted before a change.
+    pub listings: u64,
+    /// Pods whose rules were turned into text.
+    pub rendered: u64,
 }
 
 impl Written {

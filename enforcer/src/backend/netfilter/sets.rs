@@ -71,6 +71,8 @@ pub(super) struct Sets {
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
 pub const MOST_MEMBERS: u32 = 1 << 20;
+/// How often it is waited until the kernel lets go of sets whose rules went, some ten milliseconds each time.
+const MOST_WAITS: u32 = 8;
 
 impl Sets {
     pub(super) fn open() -> Result<Self, ipset::Error> {
@@ -490,8 +492,9 @@ impl Sets {
     /// Destroys what is ours and not wanted; what is still in use is left for the next time.
     pub(super) fn sweep(&mut self) -> Vec<String> {
         let mut kept = Vec::new();
+        let mut waits = MOST_WAITS;
         for name in std::mem::take(&mut self.unwanted) {
-            match self.ipsets.destroy(&name) {
+            match self.ipsets.destroy_unnamed(&name, &mut waits) {
                 Ok(()) => drop(self.known.remove(&name)),
                 Err(error) if error.reason() == Some(Reason::NoSuchSet) => drop(self.known.remove(&name)),
                 Err(error) => {
