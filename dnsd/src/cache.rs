@@ -33,6 +33,7 @@ use crate::plan::{CacheRules, Refresh, ServeStale};
 use crate::table::Seeded;
 
 pub use key::Key;
+pub(crate) use key::{FIXED, MAX};
 pub use slot::Demand;
 pub use verdict::{Class, Kept, Kind, Maker, Verdict};
 pub use walk::{Remembered, Walk};
@@ -45,14 +46,16 @@ use slot::{Age, Choice, Entry, Slot};
 const LARGEST_SHARE: usize = 16;
 /// What an entry takes besides its value's octets: itself, its slot in the table and its place on the shelf, and the room
 /// that these keep to grow; counted right behind their growth (`tests/allocations.rs`), rounded up.
-const OVERHEAD: usize = 100;
+const OVERHEAD: usize = 73;
 /// After this long a refresh that nobody ended counts as failed.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the cache needs to know of a value.
 pub trait Value: Clone {
-    /// The octets of the key that it was made for; nobody else has them.
-    fn key(&self) -> &[u8];
+    /// Whether these are the octets of the key that it was made for; nobody else has them.
+    fn is_of(&self, key: &[u8]) -> bool;
+    /// What `act` makes of those octets.
+    fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T;
     /// Octets that it takes besides its own size.
     fn weight(&self) -> usize;
 }
@@ -226,7 +229,7 @@ impl<V: Value> Cache<V> {
 
     /// What is kept under a key.
     fn slot(&self, key: &[u8]) -> Slot {
-        let is_it = |slot: &Slot| key_of(*slot, &self.entries) == key;
+        let is_it = |slot: &Slot| value_of(*slot, &self.entries).is_of(key);
         let found = self.slots.find(self.seed.hash_one(key), is_it);
         found.copied().unwrap_or_default()
     }
@@ -282,7 +285,7 @@ impl<V: Value> Cache<V> {
 
     fn put(&mut self, value: V, kept: Kept, arrived: Timestamp) -> Id {
         let (class, weight) = (kept.kind.class(), Self::weight_of(&value));
-        if let Some(id) = self.slot(value.key()).of(class) {
+        if let Some(id) = value.with_key(|key| self.slot(key)).of(class) {
             let entry = &mut self.entries[id];
             let before = Self::weight_of(entry.value());
             self.shelves.reweigh(class, entry.place(), before, weight);
@@ -290,15 +293,16 @@ impl<V: Value> Cache<V> {
             return id;
         }
         let id = self.entries.add(Entry::new(value, kept, arrived));
-        let (entries, seed) = (&self.entries, &self.seed);
-        let key = entries[id].value().key();
-        let bucket = self.slots.entry(
-            seed.hash_one(key),
-            |slot| key_of(*slot, entries) == key,
-            |slot| seed.hash_one(key_of(*slot, entries)),
-        );
-        let mut bucket = bucket.or_insert(Slot::default());
-        bucket.get_mut().set(class, Some(id));
+        let (entries, seed, slots) = (&self.entries, &self.seed, &mut self.slots);
+        entries[id].value().with_key(|key| {
+            let bucket = slots.entry(
+                seed.hash_one(key),
+                |slot| value_of(*slot, entries).is_of(key),
+                |slot| value_of(*slot, entries).with_key(|key| seed.hash_one(key)),
+            );
+            let mut bucket = bucket.or_insert(Slot::default());
+            bucket.get_mut().set(class, Some(id));
+        });
         self.shelves.push(class, Place::Small, id, weight);
         id
     }
@@ -327,7 +331,8 @@ impl<V: Value> Cache<V> {
     }
 
     fn remove(&mut self, class: Class, id: Id) {
-        let hash = self.seed.hash_one(self.entries[id].value().key());
+        let value = self.entries[id].value();
+        let hash = value.with_key(|key| self.seed.hash_one(key));
         let bucket = self.slots.find_entry(hash, |slot| slot.of(class) == Some(id));
         let mut bucket =
             bucket.expect("every entry on a shelf has its slot: they are added and removed together");
@@ -339,12 +344,10 @@ impl<V: Value> Cache<V> {
     }
 }
 
-/// What a slot is found by: both of its entries have it.
-fn key_of<V: Value>(slot: Slot, entries: &Entries<V>) -> &[u8] {
+/// What a slot is found by: both of its entries have the same key.
+fn value_of<V: Value>(slot: Slot, entries: &Entries<V>) -> &V {
     let id = slot.ids().next();
-    entries[id.expect("a slot goes with its last entry")]
-        .value()
-        .key()
+    entries[id.expect("a slot goes with its last entry")].value()
 }
 
 fn hit<V: Value>(entry: &mut Entry<V>, choice: Choice, rules: &CacheRules, now: Timestamp) -> Found<V> {

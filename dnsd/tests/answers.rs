@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_dnsd::answer::{Answer, Ttls};
-use egret_dnsd::cache::{Maker, Value};
+use egret_dnsd::cache::{Key, Maker, Value};
 use egret_dnsd::exchange::{Case, Exchange, Matched, Mismatch, Transport};
 use egret_dnsd::message::{Message, Query};
 use egret_dnsd::observe::{Told, observe};
@@ -55,8 +55,21 @@ fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Tol
         by: By::Forward,
         failed: None,
     };
-    let packed = Packed::new(&known, b"a key").unwrap();
-    assert_eq!(packed.key(), b"a key");
+    let own = Key::of(&Query::read(&query(text, RecordType::A, None)).unwrap()).unwrap();
+    let other = Key::of(&Query::read(&query("other.test", RecordType::A, None)).unwrap()).unwrap();
+    for key in [other, own.of_kind(0), own] {
+        let packed = Packed::new(&known, key.as_octets()).unwrap();
+        packed.with_key(|octets| assert_eq!(octets, key.as_octets()));
+        for asked in [other, own.of_kind(0), own] {
+            assert_eq!(packed.is_of(asked.as_octets()), asked == key);
+        }
+        assert!(!packed.is_of(&key.as_octets()[..5]));
+        assert!(!packed.is_of(&[key.as_octets(), &[0]].concat()));
+        says_the_same(&packed, text, answer, told);
+    }
+}
+
+fn says_the_same(packed: &Packed, text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
     assert_eq!(packed.told(NOW).as_ref(), told);
     assert_eq!(packed.tells(), told.is_some());
     let addresses: Vec<_> = packed.addresses(NOW).collect();

@@ -17,9 +17,9 @@ use super::verdict::Kind;
 use crate::message::{Query, Question, WireName, flag};
 
 /// Flags, type and class go before the name.
-const FIXED: usize = 5;
+pub(crate) const FIXED: usize = 5;
 /// A name takes 255 octets at most (RFC 1035 §3.1).
-const MAX: usize = FIXED + 255;
+pub(crate) const MAX: usize = FIXED + 255;
 
 /// The key of a question: no allocation, as every query makes one.
 #[derive(Clone, Copy)]

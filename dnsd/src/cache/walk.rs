@@ -64,7 +64,7 @@ impl<V: Value> Cache<V> {
         let Some(value) = value.filter(|value| self.has_room_for(value)) else {
             return;
         };
-        if self.slot(value.key()).of(class).is_some() {
+        if value.with_key(|key| self.slot(key)).of(class).is_some() {
             return;
         }
         let id = self.put(value, kept, arrived);

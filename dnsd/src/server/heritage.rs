@@ -157,10 +157,11 @@ fn raised_to(rules: &CacheRules) -> [Duration; 2] {
 fn kept(entry: &Remembered<Packed>) -> Option<KeptAnswer> {
     let packed = &entry.value;
     let message = packed.message();
-    Key::of_entry(packed.key())?
+    let key = packed.with_key(<[u8]>::to_vec);
+    Key::of_entry(&key)?
         .is_of(message.question(), entry.kind == Kind::NameError)
         .then(|| KeptAnswer {
-            key: packed.key().to_vec(),
+            key,
             octets: message.octets().to_vec(),
             arrived: entry.arrived,
             maker: packed.maker(),

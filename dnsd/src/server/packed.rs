@@ -2,21 +2,23 @@
 //! is while it is made (names, lists with room to grow) would be most of what they take.
 //!
 //! ```text
-//!  key │ message │ where its TTLs stand │ IPv4 addresses that it tells │ IPv6 addresses
-//!                  2 octets each          4 and when they end            16 and when they end
+//!  head │ key │ message │ where its TTLs stand │ IPv4 addresses that it tells │ IPv6 addresses
+//!                         2 octets each          4 and when they end            16 and when they end
 //! ```
+//!
+//! Of the key, the name is not written twice where it is the one of the message's question, as nearly always.
 //!
 //! What it tells in full (the chain of names) is read from the message again where it has to be told.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::observation::ObservedAddress;
 use egret_shared::time::Timestamp;
+use triomphe::ThinArc;
 
 use crate::answer::{AnswerView, Opt};
-use crate::cache::{Maker, Value};
+use crate::cache::{FIXED, MAX, Maker, Value};
 use crate::exchange::Matched;
 use crate::message::{HEADER, Message, plain_text};
 use crate::observe::{Told, observe};
@@ -30,14 +32,18 @@ const IPV6: usize = 16 + END;
 /// What the allocator adds to a piece and rounds its size up to (glibc, malloc.c: `SIZE_SZ` and `MALLOC_ALIGNMENT`).
 const HEAD: usize = 8;
 const ALIGNMENT: usize = 16;
-/// The counts of an `Arc`.
-const COUNTS: usize = 16;
+/// What stands before the octets: the count of who holds them, the head, their length.
+const BEFORE: usize = size_of::<usize>() + size_of::<Head>() + size_of::<usize>();
 
 /// An answer that is kept, with the key that it is kept under.
 #[derive(Clone, Debug)]
-pub struct Packed {
-    octets: Arc<[u8]>,
+pub struct Packed(ThinArc<Head, u8>);
+
+#[derive(Debug)]
+struct Head {
+    /// Octets of the key, without the name where that is the question's.
     key: u16,
+    /// Octets of the message.
     message: u16,
     question_end: u16,
     /// Where the OPT begins; 0 where there is none.
@@ -52,17 +58,26 @@ pub struct Packed {
 }
 
 impl Value for Packed {
-    fn key(&self) -> &[u8] {
-        &self.octets[..self.key.into()]
+    fn is_of(&self, key: &[u8]) -> bool {
+        let (own, name) = self.key();
+        key.strip_prefix(own) == Some(name)
+    }
+
+    fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T {
+        let (own, name) = self.key();
+        let mut octets = [0; MAX];
+        octets[..own.len()].copy_from_slice(own);
+        octets[own.len()..][..name.len()].copy_from_slice(name);
+        act(&octets[..own.len() + name.len()])
     }
 
     fn weight(&self) -> usize {
-        (self.octets.len() + COUNTS + HEAD).next_multiple_of(ALIGNMENT)
+        (BEFORE + self.octets().len() + HEAD).next_multiple_of(ALIGNMENT)
     }
 }
 
 impl Packed {
-    /// Packs an answer; nothing where it is too large for that, or cannot be shared.
+    /// Packs an answer under a key; nothing where it is too large for that, or cannot be shared.
     #[must_use]
     pub fn new(known: &Known, key: &[u8]) -> Option<Self> {
         let answer = known.answer.get().view();
@@ -73,11 +88,17 @@ impl Packed {
         };
         let (ttls, told) = (answer.ttls?, known.told.as_ref().map_or(&[][..], Told::addresses));
         let ipv4 = told.partition_point(|told| told.address.is_ipv4());
+        let name = HEADER..answer.question_end - 4;
+        let lower_case = answer.octets[name.clone()].iter().map(u8::to_ascii_lowercase);
+        let own = key.split_at_checked(FIXED).filter(|(_, name)| lower_case.eq(name.iter().copied()));
+        let own = own.map_or(key, |(own, _name)| own);
         let length =
-            key.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
+            own.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
         let mut octets = Vec::with_capacity(length);
-        octets.extend_from_slice(key);
+        octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
+        // A client is given its own letters, whatever these are.
+        octets[own.len()..][name].make_ascii_lowercase();
         octets.extend_from_slice(ttls.as_flattened());
         for told in told {
             match told.address {
@@ -87,9 +108,8 @@ impl Packed {
             let end = told.expires.since(answer.arrived).as_secs();
             octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
         }
-        Some(Self {
-            octets: octets.into(),
-            key: short(key.len())?,
+        let head = Head {
+            key: short(own.len())?,
             message: short(answer.octets.len())?,
             question_end: short(answer.question_end)?,
             opt,
@@ -98,20 +118,22 @@ impl Packed {
             maker: known.maker,
             by: known.by,
             failed: known.failed,
-        })
+        };
+        Some(Self(ThinArc::from_header_and_slice(head, &octets)))
     }
 
     /// The answer, which arrived then.
     #[must_use]
     pub fn answer(&self, arrived: Timestamp) -> AnswerView<'_> {
-        let (octets, behind) = self.octets[self.key.into()..].split_at(self.message.into());
-        let (ttls, _rest) = behind[..usize::from(self.ttls) * 2].as_chunks();
+        let head = self.head();
+        let (octets, behind) = self.octets()[head.key.into()..].split_at(head.message.into());
+        let (ttls, _rest) = behind[..usize::from(head.ttls) * 2].as_chunks();
         AnswerView {
             octets,
-            question_end: self.question_end.into(),
+            question_end: head.question_end.into(),
             arrived,
             ttls: Some(ttls),
-            opt: match self.opt {
+            opt: match head.opt {
                 0 => Opt::Absent,
                 at => Opt::Last(at.into()),
             },
@@ -126,20 +148,20 @@ impl Packed {
 
     /// Who made it.
     #[must_use]
-    pub const fn maker(&self) -> Maker {
-        self.maker
+    pub fn maker(&self) -> Maker {
+        self.head().maker
     }
 
     /// Which part of the chain that was.
     #[must_use]
-    pub const fn by(&self) -> By {
-        self.by
+    pub fn by(&self) -> By {
+        self.head().by
     }
 
     /// Why there is no answer, if it says so.
     #[must_use]
-    pub const fn failed(&self) -> Option<Failed> {
-        self.failed
+    pub fn failed(&self) -> Option<Failed> {
+        self.head().failed
     }
 
     /// Whether it tells any addresses.
@@ -150,7 +172,7 @@ impl Packed {
 
     /// The addresses that it tells.
     pub fn addresses(&self, arrived: Timestamp) -> impl Iterator<Item = ObservedAddress> {
-        let (ipv4, ipv6) = self.told_octets().split_at(usize::from(self.ipv4) * IPV4);
+        let (ipv4, ipv6) = self.told_octets().split_at(usize::from(self.head().ipv4) * IPV4);
         let (ipv4, ipv6) = (ipv4.as_chunks::<IPV4>().0, ipv6.as_chunks::<IPV6>().0);
         let ipv4 = ipv4.iter().map(move |octets| observed::<4>(octets, arrived));
         ipv4.chain(ipv6.iter().map(move |octets| observed::<16>(octets, arrived)))
@@ -158,9 +180,7 @@ impl Packed {
 
     /// What `act` makes of the name that was asked for, as text; nothing where that is not as plain as nearly all are.
     pub fn with_question<T>(&self, act: impl FnOnce(&str) -> T) -> Option<T> {
-        let start = usize::from(self.key) + HEADER;
-        let name = &self.octets[start..usize::from(self.key + self.question_end) - 4];
-        plain_text(name, &mut [0; 255]).map(act)
+        plain_text(self.name(), &mut [0; 255]).map(act)
     }
 
     /// What it tells, in full.
@@ -179,14 +199,36 @@ impl Packed {
             told: told.and_then(|told| told.only(&kept)),
             answer,
             kept: None,
-            maker: self.maker,
-            by: self.by,
-            failed: self.failed,
+            maker: self.maker(),
+            by: self.by(),
+            failed: self.failed(),
         }
     }
 
     fn told_octets(&self) -> &[u8] {
-        &self.octets[usize::from(self.key) + usize::from(self.message) + usize::from(self.ttls) * 2..]
+        let head = self.head();
+        &self.octets()[usize::from(head.key) + usize::from(head.message) + usize::from(head.ttls) * 2..]
+    }
+
+    /// The key, in two parts.
+    fn key(&self) -> (&[u8], &[u8]) {
+        let own = &self.octets()[..self.head().key.into()];
+        (own, if own.len() == FIXED { self.name() } else { &[] })
+    }
+
+    /// The name that was asked for, as it stands in the message; not compressed, since nothing is before it.
+    fn name(&self) -> &[u8] {
+        let head = self.head();
+        let (start, end) = (usize::from(head.key) + HEADER, head.key + head.question_end);
+        &self.octets()[start..usize::from(end) - 4]
+    }
+
+    fn head(&self) -> &Head {
+        &self.0.header.header
+    }
+
+    fn octets(&self) -> &[u8] {
+        &self.0.slice
     }
 }
 

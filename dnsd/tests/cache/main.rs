@@ -62,8 +62,12 @@ fn at(seconds: u64) -> Timestamp {
 struct Numbered(usize, Key);
 
 impl Value for Numbered {
-    fn key(&self) -> &[u8] {
-        self.1.as_octets()
+    fn is_of(&self, key: &[u8]) -> bool {
+        self.1.as_octets() == key
+    }
+
+    fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T {
+        act(self.1.as_octets())
     }
 
     fn weight(&self) -> usize {

@@ -70,8 +70,11 @@ fn an_answer_too_large_for_its_share_is_not_kept() {
     #[derive(Clone, Debug)]
     struct Large(usize, Key);
     impl Value for Large {
-        fn key(&self) -> &[u8] {
-            self.1.as_octets()
+        fn is_of(&self, key: &[u8]) -> bool {
+            self.1.as_octets() == key
+        }
+        fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T {
+            act(self.1.as_octets())
         }
         fn weight(&self) -> usize {
             self.0
