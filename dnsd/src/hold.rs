@@ -35,7 +35,7 @@ use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::client::Asker;
-use crate::ledger::{Ledger, LedgerLimits};
+use crate::ledger::{Ledger, LedgerLimits, Marks};
 use held::HeldAnswers;
 use interest::Interests;
 use outgoing::Outgoing;
@@ -120,6 +120,17 @@ impl Hold {
         Verdict::Hold(self.held.insert(observation, attachment, sequences, deadline))
     }
 
+    /// The same of an answer that is marked: without a look at names. What is not marked may have been told all the same.
+    #[must_use]
+    pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
+        self.ledger.is_marked(asker, marks)
+    }
+
+    /// Marks an answer that [is settled](Self::is_settled) for this client.
+    pub fn mark(&mut self, asker: Asker, marks: &Marks) {
+        self.ledger.mark(asker, marks);
+    }
+
     /// Whether this client was told all of this before, and nothing of it is waited for: then an answer need not be
     /// noted. Answers from the cache are mostly such.
     #[must_use]
@@ -154,7 +165,10 @@ impl Hold {
     pub fn receive(&mut self, message: ToDnsd, now: Timestamp) {
         match message {
             ToDnsd::Hello(_) | ToDnsd::Pods(_) | ToDnsd::ClusterDns(_) => {}
-            ToDnsd::Interest(interest) => self.interests.set(interest, self.ledger.latest()),
+            ToDnsd::Interest(interest) => {
+                self.ledger.unmark(interest.pod);
+                self.interests.set(interest, self.ledger.latest());
+            }
             ToDnsd::InterestComplete => {
                 self.interests.complete();
                 self.reconsider(now);
@@ -303,6 +317,9 @@ impl Hold {
     }
 
     fn note_realized(&mut self, through: Sequence, failed: Vec<Sequence>) {
+        if !failed.is_empty() {
+            self.ledger.unmark_all();
+        }
         self.failed.extend(failed);
         self.realized = self.realized.max(through);
         while self.failed.len() > MAX_FAILED {
@@ -323,6 +340,7 @@ impl Hold {
     /// A connection begins, or could not keep up: everything is told again, what is waited for first.
     fn tell_all_again(&mut self, now: Timestamp) {
         self.outgoing.clear();
+        self.ledger.unmark_all();
         self.connection_floor = self.ledger.latest();
         self.realized = self.connection_floor;
         self.failed.clear();

@@ -9,6 +9,7 @@
 
 mod told;
 mod name;
+mod marks;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,8 +23,10 @@ use egret_shared::time::Timestamp;
 use crate::client::Asker;
 use crate::table::HashMap;
 
+pub use marks::Marks;
 pub use told::Id;
 
+use marks::Seats;
 use name::{Address, Name, name_of};
 use told::Told;
 
@@ -47,6 +50,7 @@ pub struct Ledger {
     latest: Sequence,
     limits: LedgerLimits,
     evictions: u64,
+    seats: Seats,
 }
 
 /// What came of noting an observation.
@@ -68,6 +72,7 @@ impl Ledger {
             latest: Sequence::ZERO,
             limits,
             evictions: 0,
+            seats: Seats::new(),
         }
     }
 
@@ -113,6 +118,34 @@ impl Ledger {
             let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
             counts.then(|| highest.max(known.sequence))
         })
+    }
+
+    /// Whether an answer is marked as one that the client was told.
+    #[must_use]
+    pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
+        let told = self.clients.get(&asker.address);
+        told.and_then(|told| told.of(asker.attachment))
+            .is_some_and(|told| self.seats.is_marked(told.seat, marks))
+    }
+
+    /// Marks an answer that the client was told.
+    pub fn mark(&mut self, asker: Asker, marks: &Marks) {
+        let told = self.clients.get_mut(&asker.address);
+        if let Some(told) = told.filter(|told| told.of(asker.attachment).is_some()) {
+            self.seats.mark(&mut told.seat, marks);
+        }
+    }
+
+    /// Has the client's marks count no longer.
+    pub fn unmark(&mut self, client: IpAddr) {
+        if let Some(told) = self.clients.get_mut(&client) {
+            self.seats.take(&mut told.seat);
+        }
+    }
+
+    /// Has no mark count any longer.
+    pub const fn unmark_all(&mut self) {
+        self.seats.begin_epoch();
     }
 
     /// The last number that was given.
@@ -198,6 +231,9 @@ impl Ledger {
             self.addresses -= told.sweep(now, grace);
         }
         self.clients.retain(|_, told| !told.is_empty());
+        if before > self.addresses || self.seats.are_short() {
+            self.unmark_all();
+        }
         before - self.addresses
     }
 
@@ -242,6 +278,7 @@ impl Ledger {
             return false;
         };
         self.addresses -= evicted.len();
+        self.unmark(client);
         let lived = |address: &Address| now < address.told.expires;
         let lived = evicted.addresses().filter(lived).count();
         self.evictions += u64::try_from(lived).unwrap_or(u64::MAX);

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::client::{Asker, Attribution};
 use crate::handover::memory::Piece;
 use crate::hold::{Figures, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
+use crate::ledger::Marks;
 use crate::metrics::Metrics;
 use crate::observe::Told;
 use crate::table::HashMap;
@@ -110,14 +111,27 @@ impl Holder {
         self.cluster_dns.subscribe()
     }
 
-    /// Whether an answer that is about to go tells its client nothing new; then it may, and was admitted.
+    /// Whether an answer that is about to go is marked as one that tells its client nothing new; then it may, and was
+    /// admitted.
+    pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
+        let is_marked = self.lock().hold.is_marked(asker, marks);
+        self.metrics.observations.increment(is_marked.into());
+        is_marked
+    }
+
+    /// Whether it tells its client nothing new; then it may, was admitted, and is marked.
     pub fn has_told(
         &self,
         asker: Asker,
         question: &str,
         addresses: impl Iterator<Item = ObservedAddress>,
+        marks: &Marks,
     ) -> bool {
-        let is_settled = self.lock().hold.is_settled(asker, question, addresses);
+        let hold = &mut self.lock().hold;
+        let is_settled = hold.is_settled(asker, question, addresses);
+        if is_settled {
+            hold.mark(asker, marks);
+        }
         self.metrics.observations.increment(is_settled.into());
         is_settled
     }

@@ -390,9 +390,9 @@ impl Resolver {
 
     /// Whether a client was told before what is kept here; nearly all were.
     fn knows(&self, asker: Asker, hit: &Hit<Packed>) -> bool {
-        let addresses = hit.value.addresses(hit.arrived);
-        let told = |question: &str| self.holder.has_told(asker, question, addresses);
-        hit.value.with_question(told).unwrap_or(false)
+        let (addresses, marks) = (hit.value.addresses(hit.arrived), hit.value.marks());
+        let told = |question: &str| self.holder.has_told(asker, question, addresses, marks);
+        self.holder.is_marked(asker, marks) || hit.value.with_question(told).unwrap_or(false)
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.

@@ -12,6 +12,7 @@ use egret_shared::time::Timestamp;
 use hashbrown::HashTable;
 
 use super::Noted;
+use super::marks::Seat;
 use super::name::{Address, Name};
 use crate::table::Seeded;
 
@@ -24,6 +25,8 @@ pub struct Id(NonZeroU32);
 pub(super) struct Told {
     /// What the address was attached to when its client asked.
     pub(super) attachment: Option<Attachment>,
+    /// Where answers are marked that it was told.
+    pub(super) seat: Seat,
     places: Vec<Option<Node>>,
     free: Vec<Id>,
     by_question: HashTable<Id>,

@@ -8,6 +8,8 @@
 //!
 //! Of the key, the name is not written twice where it is the one of the message's question, as nearly always.
 //!
+//! The head has the marks of who was told it, besides what tells the parts apart: who looks at the answer has them in hand.
+//!
 //! What it tells in full (the chain of names) is read from the message again where it has to be told.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,6 +22,7 @@ use triomphe::ThinArc;
 use crate::answer::{AnswerView, Opt};
 use crate::cache::{FIXED, MAX, Maker, Value};
 use crate::exchange::Matched;
+use crate::ledger::Marks;
 use crate::message::{HEADER, Message, plain_text};
 use crate::observe::{Told, observe};
 
@@ -41,6 +44,8 @@ pub struct Packed(ThinArc<Head, u8>);
 
 #[derive(Debug)]
 struct Head {
+    /// Who was told it.
+    marks: Marks,
     /// Octets of the key, without the name where that is the question's.
     key: u16,
     /// Octets of the message.
@@ -109,6 +114,7 @@ impl Packed {
             octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
         }
         let head = Head {
+            marks: Marks::default(),
             key: short(own.len())?,
             message: short(answer.octets.len())?,
             question_end: short(answer.question_end)?,
@@ -120,6 +126,12 @@ impl Packed {
             failed: known.failed,
         };
         Some(Self(ThinArc::from_header_and_slice(head, &octets)))
+    }
+
+    /// Who was told it.
+    #[must_use]
+    pub fn marks(&self) -> &Marks {
+        &self.head().marks
     }
 
     /// The answer, which arrived then.

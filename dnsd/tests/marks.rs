@@ -1,0 +1,442 @@
+//! Marks at kept answers say nothing that the ledger would not: whatever happened, a marked answer is one whose addresses
+//! the kernel holds for its client, and one that the ledger knows once all that was told is realized.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use egret_dnsd::client::Asker;
+use egret_dnsd::hold::{Hold, HoldLimits, Origin};
+use egret_dnsd::ledger::{LedgerLimits, Marks};
+use egret_kernel::links::Attachment;
+use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
+use egret_shared::name::NamePattern;
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::revision::Sequence;
+use egret_shared::time::Timestamp;
+use proptest::prelude::*;
+
+const PODS: usize = 3;
+const NAMES: usize = 4;
+/// Of each name, as it is kept with signatures and without: both tell the same addresses.
+const VARIANTS: usize = 2;
+const PATTERNS: [&str; 2] = ["*.odd.test", "*.even.test"];
+const LIMITS: HoldLimits = HoldLimits {
+    deadline: Duration::from_millis(200),
+    per_client: 100,
+    total: 100,
+    ledger: LedgerLimits {
+        per_client: 3,
+        total: 7,
+        grace: Duration::from_secs(2),
+    },
+};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A pod asks for what is kept.
+    Ask {
+        pod: usize,
+        answer: usize,
+    },
+    /// Another answer takes the place of what is kept.
+    Replace {
+        answer: usize,
+        seconds: u64,
+    },
+    Connect,
+    Disconnect,
+    /// The enforcer names which of the patterns a pod waits for.
+    Interest {
+        pod: usize,
+        patterns: usize,
+    },
+    InterestComplete,
+    Read,
+    /// The enforcer says that all of what it read is realized, or all but the first.
+    Realize {
+        fails: bool,
+    },
+    Pass {
+        millis: u64,
+    },
+    Sweep,
+    /// Another pod has the address.
+    Move {
+        pod: usize,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pod = || 0..PODS;
+    let answer = || 0..NAMES * VARIANTS;
+    prop_oneof![
+        24 => (pod(), answer()).prop_map(|(pod, answer)| Step::Ask { pod, answer }),
+        3 => (answer(), 1..9_u64).prop_map(|(answer, seconds)| Step::Replace { answer, seconds }),
+        1 => Just(Step::Connect),
+        1 => Just(Step::Disconnect),
+        2 => (pod(), 0..4_usize).prop_map(|(pod, patterns)| Step::Interest { pod, patterns }),
+        1 => Just(Step::InterestComplete),
+        6 => Just(Step::Read),
+        7 => prop::bool::weighted(0.2).prop_map(|fails| Step::Realize { fails }),
+        2 => (1..3_000_u64).prop_map(|millis| Step::Pass { millis }),
+        1 => Just(Step::Sweep),
+        1 => pod().prop_map(|pod| Step::Move { pod }),
+    ]
+}
+
+struct Kept {
+    marks: Marks,
+    told: ObservedAddress,
+}
+
+/// A pod's address, a name, an address of it.
+type Record = (IpAddr, String, IpAddr);
+
+/// A hold, what is kept, and an enforcer with its kernel.
+struct World {
+    hold: Hold,
+    now: Timestamp,
+    kept: Vec<Kept>,
+    attachments: [u32; PODS],
+    is_connected: bool,
+    wanted: [Vec<NamePattern>; PODS],
+    named: HashSet<usize>,
+    /// What was read and not realized yet, with what counts of it.
+    read: Vec<(Sequence, Option<Observation>)>,
+    kernel: HashMap<Record, Timestamp>,
+    marked: usize,
+}
+
+fn address(pod: usize) -> IpAddr {
+    [10, 0, 0, u8::try_from(pod).unwrap()].into()
+}
+
+fn name(answer: usize) -> String {
+    let name = answer / VARIANTS;
+    format!("n{name}.{}.test", ["even", "odd"][name % 2])
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Timestamp::from_millis(10_000);
+        let kept = (0..NAMES * VARIANTS).map(|answer| kept(answer, now, 5));
+        Self {
+            hold: Hold::new(LIMITS, now),
+            now,
+            kept: kept.collect(),
+            attachments: [0; PODS],
+            is_connected: false,
+            wanted: Default::default(),
+            named: HashSet::new(),
+            read: Vec::new(),
+            kernel: HashMap::new(),
+            marked: 0,
+        }
+    }
+
+    fn asker(&self, pod: usize) -> Asker {
+        Asker {
+            address: address(pod),
+            attachment: Some(Attachment::to(&self.attachments[pod])),
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Ask { pod, answer } => self.ask(pod, answer),
+            Step::Replace { answer, seconds } => self.kept[answer] = kept(answer, self.now, seconds),
+            Step::Connect => {
+                self.is_connected = true;
+                self.read.clear();
+                self.kernel.clear();
+                self.named.clear();
+                self.hold.connected(self.now);
+            }
+            Step::Disconnect => {
+                self.is_connected = false;
+                self.read.clear();
+                self.hold.disconnected();
+            }
+            Step::Interest { pod, patterns } if self.is_connected => self.interest(pod, patterns),
+            Step::InterestComplete if self.is_connected => {
+                for pod in (0..PODS).filter(|pod| !self.named.contains(pod)) {
+                    self.wanted[pod].clear();
+                }
+                self.hold.receive(ToDnsd::InterestComplete, self.now);
+            }
+            Step::Read => self.read(),
+            Step::Realize { fails } if self.is_connected => self.realize(fails),
+            Step::Pass { millis } => {
+                self.now = self.now.after(Duration::from_millis(millis));
+                self.hold.handle_timeout(self.now);
+            }
+            Step::Sweep => drop(self.hold.sweep(self.now)),
+            Step::Move { pod } => {
+                // What it told of the one before is not of this one.
+                self.read();
+                self.attachments[pod] += 1;
+                self.discount(pod);
+            }
+            Step::Interest { .. } | Step::InterestComplete | Step::Realize { .. } => {}
+        }
+        while self.hold.poll_ended().is_some() {}
+    }
+
+    /// As a resolver does with what is fresh.
+    fn ask(&mut self, pod: usize, answer: usize) {
+        let (asker, question, told) = (self.asker(pod), name(answer), self.kept[answer].told);
+        if told.expires <= self.now {
+            return;
+        }
+        let is_settled = self.hold.is_settled(asker, &question, [told].into_iter());
+        if self.hold.is_marked(asker, &self.kept[answer].marks) {
+            self.marked += 1;
+            self.check(pod, &question, told, is_settled);
+        } else if is_settled {
+            self.hold.mark(asker, &self.kept[answer].marks);
+        } else {
+            let observation = Observation {
+                client: asker.address,
+                question: question.parse().unwrap(),
+                chain: Vec::new(),
+                addresses: vec![told],
+            };
+            self.hold
+                .answer(observation, asker.attachment, Origin::Cache, self.now);
+        }
+    }
+
+    fn check(&self, pod: usize, question: &str, told: ObservedAddress, is_settled: bool) {
+        if self.hold.is_caught_up() {
+            assert!(
+                is_settled,
+                "the ledger does not know that {pod} was told {question}"
+            );
+        }
+        let name = question.parse().unwrap();
+        if self.wanted[pod].iter().any(|pattern| pattern.matches(&name)) {
+            let end = self
+                .kernel
+                .get(&(address(pod), question.to_owned(), told.address));
+            assert!(
+                end.is_some_and(|end| *end >= told.expires),
+                "the kernel has {end:?} for {pod} and {question}, which was told with {:?}",
+                told.expires
+            );
+        }
+    }
+
+    fn interest(&mut self, pod: usize, patterns: usize) {
+        let patterns: Vec<NamePattern> = PATTERNS
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| patterns >> place & 1 == 1)
+            .map(|(_, pattern)| pattern.parse().unwrap())
+            .collect();
+        let before = &self.wanted[pod];
+        if patterns.iter().any(|pattern| !before.contains(pattern)) {
+            // What was told before need not be there for what comes now.
+            self.read();
+            self.discount(pod);
+        }
+        self.wanted[pod].clone_from(&patterns);
+        self.named.insert(pod);
+        let pod = address(pod);
+        self.hold
+            .receive(ToDnsd::Interest(Interest { pod, patterns }), self.now);
+    }
+
+    /// Nothing that a pod was told so far counts.
+    fn discount(&mut self, pod: usize) {
+        let client = address(pod);
+        self.kernel.retain(|(of, _, _), _| *of != client);
+        for (_, observation) in &mut self.read {
+            observation.take_if(|observation| observation.client == client);
+        }
+    }
+
+    fn read(&mut self) {
+        let attachments = self.attachments;
+        let who_has = |of| Asker {
+            address: of,
+            attachment: (0..PODS)
+                .find(|pod| address(*pod) == of)
+                .map(|pod| Attachment::to(&attachments[pod])),
+        };
+        while self.is_connected
+            && let Some(message) = self.hold.poll_transmit(self.now, who_has)
+        {
+            if let ToEnforcer::Observed {
+                sequence,
+                observation,
+            } = message
+            {
+                self.read.push((sequence, Some(observation)));
+            }
+        }
+    }
+
+    fn realize(&mut self, fails: bool) {
+        let read = std::mem::take(&mut self.read);
+        let Some((through, _)) = read.last() else {
+            return;
+        };
+        let (through, mut failed) = (*through, Vec::new());
+        for (place, (sequence, observation)) in read.into_iter().enumerate() {
+            if fails && place == 0 {
+                failed.push(sequence);
+                // Whether it is still there is not known.
+                if let Some(observation) = observation {
+                    self.kernel.retain(|(of, question, _), _| {
+                        (*of, question.as_str()) != (observation.client, observation.question.as_str())
+                    });
+                }
+                continue;
+            }
+            for told in observation.iter().flat_map(|observation| &observation.addresses) {
+                let observation = observation.as_ref().unwrap();
+                let record = (
+                    observation.client,
+                    observation.question.as_str().to_owned(),
+                    told.address,
+                );
+                let end = self.kernel.entry(record).or_insert(told.expires);
+                *end = (*end).max(told.expires);
+            }
+        }
+        self.hold.receive(ToDnsd::Realized { through, failed }, self.now);
+    }
+}
+
+fn kept(answer: usize, now: Timestamp, seconds: u64) -> Kept {
+    Kept {
+        marks: Marks::default(),
+        told: ObservedAddress {
+            address: [192, 0, 2, u8::try_from(answer / VARIANTS).unwrap()].into(),
+            expires: now.after(Duration::from_secs(seconds)),
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_marked_is_in_force_whatever_happened(steps in prop::collection::vec(step(), 1..200)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.take(step);
+        }
+    }
+}
+
+/// A pod that waits for a name, and an answer that it was told and that is marked.
+fn marked() -> World {
+    let mut world = World::new();
+    for step in [
+        Step::Connect,
+        Step::Interest { pod: 0, patterns: 3 },
+        Step::InterestComplete,
+        Step::Read,
+        Step::Ask { pod: 0, answer: 0 },
+        Step::Read,
+        Step::Realize { fails: false },
+        Step::Ask { pod: 0, answer: 0 },
+        Step::Ask { pod: 0, answer: 0 },
+    ] {
+        world.take(&step);
+    }
+    assert_eq!(
+        world.marked, 1,
+        "the first one waits, the second one marks, the third one is marked"
+    );
+    world
+}
+
+fn is_marked(world: &World, pod: usize, answer: usize) -> bool {
+    world.hold.is_marked(world.asker(pod), &world.kept[answer].marks)
+}
+
+#[test]
+fn a_mark_is_of_one_pod_and_one_answer() {
+    let world = marked();
+    assert!(is_marked(&world, 0, 0));
+    assert!(!is_marked(&world, 1, 0) && !is_marked(&world, 0, 1));
+}
+
+#[test]
+fn what_may_count_no_longer_is_not_marked() {
+    for step in [
+        Step::Connect,
+        Step::Interest { pod: 0, patterns: 1 },
+        Step::Move { pod: 0 },
+        Step::Replace {
+            answer: 0,
+            seconds: 5,
+        },
+    ] {
+        let mut world = marked();
+        world.take(&step);
+        assert!(!is_marked(&world, 0, 0), "{step:?}");
+    }
+    for step in [
+        Step::Disconnect,
+        Step::Sweep,
+        Step::Interest { pod: 1, patterns: 1 },
+        Step::Move { pod: 1 },
+        Step::Replace {
+            answer: 2,
+            seconds: 5,
+        },
+    ] {
+        let mut world = marked();
+        world.take(&step);
+        assert!(is_marked(&world, 0, 0), "{step:?}");
+    }
+}
+
+#[test]
+fn who_lost_its_seat_has_one_again_after_a_sweep() {
+    let mut world = marked();
+    // Three names fit; the first one goes when the fourth is told.
+    for answer in [2, 4, 6] {
+        world.take(&Step::Ask { pod: 0, answer });
+        world.take(&Step::Read);
+        world.take(&Step::Realize { fails: false });
+    }
+    let ask = Step::Ask { pod: 0, answer: 6 };
+    world.take(&ask);
+    assert!(!is_marked(&world, 0, 6));
+    world.take(&Step::Sweep);
+    world.take(&ask);
+    assert!(is_marked(&world, 0, 6));
+}
+
+#[test]
+fn more_pods_than_seats_are_answered_by_the_ledger() {
+    let mut world = World::new();
+    let marks = Marks::default();
+    let told = kept(0, world.now, 5).told;
+    let asker = |number: u8| Asker {
+        address: [10, 0, 1, number].into(),
+        attachment: None,
+    };
+    world.take(&Step::Connect);
+    for number in 0..=255 {
+        let observation = Observation {
+            client: asker(number).address,
+            question: name(0).parse().unwrap(),
+            chain: Vec::new(),
+            addresses: vec![told],
+        };
+        let mut limits = LIMITS;
+        (limits.ledger.total, limits.total) = (1_000, 1_000);
+        world.hold.set_limits(limits);
+        world.hold.answer(observation, None, Origin::Cache, world.now);
+        world.hold.mark(asker(number), &marks);
+    }
+    let marked = (0..=255).filter(|number| world.hold.is_marked(asker(*number), &marks));
+    assert!(marked.eq(0..128), "each of the first has a seat of its own");
+}
