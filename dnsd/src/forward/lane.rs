@@ -8,6 +8,7 @@
 //! no answer, or if it owes answers for so long that it may lead nowhere: what a Service's address stood for when the
 //! lane was made may be gone.
 
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::UdpSocket;
@@ -103,7 +104,7 @@ impl Lane {
             socket: hear(socket, Interest::READABLE | Interest::ERROR)?,
             made: now,
             state: Mutex::new(State {
-                waiting: HashMap::default(),
+                waiting: SPARE.take().unwrap_or_default(),
                 unsent: Vec::new(),
                 uses: 0,
                 used: now,
@@ -309,6 +310,14 @@ impl Lane {
     }
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        // Where the thread ends, there is no next one.
+        let _thread_ends = SPARE.try_with(|spare| spare.set(Some(waiting).filter(HashMap::is_empty)));
+    }
+}
+
 impl State {
     /// Takes a message for who waits for it.
     fn take(&mut self, octets: &[u8], now: Timestamp) -> Result<(), Mismatch> {
@@ -373,5 +382,8 @@ impl Drop for Own<'_> {
 
 thread_local! {
     /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
-    static INBOX: std::cell::RefCell<Inbox> = std::cell::RefCell::new(Inbox::new());
+    static INBOX: RefCell<Inbox> = RefCell::new(Inbox::new());
+    /// The table of a lane that has ended, for the next one: to grow one is half a dozen pieces of memory, and large ones
+    /// make the allocator tidy up all that was given back.
+    static SPARE: Cell<Option<HashMap<u16, Waiting>>> = const { Cell::new(None) };
 }
