@@ -95,7 +95,9 @@ impl Packed {
         let ipv4 = told.partition_point(|told| told.address.is_ipv4());
         let name = HEADER..answer.question_end - 4;
         let lower_case = answer.octets[name.clone()].iter().map(u8::to_ascii_lowercase);
-        let own = key.split_at_checked(FIXED).filter(|(_, name)| lower_case.eq(name.iter().copied()));
+        let own = key
+            .split_at_checked(FIXED)
+            .filter(|(_, name)| lower_case.eq(name.iter().copied()));
         let own = own.map_or(key, |(own, _name)| own);
         let length =
             own.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
