@@ -298,7 +298,7 @@ impl World {
                 }
                 continue;
             }
-            for observation in &observation {
+            if let Some(observation) = &observation {
                 let told = observation.addresses.iter();
                 self.kernel.extend(told.map(|told| record(observation, told)));
             }
