@@ -80,6 +80,39 @@ async fn the_next_upstream_is_asked_when_one_cannot_be_reached_or_says_nothing()
     }
 }
 
+/// That nobody listens any more is told by a socket that many share, for the sake of the last one; who waits at another has it by
+/// the time limit.
+#[tokio::test]
+async fn all_who_wait_for_an_upstream_that_goes_are_answered_by_the_next() {
+    let goes = std::net::UdpSocket::bind((LOOPBACK, 0)).unwrap();
+    goes.set_nonblocking(true).unwrap();
+    let alive = Upstream::honest().await;
+    let forwarder = forwarder(&Forward {
+        read_timeout: PATIENCE / 4,
+        ..plan(&[goes.local_addr().unwrap(), alive.address])
+    });
+    let names: Vec<String> = (0..10).map(|number| format!("n{number}.test")).collect();
+    let waiting = join_all(names.iter().map(|name| ask(&forwarder, name)).collect());
+    let last = async {
+        let mut came = 0;
+        until("all have asked", || {
+            came += usize::from(goes.recv(&mut [0; 512]).is_ok());
+            came == names.len()
+        })
+        .await;
+        drop(goes);
+        ask(&forwarder, "last.test").await
+    };
+    let (answers, last) = tokio::join!(waiting, last);
+    assert_eq!(owner(&last.unwrap()), "last.test.");
+    for (answer, name) in answers.iter().zip(&names) {
+        let answer = answer
+            .as_ref()
+            .unwrap_or_else(|failure| panic!("{name}: {failure:?}"));
+        assert_eq!(owner(answer), format!("{name}."));
+    }
+}
+
 #[tokio::test]
 async fn codes_of_failover_lead_to_the_next_and_the_last_word_counts() {
     let refusing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::Refused))]).await;
