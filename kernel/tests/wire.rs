@@ -36,8 +36,11 @@ fn attribute(kind: u16, text: &str) -> Vec<u8> {
     octets
 }
 
+/// Attributes of each rule of a chain.
+type Held = Vec<Vec<(u16, Vec<u8>)>>;
+
 /// What the kernel tells of each rule of a chain: its expressions and its user data, as they are.
-fn held(family: Family, chain: &str) -> Vec<Vec<(u16, Vec<u8>)>> {
+fn held(family: Family, chain: &str) -> Held {
     const GET_RULES: [u8; 4] = [7, 10, 1, 3];
     let file = socket(
         AddressFamily::Netlink,
@@ -224,7 +227,7 @@ fn compare_tables(name: &str, family: Family, text: &str) {
     let chains: BTreeSet<&str> = lead_to.filter(|name| name.starts_with("EGRET")).collect();
     let chains: String = chains.iter().map(|name| format!(":{name} - [0:0]\n")).collect();
     let before = format!("*filter\n{chains}{taken_out}COMMIT\n");
-    let everything = |family| -> BTreeMap<String, Vec<Vec<(u16, Vec<u8>)>>> {
+    let everything = |family| -> BTreeMap<String, Held> {
         let listing = nft(family).save(Table::Filter).unwrap();
         let chains = listing.chains.iter().map(|chain| chain.name.clone());
         chains
