@@ -492,7 +492,7 @@ fn a_kernel_without_ipv6_is_no_fault_and_one_with_it_disabled_is_written_all_the
 /// 110 pods with 20 rules and 90 told addresses each. Who looks reads neither members nor rules; who compares reads all.
 #[test]
 fn many_looks_cost_less_than_a_comparison() {
-    const LOOKS: u64 = 4;
+    const LOOKS: u64 = 8;
     for (flavour, _, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
             let mut all = Change::new();
