@@ -279,7 +279,15 @@ impl Hold {
             now,
         );
         if let Some(sequence) = noted.new.filter(|_| self.connected) {
-            self.outgoing.push(sequence, observation.clone());
+            let mut told = observation.clone();
+            for longer in &noted.longer {
+                let same = |known: &&mut ObservedAddress| known.address == longer.address;
+                told.addresses
+                    .iter_mut()
+                    .filter(same)
+                    .for_each(|known| known.expires = longer.expires);
+            }
+            self.outgoing.push(sequence, told);
         }
         (noted.sequences, noted.new.is_some())
     }

@@ -60,6 +60,9 @@ pub struct Noted {
     pub new: Option<Sequence>,
     /// The numbers that its addresses wait for, each once.
     pub sequences: Vec<Sequence>,
+    /// Addresses of it that are told again because their last telling does not count, and were told to live longer: that
+    /// is what is to be told again.
+    pub longer: Vec<ObservedAddress>,
 }
 
 impl Ledger {

@@ -227,6 +227,35 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
 }
 
 #[test]
+fn what_counts_no_longer_is_told_again_with_the_longest_life_that_was_told() {
+    let mut world = World::settled();
+    let long = world.now.after(Duration::from_secs(60));
+    world.held("api.example.test", 1, 60);
+    world.transmit();
+    // Not realized, so that it is told again.
+    world.realize(world.last(), vec![world.last()]);
+    world.held("api.example.test", 1, 30);
+    let told: Vec<Timestamp> = world
+        .transmit()
+        .into_iter()
+        .filter_map(|message| match message {
+            ToEnforcer::Observed { observation, .. } => Some(observation.addresses[0].expires),
+            ToEnforcer::Hello(_)
+            | ToEnforcer::ResyncStarted
+            | ToEnforcer::ResyncEnded { .. }
+            | ToEnforcer::Holding { .. } => None,
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [long],
+        "the pod may still use the first answer, and the ledger says so"
+    );
+    world.realize_all();
+    assert_eq!(world.ask("api.example.test", 1, 60), Verdict::Release);
+}
+
+#[test]
 fn an_answer_from_the_cache_waits_for_a_pod_that_had_not_been_told() {
     let mut world = World::settled();
     world.ask_as(OTHER.into(), "api.example.test", 1, 30, Origin::Upstream);

@@ -2,7 +2,7 @@
 //! the kernel holds for its client, and one that the ledger knows once all that was told is realized.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -105,8 +105,8 @@ struct World {
     named: HashSet<usize>,
     /// What was read and not realized yet, with what counts of it.
     read: Vec<(Sequence, Option<Observation>)>,
-    /// What is realized, and counts.
-    kernel: HashSet<Record>,
+    /// What is realized, and counts, until when.
+    kernel: HashMap<Record, Timestamp>,
     marked: usize,
 }
 
@@ -137,7 +137,7 @@ impl World {
             wanted: Default::default(),
             named: HashSet::new(),
             read: Vec::new(),
-            kernel: HashSet::new(),
+            kernel: HashMap::new(),
             marked: 0,
         }
     }
@@ -224,9 +224,11 @@ impl World {
         let name = question.parse().unwrap();
         if self.wanted[pod].iter().any(|pattern| pattern.matches(&name)) {
             let record = (address(pod), question.to_owned(), told.address);
+            let until = self.kernel.get(&record);
             assert!(
-                self.kernel.contains(&record),
-                "the kernel does not have {record:?}"
+                until.is_some_and(|until| *until >= told.expires),
+                "the kernel has {record:?} until {until:?}, not until {:?}",
+                told.expires
             );
         }
     }
@@ -254,7 +256,7 @@ impl World {
     /// Nothing that a pod was told so far counts.
     fn discount(&mut self, pod: usize) {
         let client = address(pod);
-        self.kernel.retain(|(of, _, _)| *of != client);
+        self.kernel.retain(|(of, _, _), _| *of != client);
         for (_, observation) in &mut self.read {
             observation.take_if(|observation| observation.client == client);
         }
@@ -292,15 +294,20 @@ impl World {
                 failed.push(sequence);
                 // Whether it is still there is not known.
                 if let Some(observation) = observation {
-                    self.kernel.retain(|(of, question, _)| {
+                    self.kernel.retain(|(of, question, _), _| {
                         (*of, question.as_str()) != (observation.client, observation.question.as_str())
                     });
                 }
                 continue;
             }
             if let Some(observation) = &observation {
-                let told = observation.addresses.iter();
-                self.kernel.extend(told.map(|told| record(observation, told)));
+                for told in &observation.addresses {
+                    let until = self
+                        .kernel
+                        .entry(record(observation, told))
+                        .or_insert(told.expires);
+                    *until = told.expires.max(*until);
+                }
             }
         }
         self.hold.receive(ToDnsd::Realized { through, failed }, self.now);

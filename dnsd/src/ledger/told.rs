@@ -104,11 +104,18 @@ impl Told {
         let found = self.find(observation.question.as_str());
         let before = found.and_then(|id| self.get(id));
         let mut addresses: Vec<Address> = before.into_iter().flat_map(Name::addresses).collect();
+        let mut longer = Vec::new();
         let mut sequences: Vec<Sequence> = observation
             .addresses
             .iter()
             .enumerate()
-            .map(|(place, told)| note(&mut addresses, *told, place, next, &is_stale))
+            .map(|(place, told)| {
+                let known = note(&mut addresses, *told, place, next, &is_stale);
+                longer.extend(
+                    (known.told.expires > told.expires && known.sequence == next).then_some(known.told),
+                );
+                known.sequence
+            })
             .collect();
         sequences.sort_unstable();
         sequences.dedup();
@@ -121,7 +128,11 @@ impl Told {
                 None => self.add(name),
             }
         }
-        Noted { new, sequences }
+        Noted {
+            new,
+            sequences,
+            longer,
+        }
     }
 
     /// Numbers what lives of a name anew.
@@ -276,14 +287,14 @@ impl Address {
     }
 }
 
-/// Notes an address; gives the number under which it was told last.
+/// Notes an address; gives what was told of it last.
 fn note(
     addresses: &mut Vec<Address>,
     told: ObservedAddress,
     likely: usize,
     next: Sequence,
     is_stale: impl Fn(Sequence) -> bool,
-) -> Sequence {
+) -> Address {
     let is_it = |known: &Address| known.told.address == told.address;
     let place = if addresses.get(likely).is_some_and(is_it) {
         Some(likely)
@@ -291,15 +302,16 @@ fn note(
         addresses.iter().position(is_it)
     };
     match place.map(|place| &mut addresses[place]) {
-        Some(known) if known.told.expires >= told.expires && !is_stale(known.sequence) => known.sequence,
+        Some(known) if known.told.expires >= told.expires && !is_stale(known.sequence) => *known,
         Some(known) => {
             known.told.expires = known.told.expires.max(told.expires);
             known.sequence = next;
-            next
+            *known
         }
         None => {
-            addresses.push(Address { told, sequence: next });
-            next
+            let new = Address { told, sequence: next };
+            addresses.push(new);
+            new
         }
     }
 }
