@@ -9,11 +9,13 @@ use regex::Regex;
 /// TTLs that rows use: what is a little below one of them has been counted down.
 const TTLS: [u32; 12] = [0, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 86_400];
 
-/// Code, flags and records; records of a section in the order of their texts.
+/// Code, flags and records; records of a section in the order of their texts. Not RA: dnsd says of all answers that it asks on
+/// (RFC 1035 §4.1.1), CoreDNS not of those that it makes itself, nor where nobody answered it.
 pub(crate) fn of_message(message: &Message) -> String {
     let flags = [
         (message.metadata.authoritative, "aa"),
         (message.metadata.truncation, "tc"),
+        (message.metadata.recursion_desired, "rd"),
         (message.metadata.authentic_data, "ad"),
         (message.metadata.checking_disabled, "cd"),
     ];
@@ -43,7 +45,7 @@ pub(crate) fn of_edns(message: &Message) -> String {
     let Some(edns) = &message.edns else {
         return " no EDNS".to_owned();
     };
-    // The size is what each can take itself: of requests it is compared.
+    // Of answers dnsd says what it takes itself (RFC 6891 §6.2.3), CoreDNS what the client said.
     let size = match message.metadata.message_type {
         MessageType::Query => edns.max_payload().to_string(),
         MessageType::Response => String::new(),
