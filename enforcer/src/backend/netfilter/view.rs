@@ -98,10 +98,9 @@ mod tests {
     use std::net::IpAddr;
 
     use egret_kernel::iptables::{Flavour, InterfaceName};
-    use egret_policies::model::{Action, Tier};
     use egret_policies::rules::{
-        Audit, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules,
-        PortMatch, Rule, SetKind, SetSpec, TierRules,
+        Action, Audit, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch,
+        PodRules, PortMatch, Rule, SetKind, SetSpec, Tier, TierRules,
     };
     use egret_shared::pod::PodKey;
 

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::iptables::InterfaceName;
-use egret_policies::model::Action;
-use egret_policies::rules::{Batch, Direction, SetId, SetKind, SetSpec};
+use egret_policies::rules::{Action, Batch, Direction, SetId, SetKind, SetSpec};
 use egret_shared::pod::PodKey;
 
 use super::attached::Attached;
