@@ -1,8 +1,8 @@
 //! What others do to the tables of `nf_tables`, as the kernel tells it, and who they are.
 //!
 //! Everything in a transaction is told, and behind it the generation that it made, with the process that made it
-//! (`nf_tables_commit` of net/netfilter/nf_tables_api.c). A process that this one started to restore a batch is known
-//! by the port of its socket, which is its process id as seen from its own namespace (`netlink_autobind`): ours.
+//! (`nf_tables_commit` of net/netfilter/nf_tables_api.c). Ours are the ports of the sockets by which this process writes, and of the
+//! programs that it starts for that, whose port is their process id as seen from their own namespace (`netlink_autobind`).
 
 use crate::Family;
 use crate::iptables;
@@ -51,19 +51,19 @@ pub struct Monitor {
     is_concerned: bool,
 }
 
-const SUBSYSTEM: u8 = 10;
+pub(crate) const SUBSYSTEM: u8 = 10;
 const DELETE_TABLE: u8 = 2;
-const NEW_CHAIN: u8 = 3;
+pub(crate) const NEW_CHAIN: u8 = 3;
 const GET_CHAIN: u8 = 4;
-const DELETE_CHAIN: u8 = 5;
-const NEW_RULE: u8 = 6;
-const DELETE_RULE: u8 = 8;
+pub(crate) const DELETE_CHAIN: u8 = 5;
+pub(crate) const NEW_RULE: u8 = 6;
+pub(crate) const DELETE_RULE: u8 = 8;
 const NEW_GENERATION: u8 = 15;
 
 /// The table's name is the first attribute of tables, chains and rules alike.
-const ATTRIBUTE_TABLE: u16 = 1;
-const ATTRIBUTE_RULE_CHAIN: u16 = 2;
-const ATTRIBUTE_CHAIN_NAME: u16 = 3;
+pub(crate) const ATTRIBUTE_TABLE: u16 = 1;
+pub(crate) const ATTRIBUTE_RULE_CHAIN: u16 = 2;
+pub(crate) const ATTRIBUTE_CHAIN_NAME: u16 = 3;
 const ATTRIBUTE_PROCESS: u16 = 2;
 const ATTRIBUTE_PROGRAM: u16 = 3;
 
@@ -107,17 +107,28 @@ impl AsFd for Monitor {
 pub fn has_any_chain(family: Family, table: &str, chains: &[&str]) -> Result<bool, Error> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
     for chain in chains {
-        let request = Request::netfilter("a chain", SUBSYSTEM, GET_CHAIN, 0, family.number())
-            .text(ATTRIBUTE_TABLE, table)
-            .text(ATTRIBUTE_CHAIN_NAME, chain);
-        match socket.ask(&request, |_| Ok(Some(()))) {
-            Ok(found) if !found.is_empty() => return Ok(true),
-            Ok(_) => {}
-            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => {}
-            Err(error) => return Err(error),
+        if has_chain(&mut socket, family, table, chain)? {
+            return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether a table has this chain.
+pub(crate) fn has_chain(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+    chain: &str,
+) -> Result<bool, Error> {
+    let request = Request::netfilter("a chain", SUBSYSTEM, GET_CHAIN, 0, family.number())
+        .text(ATTRIBUTE_TABLE, table)
+        .text(ATTRIBUTE_CHAIN_NAME, chain);
+    match socket.ask(&request, |_| Ok(Some(()))) {
+        Ok(found) => Ok(!found.is_empty()),
+        Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 enum Told {

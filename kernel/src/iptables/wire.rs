@@ -18,6 +18,10 @@ use super::{Hook, children};
 use crate::Family;
 use crate::faults::{self, Step};
 use crate::netlink::{self, Attributes, CREATE, EXCLUSIVE, Failed, Request, Socket, Transaction};
+use crate::nftables::{
+    ATTRIBUTE_CHAIN_NAME as CHAIN_NAME, ATTRIBUTE_RULE_CHAIN as RULE_CHAIN, ATTRIBUTE_TABLE as TABLE,
+    DELETE_CHAIN, DELETE_RULE, NEW_CHAIN, NEW_RULE, SUBSYSTEM, has_chain,
+};
 use line::{Line, Place};
 use nix::errno::Errno;
 use nix::sys::socket::SockProtocol;
@@ -60,24 +64,14 @@ fn place(family: Family, line: usize) -> String {
     format!("line {line} of {family:?}")
 }
 
-const SUBSYSTEM: u8 = 10;
 const NEW_TABLE: u8 = 0;
-const NEW_CHAIN: u8 = 3;
-const GET_CHAIN: u8 = 4;
-const DELETE_CHAIN: u8 = 5;
-const NEW_RULE: u8 = 6;
 const GET_RULE: u8 = 7;
-const DELETE_RULE: u8 = 8;
 const GET_GENERATION: u8 = 16;
 /// `NLM_F_APPEND`.
 const APPEND: u16 = 0x800;
 
-/// The table's name is the first attribute of tables, chains and rules alike.
-const TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
 const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
-const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
 const CHAIN_TYPE: u16 = 7;
@@ -281,22 +275,11 @@ impl Building<'_> {
         let chain = match self.hooks.remove(&(family, hook)) {
             Some(chain) => chain,
             None => HookChain {
-                is_there: self.is_there(family, hook)?,
+                is_there: has_chain(self.socket, family, FILTER, hook.name())?,
                 jumps: None,
             },
         };
         Ok(self.hooks.entry((family, hook)).or_insert(chain))
-    }
-
-    fn is_there(&mut self, family: Family, hook: Hook) -> Result<bool, netlink::Error> {
-        let request = Request::netfilter("chain of a hook", SUBSYSTEM, GET_CHAIN, 0, family.number())
-            .text(TABLE, FILTER)
-            .text(CHAIN_NAME, hook.name());
-        match self.socket.ask(&request, |_| Ok(Some(()))) {
-            Ok(found) => Ok(!found.is_empty()),
-            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     fn delete_jump(&mut self, family: Family, hook: Hook, to: &str) -> Result<(), Why> {
