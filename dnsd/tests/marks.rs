@@ -372,32 +372,21 @@ fn a_mark_is_of_one_pod_and_one_answer() {
 
 #[test]
 fn what_may_count_no_longer_is_not_marked() {
-    for step in [
-        Step::Connect,
-        Step::Interest { pod: 0, patterns: 1 },
-        Step::Move { pod: 0 },
-        Step::Replace {
-            answer: 0,
-            seconds: 5,
-        },
+    let replace = |answer| Step::Replace { answer, seconds: 5 };
+    for (step, stays) in [
+        (Step::Connect, false),
+        (Step::Interest { pod: 0, patterns: 1 }, false),
+        (Step::Move { pod: 0 }, false),
+        (replace(0), false),
+        (Step::Disconnect, true),
+        (Step::Sweep, true),
+        (Step::Interest { pod: 1, patterns: 1 }, true),
+        (Step::Move { pod: 1 }, true),
+        (replace(2), true),
     ] {
         let mut world = marked();
         world.take(&step);
-        assert!(!is_marked(&world, 0, 0), "{step:?}");
-    }
-    for step in [
-        Step::Disconnect,
-        Step::Sweep,
-        Step::Interest { pod: 1, patterns: 1 },
-        Step::Move { pod: 1 },
-        Step::Replace {
-            answer: 2,
-            seconds: 5,
-        },
-    ] {
-        let mut world = marked();
-        world.take(&step);
-        assert!(is_marked(&world, 0, 0), "{step:?}");
+        assert_eq!(is_marked(&world, 0, 0), stays, "{step:?}");
     }
 }
 
