@@ -147,6 +147,8 @@ pub struct Ended {
 pub struct Standing {
     /// Pods for which the kernel is not yet as it should be.
     pub pending: BTreeMap<PodKey, Pending>,
+    /// What the kernel refused of rules that are no pod's, or that decide nothing for one: it is tried again.
+    pub refused: Option<String>,
     /// Why nothing at all can be done, where that is so.
     pub broken: Option<String>,
     /// Differences that nobody asked for and that were repaired by this call, by kind.
@@ -164,6 +166,7 @@ impl Standing {
     #[must_use]
     pub fn wants_retry(&self) -> bool {
         self.broken.is_some()
+            || self.refused.is_some()
             || self
                 .pending
                 .values()

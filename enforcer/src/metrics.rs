@@ -156,7 +156,7 @@ impl Metrics {
 
     /// Counts an attempt after which the kernel is not as it should be, to be made again.
     pub(crate) fn refused(&self, standing: &Standing) {
-        if standing.broken.is_some() {
+        if standing.broken.is_some() || standing.refused.is_some() {
             refusals("node").increment(1);
         }
         let refused = standing.pending.values();

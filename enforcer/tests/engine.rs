@@ -631,9 +631,9 @@ fn a_state_file_that_is_damaged_changes_nothing() {
     assert_eq!(kept.records(), 0, "it was replaced");
 }
 
-/// A kernel that refuses everything of a pod.
+/// A kernel that stands so after each change, until it is tried again.
 #[derive(Debug)]
-struct Refusing(PodKey);
+struct Refusing(Standing);
 
 impl Backend for Refusing {
     fn name(&self) -> &'static str {
@@ -645,11 +645,7 @@ impl Backend for Refusing {
     }
 
     fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
-        let refused = Pending::Refused("the set is full".to_owned());
-        Standing {
-            pending: [(self.0.clone(), refused)].into(),
-            ..Standing::default()
-        }
+        self.0.clone()
     }
 
     fn links_changed(&mut self, _now: Timestamp) -> Standing {
@@ -674,24 +670,38 @@ impl Backend for Refusing {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_as_failed_and_is_in_the_reasons() {
-    let mut engine = engine(Refusing(PodKey::new("default", "a")));
-    let mut dnsd = Dnsd::join(&mut engine, 1, 16);
-    for input in [
-        cluster(POD),
-        in_sync(),
-        dnsd.observes(1, "x.example.test", "203.0.113.7"),
+fn what_the_kernel_refuses_is_in_the_reasons_until_it_is_tried_again_and_of_a_pod_is_told_as_failed() {
+    let of_a_pod = Standing {
+        pending: [(
+            PodKey::new("default", "a"),
+            Pending::Refused("the set is full".to_owned()),
+        )]
+        .into(),
+        ..Standing::default()
+    };
+    let of_nobody = Standing {
+        refused: Some("rules for clients outside are closed".to_owned()),
+        ..Standing::default()
+    };
+    for (standing, told, reason) in [
+        (
+            of_a_pod,
+            "realized 1 but [Sequence(1)]",
+            "pod default/a is pending: the set is full",
+        ),
+        (of_nobody, "realized 1", "rules for clients outside are closed"),
     ] {
-        engine.take(input, NOW);
+        let mut engine = engine(Refusing(standing));
+        let mut dnsd = Dnsd::join(&mut engine, 1, 16);
+        let observed = dnsd.observes(1, "x.example.test", "203.0.113.7");
+        let inputs = [cluster(POD), in_sync(), observed];
+        inputs.into_iter().for_each(|input| engine.take(input, NOW));
+        engine.pass(NOW);
+        assert_eq!(dnsd.heard(), ["complete", told]);
+        assert_eq!(reasons(&mut engine), [reason]);
+        engine.pass(NOW.after(Duration::from_millis(100)));
+        assert_eq!(reasons(&mut engine), Vec::<String>::new());
     }
-    engine.pass(NOW);
-    assert_eq!(dnsd.heard(), ["complete", "realized 1 but [Sequence(1)]"]);
-    assert_eq!(
-        reasons(&mut engine),
-        ["pod default/a is pending: the set is full"]
-    );
-    engine.pass(NOW.after(Duration::from_millis(100)));
-    assert_eq!(reasons(&mut engine), Vec::<String>::new());
 }
 
 #[test]

@@ -16,7 +16,7 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::outlook::Outlook;
-use super::{Backend, BackendError, Ended, Inquiry, Meanwhile, Pending, Standing, VerdictCounters};
+use super::{Backend, BackendError, Ended, Inquiry, Meanwhile, Standing, VerdictCounters};
 use crate::node::{Locate, Location};
 
 pub mod chains;
@@ -38,6 +38,7 @@ pub mod unknown;
 mod generations;
 pub mod joint;
 mod sets;
+mod standing;
 mod meanwhile;
 mod members;
 mod told;
@@ -526,41 +527,6 @@ impl Netfilter {
     fn sweep(&mut self) {
         for reason in self.sets.lock().sweep() {
             tracing::warn!(reason, "a set that no rule needs stays for now");
-        }
-    }
-
-    fn standing(&self, standing: Standing) -> Standing {
-        let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
-        let failed = self.sets.lock().failed().clone();
-        for (pod, local) in &self.pods {
-            if let Err(reason) = &local.place {
-                pending.insert(pod.clone(), Pending::Unattached(reason.clone()));
-            } else if local.home.is_elsewhere() {
-                let reason = "its address leads to another cable than before, which may be another pod's: that is closed";
-                pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
-            }
-            let mut named = local.rules.egress.sets().chain(local.rules.ingress.sets());
-            let failed = (!failed.is_empty()).then(|| named.find_map(|id| failed.get(&id)));
-            let failed = failed.flatten();
-            if let Some(reason) = failed {
-                pending.insert(pod.clone(), Pending::Refused(reason.clone()));
-            }
-        }
-        pending.extend(
-            self.refused
-                .iter()
-                .map(|(pod, reason)| (pod.clone(), Pending::Refused(reason.clone()))),
-        );
-        Standing {
-            pending,
-            broken: self.broken.clone().or_else(|| self.stranded.clone()),
-            bypassed_by: self
-                .tables
-                .iter()
-                .flat_map(|table| table.in_front.iter().cloned())
-                .collect(),
-            foreign_marks: self.foreign_marks().to_vec(),
-            ..standing
         }
     }
 

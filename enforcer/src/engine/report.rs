@@ -157,6 +157,7 @@ impl Engine {
                 .iter()
                 .map(|why| format!("the backend {} fails: {why}", backend.name())),
         );
+        reasons.extend(self.standing.refused.clone());
         let pending = |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
         reasons.extend(self.standing.pending.iter().map(pending));
         reasons

@@ -4,13 +4,14 @@ use egret_enforcer::backend::{Backend, Pending, Standing};
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
-use egret_policies::rules::{Batch, SetKind};
+use egret_policies::model::{Action, Tier};
+use egret_policies::rules::{Batch, Otherwise, PeerMatch, PortMatch, SetKind};
 use nix::errno::Errno;
 
 use egret_enforcer::backend::netfilter::names;
 
 use crate::node::{Node, Probe};
-use crate::node_world::{NOW, in_fresh_namespace, run};
+use crate::node_world::{Change, NOW, address, in_fresh_namespace, pod, rule, run, set, tier};
 use crate::stories;
 use crate::wires::What;
 
@@ -25,6 +26,14 @@ const fn probe(through: &'static str, from: &'static str) -> Probe {
         what: What::Tcp(80),
     }
 }
+
+/// One that a node port leads on, to where only a firewall has a say.
+const OF_A_CLIENT: Probe = Probe {
+    through: "eth0",
+    from: "198.51.100.1",
+    to: "192.0.2.1",
+    what: What::Tcp(30080),
+};
 
 fn no_memory_for_a_set(taken: &Taken) -> Option<Errno> {
     (taken.step == Step::Sets && taken.what.starts_with("cannot create")).then_some(Errno::ENOMEM)
@@ -148,6 +157,91 @@ fn a_set_that_is_full_is_said_and_made_anew_with_room() {
     });
 }
 
+/// No pod waits for what only the rules for clients outside name: they are closed, and that is said and tried again.
+#[test]
+fn what_only_the_rules_for_clients_outside_name_is_closed_and_tried_again() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let elsewhere = stories::denied_to_clients_outside("203.0.113.0/26");
+            let batches = elsewhere.begin(NOW);
+            for refusal in [no_memory_for_a_set, no_memory_for_members] {
+                egret_enforcer::backend::netfilter::cleanup::remove(flavour).unwrap();
+                let planned = Planned::here(Plan::Refuse(refusal));
+                let mut backend = node.backend();
+                backend.adopt(NOW).unwrap();
+                hold_refused_to_clients(&backend.apply(&batches[0], NOW));
+                assert_eq!(node.ask(&[OF_A_CLIENT]), [false]);
+                hold_refused_to_clients(&backend.reconcile(NOW));
+                drop(planned);
+                hold_settled(&backend.reconcile(NOW));
+                assert_eq!(node.ask(&[OF_A_CLIENT]), [true]);
+            }
+        });
+    }
+}
+
+/// A network that comes to what is denied to clients, while the kernel takes none.
+#[test]
+fn what_comes_to_what_is_denied_to_clients_outside_is_closed_and_tried_again() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let old = stories::denied_to_clients_outside("203.0.113.0/26");
+            let new = stories::denied_to_clients_outside("203.0.113.0/26, 203.0.113.64/26");
+            let mut backend = node.backend();
+            backend.adopt(NOW).unwrap();
+            hold_settled(&backend.apply(&old.begin(NOW)[0], NOW));
+            assert_eq!(node.ask(&[OF_A_CLIENT]), [true]);
+            let planned = Planned::here(Plan::Refuse(no_memory_for_members));
+            for batch in old.turn_into(&new, NOW) {
+                hold_refused_to_clients(&backend.apply(&batch, NOW));
+            }
+            assert_eq!(node.ask(&[OF_A_CLIENT]), [false]);
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&[OF_A_CLIENT]), [false]);
+            for batch in new.turn_into(&old, NOW) {
+                hold_settled(&backend.apply(&batch, NOW));
+            }
+            assert_eq!(node.ask(&[OF_A_CLIENT]), [true]);
+        });
+    }
+}
+
+fn hold_refused_to_clients(standing: &Standing) {
+    let said = standing.refused.as_deref().unwrap_or_default();
+    assert!(
+        said.starts_with("rules for clients outside are closed: ") && said.contains("ENOMEM"),
+        "{standing:?}"
+    );
+    assert!(standing.pending.is_empty() && standing.broken.is_none());
+    assert!(standing.wants_retry());
+}
+
+/// What only rules in audit name closes nothing, and is said and tried again.
+#[test]
+fn what_only_rules_in_audit_name_is_tried_again() {
+    in_fresh_namespace(|| {
+        let node = Node::new(Flavour::Nft);
+        let mut rules = pod("a", &["10.0.0.1"], Vec::new(), Vec::new());
+        let denied = rule(Action::Deny, PeerMatch::In(set("r")), PortMatch::Any);
+        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)];
+        let member = (address("10.0.1.5"), None);
+        let change = Change::new().set("r", SetKind::Addresses, &[member]).rules(rules);
+        let planned = Planned::here(Plan::Refuse(no_memory_for_members));
+        let mut backend = node.backend();
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(&change.0, NOW);
+        let said = standing.refused.as_deref().unwrap_or_default();
+        assert!(said.starts_with("rules in audit are not asked: "), "{standing:?}");
+        assert!(standing.pending.is_empty() && standing.wants_retry());
+        assert_eq!(node.ask(&[OF_THE_POD]), [true]);
+        drop(planned);
+        hold_settled(&backend.reconcile(NOW));
+    });
+}
+
 fn hold_refused(standing: &Standing, reason: &str) {
     let pending: Vec<_> = standing.pending.iter().collect();
     let [(pod, Pending::Refused(said))] = pending.as_slice() else {
@@ -160,7 +254,7 @@ fn hold_refused(standing: &Standing, reason: &str) {
 
 fn hold_settled(standing: &Standing) {
     assert!(
-        standing.pending.is_empty() && standing.broken.is_none(),
+        standing.pending.is_empty() && !standing.wants_retry(),
         "{standing:?}"
     );
 }

@@ -62,6 +62,12 @@ pub(crate) fn denied_by_a_list(peers: u8) -> Cluster {
     Cluster::of(&all)
 }
 
+/// A node without pods, whose clients outside are refused these networks.
+pub(crate) fn denied_to_clients_outside(networks: &str) -> Cluster {
+    let deny = format!("[{{action: Deny, to: [{{networks: [{networks}]}}]}}]");
+    Cluster::of(&[&nodes(), &firewall("f", &deny)])
+}
+
 pub(crate) fn all() -> Vec<Story> {
     let base = || {
         Cluster::of(&[

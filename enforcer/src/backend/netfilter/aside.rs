@@ -9,7 +9,7 @@ use egret_shared::time::Timestamp;
 
 use super::Netfilter;
 use super::names;
-use crate::backend::{Pending, Standing};
+use crate::backend::Standing;
 use egret_kernel::Family;
 
 impl Netfilter {
@@ -21,8 +21,7 @@ impl Netfilter {
         }
         let (first, then) = split(batch, &moving);
         let begun = self.begin(&first, had_state, now);
-        let is_refused = |pending: &Pending| matches!(pending, Pending::Refused(_));
-        if begun.broken.is_some() || begun.pending.values().any(is_refused) {
+        if begun.wants_retry() {
             // Rules of before may still name the sets.
             return begun;
         }

@@ -34,7 +34,8 @@ impl Meanwhile for SharedSets {
         sets.write_noted(changes, now);
         let touched: BTreeSet<SetId> = changes.iter().map(|change| change.set).collect();
         let failed = sets.failed().iter().find(|(id, _)| touched.contains(id));
-        failed.map_or(Ok(()), |(_, reason)| {
+        failed.map_or(Ok(()), |(_, failure)| {
+            let reason = &failure.reason;
             Err(BackendError::new("cannot open what a pod was told", reason))
         })
     }

@@ -44,6 +44,14 @@ struct Known {
     members: Members,
 }
 
+/// Why a set is not as it should be.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) reason: String,
+    /// Members may not have gone from it.
+    is_too_wide: bool,
+}
+
 /// All sets of ours.
 #[derive(Debug)]
 pub(super) struct Sets {
@@ -60,9 +68,7 @@ pub(super) struct Sets {
     /// Changes when a set may have gone that was there.
     listings: u64,
     /// Sets that are not as they should be, and why.
-    failed: BTreeMap<SetId, String>,
-    /// Those of them from which members may not have gone.
-    too_wide: BTreeSet<SetId>,
+    failed: BTreeMap<SetId, Failure>,
     /// Sets that got members while somebody else was at work.
     meanwhile: BTreeSet<SetId>,
     /// Whether the kernel holds the set that says that members went and nobody has looked yet what they had opened.
@@ -85,7 +91,6 @@ impl Sets {
             available: Arc::default(),
             listings: 0,
             failed: BTreeMap::new(),
-            too_wide: BTreeSet::new(),
             meanwhile: BTreeSet::new(),
             is_in_doubt: false,
         })
@@ -234,16 +239,24 @@ impl Sets {
     /// Has rules do without the sets that are not as they should be, if these say no, or hold too much: as if they were not there.
     /// Says whether rules named any so far. Who settles them has them back.
     pub(super) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
-        let is_unfit = |id: &&SetId| say_no.contains(id) || self.too_wide.contains(id);
-        let unfit: Vec<SetId> = self.failed.keys().filter(is_unfit).copied().collect();
+        let is_unfit = |(id, failure): &(&SetId, &Failure)| failure.is_too_wide || say_no.contains(id);
+        let unfit: Vec<SetId> = self.failed.iter().filter(is_unfit).map(|(id, _)| *id).collect();
         let available = Arc::make_mut(&mut self.available);
         let withheld = unfit.iter().filter(|id| available.remove(id).is_some()).count();
         self.listings += u64::from(withheld > 0);
         withheld > 0
     }
 
-    pub(super) const fn failed(&self) -> &BTreeMap<SetId, String> {
+    pub(super) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
         &self.failed
+    }
+
+    /// What was too wide stays so, whatever fails next.
+    fn fail(&mut self, id: SetId, reason: String, is_too_wide: bool) {
+        let before = self.failed.remove(&id);
+        let is_too_wide = is_too_wide || before.is_some_and(|failure| failure.is_too_wide);
+        let failure = Failure { reason, is_too_wide };
+        self.failed.insert(id, failure);
     }
 
     pub(super) fn want(&mut self, created: &[SetSpec]) {
@@ -346,7 +359,6 @@ impl Sets {
     /// Makes every wanted set hold what it should; returns the sets from which members went.
     pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
-        self.too_wide.clear();
         let all: Vec<SetId> = self.wanted.keys().copied().collect();
         all.into_iter().filter(|id| self.settle_one(*id, now)).collect()
     }
@@ -361,7 +373,7 @@ impl Sets {
         for family in Family::BOTH {
             if let Err(reason) = self.create(id, kind, family, target.len()) {
                 tracing::error!(reason, "a set cannot be made");
-                self.failed.insert(id, reason);
+                self.fail(id, reason, false);
                 return false;
             }
         }
@@ -465,10 +477,7 @@ impl Sets {
             if let Err(error) = outcome {
                 let reason = said(&error);
                 tracing::warn!(set = change.name, reason, "a set does not hold what it should");
-                self.failed.insert(id, reason);
-                if !change.deleted.is_empty() {
-                    self.too_wide.insert(id);
-                }
+                self.fail(id, reason, !change.deleted.is_empty());
             } else if let Some(known) = self.known.get_mut(&change.name) {
                 known.members.extend(held);
                 for deleted in &change.deleted {
@@ -482,7 +491,6 @@ impl Sets {
         for id in destroyed {
             self.wanted.remove(id);
             self.failed.remove(id);
-            self.too_wide.remove(id);
             Arc::make_mut(&mut self.available).remove(id);
             let there = both(*id).into_iter().filter(|name| self.known.contains_key(name));
             self.unwanted.extend(there);
@@ -541,7 +549,6 @@ impl Sets {
     pub(super) fn forget(&mut self) {
         self.wanted.clear();
         self.failed.clear();
-        self.too_wide.clear();
         self.available = Arc::default();
         self.find_unwanted();
     }
@@ -563,7 +570,8 @@ impl Sets {
                     .map_or_else(|| "missing".to_owned(), |known| known.members.len().to_string());
                 lines.push(format!("  {}: {held} programmed", name.as_str()));
             }
-            lines.extend(self.failed.get(id).map(|reason| format!("  pending: {reason}")));
+            let failure = self.failed.get(id);
+            lines.extend(failure.map(|failure| format!("  pending: {}", failure.reason)));
         }
         lines.join("\n")
     }
