@@ -9,7 +9,7 @@ SHELL := /bin/bash
 # Debian package : a file or command that shows that it is there.
 DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip curl:curl procps:ps
 # Go is not among them: Debian's is too old for what dnsd is compared with (integration/peers).
-TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h prometheus:promtool dnsutils:dig \
+TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
   knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h
 
 # Namespaces, rules and eBPF programs need root.
