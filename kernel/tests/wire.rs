@@ -75,6 +75,53 @@ fn held(family: Family, chain: &str) -> Held {
     }
 }
 
+/// A rule as iptables 1.8.9 writes it, but for a remark that stands last of its matches: that is kept where nft keeps remarks, in user
+/// data (type 0, length, text and NUL), from which the programs list it again. 253 octets fit there.
+fn with_remark_in_user_data(rule: &[(u16, Vec<u8>)]) -> Vec<(u16, Vec<u8>)> {
+    let [(4, list)] = rule else {
+        panic!("expressions alone: {rule:?}")
+    };
+    let remark_of = |element: &[u8]| {
+        let parts = attributes(element);
+        let [(1, b"match\0"), (2, data)] = parts.as_slice() else {
+            return None;
+        };
+        let data = attributes(data);
+        let [(1, b"comment\0"), _, (3, info)] = data.as_slice() else {
+            return None;
+        };
+        let remark: Vec<u8> = info.iter().copied().take_while(|octet| *octet != 0).collect();
+        (1..=253).contains(&remark.len()).then_some(remark)
+    };
+    let elements = attributes(list);
+    let is_counter = |element: &[u8]| matches!(attributes(element).first(), Some((1, b"counter\0")));
+    let counter = elements
+        .iter()
+        .position(|(_, element)| is_counter(element))
+        .unwrap();
+    let last = counter
+        .checked_sub(1)
+        .and_then(|at| Some((at, remark_of(elements[at].1)?)));
+    let Some((at, remark)) = last else {
+        return rule.to_vec();
+    };
+    let mut kept = Vec::new();
+    for (_, element) in elements
+        .iter()
+        .enumerate()
+        .filter(|(place, _)| *place != at)
+        .map(|(_, one)| one)
+    {
+        let length = u16::try_from(element.len() + 4).unwrap();
+        kept.extend([length.to_ne_bytes(), 1_u16.to_ne_bytes()].concat());
+        kept.extend(*element);
+        kept.resize(kept.len().next_multiple_of(4), 0);
+    }
+    let length = u8::try_from(remark.len() + 1).unwrap();
+    let data = [vec![0, length], remark, vec![0]].concat();
+    vec![(4, kept), (7, data)]
+}
+
 fn texts(family: Family, chain: &str) -> Vec<String> {
     let listing = nft(family).save(Table::Filter).unwrap();
     assert_eq!(listing.foreign, [""; 0]);
@@ -103,7 +150,7 @@ fn compare(family: Family, rules: &[String]) -> Vec<String> {
     let (program, ours) = (held(family, "PROGRAM"), held(family, "WIRE"));
     assert_eq!(program.len(), known.len());
     for ((rule, program), ours) in known.iter().zip(&program).zip(&ours) {
-        assert_eq!(ours, program, "{family:?} {rule}");
+        assert_eq!(*ours, with_remark_in_user_data(program), "{family:?} {rule}");
     }
     assert_eq!(program.len(), ours.len());
     assert_eq!(texts(family, "WIRE"), texts(family, "PROGRAM"));
@@ -159,7 +206,7 @@ fn prefixes_of_each_length_and_pairs_of_ports_are_held_as_iptables_writes_them()
                     }
                 }
             }
-            for length in [254, 255] {
+            for length in [1, 200, 253, 254, 255] {
                 rules.push(format!(
                     "-m comment --comment \"{}\"",
                     " \\\"\\\\\\'x"
@@ -243,7 +290,15 @@ fn compare_tables(name: &str, family: Family, text: &str) {
     let ours = (everything(family), nft(family).save(Table::Filter).unwrap());
     let names: BTreeSet<_> = program.0.keys().chain(ours.0.keys()).collect();
     for chain in names {
-        assert_eq!(ours.0.get(chain), program.0.get(chain), "{name} {chain}");
+        let program = program
+            .0
+            .get(chain)
+            .map(|rules| rules.iter().map(|rule| with_remark_in_user_data(rule)));
+        assert_eq!(
+            ours.0.get(chain).cloned(),
+            program.map(Iterator::collect),
+            "{name} {chain}"
+        );
     }
     let sorted = |mut listing: egret_kernel::iptables::TableListing| {
         listing.chains.sort_by(|one, other| one.name.cmp(&other.name));

@@ -15,6 +15,8 @@ pub(super) struct Rule {
     expressions: Vec<Expression>,
     /// What the matches of `x_tables` are told of the rule (`NFTA_RULE_COMPAT`); 0 for any.
     protocol: u8,
+    /// A remark that is kept beside the expressions (`NFTA_RULE_USERDATA`).
+    remark: Option<String>,
 }
 
 /// Which index each set has that a batch names.
@@ -22,6 +24,9 @@ pub(super) type Indices<'a> = HashMap<&'a str, u16>;
 
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_COMPAT: u16 = 5;
+const RULE_USERDATA: u16 = 7;
+/// The longest remark that user data hold (`NFT_USERDATA_MAXLEN` of linux/netfilter/nf_tables.h), without its head and its NUL.
+const LONGEST_REMARK: usize = 256 - 3;
 
 impl Rule {
     /// Reads what stands behind the name of the chain.
@@ -39,6 +44,7 @@ impl Rule {
             interfaces: [None, None],
             addresses: [None, None],
             matches: Vec::new(),
+            remark: None,
             target: None,
         };
         reading.read()?;
@@ -51,10 +57,21 @@ impl Rule {
                 .iter()
                 .fold(list, |list, expression| expression.put(list))
         });
-        message.nest(RULE_COMPAT, |compat| {
+        let message = message.nest(RULE_COMPAT, |compat| {
             compat.plain_be32(1, u32::from(self.protocol)).plain_be32(2, 0)
-        })
+        });
+        match &self.remark {
+            Some(remark) => message.bytes(RULE_USERDATA, &user_data(remark)),
+            None => message,
+        }
     }
+}
+
+/// As libnftnl writes a remark: its type (`NFTNL_UDATA_RULE_COMMENT`), its length, its text with a NUL.
+fn user_data(remark: &str) -> Vec<u8> {
+    let length = u8::try_from(remark.len() + 1).expect("a remark is short");
+    let head = [0, length].into_iter();
+    head.chain(remark.bytes()).chain([0]).collect()
 }
 
 struct Reading<'a> {
@@ -65,6 +82,8 @@ struct Reading<'a> {
     interfaces: [Option<String>; 2],
     addresses: [Option<(bool, IpNet)>; 2],
     matches: Vec<Expression>,
+    /// What was remarked behind the last of them.
+    remark: Option<String>,
     target: Option<Expression>,
 }
 
@@ -83,6 +102,9 @@ impl Reading<'_> {
                 ("-p", true) => self.protocol()?,
                 ("-m", true) => {
                     let name = self.words.need()?;
+                    // One that others stand behind keeps its place among them.
+                    let before = self.remark.take();
+                    self.matches.extend(before.as_deref().map(extension::comment));
                     let found = self.condition(&name)?;
                     self.matches.extend(found);
                 }
@@ -134,7 +156,7 @@ impl Reading<'_> {
         let one = |expression| Ok(vec![expression]);
         match name {
             "set" => one(self.set()?),
-            "comment" => one(self.comment()?),
+            "comment" => self.comment(),
             "conntrack" => one(self.conntrack()?),
             "connmark" => {
                 let holds = self.words.holds();
@@ -183,13 +205,19 @@ impl Reading<'_> {
         Ok(extension::set(index, &sides, holds))
     }
 
-    fn comment(&mut self) -> Result<Expression, Unknown> {
+    /// A remark is kept as nft keeps it, which the programs list as their own match: that one is 256 octets which each packet that
+    /// comes so far is led through, and which the kernel walks at each change of the table.
+    fn comment(&mut self) -> Result<Vec<Expression>, Unknown> {
         self.words.expect("--comment")?;
         let text = self.words.need()?;
         if text.len() > 255 || text.contains('\0') {
             return Err(Unknown::word(&text));
         }
-        Ok(extension::comment(&text))
+        if text.is_empty() || text.len() > LONGEST_REMARK {
+            return Ok(vec![extension::comment(&text)]);
+        }
+        self.remark = Some(text.into_owned());
+        Ok(Vec::new())
     }
 
     fn conntrack(&mut self) -> Result<Expression, Unknown> {
@@ -364,6 +392,7 @@ impl Reading<'_> {
         Ok(Rule {
             expressions,
             protocol: self.protocol.unwrap_or(0),
+            remark: self.remark,
         })
     }
 }
