@@ -21,6 +21,7 @@ use crate::faults::{self, Step};
 use crate::netlink::{self, Request, Socket};
 use crate::passing;
 use nix::sys::socket::SockProtocol;
+use std::collections::BTreeMap;
 
 /// What kind of members a set has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -148,6 +149,8 @@ const OLDEST_PROTOCOL: u8 = 6;
 pub struct IpSets {
     socket: Socket,
     protocol: u8,
+    /// Of kinds of sets, as this kernel and this crate both know them.
+    revisions: BTreeMap<(Kind, Family), u8>,
 }
 
 impl IpSets {
@@ -166,6 +169,7 @@ impl IpSets {
             Some(newest) if *newest >= OLDEST_PROTOCOL => Ok(Self {
                 socket,
                 protocol: NEWEST_PROTOCOL.min(*newest),
+                revisions: BTreeMap::new(),
             }),
             other => Err(Error::Protocol {
                 newest: other.copied(),
@@ -345,6 +349,16 @@ impl IpSets {
     }
 
     fn revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
+        let of = (spec.kind, spec.family);
+        if let Some(known) = self.revisions.get(&of) {
+            return Ok(*known);
+        }
+        let revision = self.ask_revision(spec)?;
+        self.revisions.insert(of, revision);
+        Ok(revision)
+    }
+
+    fn ask_revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
         let request = self
             .nameless(Command::Type, 0)
             .text(ATTRIBUTE_TYPENAME, spec.kind.name())

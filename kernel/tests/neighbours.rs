@@ -38,7 +38,7 @@ fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
         let tables = IpTables::new(Flavour::Nft, Family::V4);
         tables.restore(BATCH).unwrap();
         assert_eq!(authors(&mut monitor), [""; 0], "that was us");
-        wire::write(&[(Family::V4, BATCH)]).unwrap();
+        wire::Writer::default().write(&[(Family::V4, BATCH)]).unwrap();
         assert_eq!(authors(&mut monitor), [""; 0], "that too");
 
         run("iptables-nft", &["-N", "THEIRS"]);
@@ -50,7 +50,7 @@ fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
         assert_eq!(authors(&mut monitor), ["iptables-nft"]);
         tables.restore(BATCH).unwrap();
         run("iptables-nft", &["-D", "FORWARD", "1"]);
-        wire::write(&[(Family::V4, BATCH)]).unwrap();
+        wire::Writer::default().write(&[(Family::V4, BATCH)]).unwrap();
         assert_eq!(authors(&mut monitor), ["iptables-nft"]);
         run("nft", &["flush", "ruleset"]);
         assert_eq!(authors(&mut monitor), ["nft"]);

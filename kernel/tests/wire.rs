@@ -7,7 +7,7 @@ mod rules;
 
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
-use egret_kernel::iptables::wire::{self, Error};
+use egret_kernel::iptables::wire::{Error, Writer};
 use egret_kernel::iptables::{Flavour, IpTables, Rule, Table, Target};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,10 @@ use std::os::fd::AsRawFd as _;
 
 fn nft(family: Family) -> IpTables {
     IpTables::new(Flavour::Nft, family)
+}
+
+fn write(batches: &[(Family, &str)]) -> Result<(), Error> {
+    Writer::default().write(batches)
 }
 
 /// The attributes of a netlink message or nest.
@@ -139,14 +143,14 @@ fn compare(family: Family, rules: &[String]) -> Vec<String> {
     let mut left = Vec::new();
     let mut known = Vec::new();
     for rule in rules {
-        match wire::write(&[(family, &batch("ALONE", std::slice::from_ref(rule)))]) {
+        match write(&[(family, &batch("ALONE", std::slice::from_ref(rule)))]) {
             Ok(()) => known.push(rule.clone()),
             Err(Error::Unknown { .. }) => left.push(rule.clone()),
             Err(error) => panic!("{error}"),
         }
     }
     nft(family).restore(&batch("PROGRAM", &known)).unwrap();
-    wire::write(&[(family, &batch("WIRE", &known))]).unwrap();
+    write(&[(family, &batch("WIRE", &known))]).unwrap();
     let (program, ours) = (held(family, "PROGRAM"), held(family, "WIRE"));
     assert_eq!(program.len(), known.len());
     for ((rule, program), ours) in known.iter().zip(&program).zip(&ours) {
@@ -286,7 +290,7 @@ fn compare_tables(name: &str, family: Family, text: &str) {
     let program = (everything(family), nft(family).save(Table::Filter).unwrap());
     run("nft", &["flush", "ruleset"]);
     nft(family).restore(&before).unwrap();
-    wire::write(&[(family, text)]).unwrap();
+    write(&[(family, text)]).unwrap();
     let ours = (everything(family), nft(family).save(Table::Filter).unwrap());
     let names: BTreeSet<_> = program.0.keys().chain(ours.0.keys()).collect();
     for chain in names {
@@ -317,7 +321,7 @@ fn both_families_change_together_or_not_at_all() {
             line,
             text,
             error,
-        }) = wire::write(&[(Family::V4, good), (Family::V6, bad)])
+        }) = write(&[(Family::V4, good), (Family::V6, bad)])
         else {
             panic!("it was taken")
         };
@@ -327,7 +331,7 @@ fn both_families_change_together_or_not_at_all() {
             "{error}"
         );
         assert_eq!(run("nft", &["list", "ruleset"]), "");
-        wire::write(&[(Family::V4, good), (Family::V6, good)]).unwrap();
+        write(&[(Family::V4, good), (Family::V6, good)]).unwrap();
         for family in Family::BOTH {
             assert_eq!(texts(family, "FORWARD"), ["-j EG-A"]);
             assert_eq!(texts(family, "EG-A"), ["-j RETURN"]);
@@ -342,7 +346,7 @@ fn jumps_of_others_and_the_policy_of_a_hook_stay() {
                       -A FORWARD -j EG-A\n-A FORWARD -s 10.0.0.0/8 -j EG-A\n-A FORWARD -j EG-A\nCOMMIT\n";
         nft(Family::V4).restore(before).unwrap();
         let change = "*filter\n:EG-A - [0:0]\n[7:9] -A EG-A -j DROP\n-D FORWARD -j EG-A\n-D FORWARD -j EG-A\n-I FORWARD -j EG-A\nCOMMIT\n";
-        wire::write(&[(Family::V4, change)]).unwrap();
+        write(&[(Family::V4, change)]).unwrap();
         assert_eq!(
             texts(Family::V4, "FORWARD"),
             ["-j EG-A", "-j THEIRS", "-s 10.0.0.0/8 -j EG-A"]
@@ -353,13 +357,13 @@ fn jumps_of_others_and_the_policy_of_a_hook_stay() {
         assert_eq!((kept.packets, kept.bytes), (7, 9));
         let gone = "*filter\n:EG-A - [0:0]\n-D FORWARD -j EG-A\n-D FORWARD -j EG-A\n-X EG-A\nCOMMIT\n";
         assert!(matches!(
-            wire::write(&[(Family::V4, gone)]),
+            write(&[(Family::V4, gone)]),
             Err(Error::Unknown { line: 4, .. })
         ));
         let theirs = "*filter\n-D FORWARD -s 10.0.0.0/8 -j EG-A\nCOMMIT\n";
         nft(Family::V4).restore(theirs).unwrap();
         let gone = "*filter\n:EG-A - [0:0]\n-D FORWARD -j EG-A\n-X EG-A\nCOMMIT\n";
-        wire::write(&[(Family::V4, gone)]).unwrap();
+        write(&[(Family::V4, gone)]).unwrap();
         assert_eq!(texts(Family::V4, "FORWARD"), ["-j THEIRS"]);
         assert_eq!(nft(Family::V4).save(Table::Filter).unwrap().chain("EG-A"), None);
     });
@@ -371,7 +375,7 @@ fn a_chain_that_is_declared_again_counts_from_zero() {
         let text = "*filter\n:EG-A - [0:0]\n[5:6] -A EG-A -j RETURN\nCOMMIT\n";
         let again = "*filter\n:EG-A - [0:0]\n-A EG-A -j RETURN\nCOMMIT\n";
         for family in Family::BOTH {
-            wire::write(&[(family, text)]).unwrap();
+            write(&[(family, text)]).unwrap();
             let packets = || {
                 nft(family)
                     .save(Table::Filter)
@@ -382,16 +386,17 @@ fn a_chain_that_is_declared_again_counts_from_zero() {
                     .packets
             };
             assert_eq!(packets(), 5);
-            wire::write(&[(family, again)]).unwrap();
+            write(&[(family, again)]).unwrap();
             assert_eq!(packets(), 0);
         }
     });
 }
 
-/// A number that another set had: the rule is of the set that it names, whatever came and went before.
+/// A number that another set had, and that the writer remembers: the rule is of the set that it names, whatever came and went before.
 #[test]
 fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
     in_fresh_namespace(|| {
+        let mut writer = Writer::default();
         let of = |set: &str| {
             let rule = Rule::to(Target::Return).to_string();
             batch("EG-A", &[format!("-m set --match-set {set} dst {rule}")])
@@ -399,25 +404,25 @@ fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
         let create = |name: &str| run("ipset", &["create", name, "hash:net"]);
         create("one");
         create("two");
-        wire::write(&[(Family::V4, &of("two"))]).unwrap();
+        writer.write(&[(Family::V4, &of("two"))]).unwrap();
         run("ipset", &["swap", "one", "two"]);
         assert_eq!(
             texts(Family::V4, "EG-A"),
             ["-m set --match-set two dst -j RETURN"]
         );
-        wire::write(&[(Family::V4, &of("one"))]).unwrap();
+        writer.write(&[(Family::V4, &of("one"))]).unwrap();
         run("ipset", &["destroy", "two"]);
         create("three");
         create("two");
         for name in ["two", "three", "one"] {
-            wire::write(&[(Family::V4, &of(name))]).unwrap();
+            writer.write(&[(Family::V4, &of(name))]).unwrap();
             assert_eq!(
                 texts(Family::V4, "EG-A"),
                 [format!("-m set --match-set {name} dst -j RETURN")]
             );
         }
         assert!(matches!(
-            wire::write(&[(Family::V4, &of("four"))]),
+            writer.write(&[(Family::V4, &of("four"))]),
             Err(Error::Unknown { line: 4, .. })
         ));
     });
@@ -443,7 +448,7 @@ fn of_many_sets_each_rule_has_its_own() {
             .filter(|(number, _)| number % 7 != 0)
             .map(|(_, name)| format!("-m set --match-set {name} dst -j RETURN"))
             .collect();
-        wire::write(&[(Family::V4, &batch("EG-A", &rules))]).unwrap();
+        write(&[(Family::V4, &batch("EG-A", &rules))]).unwrap();
         assert_eq!(texts(Family::V4, "EG-A"), rules);
     });
 }

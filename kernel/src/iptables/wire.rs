@@ -26,7 +26,7 @@ use line::{Line, Place};
 use nix::errno::Errno;
 use nix::sys::socket::SockProtocol;
 use rule::{Indices, Rule};
-use sets::SetNumbers;
+use sets::{Hints, SetNumbers};
 use std::collections::BTreeMap;
 use words::Unknown;
 
@@ -80,17 +80,29 @@ const GENERATION_ID: u16 = 1;
 /// How often a transaction is built anew when others were faster.
 const ATTEMPTS: usize = 16;
 
-/// Applies batches, each to the filter table of a family in the network namespace of the calling thread: all of all of them, or
-/// nothing. At its end the socket is closed, and where the kernel has not yet begun to let go of rules that went, it waits until it has
-/// (`nft_rcv_nl_event` of net/netfilter/nf_tables_api.c), as it does at the end of a program.
-pub fn write(batches: &[(Family, &str)]) -> Result<(), Error> {
+/// Writes batches, and knows where sets were when it wrote the last ones.
+#[derive(Debug, Default)]
+pub struct Writer {
+    hints: Hints,
+}
+
+impl Writer {
+    /// Applies batches, each to the filter table of a family in the network namespace of the calling thread: all of all of them, or
+    /// nothing. At its end the socket is closed, and where the kernel has not yet begun to let go of rules that went, it waits until it
+    /// has (`nft_rcv_nl_event` of net/netfilter/nf_tables_api.c), as it does at the end of a program.
+    pub fn write(&mut self, batches: &[(Family, &str)]) -> Result<(), Error> {
+        write(batches, &mut self.hints)
+    }
+}
+
+fn write(batches: &[(Family, &str)], hints: &mut Hints) -> Result<(), Error> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
     let port = socket.port()?;
     let names = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
     let numbers = SetNumbers::open().map_err(Error::Sets)?;
     let mut is_begun = false;
     for _ in 0..ATTEMPTS {
-        let indices = numbers.find(&names).map_err(Error::Sets)?;
+        let indices = numbers.find(&names, hints).map_err(Error::Sets)?;
         let built = build(&mut socket, batches, &indices)?;
         if !std::mem::replace(&mut is_begun, true) {
             begin(batches).map_err(Error::NotBegun)?;

@@ -2,12 +2,13 @@
 //! counts: they know more, and they say by name what is refused.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::wire::{self, Error};
+use egret_kernel::iptables::wire::{Error, Writer};
 use nix::errno::Errno;
 
 /// How changes fared by netlink of late.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
+    writer: Writer,
     /// Refused one after the other.
     refused: u32,
     /// So many next ones are not tried: where it is always refused, it costs each change another walk over the tables.
@@ -37,7 +38,7 @@ impl Wire {
             self.left_out -= 1;
             return Tried::ForThePrograms;
         }
-        match wire::write(batches) {
+        match self.writer.write(batches) {
             Ok(()) => {
                 self.refused = 0;
                 Tried::Done

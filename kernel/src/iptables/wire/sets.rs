@@ -4,14 +4,39 @@
 //! A number stays with a *name*: a swap of two sets exchanges what is in them and leaves both numbers with their names
 //! (`ip_set_swap`), and a set that a rule refers to can neither be destroyed nor renamed. Until a rule does, another may destroy it, and
 //! give the number to another set. So numbers are asked for anew for each transaction, and compared behind it, when
-//! nobody can change them any more.
+//! nobody can change them any more. What number a set had before is only where its name is looked for first: by number the kernel finds
+//! a set at once, by name it goes through those in front of it.
 
 use super::rule::Indices;
 use crate::Family;
 use crate::iptables::options;
 use nix::errno::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
+
+/// What number each set had when it was last asked for.
+#[derive(Debug, Default)]
+pub(super) struct Hints(HashMap<Box<str>, u16>);
+
+impl Hints {
+    /// More sets than there are names for at once: those that went make room for the others when all are forgotten.
+    const MOST: usize = 1 << 16;
+
+    fn of(&self, name: &str) -> Option<u16> {
+        self.0.get(name).copied()
+    }
+
+    fn note(&mut self, indices: &Indices<'_>) {
+        if self.0.len() + indices.len() > Self::MOST {
+            self.0.clear();
+        }
+        for (name, number) in indices {
+            if self.of(name) != Some(*number) {
+                self.0.insert((*name).into(), *number);
+            }
+        }
+    }
+}
 
 /// Asks for numbers in the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -41,10 +66,41 @@ impl SetNumbers {
     }
 
     /// The numbers of these sets; one that is not there has none.
-    pub(super) fn find<'a>(&self, names: &BTreeSet<&'a str>) -> Result<Indices<'a>, Errno> {
-        if names.len() > MANY {
-            return self.find_among_all(names);
+    pub(super) fn find<'a>(
+        &self,
+        names: &BTreeSet<&'a str>,
+        hints: &mut Hints,
+    ) -> Result<Indices<'a>, Errno> {
+        let mut found = self.find_where_they_were(names, hints)?;
+        let others: BTreeSet<&str> = names
+            .iter()
+            .filter(|name| !found.contains_key(*name))
+            .copied()
+            .collect();
+        found.extend(if others.len() > MANY {
+            self.find_among_all(&others)?
+        } else {
+            self.find_by_name(&others)?
+        });
+        hints.note(&found);
+        Ok(found)
+    }
+
+    fn find_where_they_were<'a>(
+        &self,
+        names: &BTreeSet<&'a str>,
+        hints: &Hints,
+    ) -> Result<Indices<'a>, Errno> {
+        let mut found = Indices::new();
+        for (name, number) in names.iter().filter_map(|name| Some((*name, hints.of(name)?))) {
+            if self.name_of(number)?.as_deref() == Some(name) {
+                found.insert(name, number);
+            }
         }
+        Ok(found)
+    }
+
+    fn find_by_name<'a>(&self, names: &BTreeSet<&'a str>) -> Result<Indices<'a>, Errno> {
         let mut found = Indices::new();
         for name in names.iter().filter(|name| name.len() < QUESTION - SUBJECT) {
             let mut question = question(BY_NAME);
