@@ -79,51 +79,94 @@ fn held(family: Family, chain: &str) -> Held {
     }
 }
 
-/// A rule as iptables 1.8.9 writes it, but for a remark that stands last of its matches: that is kept where nft keeps remarks, in user
-/// data (type 0, length, text and NUL), from which the programs list it again. 253 octets fit there.
-fn with_remark_in_user_data(rule: &[(u16, Vec<u8>)]) -> Vec<(u16, Vec<u8>)> {
+/// A rule as iptables 1.8.9 writes it, but for the interfaces, which are asked behind the addresses, and for a remark that stands
+/// last of its matches, which is kept where nft keeps remarks.
+fn as_written_here(rule: &[(u16, Vec<u8>)]) -> Vec<(u16, Vec<u8>)> {
     let [(4, list)] = rule else {
         panic!("expressions alone: {rule:?}")
     };
-    let remark_of = |element: &[u8]| {
-        let parts = attributes(element);
-        let [(1, b"match\0"), (2, data)] = parts.as_slice() else {
-            return None;
-        };
-        let data = attributes(data);
-        let [(1, b"comment\0"), _, (3, info)] = data.as_slice() else {
-            return None;
-        };
-        let remark: Vec<u8> = info.iter().copied().take_while(|octet| *octet != 0).collect();
-        (1..=253).contains(&remark.len()).then_some(remark)
-    };
-    let elements = attributes(list);
-    let is_counter = |element: &[u8]| matches!(attributes(element).first(), Some((1, b"counter\0")));
+    let mut elements: Vec<&[u8]> = attributes(list).into_iter().map(|(_, element)| element).collect();
+    let interfaces = 2 * elements
+        .iter()
+        .step_by(2)
+        .take_while(|element| asks_interface(element))
+        .count();
+    let end = end_of_addresses(&elements, interfaces);
+    elements[..end].rotate_left(interfaces);
     let counter = elements
         .iter()
-        .position(|(_, element)| is_counter(element))
+        .position(|element| is_named(element, b"counter\0"))
         .unwrap();
-    let last = counter
-        .checked_sub(1)
-        .and_then(|at| Some((at, remark_of(elements[at].1)?)));
-    let Some((at, remark)) = last else {
-        return rule.to_vec();
-    };
+    let last = counter.checked_sub(1);
+    let remark = last.and_then(|last| remark_of(elements[last]));
+    if let (Some(last), Some(_)) = (last, &remark) {
+        elements.remove(last);
+    }
     let mut kept = Vec::new();
-    for (_, element) in elements
-        .iter()
-        .enumerate()
-        .filter(|(place, _)| *place != at)
-        .map(|(_, one)| one)
-    {
+    for element in elements {
         let length = u16::try_from(element.len() + 4).unwrap();
         kept.extend([length.to_ne_bytes(), 1_u16.to_ne_bytes()].concat());
-        kept.extend(*element);
+        kept.extend(element);
         kept.resize(kept.len().next_multiple_of(4), 0);
     }
-    let length = u8::try_from(remark.len() + 1).unwrap();
-    let data = [vec![0, length], remark, vec![0]].concat();
-    vec![(4, kept), (7, data)]
+    [(4, kept)]
+        .into_iter()
+        .chain(remark.map(|remark| (7, remark)))
+        .collect()
+}
+
+/// The name and the data of an expression.
+fn expression(element: &[u8]) -> (&[u8], Vec<(u16, &[u8])>) {
+    match attributes(element).as_slice() {
+        [(1, name)] => (name, Vec::new()),
+        [(1, name), (2, data)] => (name, attributes(data)),
+        other => panic!("no expression: {other:?}"),
+    }
+}
+
+fn is_named(element: &[u8], name: &[u8]) -> bool {
+    expression(element).0 == name
+}
+
+/// `meta load` of the name of an interface (`NFT_META_IIFNAME`, `NFT_META_OIFNAME`).
+fn asks_interface(element: &[u8]) -> bool {
+    let (name, data) = expression(element);
+    name == b"meta\0" && data.iter().any(|part| matches!(part, (2, [0, 0, 0, 6 | 7])))
+}
+
+/// Behind the interfaces, the protocol and the addresses.
+fn end_of_addresses(elements: &[&[u8]], interfaces: usize) -> usize {
+    let mut at = interfaces;
+    let is_protocol = |element: &[u8]| {
+        let (name, data) = expression(element);
+        name == b"meta\0" && data.contains(&(2, &[0, 0, 0, 16]))
+    };
+    if elements.get(at).is_some_and(|element| is_protocol(element)) {
+        at += 2;
+    }
+    let is_of_network = |element: &[u8]| {
+        let (name, data) = expression(element);
+        name == b"payload\0" && data.contains(&(2, &[0, 0, 0, 1]))
+    };
+    while elements.get(at).is_some_and(|element| is_of_network(element)) {
+        at += 2 + usize::from(is_named(elements[at + 1], b"bitwise\0"));
+    }
+    at
+}
+
+/// The user data (type 0, length, text and NUL) of a match for a remark; 253 octets fit there.
+fn remark_of(element: &[u8]) -> Option<Vec<u8>> {
+    let (b"match\0", data) = expression(element) else {
+        return None;
+    };
+    let [(1, b"comment\0"), _, (3, info)] = data.as_slice() else {
+        return None;
+    };
+    let remark: Vec<u8> = info.iter().copied().take_while(|octet| *octet != 0).collect();
+    let length = u8::try_from(remark.len() + 1).ok()?;
+    (1..=253)
+        .contains(&remark.len())
+        .then(|| [vec![0, length], remark, vec![0]].concat())
 }
 
 fn texts(family: Family, chain: &str) -> Vec<String> {
@@ -154,7 +197,7 @@ fn compare(family: Family, rules: &[String]) -> Vec<String> {
     let (program, ours) = (held(family, "PROGRAM"), held(family, "WIRE"));
     assert_eq!(program.len(), known.len());
     for ((rule, program), ours) in known.iter().zip(&program).zip(&ours) {
-        assert_eq!(*ours, with_remark_in_user_data(program), "{family:?} {rule}");
+        assert_eq!(*ours, as_written_here(program), "{family:?} {rule}");
     }
     assert_eq!(program.len(), ours.len());
     assert_eq!(texts(family, "WIRE"), texts(family, "PROGRAM"));
@@ -199,6 +242,10 @@ fn prefixes_of_each_length_and_pairs_of_ports_are_held_as_iptables_writes_them()
             for name in ["a", "cali0123456789a", "veth+", "eth0.100"] {
                 rules.push(format!("-i {name} -j RETURN"));
                 rules.push(format!("-i lo -o {name} -j RETURN"));
+                rules.push(format!(
+                    "-s {base}/{longest} -d {} -i {name} -o lo -p tcp -j RETURN",
+                    ipnet::IpNet::new(base, 20).unwrap().trunc()
+                ));
             }
             let ranges = ["0", "1", "80", "65535", "0:1", "1:65535", "80:90", "0:65534"];
             for transport in ["tcp", "udp", "sctp"] {
@@ -297,7 +344,7 @@ fn compare_tables(name: &str, family: Family, text: &str) {
         let program = program
             .0
             .get(chain)
-            .map(|rules| rules.iter().map(|rule| with_remark_in_user_data(rule)));
+            .map(|rules| rules.iter().map(|rule| as_written_here(rule)));
         assert_eq!(
             ours.0.get(chain).cloned(),
             program.map(Iterator::collect),
