@@ -47,6 +47,7 @@ pub(crate) struct Daemon {
     /// What is in force, as it was written.
     written: Config,
     host: Host,
+    holder: Arc<Holder>,
     link: JoinHandle<()>,
 }
 
@@ -133,6 +134,7 @@ impl Daemon {
             looks: Looks::new(config.plan.reload),
             written,
             host,
+            holder,
             link,
         })
     }
@@ -165,7 +167,7 @@ impl Daemon {
         }
         self.limp(&mut signals).await;
         self.host.stop_living();
-        drain(&self.service, &mut self.listeners).await;
+        drain(&self.service, &mut self.listeners, &self.holder).await;
         self.host.tear_down();
         Ok(())
     }
@@ -196,7 +198,7 @@ impl Daemon {
             _waited = idle => false,
             request = signals.next() => request == Request::Stop,
         };
-        drain(&self.service, &mut self.listeners).await;
+        drain(&self.service, &mut self.listeners, &self.holder).await;
         self.link.abort();
         if !is_asked && self.host.is_looked_after() {
             tracing::info!("waiting to be stopped");
@@ -294,14 +296,15 @@ fn warn(config: &Config) {
     }
 }
 
-/// Takes nothing new, and answers what is under way.
-async fn drain(service: &Service, listeners: &mut Listening) {
+/// Takes nothing new, answers what is under way, and tells the enforcer of it.
+async fn drain(service: &Service, listeners: &mut Listening, holder: &Holder) {
     tracing::info!("stopping; what is under way is answered");
     service.stop.cancel();
     service.under_way.close();
     let drained = tokio::time::timeout(DRAIN, async {
         listeners.all_ended().await;
         service.under_way.wait().await;
+        holder.tell_rest().await;
     });
     match drained.await {
         Ok(()) => tracing::info!("stopped"),

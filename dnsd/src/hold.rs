@@ -113,6 +113,7 @@ impl Hold {
         if !waits || is_switched_off(origin, is_new) {
             return Verdict::Release;
         }
+        self.outgoing.hurry();
         if self.is_full(observation.client) {
             return Verdict::OverLimit;
         }
@@ -168,10 +169,13 @@ impl Hold {
             ToDnsd::Interest(interest) => {
                 self.ledger.unmark(interest.pod);
                 self.interests.set(interest, self.ledger.latest());
+                // Its policy may be in force already, and may open what the pod was told just now.
+                self.outgoing.hurry();
             }
             ToDnsd::InterestComplete => {
                 self.interests.complete();
                 self.reconsider(now);
+                self.outgoing.hurry();
                 self.outgoing.stop_waiting(&self.ledger);
             }
             ToDnsd::Realized { through, failed } => self.note_realized(through, failed),
@@ -213,10 +217,15 @@ impl Hold {
         self.ended.pop_front()
     }
 
-    /// Whether there is something for the enforcer.
+    /// When the next message for the enforcer is to go, if there is one: a moment that has passed means now.
     #[must_use]
-    pub fn has_outgoing(&self) -> bool {
-        self.outgoing.has_next()
+    pub fn poll_outgoing(&self) -> Option<Timestamp> {
+        self.outgoing.due()
+    }
+
+    /// Has all that is to be told go at once.
+    pub fn hurry(&mut self) {
+        self.outgoing.hurry();
     }
 
     /// The next message for the enforcer. `who_has` says what an address is attached to now: what was told to who had it

@@ -106,16 +106,14 @@ async fn write(
     loop {
         wire.write_all(&frames).await?;
         frames.clear();
-        let messages = holder.outgoing(BATCH);
-        if messages.is_empty() {
-            tokio::select! {
-                () = holder.has_outgoing() => {}
-                held = figures.changed(holder) => encode(instance, &held, &mut frames),
+        tokio::select! {
+            () = holder.has_outgoing() => {
+                for message in &holder.outgoing(BATCH) {
+                    count(message, metrics);
+                    encode(instance, message, &mut frames);
+                }
             }
-        }
-        for message in &messages {
-            count(message, metrics);
-            encode(instance, message, &mut frames);
+            held = figures.changed(holder) => encode(instance, &held, &mut frames),
         }
     }
 }

@@ -185,9 +185,27 @@ impl Holder {
         self.change(|state| state.hold.receive(message, clock::now()));
     }
 
-    /// Waits until there may be something for the enforcer.
+    /// Waits until something is to go to the enforcer.
     pub async fn has_outgoing(&self) {
-        self.outgoing.notified().await;
+        loop {
+            let (due, now) = (self.lock().hold.poll_outgoing(), clock::now());
+            match due {
+                Some(due) if due <= now => return,
+                Some(due) => tokio::select! {
+                    () = tokio::time::sleep(due.since(now)) => {}
+                    () = self.outgoing.notified() => {}
+                },
+                None => self.outgoing.notified().await,
+            }
+        }
+    }
+
+    /// Has all that is to be told go at once, and waits until it went.
+    pub async fn tell_rest(&self) {
+        self.change(|state| state.hold.hurry());
+        while self.lock().hold.poll_outgoing().is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// At most `limit` messages for the enforcer.
@@ -293,10 +311,10 @@ impl Holder {
     }
 
     /// Does something to the state; wakes those whose wait it ended, the timer if its next moment changed, and the
-    /// link if there is something to say.
+    /// link if something is to be said sooner.
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
-        let before = state.hold.poll_timeout();
+        let (before, outgoing_before) = (state.hold.poll_timeout(), state.hold.poll_outgoing());
         let result = act(&mut state);
         while let Some((ticket, outcome)) = state.hold.poll_ended() {
             let waiting = state.waiting.remove(&ticket);
@@ -310,7 +328,8 @@ impl Holder {
         if state.hold.is_caught_up() {
             self.settled.notify_one();
         }
-        if state.hold.has_outgoing() {
+        let outgoing = state.hold.poll_outgoing();
+        if outgoing.is_some() && outgoing != outgoing_before {
             self.outgoing.notify_one();
         }
         result

@@ -88,6 +88,11 @@ impl World {
         sent
     }
 
+    /// Whether something is to go to the enforcer now.
+    fn is_to_send(&self) -> bool {
+        self.hold.poll_outgoing().is_some_and(|due| due <= self.now)
+    }
+
     /// The number of the last observation that was sent.
     fn last(&self) -> Sequence {
         let numbers = self.sent.iter().filter_map(|message| match message {
@@ -129,11 +134,11 @@ impl World {
             observation.question.as_str(),
             observation.addresses.iter().copied(),
         );
-        let before = self.hold.has_outgoing();
+        let before = self.hold.poll_outgoing();
         let verdict = self.hold.answer(observation, self.attachment, origin, self.now);
         if is_settled {
             assert_eq!(
-                (verdict, self.hold.has_outgoing()),
+                (verdict, self.hold.poll_outgoing()),
                 (Verdict::Release, before),
                 "{name}"
             );
@@ -183,6 +188,70 @@ fn an_answer_that_nobody_waits_for_is_told_and_released() {
         Verdict::Release
     );
     assert_eq!(world.transmit().len(), 2);
+}
+
+#[test]
+fn what_nobody_waits_for_goes_with_what_comes_in_the_same_moment() {
+    let mut world = World::settled();
+    world.pass(1_000);
+    world.ask("first.other.test", 1, 30);
+    assert!(world.is_to_send(), "nothing went just before");
+    assert_eq!(world.transmit().len(), 1);
+    for number in 2..5 {
+        world.ask(&format!("n{number}.other.test"), number, 30);
+        world.pass(3);
+        assert!(!world.is_to_send(), "{number}");
+    }
+    world.pass(1);
+    assert!(world.is_to_send(), "10 ms after the first");
+    assert!(world.next().is_some());
+    assert!(world.is_to_send(), "all of them go");
+    assert_eq!((world.transmit().len(), world.is_to_send()), (2, false));
+}
+
+#[test]
+fn what_an_answer_waits_for_goes_at_once_with_all_that_was_kept_back() {
+    let mut world = World::settled();
+    world.ask("first.other.test", 1, 30);
+    world.transmit();
+    world.ask("second.other.test", 2, 30);
+    assert!(!world.is_to_send());
+    let held = world.held("api.example.test", 3, 30);
+    assert!(world.is_to_send());
+    assert_eq!(world.transmit().len(), 2);
+    // The next one tells nothing new, but what it waits for may not have gone.
+    world.ask("third.other.test", 4, 30);
+    assert!(!world.is_to_send());
+    let second = world.held("api.example.test", 3, 30);
+    assert!(world.is_to_send());
+    world.realize_all();
+    assert_eq!(
+        world.ended(),
+        [(held, Outcome::Realized), (second, Outcome::Realized)]
+    );
+}
+
+#[test]
+fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
+    let mut world = World::settled();
+    let hurries: [fn(&mut World); 2] = [
+        |world| world.interest(&["*.example.test", "*.other.test"]),
+        |world| world.hold.hurry(),
+    ];
+    for (number, hurry) in (1..).step_by(2).zip(hurries) {
+        for address in [number, number + 1] {
+            world.pass(1);
+            world.ask(&format!("n{address}.some.test"), address, 30);
+        }
+        world.next();
+        assert!(world.is_to_send(), "what has begun to go goes on");
+        world.transmit();
+        world.ask(&format!("last{number}.some.test"), 100 + number, 30);
+        assert!(!world.is_to_send());
+        hurry(&mut world);
+        assert!(world.is_to_send());
+        world.transmit();
+    }
 }
 
 #[test]

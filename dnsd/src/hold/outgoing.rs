@@ -1,8 +1,12 @@
 //! What is on its way to the enforcer: new observations in a bounded queue, and behind them a cursor over the
 //! ledger. A queue that is full is thrown away, and everything is told again: an overflow costs work, never a record.
+//!
+//! What an answer waits for goes at once, and everything before it. What nobody waits for goes at once, too, unless
+//! something went just before: then it waits for what comes in the same moment, since each message wakes both daemons.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use egret_shared::link::ToEnforcer;
 use egret_shared::observation::Observation;
@@ -15,10 +19,16 @@ use crate::ledger::{Id, Ledger};
 
 /// Observations that may wait for the enforcer to read.
 const MAX_QUEUED: usize = 8192;
+/// How long what nobody waits for is kept back after something went.
+const TOGETHER: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     queue: VecDeque<(Sequence, Observation)>,
+    /// When something of the queue went last, on this connection.
+    sent: Option<Timestamp>,
+    /// Whether the queue is not to wait.
+    hurries: bool,
     resync: Resync,
     overflowed: bool,
 }
@@ -50,10 +60,20 @@ impl Outgoing {
         self.overflowed
     }
 
-    pub(super) fn has_next(&self) -> bool {
-        self.overflowed
-            || !self.queue.is_empty()
-            || matches!(self.resync, Resync::Ready(_) | Resync::Telling(_))
+    /// Has all that is queued go at once.
+    pub(super) fn hurry(&mut self) {
+        self.hurries = !self.queue.is_empty();
+    }
+
+    /// When the next message is to go, if there is one: a moment that has passed means now.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        const NOW: Timestamp = Timestamp::from_millis(0);
+        let is_telling = matches!(self.resync, Resync::Ready(_) | Resync::Telling(_));
+        if self.overflowed || self.hurries || is_telling {
+            return Some(NOW);
+        }
+        let kept_until = |sent: Timestamp| sent.after(TOGETHER);
+        (!self.queue.is_empty()).then(|| self.sent.map_or(NOW, kept_until))
     }
 
     /// Whether nothing is on its way, and nothing is due.
@@ -101,6 +121,8 @@ impl Outgoing {
         who_has: impl FnMut(IpAddr) -> Asker,
     ) -> Option<ToEnforcer> {
         if let Some((sequence, observation)) = self.queue.pop_front() {
+            self.sent = Some(now);
+            self.hurry();
             return Some(ToEnforcer::Observed {
                 sequence,
                 observation,
