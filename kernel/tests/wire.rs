@@ -225,7 +225,7 @@ fn every_rule_is_held_octet_for_octet_as_iptables_writes_it() {
 }
 
 #[test]
-fn prefixes_of_each_length_and_pairs_of_ports_are_held_as_iptables_writes_them() {
+fn prefixes_of_each_length_pairs_of_ports_and_marks_of_packets_are_held_as_iptables_writes_them() {
     for family in Family::BOTH {
         in_fresh_namespace(move || {
             let mut rules = Vec::new();
@@ -267,6 +267,9 @@ fn prefixes_of_each_length_and_pairs_of_ports_are_held_as_iptables_writes_them()
                         .collect::<String>()
                         .trim_end_matches('\\')
                 ));
+            }
+            for mark in ["0x4/0x4", "0x1/0xffffffff", "0x0/0x80000000"] {
+                rules.push(format!("-j MARK --set-xmark {mark}"));
             }
             assert_eq!(compare(family, &rules), [""; 0]);
         });
