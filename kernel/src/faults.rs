@@ -27,6 +27,14 @@ pub(crate) fn before(_step: Step, _what: impl FnOnce() -> String) -> Result<(), 
     Ok(())
 }
 
+/// Says that a transaction of rules is about to be handed over by netlink, and how often it was before; an error is instead of that.
+#[cfg(not(feature = "faults"))]
+pub(crate) fn before_handing_over(_attempts: usize) -> Result<(), Errno> {
+    Ok(())
+}
+
+#[cfg(feature = "faults")]
+pub(crate) use planned::before_handing_over;
 #[cfg(feature = "faults")]
 pub use planned::{Plan, Planned, Taken};
 
@@ -65,6 +73,9 @@ mod planned {
         EndAfter(BTreeMap<Step, usize>),
         /// The kernel refuses every step of which the words say yes.
         Refuse(fn(&Taken) -> Option<Errno>),
+        /// Somebody has a turn each time that a transaction of rules is about to be handed over by netlink, and is told how often it
+        /// was before; an error is instead of that.
+        HandingOver(fn(usize) -> Result<(), Errno>),
     }
 
     /// A plan for the network namespace of the thread that makes it, as long as this lives.
@@ -116,7 +127,7 @@ mod planned {
     impl Course {
         fn refusal(&self, next: &Taken) -> Option<Errno> {
             match &self.plan {
-                Plan::Nothing => None,
+                Plan::Nothing | Plan::HandingOver(_) => None,
                 Plan::EndAfter(most) => {
                     let so_far = self.taken.iter().filter(|taken| taken.step == next.step).count();
                     (so_far >= most.get(&next.step).copied().unwrap_or_default()).then_some(Errno::EOWNERDEAD)
@@ -152,6 +163,15 @@ mod planned {
                 Ok(())
             }
         }
+    }
+
+    /// Whoever has the turn may change the kernel, so nothing is locked meanwhile.
+    pub(crate) fn before_handing_over(attempts: usize) -> Result<(), Errno> {
+        let turn = courses().get(&namespace()).and_then(|course| match course.plan {
+            Plan::HandingOver(turn) => Some(turn),
+            Plan::Nothing | Plan::EndAfter(_) | Plan::Refuse(_) => None,
+        });
+        turn.map_or(Ok(()), |turn| turn(attempts))
     }
 
     fn namespace() -> u64 {

@@ -16,3 +16,4 @@ mod stories;
 mod steps;
 mod left;
 mod refused;
+mod netlink;

@@ -102,20 +102,28 @@ fn write(batches: &[(Family, &str)], hints: &mut Hints) -> Result<(), Error> {
     let names = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
     let numbers = SetNumbers::open().map_err(Error::Sets)?;
     let mut is_begun = false;
-    for _ in 0..ATTEMPTS {
+    for attempts in 0..ATTEMPTS {
         let indices = numbers.find(&names, hints).map_err(Error::Sets)?;
         let built = build(&mut socket, batches, &indices)?;
         if !std::mem::replace(&mut is_begun, true) {
             begin(batches).map_err(Error::NotBegun)?;
         }
         children::remember(port);
-        match socket.commit(built.transaction) {
+        match hand_over(&mut socket, built.transaction, attempts) {
             Ok(()) => return be_sure_of(&numbers, &indices),
             Err(failed) if is_overtaken(&failed) => {}
             Err(failed) => return Err(blamed(batches, &built.lines, failed)),
         }
     }
     Err(Error::Overtaken)
+}
+
+fn hand_over(socket: &mut Socket, transaction: Transaction, attempts: usize) -> Result<(), Failed> {
+    faults::before_handing_over(attempts).map_err(|errno| Failed {
+        message: None,
+        error: netlink::Error::Send { asked: CHANGE, errno },
+    })?;
+    socket.commit(transaction)
 }
 
 fn begin(batches: &[(Family, &str)]) -> Result<(), Errno> {
@@ -142,7 +150,7 @@ fn build(socket: &mut Socket, batches: &[(Family, &str)], sets: &Indices<'_>) ->
         None
     };
     let room = batches.iter().map(|(_, text)| text.len()).sum::<usize>() * ROOM;
-    let transaction = Transaction::begin("change of rules", SUBSYSTEM, generation, socket, room);
+    let transaction = Transaction::begin(CHANGE, SUBSYSTEM, generation, socket, room);
     let built = Built {
         transaction,
         lines: Vec::new(),
@@ -341,9 +349,10 @@ impl Building<'_> {
 }
 
 const FILTER: &str = "filter";
+const CHANGE: &str = "change of rules";
 
 fn message(command: u8, flags: u16, family: Family) -> Request {
-    Request::netfilter("change of rules", SUBSYSTEM, command, flags, family.number()).text(TABLE, FILTER)
+    Request::netfilter(CHANGE, SUBSYSTEM, command, flags, family.number()).text(TABLE, FILTER)
 }
 
 /// Where a rule jumps to that does nothing else but count.

@@ -188,7 +188,7 @@ fn restore_both(
         Flavour::Nft if !tables.iter().all(|table| table.programs().is_installed()) => side_by_side(restore),
         Flavour::Nft => match wire.write(&batches(tables, &texts)) {
             Tried::Done => {
-                written.transactions += 1;
+                written.transactions += u64::from(texts.iter().any(Option::is_some));
                 [Ok(()), Ok(())]
             }
             Tried::NotBegun(errno) => texts.each_ref().map(|text| match text {
