@@ -13,13 +13,13 @@ use egret_policies::model::Enforcement;
 use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
 use egret_shared::rt::config::{ConfigError, load};
 
-use crate::backend::netfilter::MOST_MEMBERS;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
 use crate::backend::netfilter::place::JumpPlace;
 use crate::backend::netfilter::refusal::DenyAction;
 use crate::backend::netfilter::unknown::{Stance, UnknownPods};
+use crate::backend::netfilter::{MOST_MEMBERS, NftWriter};
 
 mod value;
 mod written;
@@ -67,6 +67,8 @@ pub struct Fixed {
     pub compiler: Settings,
     /// Which iptables; none to find out.
     pub flavour: Option<Flavour>,
+    /// What writes rules in the flavour `nft`.
+    pub nft_writer: NftWriter,
     /// Our bits of the connection mark.
     pub marks: Marks,
     /// Whether rules of others may write these bits.
@@ -180,6 +182,7 @@ impl Config {
                 mine.compiler.records != theirs.compiler.records,
             ),
             ("iptables", mine.flavour != theirs.flavour),
+            ("nftWriter", mine.nft_writer != theirs.nft_writer),
             ("egressMarkMask, ingressMarkMask", mine.marks != theirs.marks),
             (
                 "allowForeignMarks",
@@ -245,6 +248,7 @@ impl Written {
                 report_dir,
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
+                nft_writer: self.nft_writer.unwrap_or_default(),
                 marks: Marks::new(egress, ingress)?,
                 allow_foreign_marks: self.allow_foreign_marks.unwrap_or(false),
                 jump: self.jump.unwrap_or(JumpPlace::Insert),
@@ -481,6 +485,23 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_written_by_netlink_unless_the_programs_are_written() {
+        let writer = |arguments: &[&str]| {
+            let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
+            config(&arguments).unwrap().fixed.nft_writer
+        };
+        assert_eq!(writer(&[]), NftWriter::Netlink);
+        assert_eq!(writer(&["--nft-writer", "programs"]), NftWriter::Programs);
+        let of_file = |word: &str| serde_saphyr::from_str::<Written>(&format!("nftWriter: {word}"));
+        assert_eq!(of_file("programs").unwrap().nft_writer, Some(NftWriter::Programs));
+        let error = of_file("program").unwrap_err().to_string();
+        assert!(
+            error.contains("nftWriter") && error.contains("netlink, programs"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn an_empty_state_keeps_nothing() {
         let state = |state: &str| {
             let arguments = ["--source", "dir:/m", "--node", "n", "--state", state];
@@ -583,6 +604,7 @@ mod tests {
         for wrong in [
             &["--backend", "ipvs"][..],
             &["--iptables", "xt"],
+            &["--nft-writer", "nft"],
             &["--jump", "first"],
             &["--allow-foreign-marks", "maybe"],
             &["--source", "/m"],

@@ -94,6 +94,7 @@ use totals::{Counters, Totals};
 use unknown::{Unknown, UnknownPods};
 use vigil::Vigil;
 use wanted::Rendered;
+pub use wire::NftWriter;
 use wire::Wire;
 
 /// How the backend is to write.

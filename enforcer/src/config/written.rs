@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::value::{
     BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
 };
+use crate::backend::netfilter::NftWriter;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
 use crate::backend::netfilter::place::JumpPlace;
@@ -99,6 +100,9 @@ pub struct Written {
     /// Which iptables the backend netfilter uses [default: auto]
     #[arg(long, value_name = "FLAVOUR")]
     pub iptables: Option<FlavourChoice>,
+    /// What writes rules in the flavour nft: netlink, the enforcer itself, or programs, iptables-nft-restore [default: netlink]
+    #[arg(long, value_name = "WRITER")]
+    pub nft_writer: Option<NftWriter>,
     /// What the sender of a refused packet is told [default: drop]
     #[arg(long, value_name = "ACTION")]
     pub deny_action: Option<DenyAction>,
@@ -234,6 +238,7 @@ impl Written {
             state_objects: self.state_objects.or(below.state_objects),
             report_dir: self.report_dir.or(below.report_dir),
             iptables: self.iptables.or(below.iptables),
+            nft_writer: self.nft_writer.or(below.nft_writer),
             deny_action: self.deny_action.or(below.deny_action),
             events: self.events.or(below.events),
             events_per_second: self.events_per_second.or(below.events_per_second),

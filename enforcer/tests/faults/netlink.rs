@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, names};
+use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, NftWriter, cleanup, names};
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned};
 use egret_kernel::iptables::Flavour;
@@ -233,5 +233,25 @@ fn behind_refusals_ever_more_changes_are_not_tried_by_netlink() {
             apply(&mut backend, &pod_may(number).0);
         }
         assert_eq!(take_turns(), 3, "it begins with few again");
+    });
+}
+
+/// The operator's way back: what is in force is the same.
+#[test]
+fn the_programs_write_everything_where_that_is_wished() {
+    on_a_node(|node, batch| {
+        let by = |writer| {
+            let mut backend = node.backend().with_nft_writer(writer);
+            backend.adopt(NOW).unwrap();
+            apply(&mut backend, batch);
+            let held = node.holds();
+            cleanup::remove(node.flavour).unwrap();
+            (backend.written().transactions, take_turns(), held)
+        };
+        let _planned = Planned::here(Plan::HandingOver(counted));
+        let (netlink, programs) = (by(NftWriter::Netlink), by(NftWriter::Programs));
+        assert_eq!((netlink.0, netlink.1), (1, 1));
+        assert_eq!((programs.0, programs.1), (0, 0));
+        assert_eq!(netlink.2, programs.2);
     });
 }

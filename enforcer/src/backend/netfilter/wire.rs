@@ -4,10 +4,34 @@
 use egret_kernel::Family;
 use egret_kernel::iptables::wire::{Error, Writer};
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::Netfilter;
+
+/// What writes rules in the flavour `nft`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum NftWriter {
+    /// The enforcer itself, and the programs where it cannot.
+    #[default]
+    Netlink,
+    /// The programs of iptables.
+    Programs,
+}
+
+impl Netfilter {
+    /// Has rules of the flavour `nft` written by this. Without it they are written by netlink.
+    #[must_use]
+    pub const fn with_nft_writer(mut self, writer: NftWriter) -> Self {
+        self.wire.by = writer;
+        self
+    }
+}
 
 /// How changes fared by netlink of late.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
+    by: NftWriter,
     writer: Writer,
     /// Refused one after the other.
     refused: u32,
@@ -33,6 +57,9 @@ impl Wire {
     pub(super) fn write(&mut self, batches: &[(Family, &str)]) -> Tried {
         if batches.is_empty() {
             return Tried::Done;
+        }
+        if self.by == NftWriter::Programs {
+            return Tried::ForThePrograms;
         }
         if self.left_out > 0 {
             self.left_out -= 1;
