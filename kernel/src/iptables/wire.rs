@@ -2,8 +2,8 @@
 //!
 //! The kernel walks a table once for each transaction that touches it, and waits once until nobody uses the old rules any more; a program
 //! for each family costs both twice, and looks up each set in each rule. What is written is what `iptables-nft` 1.8.9 would
-//! write, octet for octet, so that its programs list it as ever; but for
-//! remarks and the place of interfaces, which are cheaper here and are listed the same.
+//! write, octet for octet, so that its programs list it as ever; but for remarks and the place of interfaces, which are cheaper here and are
+//! listed the same.
 //!
 //! What is read is the text of a [`super::Batch`], and only what is known as a whole is written. All else is refused before anything is
 //! sent, and is for the programs ([`super::IpTables::restore`]).
