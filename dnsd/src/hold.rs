@@ -223,6 +223,12 @@ impl Hold {
         self.outgoing.due()
     }
 
+    /// How many messages for the enforcer there are, those of a resync left out.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.outgoing.queued()
+    }
+
     /// Has all that is to be told go at once.
     pub fn hurry(&mut self) {
         self.outgoing.hurry();

@@ -222,9 +222,9 @@ impl Holder {
             }))
         };
         self.change(|state| {
-            std::iter::from_fn(|| state.hold.poll_transmit(now, &mut who_has))
-                .take(limit)
-                .collect()
+            let mut messages = Vec::with_capacity(state.hold.queued().min(limit));
+            messages.extend(std::iter::from_fn(|| state.hold.poll_transmit(now, &mut who_has)).take(limit));
+            messages
         })
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::switch::{Switch, is_off};
 
@@ -16,8 +16,8 @@ const MAX_LABEL: usize = 63;
 ///
 /// Octets outside `!`..`~`, and the dot and backslash inside a label, are written `\DDD` (RFC 1035 §5.1),
 /// so that two names are equal exactly when their texts are.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct DnsName(Box<str>);
 
 /// Why a text or a sequence of labels is no domain name.
@@ -173,6 +173,13 @@ fn unescape(octets: &mut impl Iterator<Item = u8>) -> Option<u8> {
 impl fmt::Display for DnsName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// As its text, which is not copied for that: each answer is told.
+impl Serialize for DnsName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

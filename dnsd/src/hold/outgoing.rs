@@ -60,6 +60,10 @@ impl Outgoing {
         self.overflowed
     }
 
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Has all that is queued go at once.
     pub(super) fn hurry(&mut self) {
         self.hurries = !self.queue.is_empty();

@@ -47,8 +47,8 @@ pub enum CodecError {
 
 /// A direction of the link: messages that have a kind and a payload.
 pub trait WireMessage: Sized {
-    /// The number of the kind, and the payload.
-    fn to_wire(&self) -> (u16, Vec<u8>);
+    /// The number of the kind; the payload is written behind what is in `out`.
+    fn to_wire(&self, out: &mut Vec<u8>) -> u16;
 
     /// The message, or nothing where the kind is not known.
     ///
@@ -59,13 +59,15 @@ pub trait WireMessage: Sized {
 
 /// Writes a frame behind what is in `out`.
 pub fn encode<M: WireMessage>(instance: Instance, message: &M, out: &mut Vec<u8>) {
-    let (kind, payload) = message.to_wire();
-    let length = u32::try_from(HEADER + payload.len()).expect("a message is far below 4 GiB");
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&VERSION.to_le_bytes());
-    out.extend_from_slice(&kind.to_le_bytes());
-    out.extend_from_slice(&instance.as_u64().to_le_bytes());
-    out.extend_from_slice(&payload);
+    let begin = out.len();
+    out.extend_from_slice(&[0; 4 + HEADER]);
+    let kind = message.to_wire(out);
+    let length = u32::try_from(out.len() - begin - 4).expect("a message is far below 4 GiB");
+    let header = &mut out[begin..begin + 4 + HEADER];
+    header[..4].copy_from_slice(&length.to_le_bytes());
+    header[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    header[6..8].copy_from_slice(&kind.to_le_bytes());
+    header[8..].copy_from_slice(&instance.as_u64().to_le_bytes());
 }
 
 /// Takes octets as they arrive and gives frames; holds at most one frame and what was pushed with it.
@@ -131,8 +133,11 @@ fn decode<M: WireMessage>(frame: &[u8]) -> Result<Frame<M>, CodecError> {
     })
 }
 
-fn payload<T: Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_allocvec(value).expect("postcard writes every value of these types")
+/// Writes the payload of a kind; gives the kind.
+fn payload<T: Serialize>(kind: u16, value: &T, out: &mut Vec<u8>) -> u16 {
+    let written = postcard::to_extend(value, std::mem::take(out));
+    *out = written.expect("postcard writes every value of these types");
+    kind
 }
 
 fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<T, postcard::Error> {
@@ -140,16 +145,16 @@ fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<T, postcard::Error> {
 }
 
 impl WireMessage for ToEnforcer {
-    fn to_wire(&self) -> (u16, Vec<u8>) {
+    fn to_wire(&self, out: &mut Vec<u8>) -> u16 {
         match self {
-            Self::Hello(hello) => (1, payload(hello)),
-            Self::ResyncStarted => (2, Vec::new()),
-            Self::ResyncEnded { through } => (3, payload(through)),
+            Self::Hello(hello) => payload(1, hello, out),
+            Self::ResyncStarted => 2,
+            Self::ResyncEnded { through } => payload(3, through, out),
             Self::Observed {
                 sequence,
                 observation,
-            } => (4, payload(&(sequence, observation))),
-            Self::Holding { answers } => (5, payload(answers)),
+            } => payload(4, &(sequence, observation), out),
+            Self::Holding { answers } => payload(5, answers, out),
         }
     }
 
@@ -176,14 +181,14 @@ impl WireMessage for ToEnforcer {
 }
 
 impl WireMessage for ToDnsd {
-    fn to_wire(&self) -> (u16, Vec<u8>) {
+    fn to_wire(&self, out: &mut Vec<u8>) -> u16 {
         match self {
-            Self::Hello(hello) => (101, payload(hello)),
-            Self::Interest(interest) => (102, payload(interest)),
-            Self::InterestComplete => (103, Vec::new()),
-            Self::Realized { through, failed } => (104, payload(&(through, failed))),
-            Self::Pods(pods) => (105, payload(pods)),
-            Self::ClusterDns(dns) => (106, payload(dns)),
+            Self::Hello(hello) => payload(101, hello, out),
+            Self::Interest(interest) => payload(102, interest, out),
+            Self::InterestComplete => 103,
+            Self::Realized { through, failed } => payload(104, &(through, failed), out),
+            Self::Pods(pods) => payload(105, pods, out),
+            Self::ClusterDns(dns) => payload(106, dns, out),
         }
     }
 
