@@ -2,7 +2,6 @@
 //! may come in any order. One task owns it; it ends when nobody used it for a while, when nobody will, when the
 //! upstream ends it, or when the upstream owes answers and gives none.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::pin::Pin;
@@ -18,6 +17,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::dial::{Dial, Wire};
 use super::failure::Failure;
+use crate::table::HashMap;
 
 /// Questions that wait to be written.
 const QUEUED: usize = 64;
@@ -214,7 +214,7 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
             writer,
             questions,
             is_open: true,
-            askers: HashMap::new(),
+            askers: HashMap::default(),
             outbound: Vec::new(),
             needs_flush: false,
             inbound: Vec::new(),
