@@ -340,7 +340,8 @@ impl Listening {
         let service = &self.service;
         let over_udp = udp::serve(udp, Arc::clone(&port), service.clone(), pause.clone());
         let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), ends);
-        watch(&mut self.tasks, task::spawn("udp", over_udp), pause.clone());
+        // Without a name: its span would be entered and left at each wake.
+        watch(&mut self.tasks, task::spawn_brief(over_udp), pause.clone());
         watch(&mut self.tasks, task::spawn("tcp", over_tcp), pause.clone());
         self.open.insert(
             port.address,
