@@ -217,6 +217,12 @@ impl Hold {
         self.ended.pop_front()
     }
 
+    /// Whether any answer waits.
+    #[must_use]
+    pub fn is_holding(&self) -> bool {
+        self.held.len() > 0
+    }
+
     /// When the next message for the enforcer is to go, if there is one: a moment that has passed means now.
     #[must_use]
     pub fn poll_outgoing(&self) -> Option<Timestamp> {

@@ -233,6 +233,12 @@ impl Holder {
         self.change(|state| state.hold.set_limits(limits));
     }
 
+    /// Whether any answer waits.
+    #[must_use]
+    pub fn is_holding(&self) -> bool {
+        self.lock().hold.is_holding()
+    }
+
     /// The state in figures.
     #[must_use]
     pub fn figures(&self) -> Figures {

@@ -165,6 +165,12 @@ impl Resolver {
         &self.metrics
     }
 
+    /// Whether any answer waits for the enforcer.
+    #[must_use]
+    pub fn is_holding(&self) -> bool {
+        self.holder.is_holding()
+    }
+
     /// Puts another configuration in force, for what comes; the sockets' tables are set by who has them.
     pub fn put_in_force(&self, serving: Serving) {
         self.holder.set_limits(serving.config.hold);

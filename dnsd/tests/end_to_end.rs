@@ -15,7 +15,7 @@ use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
 use support::{address, query, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpStream, UdpSocket, UnixListener, UnixStream};
 use tokio::time::timeout;
 use whole::{Dnsd, LOOPBACK, Over, PATIENCE, Upstream, framed, read_framed};
 
@@ -184,6 +184,59 @@ async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
     realized.expect("both are held");
     assert!(first.is_some() && second.is_some());
     assert_eq!(upstream.asked(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_realized_goes_before_questions_that_came_meanwhile() {
+    let upstream = Upstream::with(one_address).await;
+    let dnsd = Dnsd::start("first", &[&upstream], "stallDeadline: 4s\nonStall: drop");
+    drop(std::fs::remove_file(&dnsd.socket));
+    let listener = UnixListener::bind(&dnsd.socket).unwrap();
+    let (mut link, _) = listener.accept().await.unwrap();
+    let interest = Interest {
+        pod: LOOPBACK,
+        patterns: vec!["*.example.test".parse().unwrap()],
+    };
+    say(&mut link, &ToDnsd::Interest(interest)).await;
+    say(&mut link, &ToDnsd::InterestComplete).await;
+    dnsd.is_linked().await;
+    let client = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+    client.connect(dnsd.address).await.unwrap();
+    let held = query("api.example.test", RecordType::A, None);
+    // Nobody is asked about a notification: it is turned down at once.
+    let notification = [&[0x55, 0x55, 0x20], &held[3..]].concat();
+    client.send(&held).await.unwrap();
+    let through = observed_on(&mut link).await;
+    // Both come before dnsd has its turn again, the question first.
+    client.try_send(&notification).unwrap();
+    let (failed, mut frame) = (Vec::new(), Vec::new());
+    let realized = ToDnsd::Realized { through, failed };
+    encode(Instance::from_random(2), &realized, &mut frame);
+    assert_eq!(link.try_write(&frame).unwrap(), frame.len());
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let mut buffer = [0; 512];
+        timeout(PATIENCE, client.recv(&mut buffer))
+            .await
+            .unwrap()
+            .unwrap();
+        ids.push([buffer[0], buffer[1]]);
+    }
+    assert_eq!(ids, [[held[0], held[1]], [0x55, 0x55]]);
+}
+
+/// Waits until an observation is told; gives its number.
+async fn observed_on(link: &mut UnixStream) -> Sequence {
+    let (mut decoder, mut buffer) = (Decoder::default(), vec![0; 65_536]);
+    loop {
+        let length = timeout(PATIENCE, link.read(&mut buffer)).await.unwrap().unwrap();
+        decoder.push(&buffer[..length]);
+        while let Some(frame) = decoder.next_frame().unwrap() {
+            if let Frame::Message(_, ToEnforcer::Observed { sequence, .. }) = frame {
+                return sequence;
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -44,6 +44,9 @@ pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Servic
             readable = listener.datagrams.readable() => readable,
             () = &mut closed => break,
         };
+        if readable.is_ok() {
+            listener.let_held_go_first().await;
+        }
         match readable.and_then(|()| listener.read_batch()) {
             Ok(MOST) => tokio::task::yield_now().await,
             Ok(_all_there_were) => {}
@@ -80,6 +83,15 @@ impl Listener {
                 Ok(received) => self.take_all(received),
                 Err(_nothing_left) => return,
             }
+        }
+    }
+
+    /// Who waits for the enforcer asked before those who ask now, and its word has perhaps come beside their questions: then
+    /// the link, whose turn is after this, would be read when all of them are answered.
+    async fn let_held_go_first(&mut self) {
+        if self.service.resolver.is_holding() {
+            tokio::task::yield_now().await;
+            self.send_replies();
         }
     }
 
