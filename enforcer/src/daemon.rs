@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::Context;
 use egret_kernel::iptables::Flavour;
+use egret_kernel::memory;
 use egret_shared::revision::Instance;
 use egret_shared::rt::shutdown::{Request, Signals};
 use egret_shared::rt::{admin, task, telemetry};
@@ -37,6 +38,9 @@ use egret_enforcer::watch::dir::Directory;
 
 /// Inputs that wait for the engine; beyond, whoever sends one waits.
 const MOST_WAITING: usize = 4096;
+
+/// By how much the engine's memory grows without the kernel: the records of more than 40,000 addresses.
+const ROOM: usize = 32 << 20;
 
 /// An enforcer that runs.
 #[derive(Debug)]
@@ -301,9 +305,12 @@ fn start_engine(
         task::spawn("engine", engine.run(inputs)).await
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
-    let end = move || match runtime.block_on(run) {
-        Ok(backend) => backend,
-        Err(died) => std::panic::resume_unwind(died.into_panic()),
+    let end = move || {
+        memory::keep_room(ROOM);
+        match runtime.block_on(run) {
+            Ok(backend) => backend,
+            Err(died) => std::panic::resume_unwind(died.into_panic()),
+        }
     };
     Ok(thread.spawn(end)?)
 }
