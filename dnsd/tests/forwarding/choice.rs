@@ -80,19 +80,32 @@ async fn the_next_upstream_is_asked_when_one_cannot_be_reached_or_says_nothing()
     }
 }
 
-/// That nobody listens any more is told by a socket that many share, for the sake of the last one; who waits at another has it by
-/// the time limit.
+/// That nobody listens any more is told by a socket that many share, for the sake of the last one: it ends them all, long before
+/// the time limit does. Where the machine is busy that last one goes by another socket, and it is tried again.
 #[tokio::test]
 async fn all_who_wait_for_an_upstream_that_goes_are_answered_by_the_next() {
+    for _ in 0..8 {
+        if tokio::time::timeout(PATIENCE / 4, ten_wait_for_one_that_goes())
+            .await
+            .is_ok()
+        {
+            return;
+        }
+    }
+    panic!("all of them waited for the time limit");
+}
+
+async fn ten_wait_for_one_that_goes() {
     let goes = std::net::UdpSocket::bind((LOOPBACK, 0)).unwrap();
     goes.set_nonblocking(true).unwrap();
     let alive = Upstream::honest().await;
     let forwarder = forwarder(&Forward {
-        read_timeout: PATIENCE / 4,
+        read_timeout: 4 * PATIENCE,
         ..plan(&[goes.local_addr().unwrap(), alive.address])
     });
     let names: Vec<String> = (0..10).map(|number| format!("n{number}.test")).collect();
-    let waiting = join_all(names.iter().map(|name| ask(&forwarder, name)).collect());
+    let asked = names.iter().map(|name| ask_for(&forwarder, name, 8 * PATIENCE));
+    let waiting = join_all(asked.collect());
     let last = async {
         let mut came = 0;
         until("all have asked", || {
@@ -101,7 +114,7 @@ async fn all_who_wait_for_an_upstream_that_goes_are_answered_by_the_next() {
         })
         .await;
         drop(goes);
-        ask(&forwarder, "last.test").await
+        ask_for(&forwarder, "last.test", 8 * PATIENCE).await
     };
     let (answers, last) = tokio::join!(waiting, last);
     assert_eq!(owner(&last.unwrap()), "last.test.");
