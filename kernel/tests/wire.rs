@@ -461,6 +461,7 @@ fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
             ["-m set --match-set two dst -j RETURN"]
         );
         writer.write(&[(Family::V4, &of("one"))]).unwrap();
+        writer.let_go();
         run("ipset", &["destroy", "two"]);
         create("three");
         create("two");

@@ -526,6 +526,9 @@ impl Netfilter {
     }
 
     fn sweep(&mut self) {
+        if self.sets.lock().has_unwanted() {
+            self.wire.let_go();
+        }
         for reason in self.sets.lock().sweep() {
             tracing::warn!(reason, "a set that no rule needs stays for now");
         }

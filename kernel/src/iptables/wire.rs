@@ -81,35 +81,48 @@ const GENERATION_ID: u16 = 1;
 /// How often a transaction is built anew when others were faster.
 const ATTEMPTS: usize = 16;
 
-/// Writes batches, and knows where sets were when it wrote the last ones.
+/// Writes batches over one socket, and knows where sets were when it wrote the last ones.
 #[derive(Debug, Default)]
 pub struct Writer {
     hints: Hints,
+    /// From the first write on, while none fails.
+    socket: Option<Socket>,
 }
 
 impl Writer {
-    /// Applies batches, each to the filter table of a family in the network namespace of the calling thread: all of all of them, or
-    /// nothing. At its end the socket is closed, and where the kernel has not yet begun to let go of rules that went, it waits until it
-    /// has (`nft_rcv_nl_event` of net/netfilter/nf_tables_api.c), as it does at the end of a program.
+    /// Applies batches, each to the filter table of a family in the network namespace in which the first ones were: all of all of them,
+    /// or nothing.
     pub fn write(&mut self, batches: &[(Family, &str)]) -> Result<(), Error> {
-        write(batches, &mut self.hints)
+        let mut socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => Socket::open(SockProtocol::NetlinkNetFilter)?,
+        };
+        write(&mut socket, batches, &mut self.hints)?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// Waits until the kernel has let go of rules that went, and so of the sets that they named: it does that some grace periods of RCU
+    /// later by itself, and at once for who closes a socket over which rules were changed (`nft_rcv_nl_event` of
+    /// net/netfilter/nf_tables_api.c), as at the end of a program.
+    pub fn let_go(&mut self) {
+        self.socket = None;
     }
 }
 
-fn write(batches: &[(Family, &str)], hints: &mut Hints) -> Result<(), Error> {
-    let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
+fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut Hints) -> Result<(), Error> {
     let port = socket.port()?;
     let names = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
     let numbers = SetNumbers::open().map_err(Error::Sets)?;
     let mut is_begun = false;
     for attempts in 0..ATTEMPTS {
         let indices = numbers.find(&names, hints).map_err(Error::Sets)?;
-        let built = build(&mut socket, batches, &indices)?;
+        let built = build(socket, batches, &indices)?;
         if !std::mem::replace(&mut is_begun, true) {
             begin(batches).map_err(Error::NotBegun)?;
         }
         children::remember(port);
-        match hand_over(&mut socket, built.transaction, attempts) {
+        match hand_over(socket, built.transaction, attempts) {
             Ok(()) => return be_sure_of(&numbers, &indices),
             Err(failed) if is_overtaken(&failed) => {}
             Err(failed) => return Err(blamed(batches, &built.lines, failed)),

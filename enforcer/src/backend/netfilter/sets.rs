@@ -497,6 +497,11 @@ impl Sets {
         }
     }
 
+    /// Whether there is anything to destroy.
+    pub(super) fn has_unwanted(&self) -> bool {
+        !self.unwanted.is_empty()
+    }
+
     /// Destroys what is ours and not wanted; what is still in use is left for the next time.
     pub(super) fn sweep(&mut self) -> Vec<String> {
         let mut kept = Vec::new();

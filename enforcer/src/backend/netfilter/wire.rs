@@ -86,6 +86,11 @@ impl Wire {
         }
     }
 
+    /// Waits until sets that no rule names any more can be destroyed.
+    pub(super) fn let_go(&mut self) {
+        self.writer.let_go();
+    }
+
     fn leave_some_out(&mut self) {
         self.left_out = (1 << self.refused.min(MOST_DOUBLED)) - 1;
         self.refused += 1;
