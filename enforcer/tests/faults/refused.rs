@@ -242,6 +242,45 @@ fn what_only_rules_in_audit_name_is_tried_again() {
     });
 }
 
+/// Two lists changed between two lives, so the first batch of the second one changes them aside: what the kernel refuses of that
+/// must not leave rules at sets of which nobody tells any more.
+#[test]
+fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let begun = |one: &str, other: &str| {
+                let denied = |name| rule(Action::Deny, PeerMatch::In(set(name)), PortMatch::Any);
+                let rules = vec![denied("one"), denied("other")];
+                let tiers = vec![tier(Tier::Admin, rules, Otherwise::NextTier)];
+                Change::new()
+                    .set("one", SetKind::Addresses, &[(address(one), None)])
+                    .set("other", SetKind::Addresses, &[(address(other), None)])
+                    .rules(pod("a", &["10.0.0.1"], tiers, Vec::new()))
+            };
+            let start = |change: &Change| {
+                let mut backend = node.backend();
+                backend.adopt(NOW).unwrap();
+                let standing = backend.apply(&change.0, NOW);
+                (backend, standing)
+            };
+            hold_settled(&start(&begun("10.0.1.1", "10.0.1.2")).1);
+            let planned = Planned::here(Plan::Refuse(no_memory_for_members));
+            let (mut backend, standing) = start(&begun("10.0.1.3", "10.0.1.4"));
+            hold_refused(&standing, "ENOMEM");
+            let to = |to| Probe { to, ..OF_THE_POD };
+            let probes = ["10.0.1.1", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
+            assert_eq!(node.ask(&probes), [false; 4]);
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&probes), [true, false, false, true]);
+            let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[]);
+            hold_settled(&backend.apply(&more.0, NOW));
+            assert_eq!(node.ask(&probes), [true, false, false, false]);
+        });
+    }
+}
+
 fn hold_refused(standing: &Standing, reason: &str) {
     let pending: Vec<_> = standing.pending.iter().collect();
     let [(pod, Pending::Refused(said))] = pending.as_slice() else {

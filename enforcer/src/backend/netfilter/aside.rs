@@ -21,7 +21,7 @@ impl Netfilter {
         }
         let (first, then) = split(batch, &moving);
         let begun = self.begin(&first, had_state, now);
-        if begun.wants_retry() {
+        if begun.broken.is_some() || !self.refused.is_empty() {
             // Rules of before may still name the sets.
             return begun;
         }
