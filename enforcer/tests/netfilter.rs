@@ -119,6 +119,28 @@ fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
     });
 }
 
+/// A chain to which somebody else's rule jumps cannot be removed: the kernel refuses the whole change that would.
+#[test]
+fn a_foreign_rule_that_leads_to_a_pod_that_went_keeps_no_other_from_its_rules() {
+    in_both_flavours(|flavour| {
+        let iptables = format!("iptables-{}", flavour.name());
+        let (mut backend, _) = life(flavour, &first());
+        let gone = PodChains::of(&PodKey::new("default", "a")).entry(Direction::Egress);
+        let foreign = ["FORWARD", "-s", "192.0.2.9/32", "-j", gone.as_str()];
+        run(&iptables, &[&["-A"], &foreign[..]].concat());
+        let mut change = Change::new().rules(isolated("c", &["10.0.0.3"], "nets"));
+        change.0.pods_removed = vec![PodKey::new("default", "a")];
+        let standing = backend.apply(&change.0, NOW);
+        assert!(standing.broken.is_some(), "it is told: {standing:?}");
+        let held = filter(flavour);
+        assert!(held.contains("-A EGRET-FROM -i veth-3 -g EGRET-E-"), "{held}");
+        assert!(!held.contains("-i veth-1 "), "{held}");
+        run(&iptables, &[&["-D"], &foreign[..]].concat());
+        assert_settled(&backend.reconcile(NOW));
+        assert!(!filter(flavour).contains(gone.as_str()));
+    });
+}
+
 #[test]
 fn what_somebody_changed_is_repaired_and_counted_and_what_is_theirs_stays() {
     in_both_flavours(|flavour| {

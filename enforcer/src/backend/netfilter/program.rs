@@ -66,9 +66,7 @@ impl Netfilter {
             rewrite: only(table.pending(), is_end).rewrite,
             ..Change::default()
         });
-        if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
-            self.broken = Some(reason);
-        }
+        self.write_or_break(changes);
     }
 
     /// What all pods share, without the pods that were refused and have no chains of before.
@@ -87,7 +85,7 @@ impl Netfilter {
             .collect();
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
         self.want_chains(&without);
-        let changes = self.tables.each_ref().map(|table| {
+        let rest = self.tables.each_ref().map(|table| {
             let pending = table.pending();
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
             let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
@@ -100,6 +98,22 @@ impl Netfilter {
                 ..rest
             }
         });
+        // A rule of somebody else may lead to a chain, which then cannot go: that keeps nobody from their rules.
+        let going = rest.each_ref().map(|rest| Change {
+            remove: rest.remove.clone(),
+            ..Change::default()
+        });
+        let staying = rest.map(|rest| Change {
+            remove: BTreeSet::new(),
+            ..rest
+        });
+        self.write_or_break(staying);
+        if self.broken.is_none() {
+            self.write_or_break(going);
+        }
+    }
+
+    fn write_or_break(&mut self, changes: [Change; 2]) {
         if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
             self.broken = Some(reason);
         }
