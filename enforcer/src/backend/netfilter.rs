@@ -153,6 +153,8 @@ pub struct Netfilter {
     lookout: Option<Lookout>,
     turned_on: TurnedOn,
     phase: Phase,
+    /// What is to follow the first batch when the tables are as that one says.
+    held_back: Vec<Batch>,
 }
 
 /// Whether what is wanted is known.
@@ -224,6 +226,7 @@ impl Netfilter {
             lookout: None,
             turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
             phase: Phase::Adopting { had_state: false },
+            held_back: Vec::new(),
         })
     }
 
@@ -595,7 +598,7 @@ impl Backend for Netfilter {
         let batch = self.joints.join(batch);
         match self.phase {
             Phase::Adopting { had_state } => self.begin_safely(&batch, had_state, now),
-            Phase::InForce => self.step(&batch, now),
+            Phase::InForce => self.step_in_turn(&batch, now),
         }
     }
 
@@ -662,7 +665,8 @@ impl Backend for Netfilter {
         self.revocations.look_again();
         self.sweep();
         self.look_out_anew();
-        self.standing(standing)
+        let standing = self.standing(standing);
+        self.catch_up(standing, now)
     }
 
     fn inquiry(&mut self) -> Option<Inquiry> {
@@ -717,6 +721,7 @@ impl Backend for Netfilter {
         let removed = cleanup::remove(self.settings.flavour);
         self.sets.lock().forget();
         self.joints.forget();
+        self.held_back.clear();
         self.pods.clear();
         self.node_rules = None;
         self.revocations = Revocations::default();

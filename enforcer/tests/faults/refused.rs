@@ -249,24 +249,9 @@ fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            let begun = |one: &str, other: &str| {
-                let denied = |name| rule(Action::Deny, PeerMatch::In(set(name)), PortMatch::Any);
-                let rules = vec![denied("one"), denied("other")];
-                let tiers = vec![tier(Tier::Admin, rules, Otherwise::NextTier)];
-                Change::new()
-                    .set("one", SetKind::Addresses, &[(address(one), None)])
-                    .set("other", SetKind::Addresses, &[(address(other), None)])
-                    .rules(pod("a", &["10.0.0.1"], tiers, Vec::new()))
-            };
-            let start = |change: &Change| {
-                let mut backend = node.backend();
-                backend.adopt(NOW).unwrap();
-                let standing = backend.apply(&change.0, NOW);
-                (backend, standing)
-            };
-            hold_settled(&start(&begun("10.0.1.1", "10.0.1.2")).1);
+            hold_settled(&start(&node, &two_lists("10.0.1.1", "10.0.1.2")).1);
             let planned = Planned::here(Plan::Refuse(no_memory_for_members));
-            let (mut backend, standing) = start(&begun("10.0.1.3", "10.0.1.4"));
+            let (mut backend, standing) = start(&node, &two_lists("10.0.1.3", "10.0.1.4"));
             hold_refused(&standing, "ENOMEM");
             let to = |to| Probe { to, ..OF_THE_POD };
             let probes = ["10.0.1.1", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
@@ -279,6 +264,49 @@ fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
             assert_eq!(node.ask(&probes), [true, false, false, false]);
         });
     }
+}
+
+/// The same where the tables cannot be written: what was to follow the first batch waits for it, and what comes meanwhile behind that.
+#[test]
+fn lists_of_a_start_whose_rules_are_refused_follow_what_comes_meanwhile() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            hold_settled(&start(&node, &two_lists("10.0.1.1", "10.0.1.2")).1);
+            let planned = Planned::here(Plan::Refuse(no_memory_for_rules));
+            let (mut backend, standing) = start(&node, &two_lists("10.0.1.3", "10.0.1.4"));
+            assert!(standing.wants_retry(), "{standing:?}");
+            let to = |to| Probe { to, ..OF_THE_POD };
+            let probes = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
+            assert_eq!(node.ask(&probes), [false, false, true, true, true], "as before");
+            let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[]);
+            assert!(backend.apply(&more.0, NOW).wants_retry());
+            assert_eq!(node.ask(&probes), [false, false, true, true, true], "as before");
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&probes), [true, true, false, false, false]);
+        });
+    }
+}
+
+fn two_lists(one: &str, other: &str) -> Change {
+    let denied = |name| rule(Action::Deny, PeerMatch::In(set(name)), PortMatch::Any);
+    let tiers = vec![tier(
+        Tier::Admin,
+        vec![denied("one"), denied("other")],
+        Otherwise::NextTier,
+    )];
+    Change::new()
+        .set("one", SetKind::Addresses, &[(address(one), None)])
+        .set("other", SetKind::Addresses, &[(address(other), None)])
+        .rules(pod("a", &["10.0.0.1"], tiers, Vec::new()))
+}
+
+fn start(node: &Node, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, Standing) {
+    let mut backend = node.backend();
+    backend.adopt(NOW).unwrap();
+    let standing = backend.apply(&change.0, NOW);
+    (backend, standing)
 }
 
 fn hold_refused(standing: &Standing, reason: &str) {

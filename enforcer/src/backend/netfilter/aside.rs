@@ -21,15 +21,33 @@ impl Netfilter {
         }
         let (first, then) = split(batch, &moving);
         let begun = self.begin(&first, had_state, now);
-        if begun.broken.is_some() || !self.refused.is_empty() {
-            // Rules of before may still name the sets.
-            return begun;
+        self.held_back.push(then);
+        self.catch_up(begun, now)
+    }
+
+    /// A batch behind the first one, and behind what of that one is still to come.
+    pub(super) fn step_in_turn(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+        if self.held_back.is_empty() {
+            return self.step(batch, now);
         }
-        let standing = self.step(&then, now);
-        Standing {
-            repaired: begun.repaired,
-            ..standing
+        self.held_back.push(batch.clone());
+        self.program();
+        let standing = self.standing(Standing::default());
+        self.catch_up(standing, now)
+    }
+
+    /// Takes the steps that were held back, unless rules of before may still name the sets which they change.
+    pub(super) fn catch_up(&mut self, mut standing: Standing, now: Timestamp) -> Standing {
+        if self.broken.is_some() || !self.refused.is_empty() {
+            return standing;
         }
+        for batch in std::mem::take(&mut self.held_back) {
+            standing = Standing {
+                repaired: standing.repaired,
+                ..self.step(&batch, now)
+            };
+        }
+        standing
     }
 
     /// The sets that must not be changed where they are, with the names of what is to stand for them.
