@@ -85,7 +85,7 @@ impl Netfilter {
             .collect();
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
         self.want_chains(&without);
-        let rest = self.tables.each_ref().map(|table| {
+        let mut staying = self.tables.each_ref().map(|table| {
             let pending = table.pending();
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
             let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
@@ -99,13 +99,9 @@ impl Netfilter {
             }
         });
         // A rule of somebody else may lead to a chain, which then cannot go: that keeps nobody from their rules.
-        let going = rest.each_ref().map(|rest| Change {
-            remove: rest.remove.clone(),
+        let going = staying.each_mut().map(|staying| Change {
+            remove: std::mem::take(&mut staying.remove),
             ..Change::default()
-        });
-        let staying = rest.map(|rest| Change {
-            remove: BTreeSet::new(),
-            ..rest
         });
         self.write_or_break(staying);
         if self.broken.is_none() {
