@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::names;
 use egret_kernel::Family;
@@ -218,9 +217,7 @@ fn whatever_a_life_finds_it_puts_right_with_the_least_change_and_counts_it() {
         let expected = found.node.holds();
         (edit.make)(found);
         let planned = Planned::here(Plan::Nothing);
-        let mut backend = found.node.backend();
-        backend.adopt(NOW).unwrap();
-        let standing = backend.apply(found.batch, NOW);
+        let (_backend, standing) = found.node.start(found.batch);
         let name = edit.name;
         assert_eq!(
             (&standing.pending.len(), &standing.broken),
@@ -277,9 +274,7 @@ fn on_an_edited_node(test: fn(&Found<'_>, &Edit)) {
             let batches = stories::isolated().begin(NOW);
             for edit in EDITS {
                 cleanup::remove(flavour).unwrap();
-                let mut backend = node.backend();
-                backend.adopt(NOW).unwrap();
-                backend.apply(&batches[0], NOW);
+                let _begun = node.start(&batches[0]);
                 let found = Found {
                     node: &node,
                     batch: &batches[0],

@@ -11,7 +11,7 @@ use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{Batch, Otherwise, PeerMatch, PortMatch, SetKind};
 use nix::errno::Errno;
 
-use crate::node::{Node, Probe};
+use crate::node::{Node, Probe, hold_settled};
 use crate::node_world::{Change, NOW, in_fresh_namespace, network, pod, rule, run, set, tier};
 use crate::stories;
 use crate::wires::What;
@@ -73,18 +73,13 @@ fn refused(attempts: usize) -> Result<(), Errno> {
 }
 
 fn begun(node: &Node, batch: &Batch) -> Netfilter {
-    let mut backend = node.backend();
-    backend.adopt(NOW).unwrap();
-    apply(&mut backend, batch);
+    let (backend, standing) = node.start(batch);
+    hold_settled(&standing);
     backend
 }
 
 fn apply(backend: &mut Netfilter, batch: &Batch) {
-    let standing = backend.apply(batch, NOW);
-    assert!(
-        standing.pending.is_empty() && !standing.wants_retry(),
-        "{standing:?}"
-    );
+    hold_settled(&backend.apply(batch, NOW));
 }
 
 fn on_a_node(test: impl FnOnce(&Node, &Batch) + Send + 'static) {

@@ -8,12 +8,14 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use egret_enforcer::backend::netfilter::{Netfilter, names};
+use egret_enforcer::backend::{Backend as _, Standing};
 use egret_kernel::conntrack::Conntrack;
 use egret_kernel::ipset::{IpSets, SetListing};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_kernel::{Family, Mark};
+use egret_policies::rules::Batch;
 
-use crate::node_world::{ByLastOctet, backend, run};
+use crate::node_world::{ByLastOctet, NOW, backend, run};
 use crate::wires::{ACK, ACK_BACK, Content, Packet, SYN_ACK, What, Wire};
 
 /// The interfaces of pods 1 to 3, the way out, and one that only takes up what proves that all is over.
@@ -93,6 +95,14 @@ pub(crate) struct Flow {
     answered_by: &'static str,
 }
 
+/// Nothing is left to be done.
+pub(crate) fn hold_settled(standing: &Standing) {
+    assert!(
+        standing.pending.is_empty() && !standing.wants_retry(),
+        "{standing:?}"
+    );
+}
+
 impl Node {
     /// In a fresh network namespace.
     pub(crate) fn new(flavour: Flavour) -> Self {
@@ -134,6 +144,14 @@ impl Node {
     /// A backend that knows nothing yet.
     pub(crate) fn backend(&self) -> Netfilter {
         backend(self.flavour, ByLastOctet)
+    }
+
+    /// A life that begins with this batch, and how it stands then.
+    pub(crate) fn start(&self, batch: &Batch) -> (Netfilter, Standing) {
+        let mut backend = self.backend();
+        backend.adopt(NOW).unwrap();
+        let standing = backend.apply(batch, NOW);
+        (backend, standing)
     }
 
     /// Which of these would be let through now.

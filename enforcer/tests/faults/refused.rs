@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use egret_enforcer::backend::netfilter::names;
 
-use crate::node::{Node, Probe};
+use crate::node::{Node, Probe, hold_settled};
 use crate::node_world::{Change, NOW, address, in_fresh_namespace, pod, rule, run, set, tier};
 use crate::stories;
 use crate::wires::What;
@@ -53,9 +53,7 @@ fn without_memory_for_a_set_its_pod_is_closed_and_another_is_not_until_there_is_
         for refusal in [no_memory_for_a_set, no_memory_for_members] {
             egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
             let planned = Planned::here(Plan::Refuse(refusal));
-            let mut backend = node.backend();
-            backend.adopt(NOW).unwrap();
-            let standing = backend.apply(batch, NOW);
+            let (mut backend, standing) = node.start(batch);
             hold_refused(&standing, "ENOMEM");
             assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [false, true]);
             drop(planned);
@@ -69,9 +67,7 @@ fn without_memory_for_a_set_its_pod_is_closed_and_another_is_not_until_there_is_
 fn without_memory_for_rules_nothing_is_believed_to_be_in_force_until_there_is_some() {
     in_both_flavours(|node, batch| {
         let planned = Planned::here(Plan::Refuse(no_memory_for_rules));
-        let mut backend = node.backend();
-        backend.adopt(NOW).unwrap();
-        let standing = backend.apply(batch, NOW);
+        let (mut backend, standing) = node.start(batch);
         assert!(
             standing
                 .broken
@@ -93,9 +89,8 @@ fn what_a_list_denies_stays_denied_where_the_kernel_takes_only_a_part_of_it() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
             let (old, new) = (stories::denied_by_a_list(1), stories::denied_by_a_list(2));
-            let mut backend = node.backend();
-            backend.adopt(NOW).unwrap();
-            hold_settled(&backend.apply(&old.begin(NOW)[0], NOW));
+            let (mut backend, standing) = node.start(&old.begin(NOW)[0]);
+            hold_settled(&standing);
             let to = |to| Probe { to, ..OF_THE_POD };
             let probes = [to("10.0.1.1"), to("10.0.1.2"), to("198.51.100.7"), OF_ANOTHER];
             assert_eq!(node.ask(&probes), [false, true, true, true]);
@@ -125,9 +120,7 @@ fn a_set_that_a_foreign_rule_holds_closes_its_pod_until_it_is_let_go() {
             rules.restore(&rule).unwrap();
         };
         foreign("-A");
-        let mut backend = node.backend();
-        backend.adopt(NOW).unwrap();
-        let standing = backend.apply(batch, NOW);
+        let (mut backend, standing) = node.start(batch);
         hold_refused(&standing, &name);
         assert_eq!(node.ask(&[OF_THE_POD, OF_ANOTHER]), [false, true]);
         foreign("-D");
@@ -168,9 +161,8 @@ fn what_only_the_rules_for_clients_outside_name_is_closed_and_tried_again() {
             for refusal in [no_memory_for_a_set, no_memory_for_members] {
                 egret_enforcer::backend::netfilter::cleanup::remove(flavour).unwrap();
                 let planned = Planned::here(Plan::Refuse(refusal));
-                let mut backend = node.backend();
-                backend.adopt(NOW).unwrap();
-                hold_refused_to_clients(&backend.apply(&batches[0], NOW));
+                let (mut backend, standing) = node.start(&batches[0]);
+                hold_refused_to_clients(&standing);
                 assert_eq!(node.ask(&[OF_A_CLIENT]), [false]);
                 hold_refused_to_clients(&backend.reconcile(NOW));
                 drop(planned);
@@ -189,9 +181,8 @@ fn what_comes_to_what_is_denied_to_clients_outside_is_closed_and_tried_again() {
             let node = Node::new(flavour);
             let old = stories::denied_to_clients_outside("203.0.113.0/26");
             let new = stories::denied_to_clients_outside("203.0.113.0/26, 203.0.113.64/26");
-            let mut backend = node.backend();
-            backend.adopt(NOW).unwrap();
-            hold_settled(&backend.apply(&old.begin(NOW)[0], NOW));
+            let (mut backend, standing) = node.start(&old.begin(NOW)[0]);
+            hold_settled(&standing);
             assert_eq!(node.ask(&[OF_A_CLIENT]), [true]);
             let planned = Planned::here(Plan::Refuse(no_memory_for_members));
             for batch in old.turn_into(&new, NOW) {
@@ -230,9 +221,7 @@ fn what_only_rules_in_audit_name_is_tried_again() {
         let member = (address("10.0.1.5"), None);
         let change = Change::new().set("r", SetKind::Addresses, &[member]).rules(rules);
         let planned = Planned::here(Plan::Refuse(no_memory_for_members));
-        let mut backend = node.backend();
-        backend.adopt(NOW).unwrap();
-        let standing = backend.apply(&change.0, NOW);
+        let (mut backend, standing) = node.start(&change.0);
         let said = standing.refused.as_deref().unwrap_or_default();
         assert!(said.starts_with("rules in audit are not asked: "), "{standing:?}");
         assert!(standing.pending.is_empty() && standing.wants_retry());
@@ -249,9 +238,9 @@ fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            hold_settled(&start(&node, &two_lists("10.0.1.1", "10.0.1.2")).1);
+            hold_settled(&node.start(&two_lists("10.0.1.1", "10.0.1.2").0).1);
             let planned = Planned::here(Plan::Refuse(no_memory_for_members));
-            let (mut backend, standing) = start(&node, &two_lists("10.0.1.3", "10.0.1.4"));
+            let (mut backend, standing) = node.start(&two_lists("10.0.1.3", "10.0.1.4").0);
             hold_refused(&standing, "ENOMEM");
             let to = |to| Probe { to, ..OF_THE_POD };
             let probes = ["10.0.1.1", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
@@ -272,9 +261,9 @@ fn lists_of_a_start_whose_rules_are_refused_follow_what_comes_meanwhile() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            hold_settled(&start(&node, &two_lists("10.0.1.1", "10.0.1.2")).1);
+            hold_settled(&node.start(&two_lists("10.0.1.1", "10.0.1.2").0).1);
             let planned = Planned::here(Plan::Refuse(no_memory_for_rules));
-            let (mut backend, standing) = start(&node, &two_lists("10.0.1.3", "10.0.1.4"));
+            let (mut backend, standing) = node.start(&two_lists("10.0.1.3", "10.0.1.4").0);
             assert!(standing.wants_retry(), "{standing:?}");
             let to = |to| Probe { to, ..OF_THE_POD };
             let probes = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
@@ -302,13 +291,6 @@ fn two_lists(one: &str, other: &str) -> Change {
         .rules(pod("a", &["10.0.0.1"], tiers, Vec::new()))
 }
 
-fn start(node: &Node, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, Standing) {
-    let mut backend = node.backend();
-    backend.adopt(NOW).unwrap();
-    let standing = backend.apply(&change.0, NOW);
-    (backend, standing)
-}
-
 fn hold_refused(standing: &Standing, reason: &str) {
     let pending: Vec<_> = standing.pending.iter().collect();
     let [(pod, Pending::Refused(said))] = pending.as_slice() else {
@@ -317,13 +299,6 @@ fn hold_refused(standing: &Standing, reason: &str) {
     assert_eq!(pod.to_string(), "default/a");
     assert!(said.contains(reason), "{said}");
     assert!(standing.broken.is_none() && standing.wants_retry());
-}
-
-fn hold_settled(standing: &Standing) {
-    assert!(
-        standing.pending.is_empty() && !standing.wants_retry(),
-        "{standing:?}"
-    );
 }
 
 fn in_both_flavours(test: fn(&Node, &Batch)) {
