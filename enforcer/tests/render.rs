@@ -322,8 +322,8 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
     let list = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
     let egress = vec![
         list(vec![
-            excepting(Action::Pass, PortMatch::Any),
             excepting(Action::Deny, PortMatch::Icmp),
+            excepting(Action::Pass, PortMatch::Any),
         ]),
         list(vec![excepting(Action::Deny, PortMatch::Any)]),
         list(vec![rule(Action::Deny, PeerMatch::OwnNode, PortMatch::Any)]),

@@ -41,6 +41,7 @@ mod audit;
 mod exposed;
 mod lists;
 mod ports;
+mod unreachable;
 
 pub(super) use audit::why_unasked;
 pub use exposed::exposed;
@@ -200,7 +201,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules: Vec<&Rule> = tier.rules.iter().collect();
+        let rules = unreachable::without(&tier.rules, self.around.sets);
         if self.spare == 0 {
             return self.all_of(tier, &rules, next);
         }
@@ -240,7 +241,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn rules(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = tier.rules.iter();
+        let rules = unreachable::without(&tier.rules, self.around.sets).into_iter();
         rules.flat_map(|rule| self.lines(tier, rule, next)).collect()
     }
 

@@ -41,14 +41,7 @@ impl Ports {
 
     /// Whether all that has these ports is what a rule asks for.
     pub(super) fn imply(self, port: PortMatch) -> bool {
-        match port {
-            PortMatch::Any => true,
-            PortMatch::Icmp => false,
-            PortMatch::Range(transport, range) => {
-                let is_within = range.first() <= self.range.first() && self.range.last() <= range.last();
-                transport == self.transport && is_within
-            }
-        }
+        has_all(port, self.wanted())
     }
 
     /// Whether something of these ports may be what a rule asks for.
@@ -65,10 +58,19 @@ impl Ports {
 
     /// Whether all that a rule asks for has these ports.
     fn hold(self, port: PortMatch) -> bool {
-        match port {
-            PortMatch::Any | PortMatch::Icmp => false,
-            PortMatch::Range(transport, range) => Self { transport, range }.imply(self.wanted()),
+        has_all(self.wanted(), port)
+    }
+}
+
+/// Whether all that one asks for is what the other asks for.
+pub(super) fn has_all(wide: PortMatch, narrow: PortMatch) -> bool {
+    match (wide, narrow) {
+        (PortMatch::Any, _) | (PortMatch::Icmp, PortMatch::Icmp) => true,
+        (PortMatch::Range(of, wide), PortMatch::Range(transport, narrow)) => {
+            of == transport && wide.first() <= narrow.first() && narrow.last() <= wide.last()
         }
+        (PortMatch::Icmp, PortMatch::Any | PortMatch::Range(..))
+        | (PortMatch::Range(..), PortMatch::Any | PortMatch::Icmp) => false,
     }
 }
 
