@@ -21,6 +21,9 @@ pub enum Step {
     Socket,
 }
 
+/// Of a transaction of rules: what is in it is refused, by netlink as by the programs. Any other error is about whatever is written.
+pub(crate) const REFUSED: Errno = Errno::EINVAL;
+
 /// Says that a step is about to be taken, and what it is; an error is instead of it.
 #[cfg(not(feature = "faults"))]
 pub(crate) fn before(_step: Step, _what: impl FnOnce() -> String) -> Result<(), Errno> {
@@ -71,7 +74,7 @@ mod planned {
         Nothing,
         /// The life ends when so many steps of each kind were taken: whatever it still tries changes nothing.
         EndAfter(BTreeMap<Step, usize>),
-        /// The kernel refuses every step of which the words say yes.
+        /// The kernel refuses every step of which the words say yes; a transaction of rules because of what is in it where they say EINVAL.
         Refuse(fn(&Taken) -> Option<Errno>),
         /// Somebody has a turn each time that a transaction of rules is about to be handed over by netlink, and is told how often it
         /// was before; an error is instead of that.

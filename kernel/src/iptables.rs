@@ -149,9 +149,20 @@ impl IpTables {
             return Err(Error::Locked { program });
         }
         let wait = LOCK_SECONDS.to_string();
-        faults::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| Error::Run {
-            program: program.clone(),
-            source: errno.into(),
+        faults::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| {
+            let program = program.clone();
+            match errno {
+                faults::REFUSED => Error::Restore {
+                    program,
+                    line: None,
+                    text: None,
+                    stderr: errno.to_string(),
+                },
+                _ => Error::Run {
+                    program,
+                    source: errno.into(),
+                },
+            }
         })?;
         let output = run(&program, &["--noflush", "--counters", "-w", &wait], batch)?;
         if output.status.success() {

@@ -4,7 +4,7 @@
 //! lists, all that is in sets and changes by netlink in microseconds. `iptables-restore` runs when a pod comes or
 //! goes, a policy changes its rules, or open connections are to be asked again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -153,8 +153,8 @@ pub struct Netfilter {
     lookout: Option<Lookout>,
     turned_on: TurnedOn,
     phase: Phase,
-    /// What is to follow the first batch when the tables are as that one says.
-    held_back: Vec<Batch>,
+    /// What is to follow the first batch when the tables can be written.
+    held_back: VecDeque<Batch>,
 }
 
 /// Whether what is wanted is known.
@@ -226,7 +226,7 @@ impl Netfilter {
             lookout: None,
             turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
             phase: Phase::Adopting { had_state: false },
-            held_back: Vec::new(),
+            held_back: VecDeque::new(),
         })
     }
 

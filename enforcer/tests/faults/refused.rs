@@ -5,13 +5,15 @@ use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Otherwise, PeerMatch, PortMatch, SetKind};
+use egret_policies::rules::{Batch, Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_shared::net::Transport;
+use egret_shared::pod::PodKey;
 use nix::errno::Errno;
 
 use egret_enforcer::backend::netfilter::names;
 
 use crate::node::{Node, Probe, hold_settled};
-use crate::node_world::{Change, NOW, address, in_fresh_namespace, pod, rule, run, set, tier};
+use crate::node_world::{Change, NOW, address, in_fresh_namespace, pod, range, rule, run, set, tier};
 use crate::stories;
 use crate::wires::What;
 
@@ -278,17 +280,251 @@ fn lists_of_a_start_whose_rules_are_refused_follow_what_comes_meanwhile() {
     }
 }
 
+/// Two lists changed between two lives, and the kernel refuses the chains of one of the pods that are denied by them: its rules of
+/// before would see the lists change one by one. It is closed; the others go on, with what comes later and in the next life.
+#[test]
+fn a_pod_whose_rules_are_refused_holds_back_no_lists_of_others() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let both = |one, other| two_lists(one, other).rules(denied_by_two_lists("b", "10.0.0.2"));
+            hold_settled(&node.start(&both("10.0.1.1", "10.0.1.2").0).1);
+            let planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
+            let (mut backend, standing) = node.start(&both("10.0.1.3", "10.0.1.4").0);
+            hold_refused(&standing, "it is closed: ");
+            let of_all = || {
+                (
+                    node.ask(&FOUR.map(|to| Probe { to, ..OF_THE_POD })),
+                    node.ask(&FOUR.map(|to| Probe { to, ..OF_ANOTHER })),
+                )
+            };
+            assert_eq!(of_all(), (vec![false; 4], vec![true, false, false, true]));
+            // What comes later goes on for others, under the sets' own names.
+            let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[address("10.0.1.3")]);
+            let third = denied_by_two_lists("c", "10.0.0.3");
+            hold_refused(&backend.apply(&more.rules(third).0, NOW), "it is closed: ");
+            assert_eq!(of_all(), (vec![false; 4], vec![true, true, false, false]));
+            let of_the_third = Probe {
+                to: "10.0.1.5",
+                ..probe("veth-3", "10.0.0.3")
+            };
+            assert_eq!(node.ask(&[of_the_third]), [false]);
+            assert_eq!(own_sets(&node), sets_of(["one", "other"]));
+            hold_refused(&backend.reconcile(NOW), "it is closed: ");
+            assert_eq!(of_all(), (vec![false; 4], vec![true, true, false, false]));
+            // The next life finds the lists as it wants them, and no rules of before that it could leave to the pod.
+            let (mut backend, standing) = node.start(&both("10.0.1.5", "10.0.1.4").0);
+            hold_refused(&standing, "it is closed: ");
+            assert_eq!(of_all(), (vec![false; 4], vec![true, true, false, false]));
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(
+                of_all(),
+                (vec![true, true, false, false], vec![true, true, false, false])
+            );
+        });
+    }
+}
+
+/// Rules of before that name none of the lists which change stay in force.
+#[test]
+fn a_pod_whose_rules_are_refused_keeps_those_of_before_where_no_list_of_theirs_changes() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let beside = |one, other, own| {
+                let mut change = two_lists(one, other);
+                let rules = change.0.rules_replaced.pop().unwrap();
+                let another = PodRules {
+                    pod: PodKey::new("default", "b"),
+                    addresses: vec!["10.0.0.2".parse().unwrap()],
+                    ..rules
+                };
+                change.rules(another).rules(denied_ports("a", "10.0.0.1", own))
+            };
+            hold_settled(&node.start(&beside("10.0.1.1", "10.0.1.2", 80).0).1);
+            let planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
+            let (mut backend, standing) = node.start(&beside("10.0.1.3", "10.0.1.4", 443).0);
+            hold_refused(&standing, "EINVAL");
+            let https = Probe {
+                what: What::Tcp(443),
+                ..OF_THE_POD
+            };
+            let probes = [
+                OF_THE_POD,
+                https,
+                OF_ANOTHER,
+                Probe {
+                    to: "10.0.1.4",
+                    ..OF_ANOTHER
+                },
+            ];
+            assert_eq!(node.ask(&probes), [false, true, true, false], "{standing:?}");
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&probes), [true, false, true, false]);
+        });
+    }
+}
+
+/// The same in the midst of a life: rules name what stands in for two lists while these change, and those of one pod do not.
+#[test]
+fn a_pod_whose_rules_do_not_follow_to_what_stands_in_is_closed_before_the_lists_change() {
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let (mut backend, standing) = node.start(&two_lists("10.0.1.1", "10.0.1.2").0);
+            hold_settled(&standing);
+            let planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
+            let aside = Change::new()
+                .set(
+                    "in the place of one",
+                    SetKind::Addresses,
+                    &[(address("10.0.1.1"), None)],
+                )
+                .set(
+                    "in the place of other",
+                    SetKind::Addresses,
+                    &[(address("10.0.1.2"), None)],
+                )
+                .rules(denied_by(
+                    "a",
+                    "10.0.0.1",
+                    ["in the place of one", "in the place of other"],
+                ));
+            hold_refused(&backend.apply(&aside.0, NOW), "EINVAL");
+            let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
+            assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
+            let then = Change::new()
+                .members("one", &[(address("10.0.1.3"), None)], &[address("10.0.1.1")])
+                .members("other", &[(address("10.0.1.4"), None)], &[address("10.0.1.2")])
+                .rules(denied_by_two_lists("a", "10.0.0.1"));
+            hold_refused(&backend.apply(&then.0, NOW), "it is closed: ");
+            let taken = planned.taken();
+            let closed = taken
+                .iter()
+                .position(|step| step.what.contains("-g EGRET-UNKNOWN-E"));
+            let name = names::set(set("one"), Family::V4);
+            let of_the_list = |step: &&Taken| step.step == Step::Sets && step.what.contains(name.as_str());
+            let changed = taken.iter().skip(closed.unwrap()).filter(of_the_list).count();
+            assert_eq!(
+                (changed, taken.iter().filter(of_the_list).count()),
+                (2, 2),
+                "{taken:?}"
+            );
+            assert_eq!(node.ask(&probes), [false; 4]);
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&probes), [true, false, false, true]);
+        });
+    }
+}
+
+/// Rules of before and those that are wanted name the same list: whoever orders the steps knows that it is asked.
+#[test]
+fn a_pod_whose_rules_are_refused_follows_lists_that_its_rules_name_before_and_now() {
+    in_fresh_namespace(|| {
+        let node = Node::new(Flavour::Nft);
+        let (mut backend, _) = node.start(&two_lists("10.0.1.1", "10.0.1.2").0);
+        let _planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
+        let more = [(address("10.0.1.3"), None)];
+        let turned = Change::new().members("one", &more, &[]);
+        let turned = turned.rules(denied_by("a", "10.0.0.1", ["other", "one"]));
+        hold_refused(&backend.apply(&turned.0, NOW), "EINVAL");
+        let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
+        assert_eq!(node.ask(&probes), [false, false, true, true]);
+        let later = Change::new().members("other", &[(address("10.0.1.4"), None)], &[]);
+        hold_refused(&backend.apply(&later.0, NOW), "EINVAL");
+        assert_eq!(node.ask(&probes), [false, false, false, true]);
+    });
+}
+
+/// Where what closes the pod is refused as well, no list changes, and all of it waits.
+#[test]
+fn lists_wait_for_a_pod_that_can_be_neither_written_nor_closed() {
+    in_fresh_namespace(|| {
+        let node = Node::new(Flavour::Nft);
+        hold_settled(&node.start(&two_lists("10.0.1.1", "10.0.1.2").0).1);
+        let planned = Planned::here(Plan::Refuse(|taken| {
+            let closes = taken.what.contains("-g EGRET-UNKNOWN-E");
+            rules_of_the_pod_are_refused(taken).or_else(|| closes.then_some(Errno::ENOMEM))
+        }));
+        let (mut backend, standing) = node.start(&two_lists("10.0.1.3", "10.0.1.4").0);
+        assert!(
+            standing.broken.is_some() && standing.wants_retry(),
+            "{standing:?}"
+        );
+        let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
+        assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
+        let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[]);
+        assert!(backend.apply(&more.0, NOW).wants_retry());
+        assert!(backend.reconcile(NOW).wants_retry());
+        assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
+        drop(planned);
+        hold_settled(&backend.reconcile(NOW));
+        assert_eq!(node.ask(&probes), [true, false, false, false]);
+    });
+}
+
+/// What is asked for of two lists: of before, of then, and what comes later.
+const FOUR: [&str; 4] = ["10.0.1.1", "10.0.1.3", "10.0.1.4", "10.0.1.5"];
+
+fn rules_of_the_pod_are_refused(taken: &Taken) -> Option<Errno> {
+    let chains = names::PodChains::of(&PodKey::new("default", "a"));
+    let mut rules = taken.what.lines().filter_map(|line| line.strip_prefix("-A "));
+    let is_its = rules.any(|rule| chains.contain(rule.split(' ').next().unwrap()));
+    (matches!(taken.step, Step::Rules(_)) && is_its).then_some(Errno::EINVAL)
+}
+
+fn own_sets(node: &Node) -> Vec<String> {
+    let held = node.holds().ours;
+    let names = held.iter().filter_map(|line| line.strip_prefix("set "));
+    let mut names: Vec<String> = names
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect();
+    names.retain(|name| *name != names::doubt().as_str());
+    names.sort();
+    names
+}
+
+fn sets_of(all: [&str; 2]) -> Vec<String> {
+    let each = all
+        .into_iter()
+        .flat_map(|name| Family::BOTH.map(|family| names::set(set(name), family)));
+    let mut names: Vec<String> = each.map(|name| name.as_str().to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn denied_by(name: &str, own: &str, lists: [&str; 2]) -> PodRules {
+    let denied = lists.map(|list| rule(Action::Deny, PeerMatch::In(set(list)), PortMatch::Any));
+    pod(
+        name,
+        &[own],
+        vec![tier(Tier::Admin, denied.to_vec(), Otherwise::NextTier)],
+        Vec::new(),
+    )
+}
+
+fn denied_by_two_lists(name: &str, own: &str) -> PodRules {
+    denied_by(name, own, ["one", "other"])
+}
+
+fn denied_ports(name: &str, own: &str, port: u16) -> PodRules {
+    let denied = rule(Action::Deny, PeerMatch::Any, range(Transport::Tcp, port, port));
+    pod(
+        name,
+        &[own],
+        vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)],
+        Vec::new(),
+    )
+}
+
 fn two_lists(one: &str, other: &str) -> Change {
-    let denied = |name| rule(Action::Deny, PeerMatch::In(set(name)), PortMatch::Any);
-    let tiers = vec![tier(
-        Tier::Admin,
-        vec![denied("one"), denied("other")],
-        Otherwise::NextTier,
-    )];
     Change::new()
         .set("one", SetKind::Addresses, &[(address(one), None)])
         .set("other", SetKind::Addresses, &[(address(other), None)])
-        .rules(pod("a", &["10.0.0.1"], tiers, Vec::new()))
+        .rules(denied_by_two_lists("a", "10.0.0.1"))
 }
 
 fn hold_refused(standing: &Standing, reason: &str) {

@@ -119,7 +119,7 @@ fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut Hints) -> 
         let indices = numbers.find(&names, hints).map_err(Error::Sets)?;
         let built = build(socket, batches, &indices)?;
         if !std::mem::replace(&mut is_begun, true) {
-            begin(batches).map_err(Error::NotBegun)?;
+            begin(batches)?;
         }
         children::remember(port);
         match hand_over(socket, built.transaction, attempts) {
@@ -139,10 +139,16 @@ fn hand_over(socket: &mut Socket, transaction: Transaction, attempts: usize) -> 
     socket.commit(transaction)
 }
 
-fn begin(batches: &[(Family, &str)]) -> Result<(), Errno> {
-    batches
+fn begin(batches: &[(Family, &str)]) -> Result<(), Error> {
+    let mut steps = batches
         .iter()
-        .try_for_each(|(family, text)| faults::before(Step::Rules(*family), || (*text).to_owned()))
+        .map(|(family, text)| faults::before(Step::Rules(*family), || (*text).to_owned()));
+    steps.try_for_each(|step| {
+        step.map_err(|errno| match errno {
+            faults::REFUSED => Error::Netlink(netlink::Error::Send { asked: CHANGE, errno }),
+            _ => Error::NotBegun(errno),
+        })
+    })
 }
 
 /// The rules hold their sets by now, so that no number can become another set's any more.

@@ -56,7 +56,7 @@ impl Netfilter {
                 }
             }
         }
-        self.program_the_rest();
+        self.program_the_rest(&BTreeSet::new());
     }
 
     /// Where pods' rules send what they deny: it must be there before they are.
@@ -69,20 +69,10 @@ impl Netfilter {
         self.write_or_break(changes);
     }
 
-    /// What all pods share, without the pods that were refused and have no chains of before.
-    fn program_the_rest(&mut self) {
-        let is_there = |pod: &PodKey| {
-            let chains = PodChains::of(pod);
-            self.tables
-                .iter()
-                .all(|table| table.chains.programmed().keys().any(|name| chains.contain(name)))
-        };
-        let without: BTreeSet<PodKey> = self
-            .refused
-            .keys()
-            .filter(|pod| !is_there(pod))
-            .cloned()
-            .collect();
+    /// What all pods share, without the pods that were refused and have no chains of before, or only outdated ones, which go.
+    pub(super) fn program_the_rest(&mut self, outdated: &BTreeSet<PodKey>) {
+        let is_closed = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
+        let without: BTreeSet<PodKey> = self.refused.keys().filter(is_closed).cloned().collect();
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
         self.want_chains(&without);
         let mut staying = self.tables.each_ref().map(|table| {
@@ -98,15 +88,24 @@ impl Netfilter {
                 ..rest
             }
         });
+        let outdated = self.tables.each_ref().map(|table| chains_of(table, outdated));
         // A rule of somebody else may lead to a chain, which then cannot go: that keeps nobody from their rules.
         let going = staying.each_mut().map(|staying| Change {
             remove: std::mem::take(&mut staying.remove),
             ..Change::default()
         });
-        self.write_or_break(staying);
-        if self.broken.is_none() {
-            self.write_or_break(going);
+        for changes in [staying, outdated, going] {
+            if self.broken.is_none() {
+                self.write_or_break(changes);
+            }
         }
+    }
+
+    /// Whether the kernel holds chains of a pod.
+    pub(super) fn has_chains(&self, pod: &PodKey) -> bool {
+        let chains = PodChains::of(pod);
+        let mut tables = self.tables.iter();
+        tables.all(|table| table.chains.programmed().keys().any(|name| chains.contain(name)))
     }
 
     fn write_or_break(&mut self, changes: [Change; 2]) {
@@ -267,6 +266,17 @@ impl Written {
         self.chains += chains;
         self.bytes += bytes;
         metrics::restored(chains, bytes);
+    }
+}
+
+/// That all chains of these pods go which the kernel holds.
+fn chains_of(table: &Table, pods: &BTreeSet<PodKey>) -> Change {
+    let chains: Vec<PodChains> = pods.iter().map(PodChains::of).collect();
+    let held = table.chains.programmed().keys();
+    let remove = held.filter(|name| chains.iter().any(|chains| chains.contain(name)));
+    Change {
+        remove: remove.cloned().collect(),
+        ..Change::default()
     }
 }
 

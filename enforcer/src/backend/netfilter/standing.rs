@@ -25,11 +25,15 @@ impl Netfilter {
                 pending.insert(pod.clone(), Pending::Refused(reason.to_owned()));
             }
         }
-        pending.extend(
-            self.refused
-                .iter()
-                .map(|(pod, reason)| (pod.clone(), Pending::Refused(reason.clone()))),
-        );
+        let refused = self.refused.iter().map(|(pod, reason)| {
+            let in_force = if self.has_chains(pod) {
+                ""
+            } else {
+                "it is closed: "
+            };
+            (pod.clone(), Pending::Refused(format!("{in_force}{reason}")))
+        });
+        pending.extend(refused);
         Standing {
             pending,
             refused: self.refused_of_no_pod(&failed),
