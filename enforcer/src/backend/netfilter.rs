@@ -93,7 +93,7 @@ use table::Table;
 use totals::{Counters, Totals};
 use unknown::{Unknown, UnknownPods};
 use vigil::Vigil;
-use wanted::Rendered;
+use wanted::{Rendered, Shared};
 pub use wire::NftWriter;
 use wire::Wire;
 
@@ -135,6 +135,8 @@ pub struct Netfilter {
     pods: BTreeMap<PodKey, Local>,
     /// For clients outside; none where nothing is to be asked about them.
     node_rules: Option<NodeRules>,
+    /// Of what the chains are made that are wanted for all pods.
+    shared: Option<Shared>,
     /// Chains that the kernel refused, by pod, and what concerns all of them.
     refused: BTreeMap<PodKey, String>,
     broken: Option<String>,
@@ -212,6 +214,7 @@ impl Netfilter {
             counters,
             pods: BTreeMap::new(),
             node_rules: None,
+            shared: None,
             refused: BTreeMap::new(),
             broken: None,
             written_totals: None,

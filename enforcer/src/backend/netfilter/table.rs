@@ -24,8 +24,10 @@ use egret_shared::time::Timestamp;
 /// Whose chains are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
-    /// All pods', and the node's own.
+    /// All pods'.
     Shared,
+    /// The node's own, about clients outside.
+    Exposed,
     /// A pod's.
     Pod(PodKey),
 }

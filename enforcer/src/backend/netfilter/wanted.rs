@@ -2,17 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use egret_kernel::Family;
 use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::{Action, Batch, Direction, SetId, SetKind, SetSpec};
 use egret_shared::pod::PodKey;
 
 use super::attached::Attached;
+use super::chains::Chains;
+use super::closed::Closed;
+use super::denials::{self, Telling};
 use super::dispatch::{self, Exposed};
 use super::ipvs::{self, Led};
 use super::names::{self, PodChains};
 use super::render::{self, PodMarks, Surroundings};
 use super::table::{Part, Table};
-use super::{Local, Netfilter, denials};
+use super::{Local, Netfilter, Settings};
 
 /// What a pod's chains depend on besides its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,58 +36,58 @@ struct Stale {
     is_asked_again: bool,
 }
 
+/// What the chains that all pods share depend on. It changes where a pod comes, goes or moves, and not with what its rules say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    attached: Vec<Attached>,
+    closed: Closed,
+    exposed: Option<Exposed>,
+    /// None where there is no IPVS.
+    led: Option<Vec<Led>>,
+    /// The chains about bridges, by table.
+    bridges: [Chains; 2],
+}
+
+impl Shared {
+    fn chains(&self, at: usize, family: Family, settings: &Settings) -> Chains {
+        let Self {
+            attached,
+            closed,
+            exposed,
+            ..
+        } = self;
+        let mut chains = dispatch::shared(attached, closed, *exposed, settings.marks, settings.deny, family);
+        if let Some(led) = &self.led {
+            ipvs::add(&mut chains, led, family);
+        }
+        chains.extend(self.bridges[at].clone());
+        if settings.telling.is_some() {
+            denials::tell_of_shared(&mut chains, settings.marks);
+        }
+        chains
+    }
+}
+
 impl Netfilter {
     /// What the tables are to hold now.
     pub(super) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
         let available = self.sets.lock().available();
-        let sets = &*available;
         let stale = self.stale_chains();
-        let without = without | &self.elsewhere();
-        let attached = self.attached(|pod| !without.contains(pod));
-        let closed = self.closed(&without);
-        let exposed = self.node_rules.as_ref().map(|_| Exposed {
-            unmarked: self.settings.marks.unmarked(Direction::Egress),
-            by_ipvs: ipvs::has_ipvs(),
-        });
-        let led = ipvs::has_ipvs().then(|| self.led(&attached));
-        let mut touched = BTreeSet::new();
-        for table in &mut self.tables {
-            let mut wanted = dispatch::shared(
-                &attached,
-                &closed,
-                exposed,
-                self.settings.marks,
-                self.settings.deny,
-                table.family(),
-            );
-            if let Some(led) = &led {
-                ipvs::add(&mut wanted, led, table.family());
-            }
-            wanted.extend(self.turned_on.chain(table.family()));
-            if self.settings.telling.is_some() {
-                denials::tell_of_shared(&mut wanted, self.settings.marks);
-            }
-            if let Some(rules) = &self.node_rules {
+        self.want_shared(without);
+        self.want_exposed(&available);
+        for Stale {
+            pod,
+            marks,
+            is_asked_again,
+        } in &stale
+        {
+            let Some(local) = self.pods.get(pod) else { continue };
+            let interfaces = local.interfaces();
+            for table in &mut self.tables {
                 let around = Surroundings {
                     family: table.family(),
-                    sets,
-                    interfaces: &[],
-                    tells: self.settings.telling.is_some(),
-                };
-                wanted.extend(render::exposed(rules, around));
-            }
-            table.want_part(Part::Shared, wanted);
-            for Stale {
-                pod,
-                marks,
-                is_asked_again,
-            } in &stale
-            {
-                let Some(local) = self.pods.get(pod) else { continue };
-                let around = Surroundings {
-                    family: table.family(),
-                    sets,
-                    interfaces: &local.interfaces(),
+                    sets: &available,
+                    interfaces: &interfaces,
                     tells: self.settings.telling.is_some(),
                 };
                 if *is_asked_again {
@@ -92,20 +96,65 @@ impl Netfilter {
                     table.want_part(Part::Pod(pod.clone()), render::pod(&local.rules, *marks, around));
                 }
             }
+        }
+        for table in &mut self.tables {
             table.retain_parts(|part| match part {
-                Part::Shared => true,
+                Part::Shared | Part::Exposed => true,
                 Part::Pod(pod) => self.pods.contains_key(pod),
             });
-            if let Some(telling) = self.settings.telling {
-                touched.extend(table.want_telling(telling));
-            }
         }
         self.note_rendered(&stale);
-        if self.settings.telling.is_some() {
-            let programs = self.tables.iter().map(Table::programs).collect();
-            let why = |chain: &str| self.tables.iter().find_map(|table| table.told.why(chain));
-            self.denials.want(programs, touched, why);
+        if let Some(telling) = self.settings.telling {
+            self.want_telling(telling);
         }
+    }
+
+    fn want_shared(&mut self, without: &BTreeSet<PodKey>) {
+        let without = without | &self.elsewhere();
+        let attached = self.attached(|pod| !without.contains(pod));
+        let has_ipvs = ipvs::has_ipvs();
+        let shared = Shared {
+            closed: self.closed(&without),
+            exposed: self.node_rules.as_ref().map(|_| Exposed {
+                unmarked: self.settings.marks.unmarked(Direction::Egress),
+                by_ipvs: has_ipvs,
+            }),
+            led: has_ipvs.then(|| self.led(&attached)),
+            attached,
+            bridges: Family::BOTH.map(|family| self.turned_on.chain(family)),
+        };
+        let is_new = self.shared.as_ref() != Some(&shared);
+        for (at, table) in self.tables.iter_mut().enumerate() {
+            if is_new || !table.has(&Part::Shared) {
+                table.want_part(Part::Shared, shared.chains(at, table.family(), &self.settings));
+            }
+        }
+        self.shared = Some(shared);
+    }
+
+    fn want_exposed(&mut self, sets: &BTreeMap<SetId, SetKind>) {
+        for table in &mut self.tables {
+            let around = Surroundings {
+                family: table.family(),
+                sets,
+                interfaces: &[],
+                tells: self.settings.telling.is_some(),
+            };
+            let rules = self.node_rules.as_ref();
+            let chains = rules.map(|rules| render::exposed(rules, around));
+            table.want_part(Part::Exposed, chains.unwrap_or_default());
+        }
+    }
+
+    fn want_telling(&mut self, telling: Telling) {
+        let touched = self
+            .tables
+            .iter_mut()
+            .flat_map(|table| table.want_telling(telling));
+        let touched = touched.collect();
+        let programs = self.tables.iter().map(Table::programs).collect();
+        let why = |chain: &str| self.tables.iter().find_map(|table| table.told.why(chain));
+        self.denials.want(programs, touched, why);
     }
 
     /// Has rules do without sets that the kernel did not take in whole, where what they lack would pass: they close then. What
