@@ -67,6 +67,9 @@ impl Netfilter {
     /// chain of its own first, then these go (the next life would take them for rules of before), and then the set changes. Each attempt to
     /// write the pod's chains writes the dispatch with them, so that it is open again with the rules that are wanted, or not at all.
     fn make_way(&mut self, batch: &Batch) -> bool {
+        if self.refused.is_empty() {
+            return true;
+        }
         let created = batch.sets_created.iter().map(|spec| spec.id);
         let changed = batch.members_changed.iter().map(|changed| changed.set);
         let changed: BTreeSet<SetId> = created.chain(changed).collect();
