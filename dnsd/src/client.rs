@@ -110,7 +110,11 @@ impl Routes for Links {
 }
 
 /// Attributes queries; look-ups are remembered for a second.
-pub struct Attribution(Mutex<Known>);
+pub struct Attribution(
+    /// Held for a look at the map; and once a second for each client while the kernel is asked, so that threads that are asked
+    /// by one client at once ask about it once.
+    Mutex<Known>,
+);
 
 struct Known {
     routes: Box<dyn Routes>,
@@ -143,7 +147,7 @@ impl Attribution {
 
     /// The client of a query from `source` that came in by `interface`.
     pub fn client(&self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> Client {
-        // One task serves; the lock is there for the type alone, and a panic inside leaves a map that is still true.
+        // A panic inside leaves a map that is still true.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = known.seen(source, interface, now);
         let attributed = |seen: Seen| {

@@ -44,7 +44,7 @@ use upstream::Inquiry;
 
 pub use build::Unusable;
 pub use failure::{Failure, extended};
-pub use flights::Flights;
+pub use flights::{Flights, Landings};
 pub use names::look_up;
 pub use tls::TlsError;
 pub(crate) use udp::is_near;

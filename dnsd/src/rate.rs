@@ -112,6 +112,8 @@ impl Bucket {
     }
 
     fn take(&mut self, rate: u32, now: Timestamp) -> bool {
+        // Threads look at the clock before they come here: one that comes late must not have the time between given twice.
+        let now = now.max(self.at);
         let full = u64::from(rate) * SECOND;
         let gained = millis(now, self.at).saturating_mul(rate.into());
         self.left = self.left.saturating_add(gained).min(full);
@@ -149,6 +151,18 @@ mod tests {
         assert_eq!((admitted(1, now), admitted(1, now), admitted(2, now)), (5, 0, 5));
         assert_eq!(admitted(1, now.after(Duration::from_millis(400))), 2);
         assert_eq!(admitted(1, now.after(Duration::from_secs(60))), 5);
+    }
+
+    #[test]
+    fn a_query_that_comes_here_late_brings_no_time_back() {
+        let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
+        let at = |millis| now.after(Duration::from_millis(millis));
+        let one = IpAddr::from([10, 0, 0, 1]);
+        while rates.admit(one, FIVE, at(20)).is_ok() {}
+        // Of a thread that is always 20 ms behind the other.
+        let admitted = (2..50).flat_map(|turn| [at(turn * 20), at((turn - 1) * 20)]);
+        let admitted = admitted.filter(|moment| rates.admit(one, FIVE, *moment).is_ok());
+        assert_eq!(admitted.count(), 4, "not quite a second has passed");
     }
 
     #[test]

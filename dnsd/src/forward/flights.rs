@@ -8,6 +8,7 @@ use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -26,12 +27,18 @@ type News<T> = watch::Sender<Option<T>>;
 pub struct Flights<T> {
     /// Held for one map operation.
     under_way: Mutex<HashMap<Key, Option<News<T>>>>,
+    landings: AtomicU64,
 }
+
+/// How many questions had ended at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landings(u64);
 
 impl<T> Default for Flights<T> {
     fn default() -> Self {
         Self {
             under_way: Mutex::default(),
+            landings: AtomicU64::new(0),
         }
     }
 }
@@ -47,6 +54,13 @@ impl<T> Flights<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many have ended. Who looks in the cache after this, finds nothing there, and asks when it is still the same,
+    /// asks what nobody has asked meanwhile: an answer is kept before its question has ended.
+    #[must_use]
+    pub fn landings(&self) -> Landings {
+        Landings(self.landings.load(Ordering::Acquire))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Option<News<T>>>> {
@@ -163,7 +177,10 @@ impl<T: Clone> Landing<'_, T> {
 
 impl<T> Drop for Landing<'_, T> {
     fn drop(&mut self) {
-        let news = self.flights.lock().remove(self.key).flatten();
+        let mut under_way = self.flights.lock();
+        let news = under_way.remove(self.key).flatten();
+        self.flights.landings.fetch_add(1, Ordering::Release);
+        drop(under_way);
         // Without a result the end of the channel tells that there is none.
         if let (Some(news), Some(result)) = (news, self.result.take()) {
             news.send_replace(Some(result));

@@ -91,8 +91,8 @@ pub(super) enum Room {
 
 /// A question of one's own: it is off the lane when this is dropped.
 #[derive(Debug)]
-struct Own<'a> {
-    lane: &'a Lane,
+pub(super) struct Asked {
+    lane: Arc<Lane>,
     id: u16,
 }
 
@@ -144,23 +144,24 @@ impl Lane {
         self.news.notify_one();
     }
 
-    /// Asks now, and waits for ever.
-    pub(super) async fn ask(
-        &self,
+    /// Asks now; where other threads have filled it since it was drawn, the question comes back.
+    pub(super) fn ask(
+        self: Arc<Self>,
         exchange: Exchange,
         ttl: &TtlLimits,
         now: Timestamp,
-    ) -> Result<Datagram, Failure> {
-        let own = Own {
-            lane: self,
-            id: self.board(exchange, *ttl, now),
-        };
-        poll_fn(|context| own.poll(context)).await
+    ) -> Result<Asked, Exchange> {
+        let id = self.board(exchange, *ttl, now)?;
+        Ok(Asked { lane: self, id })
     }
 
     /// Notes a question, under an id that no other has; it is sent with all that are asked meanwhile.
-    fn board(&self, mut exchange: Exchange, ttl: TtlLimits, now: Timestamp) -> u16 {
+    fn board(&self, mut exchange: Exchange, ttl: TtlLimits, now: Timestamp) -> Result<u16, Exchange> {
         let mut state = self.state();
+        // Who sends may have gone with the last question.
+        if state.is_closing {
+            return Err(exchange);
+        }
         if state.waiting.is_empty() {
             state.silent_since = now;
         }
@@ -183,7 +184,7 @@ impl Lane {
         if state.unsent.len() == 1 {
             self.news.notify_one();
         }
-        id
+        Ok(id)
     }
 
     /// Sends and reads, until the last question has ended and no more are taken.
@@ -349,7 +350,12 @@ impl Waiting {
     }
 }
 
-impl Own<'_> {
+impl Asked {
+    /// Waits for ever.
+    pub(super) async fn outcome(self) -> Result<Datagram, Failure> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
     fn poll(&self, context: &Context<'_>) -> Poll<Result<Datagram, Failure>> {
         let mut state = self.lane.state();
         let Some(question) = state.waiting.get_mut(&self.id) else {
@@ -368,7 +374,7 @@ impl Own<'_> {
     }
 }
 
-impl Drop for Own<'_> {
+impl Drop for Asked {
     fn drop(&mut self) {
         let mut state = self.lane.state();
         // Whoever had no answer found out that the lane may lead nowhere.
@@ -386,4 +392,36 @@ thread_local! {
     /// The table of a lane that has ended, for the next one: to grow one is half a dozen pieces of memory, and large ones
     /// make the allocator tidy up all that was given back.
     static SPARE: Cell<Option<HashMap<u16, Waiting>>> = const { Cell::new(None) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::{Case, Transport};
+    use crate::message::Query;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000);
+    const TTL: TtlLimits = TtlLimits {
+        at_least: 0,
+        at_most: 60,
+    };
+
+    fn question() -> Exchange {
+        let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
+        Exchange::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232)
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_of_a_lane_that_others_filled_since_it_was_drawn_comes_back() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.connect(server.local_addr().unwrap()).unwrap();
+        let lane = Lane::open(socket, NOW, &Arc::new(Metrics::register())).unwrap();
+        let ask = || Arc::clone(&lane).ask(question(), &TTL, NOW);
+        let asked: Vec<_> = (0..USES).map(|_| ask().unwrap()).collect();
+        assert!(ask().is_err(), "it is full");
+        drop(asked);
+        assert!(ask().is_err(), "and nobody sends on it any more");
+    }
 }

@@ -22,7 +22,7 @@ use tokio::net::UdpSocket;
 
 use super::failure::Failure;
 use super::fault;
-use super::lane::{Lane, Room};
+use super::lane::{Asked, Lane, Room};
 use super::meter::{Carrier, Meter};
 use crate::answer::{Answer, TtlLimits};
 use crate::exchange::{Exchange, Matched, Mismatch};
@@ -87,10 +87,26 @@ impl Sockets {
             // Boxed: the way with a socket of its own must not make every waiting question as large as itself.
             return Box::pin(self.ask_alone(exchange, ttl, metrics)).await;
         };
+        let asked = self.ask_with_others(keeping, exchange, ttl, meter, metrics);
+        asked.map_err(|error| fault::of(&error))?.outcome().await
+    }
+
+    fn ask_with_others(
+        &self,
+        keeping: Keeping,
+        mut exchange: Exchange,
+        ttl: &TtlLimits,
+        meter: &Meter,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<Asked> {
         let now = clock::now();
-        let lane = self.lane(keeping, meter, metrics, now);
-        let lane = lane.map_err(|error| fault::of(&error))?;
-        lane.ask(exchange, ttl, now).await
+        loop {
+            let lane = self.lane(keeping, meter, metrics, now)?;
+            match lane.ask(exchange, ttl, now) {
+                Ok(asked) => return Ok(asked),
+                Err(back) => exchange = back,
+            }
+        }
     }
 
     async fn ask_alone(

@@ -280,8 +280,12 @@ impl Upstream {
                 let Some(upstream) = upstream.upgrade() else {
                     return;
                 };
-                if !upstream.sockets.sweep(clock::now()) {
-                    upstream.is_swept.store(false, Ordering::Relaxed);
+                if upstream.sockets.sweep(clock::now()) {
+                    continue;
+                }
+                upstream.is_swept.store(false, Ordering::Relaxed);
+                // Another thread may have opened one since, and seen that they are swept.
+                if upstream.sockets.count() == 0 || upstream.is_swept.swap(true, Ordering::Relaxed) {
                     return;
                 }
             }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
-use crate::forward::Failure;
+use crate::forward::{Failure, Landings};
 use crate::local::Asker;
 use crate::message::{Message, Query, Question, WireName, explained_reply, kind, rcode};
 use crate::metrics::Transport;
@@ -175,25 +175,24 @@ impl Entry {
         terms: &Terms,
         stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
+        let missed_at = self.landings();
         let found = key.map_or(Found::Miss, |key| self.block.cached(key, clock::now()));
         match found {
             Found::Fresh(hit) => Ok(known(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
-                self.ask(key, query, terms, stays).await
+                self.ask(key, query, terms, stays, missed_at).await
             }
         }
     }
 
-    /// Asks for what the block's cache does not have.
-    ///
-    /// # Errors
-    /// Why there is no answer.
-    pub async fn ask(
+    /// Asks for what the block's cache does not have; or for what it has, if it was not looked for.
+    async fn ask(
         self: &Arc<Self>,
         key: Option<&Key>,
         query: &Query,
         terms: &Terms,
         stays: Stays,
+        missed_at: Option<Landings>,
     ) -> Result<Arc<Known>, Failed> {
         let (Some(key), Some(flights)) = (key, self.block.flights()) else {
             // Boxed: the rare way must not make every waiting query as large as itself.
@@ -206,10 +205,13 @@ impl Entry {
             return Ok(denial);
         }
         let known = match stays {
-            Stays::Always => flights.join(key, || self.solve(key, query, terms)).await,
+            Stays::Always => {
+                let asking = || self.solve(key, query, terms, missed_at);
+                flights.join(key, asking).await
+            }
             Stays::Perhaps => {
                 let (entry, key, query, terms) = (Arc::clone(self), *key, query.clone(), terms.clone());
-                let asking = async move { entry.solve(&key, &query, &terms).await };
+                let asking = async move { entry.solve(&key, &query, &terms, missed_at).await };
                 Box::pin(flights.join_in_task(key, asking)).await
             }
         };
@@ -219,8 +221,33 @@ impl Entry {
         })
     }
 
-    /// Has the chain answer, and keeps what it says.
-    async fn solve(self: &Arc<Self>, key: &Key, query: &Query, terms: &Terms) -> Result<Arc<Known>, Failed> {
+    /// How many questions have ended, before it is looked whether one is to be asked.
+    fn landings(&self) -> Option<Landings> {
+        self.block.flights().map(|flights| flights.landings())
+    }
+
+    /// What another thread has come to know since it was not there.
+    fn known_since(&self, missed_at: Option<Landings>, key: &Key) -> Option<Arc<Known>> {
+        if missed_at.is_none() || missed_at == self.landings() {
+            return None;
+        }
+        match self.block.cached(key, clock::now()) {
+            Found::Fresh(hit) => Some(known(&hit)),
+            Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => None,
+        }
+    }
+
+    /// Has the chain answer, and keeps what it says. From here on others wait for this question.
+    async fn solve(
+        self: &Arc<Self>,
+        key: &Key,
+        query: &Query,
+        terms: &Terms,
+        missed_at: Option<Landings>,
+    ) -> Result<Arc<Known>, Failed> {
+        if let Some(known) = self.known_since(missed_at, key) {
+            return Ok(known);
+        }
         let known = self.block.chain.solve(query, terms).await?;
         if !known.answer.get().is_readable() {
             self.caching(OfCache::dropped);
@@ -268,6 +295,7 @@ impl Entry {
     ) -> Result<(Arc<Known>, Ttls), Failed> {
         let now = clock::now();
         let key = self.block.key(&query);
+        let missed_at = self.landings();
         let found = key.map_or(Found::Miss, |key| self.block.cached(&key, now));
         match (found, key) {
             (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((known(&hit), hit.ttls)),
@@ -282,7 +310,8 @@ impl Entry {
                 if let Some(denied) = self.known_denied_below(key.as_ref(), &query, &terms, now) {
                     return Ok((denied, Ttls::Original));
                 }
-                let known = self.ask(key.as_ref(), &query, &terms, Stays::Perhaps).await?;
+                let asking = self.ask(key.as_ref(), &query, &terms, Stays::Perhaps, missed_at);
+                let known = asking.await?;
                 Ok((known, Ttls::CountedDown(clock::now())))
             }
         }
@@ -336,7 +365,7 @@ impl Entry {
         query: Query,
         terms: Terms,
     ) -> Result<Arc<Known>, Failed> {
-        let asked = self.ask(Some(&key), &query, &terms, Stays::Perhaps).await;
+        let asked = self.ask(Some(&key), &query, &terms, Stays::Perhaps, None).await;
         let is_better = asked.as_ref().is_ok_and(|known| self.block.refreshes(known));
         if !is_better {
             self.block.refresh_failed(&key, clock::now());
