@@ -1,5 +1,5 @@
 //! What operators are answered. It runs on a thread of its own: the heart that `/healthz` looks at is that of the
-//! thread which serves.
+//! threads which serve.
 
 mod process;
 
@@ -17,13 +17,14 @@ use crate::listen::Service;
 use crate::metrics::Metrics;
 use crate::release::Holder;
 use crate::server::{Counts, Serving};
+use crate::threads::Threads;
 
 /// How often the heart beats.
 const BEAT: Duration = Duration::from_millis(100);
 /// How old a beat may be.
 const DEAD: Duration = Duration::from_secs(2);
 
-/// Beats while the serving thread has turns to give.
+/// Beats while each serving thread has turns to give.
 #[derive(Debug)]
 pub struct Heart(AtomicU64);
 
@@ -35,8 +36,9 @@ impl Heart {
     }
 
     /// Beats until the runtime ends.
-    pub async fn beat(self: Arc<Self>) {
+    pub async fn beat(self: Arc<Self>, threads: Arc<Threads>) {
         loop {
+            threads.turn().await;
             self.0.store(clock::now().as_millis(), Ordering::Relaxed);
             tokio::time::sleep(BEAT).await;
         }
@@ -50,7 +52,7 @@ impl Heart {
 /// The operators' view.
 #[derive(Debug)]
 pub struct Operators {
-    /// Whether the serving thread lives.
+    /// Whether the serving threads live.
     pub heart: Arc<Heart>,
     /// Who serves.
     pub service: Service,
@@ -71,7 +73,7 @@ impl Admin for Operators {
         let silence = self.heart.silence(clock::now());
         if silence > DEAD {
             return Err(format!(
-                "the serving thread has not had a turn for {} ms",
+                "a serving thread has not had a turn for {} ms",
                 silence.as_millis()
             ));
         }

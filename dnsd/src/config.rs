@@ -78,6 +78,8 @@ pub struct Fixed {
     pub admin: SocketAddr,
     /// Octets of the cache.
     pub cache_size: usize,
+    /// Threads that answer.
+    pub threads: usize,
     /// What is set up on this host, if anything.
     pub host: Option<Setup>,
     /// Where a successor asks for the sockets.
@@ -197,6 +199,7 @@ impl Config {
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
             ("cacheSize", mine.cache_size != theirs.cache_size),
+            ("threads", mine.threads != theirs.threads),
             ("host", mine.host != theirs.host),
             ("host.handover", mine.handover != theirs.handover),
         ]
@@ -278,6 +281,7 @@ impl Written {
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9253))),
                 cache_size: size("cacheSize", self.cache_size)?,
+                threads: within("threads", self.threads, 1, 1, 16)?,
                 host: None,
                 handover: self.host.handover.clone(),
                 setup_metrics: None,

@@ -24,6 +24,7 @@ use egret_dnsd::plan::Reload;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
 use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::threads::Threads;
 use egret_dnsd::{faults, files};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -95,7 +96,9 @@ impl Daemon {
             resolver: Arc::clone(&resolver),
             holder: Arc::clone(&holder),
         };
-        let service = Service::new(resolver);
+        let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
+        let threads = Arc::new(threads);
+        let service = Service::new(resolver, Arc::clone(&threads));
         let heart = Arc::new(Heart::new(clock::now()));
         let operators = Arc::new(Operators {
             heart: Arc::clone(&heart),
@@ -107,7 +110,7 @@ impl Daemon {
             seen_evictions: Mutex::new(0),
         });
         let addresses = listeners.addresses()?;
-        drop(task::spawn("heart", heart.beat()));
+        drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
@@ -118,7 +121,7 @@ impl Daemon {
         host::catch_up(begun, &holder).await;
         let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
-        let host = Host::start(prepared, &args, &config, memory, &holder)?;
+        let host = Host::start(prepared, &args, &config, memory, &holder, threads)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
         granted.into_iter().for_each(Granted::serving);
         faults::follow(&config.plan);

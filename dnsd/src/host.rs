@@ -13,6 +13,7 @@ use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
 use egret_dnsd::node_cache::network::Life;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
+use egret_dnsd::threads::Threads;
 use egret_shared::link::ClusterDns;
 use egret_shared::rt::task;
 use egret_shared::switch::{Switch, is_off};
@@ -124,12 +125,13 @@ impl Host {
         config: &Config,
         memory: Remembering,
         holder: &Holder,
+        threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
         if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
             && let Some(sign) = Life::of(&setup.situation)?
         {
-            drop(task::spawn("life", live(sign, alive)));
+            drop(task::spawn("life", live(sign, threads, alive)));
         }
         if let Some(interception) = config.interception() {
             drop(task::spawn(
@@ -259,8 +261,8 @@ async fn learn(mut told: watch::Receiver<ClusterDns>, tell: impl Fn(Vec<SocketAd
     }
 }
 
-/// In the thread that serves: one that hangs gives no sign.
-async fn live(mut life: Life, mut alive: watch::Receiver<Alive>) {
+/// In the first of the threads that serve: one that hangs gives no sign, nor does one that waits for another which hangs.
+async fn live(mut life: Life, threads: Arc<Threads>, mut alive: watch::Receiver<Alive>) {
     let mut is_told = false;
     loop {
         let pause = match life.sign() {
@@ -274,8 +276,12 @@ async fn live(mut life: Life, mut alive: watch::Receiver<Alive>) {
                 SOON
             }
         };
+        let next = async {
+            tokio::time::sleep(pause).await;
+            threads.turn().await;
+        };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = next => {}
             ended = alive.changed() => match (*alive.borrow(), ended) {
                 (Alive::Yes, Ok(())) => {}
                 (Alive::No, _) => return take_back(&mut life),

@@ -38,6 +38,7 @@ pub mod intercept;
 pub mod handover;
 pub mod memory;
 pub mod tally;
+pub mod threads;
 mod wanted;
 mod table;
 mod heard;

@@ -1,5 +1,6 @@
 //! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
 
+mod crowd;
 mod datagram;
 mod replies;
 mod workers;
@@ -24,6 +25,8 @@ use crate::handover::{Inheritance, Name, Purpose};
 use crate::resolve::Resolver;
 use crate::server::{Port, Table};
 use crate::tally::Tally;
+use crate::threads::Threads;
+use crowd::Crowd;
 use datagram::Datagrams;
 
 /// The tables of all addresses.
@@ -88,14 +91,17 @@ pub struct Service {
     pub connections: Arc<Tally>,
     /// Octets of replies that wait for TCP clients to read.
     pub unwritten: Arc<Tally>,
+    /// Who reads from the sockets as well.
+    pub threads: Arc<Threads>,
 }
 
 impl Service {
     /// A service by this resolver.
     #[must_use]
-    pub fn new(resolver: Arc<Resolver>) -> Self {
+    pub fn new(resolver: Arc<Resolver>, threads: Arc<Threads>) -> Self {
         Self {
             resolver,
+            threads,
             under_way: TaskTracker::new(),
             stop: CancellationToken::new(),
             connections: Arc::default(),
@@ -338,9 +344,19 @@ impl Listening {
             connections: close.clone(),
         };
         let service = &self.service;
-        let over_udp = udp::serve(udp, Arc::clone(&port), service.clone(), pause.clone());
+        let further = service.threads.further();
+        let crowd = (!further.is_empty()).then(Arc::<Crowd>::default);
+        let over_udp = udp::Listener::new(udp, Arc::clone(&port), service.clone(), crowd.clone());
+        if let Some(crowd) = crowd {
+            for thread in further {
+                let listener = over_udp.of_a_further_thread();
+                let helping = listener.help(Arc::clone(&crowd), pause.clone());
+                watch(&mut self.tasks, task::spawn_on(thread, helping), pause.clone());
+            }
+        }
         let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), ends);
         // Without a name: its span would be entered and left at each wake.
+        let over_udp = over_udp.serve(pause.clone());
         watch(&mut self.tasks, task::spawn_brief(over_udp), pause.clone());
         watch(&mut self.tasks, task::spawn("tcp", over_tcp), pause.clone());
         self.open.insert(

@@ -102,7 +102,7 @@ fn start(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One thread serves: what a query needs is shared with nobody, and nothing is handed over.
+/// The first thread serves, and has the tasks of which there is one; others help it where they are wanted.
 fn serve(
     args: Args,
     config: Config,

@@ -163,6 +163,8 @@ pub struct Metrics {
     retries: [Counter; 7],
     upstream_errors: [Counter; 7],
     stalls: [[Counter; 5]; 3],
+    /// Datagrams that further threads read.
+    pub helped: Counter,
     /// Queries that no reply was given to, since they were none.
     pub ignored: Counter,
     /// Answers from the cache.
@@ -268,6 +270,7 @@ impl Metrics {
             cache_hits: counter!("egret_dnsd_cache_hits_total"),
             cache_misses: counter!("egret_dnsd_cache_misses_total"),
             cache_evictions: counter!("egret_dnsd_cache_evictions_total"),
+            helped: counter!("egret_dnsd_further_threads_datagrams_total"),
             cut_answers: counter!("egret_dnsd_nxdomain_cut_answers_total"),
             cut_inquiries: CutInquiry::ALL.map(
                 |outcome| counter!("egret_dnsd_nxdomain_cut_inquiries_total", "outcome" => outcome.label()),
@@ -412,6 +415,10 @@ fn describe() {
     total!(
         "egret_dnsd_unattributed_total",
         "Queries that belong to no pod: answered, not recorded; by reason."
+    );
+    total!(
+        "egret_dnsd_further_threads_datagrams_total",
+        "Datagrams that further threads read."
     );
     total!("egret_dnsd_cache_hits_total", "Queries answered from the cache.");
     total!(

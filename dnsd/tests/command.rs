@@ -74,6 +74,10 @@ fn wrong_usage_ends_with_64_and_says_what_is_missing_or_wrong() {
             with(&both, &["--stall-deadline", "5s"]),
             "stallDeadline: 5s is not accepted; 1ms to 4s is",
         ),
+        (
+            with(&both, &["--threads", "17"]),
+            "threads: 17 is not accepted; 1 to 16 is",
+        ),
         (with(&both, &["--stall-deadline", "200"]), "ms, s, m or h"),
         (
             with(&both, &["--try-timeout", "9s"]),
@@ -196,9 +200,9 @@ fn it_says_when_it_is_ready_takes_a_new_file_and_stops_cleanly() {
     let admin = field(&dnsd.line("\"ready\""), "admin").parse().unwrap();
     assert!(get(admin, "/healthz").starts_with("HTTP/1.1 200"));
     assert!(get(admin, "/readyz").contains("first interest"));
-    std::fs::write(&file.0, settings("onStall: drop\ncacheSize: 1MiB\n")).unwrap();
+    std::fs::write(&file.0, settings("onStall: drop\ncacheSize: 1MiB\nthreads: 2\n")).unwrap();
     dnsd.signal(Signal::SIGHUP);
-    assert!(dnsd.line("need a restart").contains("cacheSize"));
+    assert!(dnsd.line("need a restart").contains(r#"cacheSize\", \"threads"#));
     dnsd.line("was read again");
     std::fs::write(&file.0, settings("onStall: wait\n")).unwrap();
     dnsd.signal(Signal::SIGHUP);

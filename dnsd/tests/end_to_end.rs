@@ -140,50 +140,62 @@ async fn say(stream: &mut UnixStream, message: &ToDnsd) {
     stream.write_all(&frame).await.unwrap();
 }
 
+/// Threads with which dnsd answers.
+const THREADS: [usize; 2] = [1, 4];
+
+fn start(name: &str, upstream: &Upstream, threads: usize, options: &str) -> Dnsd {
+    let options = format!("threads: {threads}\n{options}");
+    Dnsd::start(&format!("{name}-{threads}"), &[upstream], &options)
+}
+
 fn one_address() -> Vec<Record> {
     vec![address("api.example.test", 60, "192.0.2.1")]
 }
 
 #[tokio::test]
 async fn an_interesting_answer_is_held_until_it_is_realized_and_then_no_more() {
-    let upstream = Upstream::with(one_address).await;
-    let dnsd = Dnsd::start("held", &[&upstream], "stallDeadline: 4s\nonStall: drop");
-    let enforcer = Enforcer::start(&dnsd, "*.example.test");
-    dnsd.is_linked().await;
-    let asking = dnsd.ask("api.example.test");
-    let realizing = async {
-        let told = enforcer.told(1).await;
-        assert_eq!(dnsd.holder.figures().held, 1);
-        enforcer.realize(told).await;
-    };
-    let (answer, ()) = tokio::join!(asking, realizing);
-    assert_eq!(answer.unwrap().answers.len(), 1);
-    // Held again, it would never come.
-    assert_eq!(dnsd.ask("API.example.test").await.unwrap().answers.len(), 1);
-    assert_eq!((upstream.asked(), enforcer.observed().len()), (1, 1));
+    for threads in THREADS {
+        let upstream = Upstream::with(one_address).await;
+        let dnsd = start("held", &upstream, threads, "stallDeadline: 4s\nonStall: drop");
+        let enforcer = Enforcer::start(&dnsd, "*.example.test");
+        dnsd.is_linked().await;
+        let asking = dnsd.ask("api.example.test");
+        let realizing = async {
+            let told = enforcer.told(1).await;
+            assert_eq!(dnsd.holder.figures().held, 1);
+            enforcer.realize(told).await;
+        };
+        let (answer, ()) = tokio::join!(asking, realizing);
+        assert_eq!(answer.unwrap().answers.len(), 1);
+        // Held again, it would never come.
+        assert_eq!(dnsd.ask("API.example.test").await.unwrap().answers.len(), 1);
+        assert_eq!((upstream.asked(), enforcer.observed().len()), (1, 1));
+    }
 }
 
 #[tokio::test]
 async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
-    let upstream = Upstream::with(one_address).await;
-    let dnsd = Dnsd::start("second", &[&upstream], "stallDeadline: 4s");
-    let enforcer = Enforcer::start(&dnsd, "*.example.test");
-    dnsd.is_linked().await;
-    let realizing = async {
-        let told = enforcer.told(1).await;
-        while dnsd.holder.figures().held < 2 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        enforcer.realize(told).await;
-    };
-    let (first, second, realized) = tokio::join!(
-        dnsd.ask("api.example.test"),
-        dnsd.ask("api.example.test"),
-        timeout(PATIENCE, realizing)
-    );
-    realized.expect("both are held");
-    assert!(first.is_some() && second.is_some());
-    assert_eq!(upstream.asked(), 1);
+    for threads in THREADS {
+        let upstream = Upstream::with(one_address).await;
+        let dnsd = start("second", &upstream, threads, "stallDeadline: 4s");
+        let enforcer = Enforcer::start(&dnsd, "*.example.test");
+        dnsd.is_linked().await;
+        let realizing = async {
+            let told = enforcer.told(1).await;
+            while dnsd.holder.figures().held < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            enforcer.realize(told).await;
+        };
+        let (first, second, realized) = tokio::join!(
+            dnsd.ask("api.example.test"),
+            dnsd.ask("api.example.test"),
+            timeout(PATIENCE, realizing)
+        );
+        realized.expect("both are held");
+        assert!(first.is_some() && second.is_some());
+        assert_eq!(upstream.asked(), 1);
+    }
 }
 
 #[tokio::test]
@@ -275,15 +287,17 @@ async fn what_becomes_of_a_stalled_answer_is_as_configured() {
 
 #[tokio::test]
 async fn what_was_told_while_the_enforcer_was_away_is_told_at_once_when_it_returns() {
-    let upstream = Upstream::with(one_address).await;
-    let dnsd = Dnsd::start("away", &[&upstream], "stallDeadline: 10ms");
-    let enforcer = Enforcer::start(&dnsd, "*.example.test");
-    dnsd.is_linked().await;
-    enforcer.stop().await;
-    assert!(dnsd.ask("api.example.test").await.is_some());
-    let enforcer = Enforcer::start(&dnsd, "*.example.test");
-    enforcer.told(1).await;
-    assert_eq!(enforcer.observed()[0].1, "api.example.test");
+    for threads in THREADS {
+        let upstream = Upstream::with(one_address).await;
+        let dnsd = start("away", &upstream, threads, "stallDeadline: 10ms");
+        let enforcer = Enforcer::start(&dnsd, "*.example.test");
+        dnsd.is_linked().await;
+        enforcer.stop().await;
+        assert!(dnsd.ask("api.example.test").await.is_some());
+        let enforcer = Enforcer::start(&dnsd, "*.example.test");
+        enforcer.told(1).await;
+        assert_eq!(enforcer.observed()[0].1, "api.example.test");
+    }
 }
 
 #[tokio::test]
@@ -470,17 +484,24 @@ async fn a_client_that_asks_more_often_than_it_may_is_refused() {
 
 #[tokio::test]
 async fn stopping_waits_for_what_is_under_way() {
-    let upstream = upstream_with_a_slow_name().await;
-    let dnsd = Dnsd::start("stop", &[&upstream], "tryTimeout: 200ms\ntotalTimeout: 200ms");
-    let asking = dnsd.ask("slow.example.test");
-    let stopping = async {
-        while upstream.asked() == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        dnsd.service.stop.cancel();
-        dnsd.service.under_way.close();
-        timeout(PATIENCE, dnsd.service.under_way.wait()).await
-    };
-    let (answer, drained) = tokio::join!(asking, stopping);
-    assert!(answer.is_some() && drained.is_ok());
+    for threads in THREADS {
+        let upstream = upstream_with_a_slow_name().await;
+        let dnsd = start(
+            "stop",
+            &upstream,
+            threads,
+            "tryTimeout: 200ms\ntotalTimeout: 200ms",
+        );
+        let asking = dnsd.ask("slow.example.test");
+        let stopping = async {
+            while upstream.asked() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            dnsd.service.stop.cancel();
+            dnsd.service.under_way.close();
+            timeout(PATIENCE, dnsd.service.under_way.wait()).await
+        };
+        let (answer, drained) = tokio::join!(asking, stopping);
+        assert!(answer.is_some() && drained.is_ok());
+    }
 }

@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     io::{self, Read as _, Write as _},
+    marker::PhantomData,
     net::{Ipv4Addr, SocketAddr, TcpStream},
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
@@ -12,7 +13,11 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        ptrace,
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, waitpid},
+    },
     unistd::Pid,
 };
 use socket2::Type;
@@ -182,6 +187,15 @@ impl Daemon {
         self.signal(Signal::SIGCONT)
     }
 
+    /// Has one of its threads hang, as a debugger does, while the others go on.
+    pub fn stop_thread(&self, name: &str) -> io::Result<StoppedThread> {
+        let thread = thread_of(self.pid(), name)?;
+        ptrace::seize(thread, ptrace::Options::empty())?;
+        ptrace::interrupt(thread)?;
+        waitpid(thread, Some(WaitPidFlag::__WALL))?;
+        Ok(StoppedThread(thread, PhantomData))
+    }
+
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).map_err(io::Error::from)
     }
@@ -302,6 +316,34 @@ fn binary_folder() -> PathBuf {
 }
 
 /// Whether every thread is stopped (state `T` of proc(5)); one that is gone meanwhile does not run either.
+/// A thread that hangs until this is dropped, where it was made: a tracer is one thread.
+#[derive(Debug)]
+pub struct StoppedThread(Pid, PhantomData<*const ()>);
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        // Its process may have ended; one that did not could not, while nobody reaps a thread that is traced.
+        if let Err(error) = ptrace::detach(self.0, None) {
+            eprintln!("a stopped thread does not go on: {error}");
+        }
+    }
+}
+
+fn thread_of(pid: u32, name: &str) -> io::Result<Pid> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = thread?.path();
+        let own = fs::read_to_string(path.join("comm"))?;
+        let id = path.file_name().and_then(|id| id.to_str()?.parse().ok());
+        if let Some(id) = id.filter(|_| own.trim_end() == name) {
+            return Ok(Pid::from_raw(id));
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("no thread {name}"),
+    ))
+}
+
 fn is_stopped(pid: u32) -> io::Result<bool> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();

@@ -42,6 +42,8 @@ switches! {
     NodeCache = "node-cache",
     /// Only what a live dnsd answers is kept from translation.
     SignOfLife = "sign-of-life",
+    /// … and of a dnsd of several threads only while each of them lives.
+    WatchThreads = "watch-threads",
     /// Questions to other resolvers are caught.
     Intercept = "intercept",
     /// Of resolvers that pods choose, only those teach names that the operator trusts.

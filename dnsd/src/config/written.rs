@@ -94,6 +94,9 @@ pub struct Written {
     /// Memory of the cache: 1MiB to 16GiB [default: 32MiB]
     #[arg(long, value_name = "SIZE")]
     pub cache_size: Option<Size>,
+    /// Threads that answer queries over UDP: 1 to 16 [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<usize>,
     /// TTLs below this are raised to it: 0s to 168h [default: 0s]
     #[arg(long, value_name = "SPAN")]
     pub min_ttl: Option<Span>,
@@ -174,6 +177,7 @@ impl Written {
             queries_per_second_total: self.queries_per_second_total.or(below.queries_per_second_total),
             max_udp_size: self.max_udp_size.or(below.max_udp_size),
             cache_size: self.cache_size.or(below.cache_size),
+            threads: self.threads.or(below.threads),
             min_ttl: self.min_ttl.or(below.min_ttl),
             max_ttl: self.max_ttl.or(below.max_ttl),
             max_negative_ttl: self.max_negative_ttl.or(below.max_negative_ttl),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use egret_shared::rt::task;
 
 use super::Service;
+use super::crowd::Crowd;
 use super::datagram::Datagrams;
 use super::replies::{Replies, Reply};
 use super::workers::Workers;
@@ -22,49 +23,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 /// Datagrams that are read from a socket before it goes: more than its buffer holds.
 const MOST_AT_END: usize = 16_384;
 
-pub(super) async fn serve(datagrams: Datagrams, port: Arc<Port>, service: Service, close: CancellationToken) {
-    let mut listener = Listener {
-        datagrams: Arc::new(datagrams),
-        port,
-        service,
-        replies: Arc::default(),
-        workers: Workers::new(),
-        taken: Vec::new(),
-        inbox: Inbox::new(),
-        outbox: Outbox::new(),
-    };
-    let mut closed = pin!(close.cancelled());
-    while !close.is_cancelled() {
-        let readable = tokio::select! {
-            biased;
-            () = listener.replies.ready() => {
-                listener.send_replies();
-                continue;
-            }
-            readable = listener.datagrams.readable() => readable,
-            () = &mut closed => break,
-        };
-        if readable.is_ok() {
-            listener.let_held_go_first().await;
-        }
-        match readable.and_then(|()| listener.read_batch()) {
-            Ok(MOST) => tokio::task::yield_now().await,
-            Ok(_all_there_were) => {}
-            Err(error) => {
-                tracing::debug!(%error, "a datagram cannot be received");
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        }
-    }
-    listener.read_rest();
-    listener.replies.close();
-    listener.send_replies();
-}
-
-struct Listener {
+/// Who reads from a socket on one thread, and answers there what it has read.
+pub(super) struct Listener {
     datagrams: Arc<Datagrams>,
     port: Arc<Port>,
     service: Service,
+    /// Whom it calls when much comes at once, if there is anybody.
+    crowd: Option<Arc<Crowd>>,
     /// Replies to queries that had to wait.
     replies: Arc<Replies>,
     /// Who waits with them.
@@ -76,6 +41,97 @@ struct Listener {
 }
 
 impl Listener {
+    pub(super) fn new(
+        datagrams: Datagrams,
+        port: Arc<Port>,
+        service: Service,
+        crowd: Option<Arc<Crowd>>,
+    ) -> Self {
+        Self::of(Arc::new(datagrams), port, service, crowd)
+    }
+
+    /// One for the same socket, for another thread.
+    pub(super) fn of_a_further_thread(&self) -> Self {
+        let (datagrams, port) = (Arc::clone(&self.datagrams), Arc::clone(&self.port));
+        Self::of(datagrams, port, self.service.clone(), self.crowd.clone())
+    }
+
+    fn of(datagrams: Arc<Datagrams>, port: Arc<Port>, service: Service, crowd: Option<Arc<Crowd>>) -> Self {
+        Self {
+            datagrams,
+            port,
+            service,
+            crowd,
+            replies: Arc::default(),
+            workers: Workers::new(),
+            taken: Vec::new(),
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+        }
+    }
+
+    /// Hears of what comes, until it is closed.
+    pub(super) async fn serve(mut self, close: CancellationToken) {
+        let mut closed = pin!(close.cancelled());
+        while !close.is_cancelled() {
+            let readable = tokio::select! {
+                biased;
+                () = self.replies.ready() => {
+                    self.send_replies();
+                    continue;
+                }
+                readable = self.datagrams.readable() => readable,
+                () = &mut closed => break,
+            };
+            if readable.is_ok() {
+                self.let_held_go_first().await;
+            }
+            match readable.and_then(|()| self.read_batch()) {
+                Ok(MOST) => tokio::task::yield_now().await,
+                Ok(_all_there_were) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a datagram cannot be received");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+        self.end();
+    }
+
+    /// Reads when it is called, until it is closed.
+    pub(super) async fn help(mut self, crowd: Arc<Crowd>, close: CancellationToken) {
+        let mut closed = pin!(close.cancelled());
+        while !close.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = self.replies.ready() => self.send_replies(),
+                () = crowd.called() => self.read_what_is_left(&close).await,
+                () = &mut closed => break,
+            }
+        }
+        self.end();
+    }
+
+    /// What came before the end is answered. Of several threads each reads until there is nothing left.
+    fn end(&mut self) {
+        self.read_rest();
+        self.replies.close();
+        self.send_replies();
+    }
+
+    async fn read_what_is_left(&mut self, close: &CancellationToken) {
+        // Whatever else is wrong, the first thread hears of it.
+        while let Ok(received) = self.datagrams.receive_now(&mut self.inbox) {
+            self.service.resolver.metrics().helped.increment(received as u64);
+            self.take_crowd(received);
+            tokio::task::yield_now().await;
+            self.send_replies();
+            if close.is_cancelled() {
+                return;
+            }
+        }
+    }
+
     /// Reads what has come before the end: it would be lost with the socket.
     fn read_rest(&mut self) {
         for _ in 0..MOST_AT_END / MOST {
@@ -97,8 +153,16 @@ impl Listener {
 
     fn read_batch(&mut self) -> io::Result<usize> {
         let received = self.datagrams.try_receive(&mut self.inbox)?;
-        self.take_all(received);
+        self.take_crowd(received);
         Ok(received)
+    }
+
+    /// Calls another thread first, if these are many.
+    fn take_crowd(&mut self, received: usize) {
+        if let Some(crowd) = &self.crowd {
+            crowd.read(received);
+        }
+        self.take_all(received);
     }
 
     /// What can be answered at once goes out together.

@@ -17,6 +17,7 @@ use egret_dnsd::metrics::Metrics;
 use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
 use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::threads::Threads;
 use egret_kernel::links::Attachment;
 use egret_shared::revision::Instance;
 use egret_shared::rt::{clock, task};
@@ -216,6 +217,7 @@ impl Dnsd {
             outlet: Outlet::to(lines.clone()).unwrap(),
         };
         let hold = config.hold;
+        let threads = Arc::new(Threads::start(config.fixed.threads).unwrap());
         let serving = Serving::new(config, None, &host_interfaces, &means).unwrap();
         let listeners = bind(&serving);
         let addresses = listeners.addresses().unwrap();
@@ -227,7 +229,7 @@ impl Dnsd {
             Arc::clone(&metrics),
         ));
         let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
-        let service = Service::new(Arc::new(resolver));
+        let service = Service::new(Arc::new(resolver), threads);
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let path = socket.as_path().into();
         let instance = Instance::from_random(1);

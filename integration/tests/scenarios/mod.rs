@@ -39,6 +39,7 @@ mod events;
 mod audit;
 mod cgroups;
 mod replacement;
+mod threads;
 mod stubs;
 mod interception;
 mod named;
@@ -101,6 +102,8 @@ macro_rules! with_every_scenario {
             replacement: dnsds_that_take_over_from_each_other_lose_no_question without HandOver;
             replacement: what_is_set_up_goes_with_the_last_dnsd_alone without HandOver;
             replacement: what_one_dnsd_told_and_kept_the_next_one_knows without HandOverMemory;
+            threads: a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_question without HandOver;
+            threads: one_thread_that_hangs_leaves_pods_to_the_cluster_dns without WatchThreads;
             interception: a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own without Intercept;
             interception: what_is_caught_is_judged_by_the_address_that_was_asked without MatchPeers;
             interception: pods_of_a_spared_namespace_ask_other_resolvers_themselves without SpareNamespaces;

@@ -15,7 +15,7 @@ use super::stage::{CLIENT_ALONE, QUICK, Told, eventually, ip, metrics, only_name
 /// How long pods may be without DNS.
 pub(super) const GAP: Duration = Duration::from_secs(2);
 /// How often dnsd is replaced in a story.
-const ROLLS: usize = 6;
+pub(super) const ROLLS: usize = 6;
 
 const NAME: &str = "api.example.test";
 
@@ -518,7 +518,7 @@ pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) 
 }
 
 /// Nobody asks any more, also where a story ends early.
-struct EndOfQuestions<'a>(&'a AtomicBool);
+pub(super) struct EndOfQuestions<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for EndOfQuestions<'_> {
     fn drop(&mut self) {
@@ -526,7 +526,7 @@ impl Drop for EndOfQuestions<'_> {
     }
 }
 
-fn replace(world: &World, serving: &mut Daemon, spec: &egret_integration::DaemonSpec, roll: usize) -> Told {
+pub(super) fn replace(world: &World, serving: &mut Daemon, spec: &DaemonSpec, roll: usize) -> Told {
     let mut spec = spec.clone();
     spec.name = format!("dnsd-{roll}");
     let mut successor = world.launch(spec)?;
@@ -542,7 +542,7 @@ fn replace(world: &World, serving: &mut Daemon, spec: &egret_integration::Daemon
 }
 
 /// What the world's dnsd is given to be replaced as if by hand: nobody starts it again.
-fn by_hand(world: &World) -> DaemonSpec {
+pub(super) fn by_hand(world: &World) -> DaemonSpec {
     let path = world.files().join("handover.sock");
     let handover = ["--handover".to_owned(), path.display().to_string()];
     let spec = world.dnsd().with(["--rules"]).with(handover);

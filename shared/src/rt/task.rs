@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -13,6 +14,15 @@ where
 {
     #[allow(clippy::disallowed_methods, reason = "this is the place")]
     tokio::spawn(future.instrument(tracing::info_span!("run", task = name)))
+}
+
+/// Spawns a task on the runtime of another thread, without a name.
+pub fn spawn_on<F>(runtime: &Handle, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    runtime.spawn(future)
 }
 
 /// Spawns a task that is one of thousands a second: it has no name, since a span for each costs microseconds.

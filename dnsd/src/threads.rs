@@ -1,0 +1,115 @@
+//! Threads beside the first. Each has a runtime of its own and no work of its own: it reads from sockets of the first one
+//! when it is called, and what it has read it answers.
+//!
+//! They end with the program. One that ends before takes its tasks with it, which is a fault to whoever waits for those.
+
+use std::future::pending;
+use std::io;
+
+use egret_kernel::memory::keep_room;
+use egret_shared::rt::task;
+use egret_shared::switch::{Switch, is_off};
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+/// By how much the memory of one grows without the kernel: questions under way, and some answers that are kept.
+const ROOM: usize = 4 << 20;
+
+/// The further threads.
+#[derive(Debug, Default)]
+pub struct Threads {
+    further: Vec<Handle>,
+    end: CancellationToken,
+}
+
+impl Threads {
+    /// So many, the calling one among them.
+    ///
+    /// # Errors
+    /// When the kernel has no thread or no file left.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let mut threads = Self::default();
+        for number in 2..=count {
+            let further = start(number, threads.end.clone())?;
+            threads.further.push(further);
+        }
+        Ok(threads)
+    }
+
+    /// Where tasks of the further ones are spawned.
+    pub(crate) fn further(&self) -> &[Handle] {
+        &self.further
+    }
+
+    /// Waits until each of them has had a turn: for ever, if one hangs or is gone.
+    pub async fn turn(&self) {
+        if is_off(Switch::WatchThreads) {
+            return;
+        }
+        let turns: Vec<_> = self
+            .further
+            .iter()
+            .map(|thread| task::spawn_on(thread, async {}))
+            .collect();
+        for turn in turns {
+            if turn.await.is_err() {
+                pending::<()>().await;
+            }
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+fn start(number: usize, end: CancellationToken) -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name(format!("dnsd-{number}"))
+        .spawn(move || {
+            keep_room(ROOM);
+            runtime.block_on(end.cancelled());
+        })?;
+    Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(100);
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_turn_waits_for_the_thread_that_hangs() {
+        let threads = Threads::start(3).unwrap();
+        timeout(PATIENCE, threads.turn()).await.expect("nobody hangs");
+        let (go_on, hangs) = mpsc::channel::<()>();
+        let hanging = task::spawn_on(&threads.further()[1], async move { hangs.recv() });
+        assert!(timeout(SOON, threads.turn()).await.is_err(), "the last one hangs");
+        drop(go_on);
+        assert!(hanging.await.unwrap().is_err());
+        timeout(PATIENCE, threads.turn()).await.expect("it goes on");
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_is_gone_has_no_turn() {
+        let threads = Threads::start(2).unwrap();
+        let task = task::spawn_on(&threads.further()[0], pending::<()>());
+        threads.end.cancel();
+        assert!(
+            timeout(PATIENCE, task).await.unwrap().is_err(),
+            "its tasks go with it"
+        );
+        assert!(timeout(SOON, threads.turn()).await.is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! dnsd on several threads: replaced under a load that calls all of them, and when one of them hangs.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use egret_integration::{Lookup, PodSpec, RecordType, Records, World, node, upstream};
+
+use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace};
+use super::stage::{QUICK, Told, eventually, metrics, within};
+
+const THREADS: [&str; 2] = ["--threads", "4"];
+/// Names that are asked for; they live for a second, so some are always asked of the upstream.
+const NAMES: usize = 50;
+/// Questions that a client sends at once: far more than make a thread call another.
+const BURST: u16 = 64;
+
+pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_question(
+    world: &mut World,
+) -> Told {
+    world.add(PodSpec::new("client"))?;
+    for number in 0..NAMES {
+        let records = Records::addresses(["203.0.113.7"]).ttl(1);
+        world.upstream().set(&name(number), records);
+    }
+    let spec = by_hand(world).with(THREADS);
+    let _enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut serving = world.start(spec.clone())?;
+    let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let servers: [IpAddr; 2] = [node::DNS.into(), node::DNS_V6.into()];
+    let rolled: Told = std::thread::scope(|scope| {
+        for (asker, server) in servers.into_iter().cycle().take(4).enumerate() {
+            let (world, stop, asked, lost) = (&*world, &stop, &asked, &lost);
+            scope.spawn(move || {
+                let pod = world.pod("client");
+                let source = if server.is_ipv4() {
+                    pod.address()
+                } else {
+                    pod.address_v6()
+                };
+                let socket = pod.udp_socket_at(SocketAddr::new(source, 0)).unwrap();
+                socket.connect((server, 53)).unwrap();
+                socket.set_read_timeout(Some(GAP)).unwrap();
+                for turn in 0_u16.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let first = turn.wrapping_mul(BURST);
+                    asked.fetch_add(BURST.into(), Ordering::Relaxed);
+                    lost.fetch_add(burst(&socket, first, asker), Ordering::Relaxed);
+                }
+            });
+        }
+        let _end = EndOfQuestions(&stop);
+        (0..ROLLS).try_for_each(|roll| {
+            eventually("threads beside the first read some of it", || {
+                metrics(&serving).sum("egret_dnsd_further_threads_datagrams_total", &[]) > 0.0
+            });
+            replace(world, &mut serving, &spec, roll)
+        })
+    });
+    rolled?;
+    let (asked, lost) = (asked.into_inner(), lost.into_inner());
+    println!("{asked} questions, {ROLLS} times replaced");
+    assert_eq!(lost, 0, "of {asked} questions");
+    assert!(asked > usize::from(BURST) * ROLLS, "{asked} questions");
+    serving.terminate()?;
+    Ok(())
+}
+
+fn name(number: usize) -> String {
+    format!("n{number}.example.test")
+}
+
+/// Asks for so many names at once, by numbers of their own; how many had no answer.
+fn burst(socket: &UdpSocket, first: u16, asker: usize) -> usize {
+    let mut missing: Vec<u16> = (0..BURST).map(|place| first.wrapping_add(place)).collect();
+    for id in &missing {
+        let number = (usize::from(*id) + asker) % NAMES;
+        socket.send(&question(*id, &name(number))).unwrap();
+    }
+    let mut buffer = [0; 1500];
+    while !missing.is_empty() {
+        match socket.recv(&mut buffer) {
+            // Whatever it says: SERVFAIL is an answer, and another story's.
+            Ok(_) => missing.retain(|id| id.to_be_bytes() != buffer[..2]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                eprintln!("lost: {} questions: {error}", missing.len());
+                break;
+            }
+        }
+    }
+    missing.len()
+}
+
+/// A question for the addresses of a name.
+fn question(id: u16, name: &str) -> Vec<u8> {
+    let mut octets = id.to_be_bytes().to_vec();
+    octets.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.') {
+        octets.push(u8::try_from(label.len()).unwrap());
+        octets.extend(label.as_bytes());
+    }
+    octets.extend([0, 0, 1, 0, 1]);
+    octets
+}
+
+pub(super) fn one_thread_that_hangs_leaves_pods_to_the_cluster_dns(world: &mut World) -> Told {
+    world.add(PodSpec::new("client"))?;
+    let name = "api.example.test";
+    world
+        .upstream()
+        .set(name, Records::addresses(["203.0.113.7"]).ttl(0));
+    let endpoints = [
+        format!("{}:{}", upstream::ADDRESS, upstream::PORT),
+        format!("[{}]:{}", upstream::ADDRESS_V6, upstream::PORT),
+    ];
+    let spec = world
+        .dnsd()
+        .with(["--rules", "--sync-interval", "1s"])
+        .with(THREADS);
+    let spec = endpoints.iter().fold(spec, |spec, endpoint| {
+        spec.with(["--fallback-server".to_owned(), endpoint.clone()])
+    });
+    let mut dnsd = world.start(spec)?;
+    let lookup = || Lookup::of(name, RecordType::A).patience(QUICK);
+    let is_answered_by_dnsd = || {
+        let ways = [lookup().at(node::DNS), lookup().at(node::DNS_V6)];
+        let by_dnsd = ways.iter().map(|way| {
+            let is_answered = world.pod("client").look_up(way).is_ok();
+            let log = world.upstream().log();
+            let by_pod = |ip| world.pod("client").addresses().contains(&ip);
+            is_answered.then(|| !log.last().is_some_and(|asked| by_pod(asked.from.ip())))
+        });
+        by_dnsd.collect::<Option<Vec<bool>>>()
+    };
+    eventually("dnsd answers", || is_answered_by_dnsd() == Some(vec![true, true]));
+    let hanging = dnsd.stop_thread("dnsd-4")?;
+    within(GAP, "the cluster DNS answers while one thread hangs", || {
+        is_answered_by_dnsd() == Some(vec![false, false])
+    });
+    within(GAP * 2, "its health says so", || {
+        dnsd.get("/healthz")
+            .is_ok_and(|(code, page)| code != 200 && page.contains("a serving thread has not had a turn"))
+    });
+    drop(hanging);
+    eventually("dnsd answers when it goes on", || {
+        is_answered_by_dnsd() == Some(vec![true, true])
+    });
+    // A second is longer than a sign of life counts.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(
+        is_answered_by_dnsd(),
+        Some(vec![true, true]),
+        "and goes on answering"
+    );
+    dnsd.terminate()?;
+    Ok(())
+}
