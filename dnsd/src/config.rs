@@ -157,7 +157,9 @@ impl Config {
         };
         let written = args.written.clone().over(file);
         let (host, intercept) = (written.host.clone(), written.intercept.clone());
+        let searched = cut::searched(written.nxdomain_cut, written.nxdomain_cut_search.as_deref())?;
         let mut config = written.whole(args)?;
+        config.search_in(searched);
         match &args.node_cache {
             Some(flags) => {
                 config.fixed.host = Some(flags.setup(host.fallback()?));
@@ -169,6 +171,15 @@ impl Config {
         config.trusted_originals = intercept.trusted()?;
         config.fixed.host = intercept.add_to(config.fixed.host)?;
         Ok(config)
+    }
+
+    /// Adds the zones that nobody named; what is said of one otherwise holds.
+    fn search_in(&mut self, searched: Vec<CutZone>) {
+        for zone in searched {
+            if self.cut_zones.iter().all(|said| said.zone != zone.zone) {
+                self.cut_zones.push(zone);
+            }
+        }
     }
 
     /// Whether the sockets of this address are given what pods ask of others.

@@ -7,13 +7,15 @@
 //!                  shop.svc.cluster.local   exists
 //! ```
 //!
-//! A denial says nothing of the name above, so that one is asked for by itself. That is done only where the server is known
+//! A denial says nothing of the name above, so that one is asked for by itself: behind the answers, or before them where its
+//! label is one in which names of the internet end, and nothing is known of it. That is done only where the server is known
 //! to answer for names between others: CoreDNS' plugin `kubernetes` answers for namespaces and services without records
 //! (plugin/kubernetes/parse.go, kubernetes.go). Elsewhere servers are about that deny what stands above an existing name,
 //! which is why resolvers believe such denials in signed zones only (unbound's `harden-below-nxdomain`). Whatever is
 //! heard of below a name opens it for an hour.
 
 mod place;
+mod public;
 mod denial;
 mod fates;
 mod rumours;
@@ -24,13 +26,15 @@ use std::time::Duration;
 
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::message::WireName;
 
 pub use denial::Denial;
-pub use place::CutZone;
+pub use place::{CutZone, ZoneKind};
 
-use fates::{Fate, Fates};
+use fates::{End, Fate, Fates, First};
 use place::{Level, Places};
 use rumours::Rumours;
 
@@ -38,6 +42,10 @@ use rumours::Rumours;
 const PROVEN: Duration = Duration::from_secs(3_600);
 /// For how long nobody else asks for a name that is being asked for, or could not be.
 const PAUSE: Duration = Duration::from_secs(5);
+/// How long a question waits for the name above it: what is left of the client's patience is for the question.
+const HEADWAY: Duration = Duration::from_secs(1);
+/// A cut of a zone that nobody named is no longer than one of the cluster is with node-local-dns' Corefile.
+const SEARCHED: Duration = Duration::from_secs(5);
 /// Names that are asked for at once.
 const MOST_UNDER_WAY: usize = 16;
 
@@ -77,6 +85,24 @@ pub struct Inquiry {
     class: u8,
     level: Level,
     name: WireName,
+    /// Tells who waits for it, by its end.
+    _news: Option<watch::Sender<()>>,
+}
+
+/// A name above a question's is asked for first.
+#[derive(Debug)]
+pub struct Headway {
+    /// Of the first question that waits: it is to be asked for.
+    pub inquiry: Option<Inquiry>,
+    end: End,
+}
+
+impl Headway {
+    /// Waits until the name is known, or for as long as a question may wait.
+    pub async fn end(mut self) {
+        // An error is the end: whoever asked asks no more.
+        drop(timeout(HEADWAY, self.end.changed()).await);
+    }
 }
 
 /// What was heard of a name that was asked for.
@@ -150,13 +176,41 @@ impl Cuts {
             return None;
         }
         let (name, _) = WireName::read(name, 0).ok()?;
-        let inquiry = self.enter(asked, level, name)?;
+        let inquiry = self.enter(asked, level, name, None)?;
         let fate = Fate::Open {
             until: now.after(PAUSE),
             is_proven: false,
         };
         let has_room = known.fates.set(asked.class, &places, level, fate, now);
         has_room.then_some(inquiry)
+    }
+
+    /// Whether a name above is asked for before this question is. Whoever made up labels could have no more asked than there
+    /// are public ones in each namespace.
+    #[must_use]
+    pub fn headway(self: &Arc<Self>, asked: Asked<'_>, now: Timestamp) -> Option<Headway> {
+        let is_searched = self.zone(asked.name)?.kind == ZoneKind::Searched;
+        if is_off(Switch::CutBelow) || is_searched {
+            return None;
+        }
+        let places = self.places(asked)?;
+        let mut known = self.lock();
+        let level = match known.fates.first(asked.class, &places, now)? {
+            First::Wait(end) => return Some(Headway { inquiry: None, end }),
+            First::Ask(level) => level,
+        };
+        let (name, _) = WireName::read(places.at(level)?, 0).ok()?;
+        let (news, end) = watch::channel(());
+        let inquiry = self.enter(asked, level, name, Some(news))?;
+        let fate = Fate::Sought {
+            until: now.after(PAUSE),
+            end: end.clone(),
+        };
+        let has_room = known.fates.set(asked.class, &places, level, fate, now);
+        has_room.then_some(Headway {
+            inquiry: Some(inquiry),
+            end,
+        })
     }
 
     /// Names of which something is known, and of how many that may be.
@@ -166,12 +220,21 @@ impl Cuts {
     }
 
     fn places<'a>(&self, asked: Asked<'a>) -> Option<Places<'a>> {
-        let zones = self.zones.iter().filter(|zone| zone.zone.holds(asked.name));
-        let zone = zones.max_by_key(|zone| zone.zone.apex().as_octets().len())?;
-        zone.places(asked.name)?.within(asked.apex)
+        self.zone(asked.name)?.places(asked.name)?.within(asked.apex)
     }
 
-    fn enter(self: &Arc<Self>, asked: Asked<'_>, level: Level, name: WireName) -> Option<Inquiry> {
+    fn zone(&self, name: &WireName) -> Option<&CutZone> {
+        let zones = self.zones.iter().filter(|zone| zone.zone.holds(name));
+        zones.max_by_key(|zone| zone.zone.apex().as_octets().len())
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        asked: Asked<'_>,
+        level: Level,
+        name: WireName,
+        news: Option<watch::Sender<()>>,
+    ) -> Option<Inquiry> {
         let inquiry = Inquiry {
             cuts: Arc::clone(self),
             denied: *asked.name,
@@ -179,6 +242,7 @@ impl Cuts {
             class: asked.class,
             level,
             name,
+            _news: news,
         };
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
         (before < MOST_UNDER_WAY).then_some(inquiry)
@@ -206,13 +270,16 @@ impl Inquiry {
         let fate = match heard {
             Heard::Denied(denial, until) => Fate::Shut {
                 denial: Arc::new(denial),
-                until,
+                until: self.bound(until, now),
             },
             Heard::Exists(until) => Fate::Open {
                 until,
                 is_proven: false,
             },
-            Heard::Nothing => return,
+            Heard::Nothing => Fate::Open {
+                until: now.after(PAUSE),
+                is_proven: false,
+            },
         };
         let Some(places) = self.cuts.places(asked) else {
             return;
@@ -220,6 +287,15 @@ impl Inquiry {
         let mut known = self.cuts.lock();
         if !known.fates.is_proven(self.class, &places, self.level, now) {
             known.fates.set(self.class, &places, self.level, fate, now);
+        }
+    }
+}
+
+impl Inquiry {
+    fn bound(&self, until: Timestamp, now: Timestamp) -> Timestamp {
+        match self.cuts.zone(&self.denied).map(|zone| zone.kind) {
+            Some(ZoneKind::Searched) => until.min(now.after(SEARCHED)),
+            Some(ZoneKind::Cluster | ZoneKind::Named) | None => until,
         }
     }
 }
@@ -246,17 +322,18 @@ mod tests {
         WireName::parse(text).unwrap()
     }
 
-    fn zone(text: &str, is_of_cluster: bool) -> CutZone {
+    fn zone(text: &str, kind: ZoneKind) -> CutZone {
         CutZone {
             zone: Zone::new(name(text)),
-            is_of_cluster,
+            kind,
         }
     }
 
     fn cuts() -> Arc<Cuts> {
         Arc::new(Cuts::new(&[
-            zone("cluster.local", true),
-            zone("ec2.internal", false),
+            zone("cluster.local", ZoneKind::Cluster),
+            zone("ec2.internal", ZoneKind::Named),
+            zone("compute.internal", ZoneKind::Searched),
         ]))
     }
 
@@ -438,5 +515,133 @@ mod tests {
             let asked_for = inquiry.map(|inquiry| *inquiry.name());
             assert_eq!(asked_for, text.starts_with('b').then_some(apex));
         }
+    }
+
+    fn first(cuts: &Arc<Cuts>, text: &str, now: u64) -> Option<Headway> {
+        with(text, |asked| cuts.headway(asked, at(now)))
+    }
+
+    /// The name that is asked for before this one is.
+    fn asked_first(cuts: &Arc<Cuts>, text: &str, now: u64) -> Option<Inquiry> {
+        let headway = first(cuts, text, now)?;
+        Some(headway.inquiry.unwrap_or_else(|| panic!("{text}: somebody asks")))
+    }
+
+    #[test]
+    fn below_a_public_label_the_name_above_comes_first_where_its_place_is_known_to_be_there() {
+        for (text, above) in [
+            ("api.example.com.cluster.local", Some("com.cluster.local")),
+            ("api.example.com.svc.cluster.local", Some("com.svc.cluster.local")),
+            (
+                "api.example.com.shop.svc.cluster.local",
+                Some("com.shop.svc.cluster.local"),
+            ),
+            (
+                "web.shop.svc.cluster.local.shop.svc.cluster.local",
+                Some("local.shop.svc.cluster.local"),
+            ),
+            ("api.example.com.ec2.internal", Some("com.ec2.internal")),
+            // Nobody knows whether there is such a namespace.
+            ("api.example.com.other.svc.cluster.local", None),
+            ("com.shop.svc.cluster.local", None),
+            ("com.cluster.local", None),
+            ("api.example.dev.cluster.local", None),
+            ("api.example.com.dns.cluster.local", None),
+            ("api.example.com.compute.internal", None),
+            ("api.example.com", None),
+        ] {
+            let cuts = cuts();
+            exists(&cuts, "web.shop.svc.cluster.local", 0);
+            let inquiry = asked_first(&cuts, text, 0);
+            assert_eq!(inquiry.map(|inquiry| *inquiry.name()), above.map(name), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_comes_while_the_name_above_is_asked_for_waits_for_the_same_end() {
+        let cuts = cuts();
+        let mut headway = first(&cuts, "a.x.com.cluster.local", 0).unwrap();
+        let inquiry = headway.inquiry.take().unwrap();
+        let other = first(&cuts, "b.x.com.cluster.local", 0).unwrap();
+        assert!(other.inquiry.is_none());
+        inquiry.end(nxdomain("com.cluster.local"), at(1));
+        headway.end().await;
+        other.end().await;
+        for text in ["a.x.com.cluster.local", "b.x.com.cluster.local"] {
+            assert!(is_denied(&cuts, text, 1));
+        }
+        assert!(first(&cuts, "c.x.com.cluster.local", 1).is_none());
+    }
+
+    #[test]
+    fn what_was_heard_of_a_name_keeps_it_from_being_asked_for_first_for_an_hour() {
+        const HOUR: u64 = 3_600;
+        for (heard, what) in [
+            (nxdomain("com.cluster.local"), "denied"),
+            (Heard::Exists(at(30)), "exists"),
+            (Heard::Nothing, "no answer"),
+        ] {
+            let cuts = cuts();
+            asked_first(&cuts, "a.x.com.cluster.local", 0)
+                .unwrap()
+                .end(heard, at(0));
+            for now in [0, 5, 29, 30, HOUR] {
+                assert!(
+                    first(&cuts, "b.x.com.cluster.local", now).is_none(),
+                    "{what} at {now}"
+                );
+            }
+            assert!(
+                first(&cuts, "b.x.com.cluster.local", HOUR + 30).is_some(),
+                "{what}"
+            );
+        }
+    }
+
+    /// A server that denies what stands above a name: it is hidden until the cut ends, and opens its place when it is asked for
+    /// then.
+    #[test]
+    fn a_name_below_a_name_that_is_denied_wrongly_is_found_when_the_cut_ends() {
+        let cuts = cuts();
+        let inquiry = asked_first(&cuts, "odd.com.cluster.local", 0).unwrap();
+        inquiry.end(nxdomain("com.cluster.local"), at(0));
+        assert!(is_denied(&cuts, "odd.com.cluster.local", 29));
+        assert!(!is_denied(&cuts, "odd.com.cluster.local", 30));
+        assert!(
+            first(&cuts, "odd.com.cluster.local", 30).is_none(),
+            "it is asked for itself"
+        );
+        exists(&cuts, "odd.com.cluster.local", 30);
+        assert!(asked_above(&cuts, "com.cluster.local", 31).is_none());
+    }
+
+    #[test]
+    fn where_the_host_searches_public_labels_alone_are_asked_for_behind_answers_and_cut_for_five_seconds() {
+        let cuts = cuts();
+        assert!(asked_above(&cuts, "corp.compute.internal", 0).is_none());
+        cut(&cuts, "com.compute.internal");
+        for (now, is_below) in [(0, true), (4, true), (5, false)] {
+            assert_eq!(
+                is_denied(&cuts, "a.x.com.compute.internal", now),
+                is_below,
+                "at {now}"
+            );
+        }
+    }
+
+    #[test]
+    fn made_up_namespaces_have_nothing_asked_first_nor_does_more_than_there_is_room_for() {
+        let cuts = cuts();
+        for number in 0..1_000 {
+            assert!(first(&cuts, &format!("a.x.com.r{number}.svc.cluster.local"), 0).is_none());
+        }
+        assert_eq!(cuts.figures().0, 0);
+        for number in 0..30 {
+            exists(&cuts, &format!("web.ns{number}.svc.cluster.local"), 0);
+        }
+        let under_way: Vec<Headway> = (0..30)
+            .filter_map(|number| first(&cuts, &format!("a.x.com.ns{number}.svc.cluster.local"), 0))
+            .collect();
+        assert_eq!(under_way.len(), MOST_UNDER_WAY);
     }
 }

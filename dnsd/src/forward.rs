@@ -46,6 +46,7 @@ pub use build::Unusable;
 pub use failure::{Failure, extended};
 pub use flights::{Flights, Landings};
 pub use names::look_up;
+pub use resolv::search_domains;
 pub use tls::TlsError;
 pub(crate) use udp::is_near;
 

@@ -540,6 +540,7 @@ impl View<'_> {
             may_forward: self.entry.block.may_forward(self.query),
             zone: self.entry.zone,
             depth: 0,
+            waited: Duration::ZERO,
         }
     }
 }
@@ -581,7 +582,15 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
             }
         },
         (_, key) => {
-            let terms = asked.view().terms();
+            let mut terms = asked.view().terms();
+            if let Some(key) = &key
+                && let Some(headway) = asked.entry.headway(key, &asked.query, &terms)
+            {
+                match Box::pin(asked.entry.denied_first(headway, key, &asked.query)).await {
+                    Ok(denial) => return resolver.deny(asked.view(), &denial, clock::now()),
+                    Err(waited) => terms.waited = waited,
+                }
+            }
             asked
                 .entry
                 .find(key.as_ref(), &asked.query, &terms, Stays::Always)

@@ -129,6 +129,10 @@ pub struct Written {
     /// has others below it [default: none]
     #[arg(long = "nxdomain-cut-zone", value_name = "NAME", num_args = 1..)]
     pub nxdomain_cut_zones: Option<Vec<String>>,
+    /// A file whose search domains are such zones where a cloud names its machines in them (ec2.internal and the like);
+    /// none: no file [default: /etc/resolv.conf]
+    #[arg(long, value_name = "FILE")]
+    pub nxdomain_cut_search: Option<String>,
     /// Server blocks in the place of listen and upstreams (only in the file)
     #[arg(skip)]
     pub servers: Option<Vec<Block>>,
@@ -190,6 +194,7 @@ impl Written {
             cluster_domains: self.cluster_domains.or(below.cluster_domains),
             nxdomain_cut: self.nxdomain_cut.or(below.nxdomain_cut),
             nxdomain_cut_zones: self.nxdomain_cut_zones.or(below.nxdomain_cut_zones),
+            nxdomain_cut_search: self.nxdomain_cut_search.or(below.nxdomain_cut_search),
             servers: self.servers.or(below.servers),
             reload: self.reload.or(below.reload),
             health: self.health.or(below.health),

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
+use tokio::sync::watch;
 
+use super::PROVEN;
 use super::denial::Denial;
 use super::place::{Level, Places, label};
+use super::public::is_public;
 use crate::table::HashMap;
 
 /// What is known of a name.
@@ -16,13 +19,30 @@ pub(super) enum Fate {
     Open { until: Timestamp, is_proven: bool },
     /// It does not exist, nor does anything below it.
     Shut { denial: Arc<Denial>, until: Timestamp },
+    /// It is being asked for, and questions below it wait for the end of that.
+    Sought { until: Timestamp, end: End },
+}
+
+/// Comes when a name is not asked for any longer, whatever was heard.
+pub(super) type End = watch::Receiver<()>;
+
+/// What is to be done about a name above before a question is asked.
+#[derive(Debug)]
+pub(super) enum First {
+    Ask(Level),
+    Wait(End),
 }
 
 impl Fate {
     const fn until(&self) -> Timestamp {
         match self {
-            Self::Open { until, .. } | Self::Shut { until, .. } => *until,
+            Self::Open { until, .. } | Self::Shut { until, .. } | Self::Sought { until, .. } => *until,
         }
+    }
+
+    /// Whether it is known, or was so within the hour.
+    fn is_remembered(&self, now: Timestamp) -> bool {
+        now < self.until().after(PROVEN)
     }
 
     fn is_live(&self, now: Timestamp) -> bool {
@@ -63,7 +83,7 @@ impl Fates {
             (Some(Fate::Shut { denial, until }), _) if now < *until => Some(denial),
             (_, lower) => match lower() {
                 Some(Fate::Shut { denial, until }) if now < *until => Some(denial),
-                Some(Fate::Shut { .. } | Fate::Open { .. }) | None => None,
+                Some(Fate::Shut { .. } | Fate::Open { .. } | Fate::Sought { .. }) | None => None,
             },
         }
     }
@@ -75,7 +95,24 @@ impl Fates {
             match self.get(class, places, level).filter(|fate| fate.is_live(now)) {
                 None => return Some(level),
                 Some(Fate::Shut { .. }) => return None,
+                Some(Fate::Open { .. } | Fate::Sought { .. }) => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a name above comes before a question: one with a public label of which nothing was known for an hour, in a
+    /// place that is known to be there. What was denied before is not asked for first again: the next question below it is
+    /// asked, so that a name is found which its server denies those above.
+    pub(super) fn first(&self, class: u8, places: &Places<'_>, now: Timestamp) -> Option<First> {
+        for level in [Level::Upper, Level::Lower] {
+            let place = places.at(level)?;
+            let fate = self.get(class, places, level);
+            match fate.filter(|fate| fate.is_remembered(now)) {
+                None => return is_public(label(place)).then_some(First::Ask(level)),
+                Some(Fate::Sought { end, until }) if now < *until => return Some(First::Wait(end.clone())),
                 Some(Fate::Open { .. }) => {}
+                Some(Fate::Shut { .. } | Fate::Sought { .. }) => return None,
             }
         }
         None

@@ -6,6 +6,7 @@
 //! | `svc` of the zone | `shop.svc.cluster.local` | |
 //! | a namespace there | `com.shop.svc.cluster.local` | |
 
+use super::public::is_public;
 use crate::message::WireName;
 use crate::plan::Zone;
 
@@ -14,8 +15,19 @@ use crate::plan::Zone;
 pub struct CutZone {
     /// The zone.
     pub zone: Zone,
-    /// Whether it is built as that of a cluster: `svc` of it holds namespaces.
-    pub is_of_cluster: bool,
+    /// What is known of it.
+    pub kind: ZoneKind,
+}
+
+/// What is known of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneKind {
+    /// It is built as that of a cluster: `svc` of it holds namespaces.
+    Cluster,
+    /// The operator named it: its servers deny no name that stands above another one.
+    Named,
+    /// The host searches in it, and a cloud names its machines there: nothing stands below public top-level labels.
+    Searched,
 }
 
 /// Names above a name, as octets of it: a namespace or what stands in its place, and what is in that.
@@ -44,14 +56,19 @@ impl CutZone {
         let [first, second, third, fourth] = starts(octets, self.zone.apex().as_octets().len());
         let first = &octets[first?..];
         let second = &octets[second?..];
-        if self.is_of_cluster && label(first) == SERVICES {
+        let is_of_cluster = self.kind == ZoneKind::Cluster;
+        if is_of_cluster && label(first) == SERVICES {
             let third = &octets[third?..];
             return is_plain(label(second)).then_some(Places {
                 upper: second,
                 lower: fourth.map(|_| third).filter(|third| is_plain(label(third))),
             });
         }
-        let is_spared = self.is_of_cluster && SPARED.contains(&label(first));
+        let is_spared = match self.kind {
+            ZoneKind::Cluster => SPARED.contains(&label(first)),
+            ZoneKind::Named => false,
+            ZoneKind::Searched => !is_public(label(first)),
+        };
         (!is_spared && is_plain(label(first))).then_some(Places {
             upper: first,
             lower: None,

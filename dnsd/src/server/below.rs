@@ -1,12 +1,13 @@
 //! Names below one that was denied: how a question is answered for it, and how the name above comes to be known.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 
 use crate::cache::{Key, Kind, Maker};
-use crate::cut::{Asked, Denial, Heard, Inquiry};
+use crate::cut::{Asked, Denial, Headway, Heard, Inquiry};
 use crate::message::{CLASS_IN, Query, flag, kind, rcode};
 use crate::metrics::CutInquiry;
 
@@ -19,10 +20,38 @@ impl Entry {
     pub fn denied_below(&self, key: &Key, query: &Query, now: Timestamp) -> Option<Arc<Denial>> {
         let cuts = self.block.cuts()?;
         let denial = cuts.denial(self.asked(key, query)?, now)?;
-        let would_be_asked = self.may_ask_outside
-            && self.block.may_forward(query)
-            && self.block.forwards(&query.question.name);
-        would_be_asked.then_some(denial)
+        self.would_be_asked(query).then_some(denial)
+    }
+
+    fn would_be_asked(&self, query: &Query) -> bool {
+        self.may_ask_outside && self.block.may_forward(query) && self.block.forwards(&query.question.name)
+    }
+
+    /// Whether a question waits for the name above it, which is asked for from now on if it was not before.
+    #[must_use]
+    pub fn headway(self: &Arc<Self>, key: &Key, query: &Query, terms: &Terms) -> Option<Headway> {
+        let cuts = self.block.cuts()?;
+        if query.flags & flag::RD == 0 || !self.would_be_asked(query) {
+            return None;
+        }
+        let mut headway = cuts.headway(self.asked(key, query)?, clock::now())?;
+        if let Some(inquiry) = headway.inquiry.take() {
+            self.inquire(inquiry, query, terms);
+        }
+        Some(headway)
+    }
+
+    /// The denial of the name above, if that is what is heard of it in time; and how long that took.
+    pub async fn denied_first(
+        &self,
+        headway: Headway,
+        key: &Key,
+        query: &Query,
+    ) -> Result<Arc<Denial>, Duration> {
+        let begun = clock::now();
+        headway.end().await;
+        let now = clock::now();
+        self.denied_below(key, query, now).ok_or_else(|| now.since(begun))
     }
 
     /// The same as an answer, for a question that comes from another one.
@@ -74,7 +103,7 @@ impl Entry {
         }
     }
 
-    /// Asks for a name behind the answers, by A as RFC 9156 section 2.1 advises.
+    /// Asks for a name in a task of its own, by A as RFC 9156 section 2.1 advises.
     fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, terms: &Terms) {
         let question = query.asking(inquiry.name(), kind::A, CLASS_IN);
         let (entry, terms) = (Arc::clone(self), terms.clone());

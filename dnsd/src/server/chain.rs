@@ -128,7 +128,7 @@ impl Chain {
     /// The first that is asked for the name answers; the next where it passes on what it heard.
     async fn forward(&self, query: &Query, terms: &Terms) -> Result<Matched<Answer>, Failed> {
         let limits = Limits {
-            patience: terms.table.config.total_timeout,
+            patience: terms.table.config.total_timeout.saturating_sub(terms.waited),
             udp_size: self.udp_size(&terms.table.config),
             ttl: terms.table.config.ttl,
         };

@@ -65,6 +65,8 @@ pub struct Terms {
     pub zone: Zone,
     /// From how many other questions this one comes.
     pub depth: u8,
+    /// How much of the client's patience was used before upstreams are asked.
+    pub waited: Duration,
 }
 
 /// Whether who asks may go before there is an answer.
