@@ -34,10 +34,10 @@ fn measure(rounds: u32, count: usize, rate: f64, mut situation: Situation) -> an
     let (asked, pace) = (of_cluster(count), Pace::PerSecond(rate));
     let (before, counted) = asked.split_at(count / 4);
     for _ in 0..rounds {
-        for start in servers::STARTS
-            .into_iter()
-            .chain([servers::ours_with_search_domain as Start])
-        {
+        for start in servers::STARTS.into_iter().chain([
+            servers::ours_with_search_domain as Start,
+            servers::ours_without_search_domain,
+        ]) {
             // One at a time, and from its start: each has an empty cache.
             let Some(server) = start(&node, Told::Stock)? else {
                 continue;

@@ -36,19 +36,20 @@ pub(crate) fn with_room(mut octets: Vec<u8>, size: u16) -> Vec<u8> {
 
 /// Names outside of the cluster that its pods look up.
 const OUTSIDE: usize = 10_000;
-/// Their domains stand below these, as often as much-visited names stand below com, net, org, io and the like: search lists
-/// end in them, and whoever knows that there is no `com.<namespace>.svc.cluster.local` need not ask below it.
+/// Their domains stand below these, as often as much-visited names do or those that are like them: search lists end in them, and
+/// whoever knows that there is no `com.<namespace>.svc.cluster.local` need not ask below it. One of them is not on dnsd's
+/// list of public labels.
 const TOPS: [(&str, usize); 10] = [
-    ("alpha", 60),
-    ("bravo", 8),
-    ("charlie", 7),
-    ("delta", 6),
-    ("echo", 4),
-    ("foxtrot", 4),
-    ("golf", 3),
-    ("hotel", 3),
-    ("india", 3),
-    ("juliett", 2),
+    ("com", 60),
+    ("net", 8),
+    ("org", 7),
+    ("io", 6),
+    ("de", 4),
+    ("uk", 4),
+    ("co", 3),
+    ("ru", 3),
+    ("ai", 3),
+    ("dev", 2),
 ];
 /// Namespaces of a cluster, and services of each.
 const NAMESPACES: usize = 20;

@@ -145,17 +145,21 @@ pub(crate) fn ours_with_search_domain(node: &Node, told: Told) -> anyhow::Result
     dnsd_with("dnsd, search domain named", &node.world, told, &options).map(Some)
 }
 
-/// dnsd of this build, metrics and limits on, joined to the enforcer.
-pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
-    dnsd_with("dnsd", world, told, &[])
+/// dnsd where it is not known what the host searches in, or nobody knows who gives names there.
+pub(crate) fn ours_without_search_domain(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+    let options = ["--nxdomain-cut-search", "none"];
+    dnsd_with("dnsd, search domain unknown", &node.world, told, &options).map(Some)
 }
 
-fn dnsd_with(
-    name: &'static str,
-    world: &World,
-    told: Told,
-    options: &[&'static str],
-) -> anyhow::Result<Server> {
+/// dnsd of this build, metrics and limits on, joined to the enforcer, with the `search` line of the node whose pods ask.
+pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
+    let file = world.files().join("resolv.conf");
+    fs::write(&file, "search ec2.internal\n")?;
+    let options = ["--nxdomain-cut-search", &file.display().to_string()];
+    dnsd_with("dnsd", world, told, &options)
+}
+
+fn dnsd_with(name: &'static str, world: &World, told: Told, options: &[&str]) -> anyhow::Result<Server> {
     let (file, ports) = (world.files().join("Corefile"), Ports::of(DNSD));
     fs::write(&file, configurations::corefile(told, ports))?;
     let mut spec = DaemonSpec::dnsd(DNSD_ADMIN)
