@@ -4,18 +4,19 @@
 
 mod node_world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::netfilter::Netfilter;
+use egret_enforcer::backend::netfilter::{Netfilter, names};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
 use node_world::{
-    ByLastOctet, Change, NOW, address, backend, filter, in_fresh_namespace, packets_denied, pod, rule, run,
-    set, tier,
+    ByLastOctet, Change, NOW, address, backend, filter, in_fresh_namespace, packets_denied, pod, range, rule,
+    run, set, tier,
 };
 
 fn in_both_flavours(test: fn(Flavour)) {
@@ -127,6 +128,75 @@ fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
         let now = filter(flavour);
         assert_eq!(rules(&now), rules(&held));
         assert_ne!(now, held);
+    });
+}
+
+/// A pod that does not reach a port at what is in two sets.
+fn not_to(name: &str, own: &str, peers: [&str; 2]) -> PodRules {
+    let port = range(Transport::Tcp, 80, 80);
+    let denied = peers.map(|peers| rule(Action::Deny, PeerMatch::In(set(peers)), port));
+    let admin = tier(Tier::Admin, denied.to_vec(), Otherwise::NextTier);
+    pod(name, &[own], vec![admin], Vec::new())
+}
+
+/// The chains of denials that pods have in common, and how many rules jump to each.
+fn common(flavour: Flavour) -> Vec<(String, usize)> {
+    let text = filter(flavour);
+    let chain = |rule: &str| Some(rule.strip_prefix("-A ")?.split(' ').next()?.to_owned());
+    let chains = text
+        .lines()
+        .filter_map(chain)
+        .filter(|name| names::is_alike(name));
+    let jumps = |name: &str| text.matches(&format!("-j {name}")).count();
+    let chains: BTreeSet<String> = chains.collect();
+    chains
+        .into_iter()
+        .map(|name| (name.clone(), jumps(&name)))
+        .collect()
+}
+
+#[test]
+fn what_pods_deny_alike_is_written_once_and_stays_for_the_last_of_them() {
+    const SETS: [&str; 2] = ["some", "others"];
+    in_both_flavours(|flavour| {
+        let turned = ["others", "some"];
+        let both = sets()
+            .rules(not_to("p", "10.0.0.1", SETS))
+            .rules(not_to("q", "10.0.0.2", SETS));
+        let mut backend = begun(flavour, &both);
+        // One of each family.
+        let jumps = || {
+            common(flavour)
+                .into_iter()
+                .map(|(_, jumps)| jumps)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(jumps(), [2, 2], "{}", filter(flavour));
+        apply(&mut backend, &Change::new().rules(not_to("r", "10.0.0.3", SETS)));
+        assert_eq!(jumps(), [3, 3]);
+        apply(&mut backend, &removed("p"));
+        assert_eq!(jumps(), [2, 2]);
+        apply(
+            &mut backend,
+            &Change::new().rules(not_to("q", "10.0.0.2", turned)),
+        );
+        assert_eq!(jumps(), [1, 1, 1, 1]);
+        let held = filter(flavour);
+        let mut again = begun(
+            flavour,
+            &sets()
+                .rules(not_to("q", "10.0.0.2", turned))
+                .rules(not_to("r", "10.0.0.3", SETS)),
+        );
+        assert_eq!(
+            (again.written().chains, filter(flavour)),
+            (0, held),
+            "the next life finds the same"
+        );
+        apply(&mut again, &removed("r"));
+        assert_eq!(jumps(), [1, 1]);
+        apply(&mut again, &removed("q"));
+        assert_eq!(jumps(), Vec::<usize>::new());
     });
 }
 

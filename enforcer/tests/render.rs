@@ -171,6 +171,40 @@ fn what_many_rules_ask_of_ports_is_asked_once() {
     assert_golden("ports-4.rules", &text);
 }
 
+/// As of `external`, with a port, in several policies.
+#[test]
+fn ports_that_denials_in_a_row_ask_for_are_asked_once_for_all_pods() {
+    use Action::{Allow, Deny};
+    let [tls, ssh, web] = [6000, 22, 443].map(|port| range(Transport::Tcp, port, port));
+    let outside = |port| {
+        let own_node = Rule {
+            except: Some(set("web")),
+            ..rule(Deny, PeerMatch::OwnNode, port)
+        };
+        [rule(Deny, PeerMatch::In(set("bad")), port), own_node]
+    };
+    let alone = vec![
+        rule(Deny, PeerMatch::In(set("web")), ssh),
+        rule(Allow, PeerMatch::In(set("names")), web),
+        rule(Deny, PeerMatch::In(set("missing")), ssh),
+        rule(Deny, PeerMatch::In(set("bad")), ssh),
+        rule(Deny, PeerMatch::Any, web),
+    ];
+    let rules = [outside(tls).to_vec(), alone, outside(web).to_vec()].concat();
+    let tiers = vec![tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier)];
+    let of = |name: &str, own: &str| {
+        let rules = pod(name, &[own], tiers.clone(), vec![]);
+        text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own))
+    };
+    let (one, other) = (of("web", "10.0.0.1"), of("db", "10.0.0.2"));
+    assert_golden("alike-4.rules", &one);
+    let common = |text: &str| {
+        let lines = text.lines().filter(|line| line.starts_with("-A EGRET-S-"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(common(&one), common(&other));
+}
+
 #[test]
 fn every_kind_of_rule_in_every_tier_in_both_families() {
     let rules = everything();

@@ -237,12 +237,12 @@ fn what_only_rules_in_audit_name_is_tried_again() {
 /// must not leave rules at sets of which nobody tells any more.
 #[test]
 fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
-    for flavour in Flavour::BOTH {
+    for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            hold_settled(&node.start(&two_lists("10.0.1.1", "10.0.1.2").0).1);
+            hold_settled(&node.start(&two_lists(port, "10.0.1.1", "10.0.1.2").0).1);
             let planned = Planned::here(Plan::Refuse(no_memory_for_members));
-            let (mut backend, standing) = node.start(&two_lists("10.0.1.3", "10.0.1.4").0);
+            let (mut backend, standing) = node.start(&two_lists(port, "10.0.1.3", "10.0.1.4").0);
             hold_refused(&standing, "ENOMEM");
             let to = |to| Probe { to, ..OF_THE_POD };
             let probes = ["10.0.1.1", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
@@ -260,12 +260,12 @@ fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
 /// The same where the tables cannot be written: what was to follow the first batch waits for it, and what comes meanwhile behind that.
 #[test]
 fn lists_of_a_start_whose_rules_are_refused_follow_what_comes_meanwhile() {
-    for flavour in Flavour::BOTH {
+    for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            hold_settled(&node.start(&two_lists("10.0.1.1", "10.0.1.2").0).1);
+            hold_settled(&node.start(&two_lists(port, "10.0.1.1", "10.0.1.2").0).1);
             let planned = Planned::here(Plan::Refuse(no_memory_for_rules));
-            let (mut backend, standing) = node.start(&two_lists("10.0.1.3", "10.0.1.4").0);
+            let (mut backend, standing) = node.start(&two_lists(port, "10.0.1.3", "10.0.1.4").0);
             assert!(standing.wants_retry(), "{standing:?}");
             let to = |to| Probe { to, ..OF_THE_POD };
             let probes = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4", "10.0.1.5"].map(to);
@@ -284,10 +284,11 @@ fn lists_of_a_start_whose_rules_are_refused_follow_what_comes_meanwhile() {
 /// before would see the lists change one by one. It is closed; the others go on, with what comes later and in the next life.
 #[test]
 fn a_pod_whose_rules_are_refused_holds_back_no_lists_of_others() {
-    for flavour in Flavour::BOTH {
+    for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            let both = |one, other| two_lists(one, other).rules(denied_by_two_lists("b", "10.0.0.2"));
+            let both =
+                |one, other| two_lists(port, one, other).rules(denied_by_two_lists(port, "b", "10.0.0.2"));
             hold_settled(&node.start(&both("10.0.1.1", "10.0.1.2").0).1);
             let planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
             let (mut backend, standing) = node.start(&both("10.0.1.3", "10.0.1.4").0);
@@ -301,7 +302,7 @@ fn a_pod_whose_rules_are_refused_holds_back_no_lists_of_others() {
             assert_eq!(of_all(), (vec![false; 4], vec![true, false, false, true]));
             // What comes later goes on for others, under the sets' own names.
             let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[address("10.0.1.3")]);
-            let third = denied_by_two_lists("c", "10.0.0.3");
+            let third = denied_by_two_lists(port, "c", "10.0.0.3");
             hold_refused(&backend.apply(&more.rules(third).0, NOW), "it is closed: ");
             assert_eq!(of_all(), (vec![false; 4], vec![true, true, false, false]));
             let of_the_third = Probe {
@@ -329,11 +330,11 @@ fn a_pod_whose_rules_are_refused_holds_back_no_lists_of_others() {
 /// Rules of before that name none of the lists which change stay in force.
 #[test]
 fn a_pod_whose_rules_are_refused_keeps_those_of_before_where_no_list_of_theirs_changes() {
-    for flavour in Flavour::BOTH {
+    for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
             let beside = |one, other, own| {
-                let mut change = two_lists(one, other);
+                let mut change = two_lists(port, one, other);
                 let rules = change.0.rules_replaced.pop().unwrap();
                 let another = PodRules {
                     pod: PodKey::new("default", "b"),
@@ -370,10 +371,10 @@ fn a_pod_whose_rules_are_refused_keeps_those_of_before_where_no_list_of_theirs_c
 /// The same in the midst of a life: rules name what stands in for two lists while these change, and those of one pod do not.
 #[test]
 fn a_pod_whose_rules_do_not_follow_to_what_stands_in_is_closed_before_the_lists_change() {
-    for flavour in Flavour::BOTH {
+    for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            let (mut backend, standing) = node.start(&two_lists("10.0.1.1", "10.0.1.2").0);
+            let (mut backend, standing) = node.start(&two_lists(port, "10.0.1.1", "10.0.1.2").0);
             hold_settled(&standing);
             let planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
             let aside = Change::new()
@@ -388,6 +389,7 @@ fn a_pod_whose_rules_do_not_follow_to_what_stands_in_is_closed_before_the_lists_
                     &[(address("10.0.1.2"), None)],
                 )
                 .rules(denied_by(
+                    port,
                     "a",
                     "10.0.0.1",
                     ["in the place of one", "in the place of other"],
@@ -398,7 +400,7 @@ fn a_pod_whose_rules_do_not_follow_to_what_stands_in_is_closed_before_the_lists_
             let then = Change::new()
                 .members("one", &[(address("10.0.1.3"), None)], &[address("10.0.1.1")])
                 .members("other", &[(address("10.0.1.4"), None)], &[address("10.0.1.2")])
-                .rules(denied_by_two_lists("a", "10.0.0.1"));
+                .rules(denied_by_two_lists(port, "a", "10.0.0.1"));
             hold_refused(&backend.apply(&then.0, NOW), "it is closed: ");
             let taken = planned.taken();
             let closed = taken
@@ -423,47 +425,51 @@ fn a_pod_whose_rules_do_not_follow_to_what_stands_in_is_closed_before_the_lists_
 /// Rules of before and those that are wanted name the same list: whoever orders the steps knows that it is asked.
 #[test]
 fn a_pod_whose_rules_are_refused_follows_lists_that_its_rules_name_before_and_now() {
-    in_fresh_namespace(|| {
-        let node = Node::new(Flavour::Nft);
-        let (mut backend, _) = node.start(&two_lists("10.0.1.1", "10.0.1.2").0);
-        let _planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
-        let more = [(address("10.0.1.3"), None)];
-        let turned = Change::new().members("one", &more, &[]);
-        let turned = turned.rules(denied_by("a", "10.0.0.1", ["other", "one"]));
-        hold_refused(&backend.apply(&turned.0, NOW), "EINVAL");
-        let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
-        assert_eq!(node.ask(&probes), [false, false, true, true]);
-        let later = Change::new().members("other", &[(address("10.0.1.4"), None)], &[]);
-        hold_refused(&backend.apply(&later.0, NOW), "EINVAL");
-        assert_eq!(node.ask(&probes), [false, false, false, true]);
-    });
+    for port in alone_and_in_a_chain_of_all() {
+        in_fresh_namespace(move || {
+            let node = Node::new(Flavour::Nft);
+            let (mut backend, _) = node.start(&two_lists(port, "10.0.1.1", "10.0.1.2").0);
+            let _planned = Planned::here(Plan::Refuse(rules_of_the_pod_are_refused));
+            let more = [(address("10.0.1.3"), None)];
+            let turned = Change::new().members("one", &more, &[]);
+            let turned = turned.rules(denied_by(port, "a", "10.0.0.1", ["other", "one"]));
+            hold_refused(&backend.apply(&turned.0, NOW), "EINVAL");
+            let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
+            assert_eq!(node.ask(&probes), [false, false, true, true]);
+            let later = Change::new().members("other", &[(address("10.0.1.4"), None)], &[]);
+            hold_refused(&backend.apply(&later.0, NOW), "EINVAL");
+            assert_eq!(node.ask(&probes), [false, false, false, true]);
+        });
+    }
 }
 
 /// Where what closes the pod is refused as well, no list changes, and all of it waits.
 #[test]
 fn lists_wait_for_a_pod_that_can_be_neither_written_nor_closed() {
-    in_fresh_namespace(|| {
-        let node = Node::new(Flavour::Nft);
-        hold_settled(&node.start(&two_lists("10.0.1.1", "10.0.1.2").0).1);
-        let planned = Planned::here(Plan::Refuse(|taken| {
-            let closes = taken.what.contains("-g EGRET-UNKNOWN-E");
-            rules_of_the_pod_are_refused(taken).or_else(|| closes.then_some(Errno::ENOMEM))
-        }));
-        let (mut backend, standing) = node.start(&two_lists("10.0.1.3", "10.0.1.4").0);
-        assert!(
-            standing.broken.is_some() && standing.wants_retry(),
-            "{standing:?}"
-        );
-        let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
-        assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
-        let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[]);
-        assert!(backend.apply(&more.0, NOW).wants_retry());
-        assert!(backend.reconcile(NOW).wants_retry());
-        assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
-        drop(planned);
-        hold_settled(&backend.reconcile(NOW));
-        assert_eq!(node.ask(&probes), [true, false, false, false]);
-    });
+    for port in alone_and_in_a_chain_of_all() {
+        in_fresh_namespace(move || {
+            let node = Node::new(Flavour::Nft);
+            hold_settled(&node.start(&two_lists(port, "10.0.1.1", "10.0.1.2").0).1);
+            let planned = Planned::here(Plan::Refuse(|taken| {
+                let closes = taken.what.contains("-g EGRET-UNKNOWN-E");
+                rules_of_the_pod_are_refused(taken).or_else(|| closes.then_some(Errno::ENOMEM))
+            }));
+            let (mut backend, standing) = node.start(&two_lists(port, "10.0.1.3", "10.0.1.4").0);
+            assert!(
+                standing.broken.is_some() && standing.wants_retry(),
+                "{standing:?}"
+            );
+            let probes = FOUR.map(|to| Probe { to, ..OF_THE_POD });
+            assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
+            let more = Change::new().members("one", &[(address("10.0.1.5"), None)], &[]);
+            assert!(backend.apply(&more.0, NOW).wants_retry());
+            assert!(backend.reconcile(NOW).wants_retry());
+            assert_eq!(node.ask(&probes), [false, true, true, true], "as before");
+            drop(planned);
+            hold_settled(&backend.reconcile(NOW));
+            assert_eq!(node.ask(&probes), [true, false, false, false]);
+        });
+    }
 }
 
 /// What is asked for of two lists: of before, of then, and what comes later.
@@ -496,8 +502,8 @@ fn sets_of(all: [&str; 2]) -> Vec<String> {
     names
 }
 
-fn denied_by(name: &str, own: &str, lists: [&str; 2]) -> PodRules {
-    let denied = lists.map(|list| rule(Action::Deny, PeerMatch::In(set(list)), PortMatch::Any));
+fn denied_by(port: PortMatch, name: &str, own: &str, lists: [&str; 2]) -> PodRules {
+    let denied = lists.map(|list| rule(Action::Deny, PeerMatch::In(set(list)), port));
     pod(
         name,
         &[own],
@@ -506,8 +512,8 @@ fn denied_by(name: &str, own: &str, lists: [&str; 2]) -> PodRules {
     )
 }
 
-fn denied_by_two_lists(name: &str, own: &str) -> PodRules {
-    denied_by(name, own, ["one", "other"])
+fn denied_by_two_lists(port: PortMatch, name: &str, own: &str) -> PodRules {
+    denied_by(port, name, own, ["one", "other"])
 }
 
 fn denied_ports(name: &str, own: &str, port: u16) -> PodRules {
@@ -520,11 +526,21 @@ fn denied_ports(name: &str, own: &str, port: u16) -> PodRules {
     )
 }
 
-fn two_lists(one: &str, other: &str) -> Change {
+fn two_lists(port: PortMatch, one: &str, other: &str) -> Change {
     Change::new()
         .set("one", SetKind::Addresses, &[(address(one), None)])
         .set("other", SetKind::Addresses, &[(address(other), None)])
-        .rules(denied_by_two_lists("a", "10.0.0.1"))
+        .rules(denied_by_two_lists(port, "a", "10.0.0.1"))
+}
+
+/// Denials of the same ports stand in a chain that all pods have in common.
+fn alone_and_in_a_chain_of_all() -> [PortMatch; 2] {
+    [PortMatch::Any, range(Transport::Tcp, 80, 80)]
+}
+
+fn each_alone_and_in_a_chain_of_all() -> impl Iterator<Item = (Flavour, PortMatch)> {
+    let flavours = Flavour::BOTH.into_iter();
+    flavours.flat_map(|flavour| alone_and_in_a_chain_of_all().map(|port| (flavour, port)))
 }
 
 fn hold_refused(standing: &Standing, reason: &str) {

@@ -93,7 +93,9 @@ impl Netfilter {
         let rules = &local.rules;
         let wanted = rules.egress.sets().chain(rules.ingress.sets());
         let wanted: BTreeSet<SetId> = wanted.chain(rules.audit.sets()).collect();
-        let named = self.sets_named_by(|chain| PodChains::of(pod).contain(chain));
+        let own = PodChains::of(pod);
+        let alike = self.words_behind("-j", |chain| own.contain(chain));
+        let named = self.sets_named_by(|chain| own.contain(chain) || alike.contains(chain));
         let mut unseen = changed.difference(&wanted).copied();
         unseen.any(|id| is_named(&named, id))
     }
@@ -127,6 +129,11 @@ impl Netfilter {
 
     /// The sets that rules name which the kernel holds, in these chains.
     fn sets_named_by(&self, which: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        self.words_behind("--match-set", which)
+    }
+
+    /// The words that stand behind one in the rules of these chains.
+    pub(super) fn words_behind(&self, word: &str, which: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let chains = self.tables.iter().flat_map(|table| table.chains.programmed());
         let rules = chains
             .filter(|(name, _)| which(name))
@@ -136,7 +143,7 @@ impl Netfilter {
             words.clone().zip(words.skip(1))
         });
         words
-            .filter(|(option, _)| *option == "--match-set")
+            .filter(|(option, _)| *option == word)
             .map(|(_, name)| name.to_owned())
             .collect()
     }

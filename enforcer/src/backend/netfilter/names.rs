@@ -13,6 +13,8 @@ pub const CHAIN_PREFIX: &str = "EGRET-";
 const DENIED_PREFIX: &str = "EGRET-D-";
 /// … or why one would be if policies in audit were in force: as long as the other.
 const WOULD_PREFIX: &str = "EGRET-W-";
+/// … and so every chain of denials that pods have in common.
+const ALIKE_PREFIX: &str = "EGRET-S-";
 /// Every set of ours ends so, but for its family. The kernel finds a set by comparing its name with that of each one before it, letter
 /// by letter: so they differ from the first letter on.
 const SET_SUFFIX: &str = "-egret";
@@ -263,6 +265,18 @@ pub fn told_would(reason: Digest) -> ChainName {
     ours(&format!("W-{reason}"))
 }
 
+/// Denials of the same ports, called by the digest of what they say.
+#[must_use]
+pub fn alike(said: Digest) -> ChainName {
+    ours(&format!("S-{said}"))
+}
+
+/// Whether a chain is one of these. It is of all pods whose rules say it, and it counts.
+#[must_use]
+pub fn is_alike(name: &str) -> bool {
+    name.strip_prefix(ALIKE_PREFIX).is_some_and(is_digest)
+}
+
 /// The digest of the reason of which a chain tells; none where it tells of none.
 #[must_use]
 pub fn told_reason(name: &str) -> Option<&str> {
@@ -351,7 +365,7 @@ pub fn is_own_chain(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(CHAIN_PREFIX) else {
         return false;
     };
-    if is_of_no_rules(name) || is_told(name) {
+    if is_of_no_rules(name) || is_told(name) || is_alike(name) {
         return true;
     }
     let Some((part, digest)) = rest.split_once('-') else {
@@ -411,6 +425,7 @@ mod tests {
             totals(),
             told(Digest::of("why")),
             told_would(Digest::of("why")),
+            alike(Digest::of("what")),
             pod.audit(Direction::Egress),
             pod.audit_tier(Direction::Ingress, Tier::ClusterEgressFirewall, MAX_LISTS),
         ] {
@@ -421,6 +436,7 @@ mod tests {
             "EGRET-DNSD",
             "EGRET-E-short",
             "EGRET-D-short",
+            "EGRET-S-short",
             "EGRET-EX-aaaaaaaaaaaaaaaa",
             "EGRET-EP0-aaaaaaaaaaaaaaaa",
             "KUBE-FORWARD",

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use super::names::{self, PodChains};
 use super::restore::Change;
-use super::table::Table;
+use super::table::{Part, Table};
 use super::wire::{Tried, Wire};
 use super::{BackendError, Netfilter, counted};
 use crate::metrics;
@@ -39,11 +39,11 @@ impl Netfilter {
             return;
         }
         for pod in self.pods.keys().cloned().collect::<Vec<_>>() {
-            let chains = PodChains::of(&pod);
-            let changes = self
-                .tables
-                .each_ref()
-                .map(|table| only(table.pending(), |name| chains.contain(name)));
+            let (chains, part) = (PodChains::of(&pod), Part::Pod(pod.clone()));
+            let changes = self.tables.each_ref().map(|table| {
+                let is_its = |name: &str| chains.contain(name) || table.is_alike_of(name, &part);
+                only(table.pending(), is_its)
+            });
             match self.write(changes) {
                 Ok(()) => {}
                 Err(WriteError::Refused(reason)) => {
@@ -74,14 +74,21 @@ impl Netfilter {
         let is_closed = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
         let without: BTreeSet<PodKey> = self.refused.keys().filter(is_closed).cloned().collect();
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
+        let staying = self.refused.keys().filter(|pod| !outdated.contains(*pod));
+        let staying: Vec<PodChains> = staying.map(PodChains::of).collect();
+        let needed = self.words_behind("-j", |name| staying.iter().any(|chains| chains.contain(name)));
         self.want_chains(&without);
         let mut staying = self.tables.each_ref().map(|table| {
             let pending = table.pending();
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
             let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
+            // Others' were written with these, and what is left is of refused ones alone.
+            rest.rewrite.retain(|name, _| !names::is_alike(name));
             // What the kernel holds of the refused ones may go there.
-            rest.remove
-                .retain(|name| refused.is_empty() || !names::is_told(name));
+            rest.remove.retain(|name| {
+                let may_be_needed = names::is_told(name) && !refused.is_empty();
+                !may_be_needed && !needed.contains(name)
+            });
             Change {
                 jumps,
                 jumps_removed,

@@ -37,6 +37,7 @@ use super::names::{self, PodChains};
 use super::tally::Label;
 use crate::backend::{self, VerdictKey};
 
+mod alike;
 mod audit;
 mod exposed;
 mod lists;
@@ -229,9 +230,8 @@ impl<'a> PodDirection<'a> {
     }
 
     /// The lines of a list, or of those of its rules that matter here, to its end.
-    fn all_of(&self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
-        let lines = rules.iter().flat_map(|rule| self.lines(tier, rule, next));
-        let mut lines: Vec<Line> = lines.collect();
+    fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
+        let mut lines = self.lines_of(tier, rules, next);
         lines.push(match tier.otherwise {
             Otherwise::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
             Otherwise::NextTier => Line::to(next.clone()),

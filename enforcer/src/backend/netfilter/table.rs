@@ -112,9 +112,8 @@ impl Table {
         let parts = self.parts.get_or_insert_default();
         let names = wanted.keys().cloned().collect();
         let before = parts.insert(part, names).unwrap_or_default();
-        for name in before.iter().filter(|name| !wanted.contains_key(*name)) {
-            self.unwant_chain(name);
-        }
+        let gone = before.into_iter().filter(|name| !wanted.contains_key(name));
+        self.unwant_all(gone.collect());
         for (name, rules) in wanted {
             self.want_chain(name, rules);
         }
@@ -165,10 +164,24 @@ impl Table {
             .parts
             .iter_mut()
             .flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
-        let gone: Vec<String> = parts.flat_map(|(_, names)| names).collect();
-        for name in &gone {
-            self.unwant_chain(name);
+        let gone = parts.flat_map(|(_, names)| names).collect();
+        self.unwant_all(gone);
+    }
+
+    /// Wants these chains no more, but for those that other parts have as well.
+    fn unwant_all(&mut self, gone: Vec<String>) {
+        for name in gone {
+            let mut parts = self.parts.iter().flat_map(BTreeMap::values);
+            if !names::is_alike(&name) || !parts.any(|names| names.contains(&name)) {
+                self.unwant_chain(&name);
+            }
         }
+    }
+
+    /// Whether a chain is one that parts may have in common, and is wanted for this one.
+    pub(super) fn is_alike_of(&self, name: &str, part: &Part) -> bool {
+        let names = self.parts.as_ref().and_then(|parts| parts.get(part));
+        names::is_alike(name) && names.is_some_and(|names| names.contains(name))
     }
 
     /// Wants these chains, and no others.

@@ -34,6 +34,14 @@ pub(super) struct Split<Rule> {
 }
 
 impl Ports {
+    /// Those that a rule asks for; none where it asks for none, or for what has none.
+    pub(super) const fn of(port: PortMatch) -> Option<Self> {
+        match port {
+            PortMatch::Any | PortMatch::Icmp => None,
+            PortMatch::Range(transport, range) => Some(Self { transport, range }),
+        }
+    }
+
     /// As what a rule asks for.
     pub(super) const fn wanted(self) -> PortMatch {
         PortMatch::Range(self.transport, self.range)
@@ -97,16 +105,7 @@ impl<Rule: Copy> Split<Rule> {
 
 /// The ports that most rules ask for, in their order, where more rules ask for them than would stand in both chains.
 fn frequent(asked: &[PortMatch]) -> Vec<Ports> {
-    let mut sorted: Vec<Ports> = asked
-        .iter()
-        .filter_map(|port| match port {
-            PortMatch::Any | PortMatch::Icmp => None,
-            PortMatch::Range(transport, range) => Some(Ports {
-                transport: *transport,
-                range: *range,
-            }),
-        })
-        .collect();
+    let mut sorted: Vec<Ports> = asked.iter().filter_map(|port| Ports::of(*port)).collect();
     sorted.sort_unstable();
     let gains = |ports: Ports, alike: usize| {
         let both = asked.iter().filter(|port| ports.may_be(**port)).count() - alike;
