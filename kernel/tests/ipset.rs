@@ -310,6 +310,71 @@ fn many_sets_are_changed_together_and_one_that_fails_keeps_no_other_from_its_tur
 }
 
 #[test]
+fn of_a_change_that_fails_twice_the_first_is_told_and_a_whole_network_is_written_as_its_halves() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        let member = Entry::lasting(address("10.0.0.1"));
+        let absent = Change {
+            name: "absent".to_owned(),
+            added: vec![member],
+            deleted: vec![member],
+        };
+        sets.create(&SetSpec::new("all", Kind::HashNet, Family::V4))
+            .unwrap();
+        let all = Change {
+            name: "all".to_owned(),
+            added: vec![Entry::lasting(net("0.0.0.0/0"))],
+            deleted: Vec::new(),
+        };
+        let outcomes = sets.change_all(&[absent, all]);
+        let said = outcomes[0].as_ref().unwrap_err().to_string();
+        assert!(said.starts_with("cannot add to the set"), "{said}");
+        assert!(outcomes[1].is_ok(), "{outcomes:?}");
+        let held = run("ipset", &["list", "all"]);
+        assert!(
+            held.contains("0.0.0.0/1") && held.contains("128.0.0.0/1"),
+            "{held}"
+        );
+    });
+}
+
+#[test]
+fn a_set_is_made_once_and_one_in_use_is_waited_for_so_often_and_no_more() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        let one = SetSpec::new("one", Kind::HashIp, Family::V4);
+        sets.create(&one).unwrap();
+        assert_eq!(sets.create(&one).unwrap_err().reason(), Some(Reason::Exists));
+        // A list of sets refers to it.
+        run("ipset", &["create", "list", "list:set"]);
+        run("ipset", &["add", "list", "one"]);
+        let mut waits = 2;
+        let refused = sets.destroy_unnamed("one", &mut waits).unwrap_err();
+        assert_eq!((refused.reason(), waits), (Some(Reason::InUse), 0));
+        run("ipset", &["destroy", "list"]);
+        sets.destroy_unnamed("one", &mut waits).unwrap();
+        assert_eq!(sets.list_one("one").unwrap(), None);
+    });
+}
+
+/// Addresses in a set of a type that is not ours are not ours to read.
+#[test]
+fn members_of_another_type_of_set_are_unreadable() {
+    in_fresh_namespace(|| {
+        run(
+            "ipset",
+            &["create", "theirs", "bitmap:ip", "range", "10.0.0.0/24"],
+        );
+        run("ipset", &["add", "theirs", "10.0.0.7"]);
+        let theirs = IpSets::open().unwrap().list_one("theirs").unwrap().unwrap();
+        assert_eq!(
+            (theirs.kind, theirs.entries.len(), theirs.unreadable),
+            (None, 0, 1)
+        );
+    });
+}
+
+#[test]
 fn a_command_without_a_name_never_reaches_the_kernel() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();

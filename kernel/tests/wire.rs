@@ -268,6 +268,9 @@ fn prefixes_of_each_length_pairs_of_ports_and_marks_of_packets_are_held_as_iptab
                         .trim_end_matches('\\')
                 ));
             }
+            for behind in ["-m mark --mark 0x1/0x1", "-m comment --comment other"] {
+                rules.push(format!("-m comment --comment first {behind} -j RETURN"));
+            }
             for mark in ["0x4/0x4", "0x1/0xffffffff", "0x0/0x80000000"] {
                 rules.push(format!("-j MARK --set-xmark {mark}"));
             }
@@ -476,6 +479,68 @@ fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
             writer.write(&[(Family::V4, &of("four"))]),
             Err(Error::Unknown { line: 4, .. })
         ));
+    });
+}
+
+/// Both families in one change, each with sets of its own.
+#[test]
+fn rules_of_both_families_name_the_sets_of_theirs() {
+    in_fresh_namespace(|| {
+        run("ipset", &["create", "four", "hash:net"]);
+        run("ipset", &["create", "six", "hash:net", "family", "inet6"]);
+        let rule = |set: &str| vec![format!("-m set --match-set {set} dst -j RETURN")];
+        let (four, six) = (rule("four"), rule("six"));
+        let (of_four, of_six) = (batch("EG-A", &four), batch("EG-A", &six));
+        write(&[(Family::V4, &of_four), (Family::V6, &of_six)]).unwrap();
+        assert_eq!(texts(Family::V4, "EG-A"), four);
+        assert_eq!(texts(Family::V6, "EG-A"), six);
+    });
+}
+
+/// A hook of which there was no chain is made once for all rules that come there.
+#[test]
+fn two_rules_come_to_a_hook_that_nobody_made() {
+    in_fresh_namespace(|| {
+        let text = "*filter\n:EG-A - [0:0]\n-I INPUT -j EG-A\n-A INPUT -i lo -j EG-A\nCOMMIT\n";
+        write(&[(Family::V4, text)]).unwrap();
+        assert_eq!(texts(Family::V4, "INPUT"), ["-j EG-A", "-i lo -j EG-A"]);
+    });
+}
+
+#[test]
+fn a_jump_out_of_a_hook_that_nobody_made_is_for_the_programs() {
+    in_fresh_namespace(|| {
+        let text = "*filter\n:EG-A - [0:0]\n-D INPUT -j EG-A\nCOMMIT\n";
+        let Err(Error::Unknown { line, .. }) = write(&[(Family::V4, text)]) else {
+            panic!("it was taken")
+        };
+        assert_eq!(line, 3);
+    });
+}
+
+/// The kernel's part of a socket is made and waited for once, and gone when that is asked for.
+#[test]
+fn a_writer_keeps_its_socket_until_it_lets_go() {
+    in_fresh_namespace(|| {
+        const NETFILTER: &str = "12";
+        let open = || -> Vec<String> {
+            let all = std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
+            let rows = all.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+            // By their ports; the kernel's own has 0.
+            let ours = rows.filter(|row| row[1] == NETFILTER && row[2] != "0");
+            ours.map(|row| row[2].to_owned()).collect()
+        };
+        let mut writer = Writer::default();
+        let text = batch("EG-A", &["-j RETURN".to_owned()]);
+        writer.write(&[(Family::V4, &text)]).unwrap();
+        let kept = open();
+        assert_eq!(kept.len(), 1, "{kept:?}");
+        // Whoever came meanwhile has a port of his own.
+        let _other = Writer::default();
+        writer.write(&[(Family::V4, &text)]).unwrap();
+        assert_eq!(open(), kept);
+        writer.let_go();
+        assert_eq!(open(), [""; 0]);
     });
 }
 

@@ -18,7 +18,7 @@ mod sets;
 use super::{Hook, children};
 use crate::Family;
 use crate::faults::{self, Step};
-use crate::netlink::{self, Attributes, CREATE, EXCLUSIVE, Failed, Request, Socket, Transaction};
+use crate::netlink::{self, Answer, Attributes, CREATE, EXCLUSIVE, Failed, Request, Socket, Transaction};
 use crate::nftables::{
     ATTRIBUTE_CHAIN_NAME as CHAIN_NAME, ATTRIBUTE_RULE_CHAIN as RULE_CHAIN, ATTRIBUTE_TABLE as TABLE,
     DELETE_CHAIN, DELETE_RULE, NEW_CHAIN, NEW_RULE, SUBSYSTEM, has_chain,
@@ -296,17 +296,7 @@ impl Building<'_> {
     fn need_hook(&mut self, family: Family, hook: Hook) -> Result<(), Why> {
         let chain = self.hook(family, hook)?;
         if !std::mem::replace(&mut chain.is_there, true) {
-            let message = message(NEW_CHAIN, CREATE | EXCLUSIVE, family).text(CHAIN_NAME, hook.name());
-            let message = message.nest(CHAIN_HOOK, |place| {
-                place.plain_be32(1, number_of(hook)).plain_be32(2, 0)
-            });
-            /// `NF_ACCEPT`.
-            const ACCEPT: u32 = 1;
-            self.push(
-                &message
-                    .plain_be32(CHAIN_POLICY, ACCEPT)
-                    .text(CHAIN_TYPE, "filter"),
-            );
+            self.push(&chain_of(family, hook));
         }
         Ok(())
     }
@@ -349,17 +339,7 @@ impl Building<'_> {
         )
         .text(TABLE, FILTER)
         .text(RULE_CHAIN, hook.name());
-        let listed = self.socket.ask(&request, |answer| {
-            let (_, attributes) = answer.split::<4>()?;
-            let handle = attributes
-                .get(RULE_HANDLE)
-                .and_then(|octets| octets.first_chunk());
-            let handle = handle.map(|octets| u64::from_be_bytes(*octets));
-            let jump = jump_of(&attributes.nest(RULE_EXPRESSIONS)?)?;
-            Ok(handle
-                .filter(|_| attributes.text(RULE_CHAIN).as_deref() == Some(hook.name()))
-                .zip(jump))
-        });
+        let listed = self.socket.ask(&request, |answer| jump_in(answer, hook));
         match listed {
             Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(Vec::new()),
             listed => listed,
@@ -372,6 +352,34 @@ const CHANGE: &str = "change of rules";
 
 fn message(command: u8, flags: u16, family: Family) -> Request {
     Request::netfilter(CHANGE, SUBSYSTEM, command, flags, family.number()).text(TABLE, FILTER)
+}
+
+/// The chain of a hook where there is none. One that somebody made meanwhile, with a policy of his own, is refused: kernels that do not
+/// know generations (before 4.10) would give it ours.
+fn chain_of(family: Family, hook: Hook) -> Request {
+    /// `NF_ACCEPT`.
+    const ACCEPT: u32 = 1;
+    message(NEW_CHAIN, CREATE | EXCLUSIVE, family)
+        .text(CHAIN_NAME, hook.name())
+        .nest(CHAIN_HOOK, |place| {
+            place.plain_be32(1, number_of(hook)).plain_be32(2, 0)
+        })
+        .plain_be32(CHAIN_POLICY, ACCEPT)
+        .text(CHAIN_TYPE, "filter")
+}
+
+/// The handle of a listed rule and where to it jumps, if it is one of this hook that does nothing else but count: older kernels list the
+/// rules of all chains, whatever chain was asked for.
+fn jump_in(answer: Answer<'_>, hook: Hook) -> Result<Option<(u64, String)>, netlink::Malformed> {
+    let (_, attributes) = answer.split::<4>()?;
+    let handle = attributes
+        .get(RULE_HANDLE)
+        .and_then(|octets| octets.first_chunk());
+    let handle = handle.map(|octets| u64::from_be_bytes(*octets));
+    let jump = jump_of(&attributes.nest(RULE_EXPRESSIONS)?)?;
+    Ok(handle
+        .filter(|_| attributes.text(RULE_CHAIN).as_deref() == Some(hook.name()))
+        .zip(jump))
 }
 
 /// Where a rule jumps to that does nothing else but count.
@@ -443,5 +451,77 @@ fn blamed(batches: &[(Family, &str)], lines: &[(usize, usize)], failed: Failed) 
             error: failed.error,
         },
         None => Error::Netlink(failed.error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expression::{Base, Comparison, Expression, Verdict};
+
+    /// No test can be between the look for a hook and the transaction: where generations count, that is refused for them.
+    #[test]
+    fn a_hook_is_made_only_where_nobody_made_it() {
+        let made = chain_of(Family::V4, Hook::Forward);
+        assert_eq!(made.flags() & (CREATE | EXCLUSIVE), CREATE | EXCLUSIVE);
+    }
+
+    #[test]
+    fn each_change_of_a_hook_is_one_in_which_others_may_be_faster() {
+        for (line, is_of_hook) in [
+            ("-I INPUT -j A", true),
+            ("-A OUTPUT -j A", true),
+            ("-D FORWARD -j A", true),
+            ("-A EG-A -j A", false),
+            (":EG-A - [0:0]", false),
+        ] {
+            let text = format!("*filter\n{line}\nCOMMIT\n");
+            assert_eq!(touches_hooks(&text), is_of_hook, "{line}");
+        }
+    }
+
+    fn listed(chain: &str, expressions: &[Expression]) -> Option<(u64, String)> {
+        let rule = message(NEW_RULE, 0, Family::V4).text(RULE_CHAIN, chain);
+        let rule = rule.bytes(RULE_HANDLE, &7u64.to_be_bytes());
+        let rule = rule.nest(RULE_EXPRESSIONS, |list| {
+            expressions.iter().fold(list, |list, one| one.put(list))
+        });
+        let body = [&[0; 4], rule.attribute_bytes::<4>()].concat();
+        let answer = Answer {
+            kind: 0,
+            port: 0,
+            body: &body,
+        };
+        jump_in(answer, Hook::Input).unwrap()
+    }
+
+    #[test]
+    fn a_rule_is_a_jump_of_a_hook_where_it_is_there_and_does_nothing_else_but_count() {
+        const COUNTER: Expression = Expression::Counter {
+            packets: 3,
+            octets: 4,
+        };
+        let verdict = |verdict: fn(String) -> Verdict| Expression::Verdict(verdict("A".to_owned()));
+        let (jump, goto) = (|| verdict(Verdict::Jump), || verdict(Verdict::Goto));
+        let asks = [
+            Expression::Payload {
+                base: Base::Network,
+                offset: 12,
+                length: 4,
+            },
+            Expression::Compare(Comparison::Equal, vec![10, 0, 0, 1]),
+        ];
+        let found = Some((7, "A".to_owned()));
+        for (chain, expressions, jump) in [
+            ("INPUT", vec![COUNTER, jump()], found.clone()),
+            ("INPUT", vec![jump()], found),
+            ("FORWARD", vec![COUNTER, jump()], None),
+            ("INPUT", vec![COUNTER, goto()], None),
+            ("INPUT", vec![jump(), COUNTER], None),
+            ("INPUT", vec![COUNTER], None),
+            ("INPUT", [&asks[..], &[COUNTER, jump()]].concat(), None),
+        ] {
+            assert_eq!(listed(chain, &expressions), jump, "{chain} {expressions:?}");
+        }
     }
 }

@@ -180,6 +180,11 @@ impl Request {
         bytes
     }
 
+    #[cfg(test)]
+    pub(crate) fn flags(&self) -> u16 {
+        u16::from_ne_bytes([self.bytes[6], self.bytes[7]])
+    }
+
     /// The attributes behind the family's header of `N` bytes.
     #[cfg(test)]
     pub(crate) fn attributes<const N: usize>(&self) -> Attributes<'_> {

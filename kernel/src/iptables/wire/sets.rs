@@ -16,23 +16,28 @@ use std::os::fd::OwnedFd;
 
 /// What number each set had when it was last asked for.
 #[derive(Debug, Default)]
-pub(super) struct Hints(HashMap<Box<str>, u16>);
+pub(super) struct Hints {
+    numbers: HashMap<Box<str>, u16>,
+    /// Of how many sets the largest change was: at a start, of all.
+    largest: usize,
+}
 
 impl Hints {
-    /// More sets than there are names for at once: those that went make room for the others when all are forgotten.
-    const MOST: usize = 1 << 16;
+    /// So many more than the largest change had: sets that went make room for others when all are forgotten.
+    const ROOM: usize = 2048;
 
     fn of(&self, name: &str) -> Option<u16> {
-        self.0.get(name).copied()
+        self.numbers.get(name).copied()
     }
 
     fn note(&mut self, indices: &Indices<'_>) {
-        if self.0.len() + indices.len() > Self::MOST {
-            self.0.clear();
+        self.largest = self.largest.max(indices.len());
+        if self.numbers.len() + indices.len() > Self::ROOM + 2 * self.largest {
+            self.numbers = HashMap::new();
         }
         for (name, number) in indices {
             if self.of(name) != Some(*number) {
-                self.0.insert((*name).into(), *number);
+                self.numbers.insert((*name).into(), *number);
             }
         }
     }
@@ -170,4 +175,39 @@ fn question(operation: u32) -> [u8; QUESTION] {
 
 fn number_in(answer: &[u8; QUESTION]) -> u16 {
     u16::from_ne_bytes([answer[SUBJECT], answer[SUBJECT + 1]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(hints: &mut Hints, names: &[String]) {
+        hints.note(&names.iter().map(|name| (name.as_str(), 7)).collect());
+    }
+
+    /// Each pod that comes has sets that none had before.
+    #[test]
+    fn names_of_sets_that_went_are_forgotten_and_those_of_a_large_change_are_not() {
+        let name = |number: usize| format!("s-{number}");
+        let mut hints = Hints::default();
+        let all: Vec<String> = (0..100).map(name).collect();
+        noted(&mut hints, &all);
+        for number in 100..2_000 {
+            noted(&mut hints, &[name(number)]);
+        }
+        assert_eq!((hints.of("s-0"), hints.of("s-1999")), (Some(7), Some(7)));
+        for number in 2_000..10_000 {
+            noted(&mut hints, &[name(number)]);
+            assert!(hints.numbers.len() <= 2_248, "{}", hints.numbers.len());
+        }
+        assert_eq!((hints.of("s-0"), hints.of("s-9999")), (None, Some(7)));
+    }
+
+    #[test]
+    fn a_number_that_changed_is_noted_anew() {
+        let mut hints = Hints::default();
+        hints.note(&Indices::from([("one", 1)]));
+        hints.note(&Indices::from([("one", 2)]));
+        assert_eq!(hints.of("one"), Some(2));
+    }
 }
