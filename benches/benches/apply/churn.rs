@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use egret_benches::big::{Elsewhere, entities_of, pod};
+use egret_benches::big::{Elsewhere, GATEWAY, NAMESPACES_HERE, entities_of, namespace, pod, policy};
 use egret_benches::{START, compiler};
 use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::Event;
@@ -11,7 +11,7 @@ use egret_policies::model::cluster::Entity;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
-use crate::meter::{memory, own};
+use crate::meter::{memory, of_kernel, own};
 use crate::world::{self, Node};
 
 /// One in so many changes is also made in the kernel.
@@ -24,9 +24,33 @@ const NEW: usize = 0x2000;
 /// `netfilter`.
 pub(crate) fn measure(times: usize) -> anyhow::Result<()> {
     world::enter()?;
-    println!("| | pod changes | MiB | own CPU of a change, ms |\n|---|---|---|---|");
+    println!("{HEAD}");
     with_a_compiler(times)?;
-    with_netfilter(times / KERNEL_SHARE)
+    with_netfilter(times / KERNEL_SHARE, Node::new(Flavour::Nft)?)
+}
+
+/// The same with `netfilter` alone, all of them in the kernel, on a node whose rules cost little: a policy for each namespace.
+pub(crate) fn measure_in_the_kernel(times: usize) -> anyhow::Result<()> {
+    world::enter()?;
+    println!("{HEAD}");
+    with_netfilter(times, Node::of(small(), Flavour::Nft)?)
+}
+
+const HEAD: &str = "| | pod changes | MiB | own CPU of a change, ms | of the kernel's memory what is not given back by itself, MiB: slab, of each processor |\n|---|---|---|---|---|";
+
+const NAMES: &str = "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: names}\n\
+spec: {tier: Admin, priority: 5, subject: {namespaces: {}}, egress: [{name: names, action: Accept, to: [{domainNames: [\"*.example.test\"]}]}]}\n";
+
+/// Namespaces with a policy each, and a pod in some of them.
+fn small() -> impl Iterator<Item = Entity> {
+    const ABOUT_ALL_PODS: usize = 9;
+    const PODS: usize = 5;
+    let namespaces = (0..NAMESPACES_HERE).map(namespace);
+    let policies = (0..NAMESPACES_HERE).map(|number| policy(number, ABOUT_ALL_PODS));
+    let pods = (0..PODS).map(|number| pod(number, number, 0));
+    let others = [GATEWAY, NAMES].map(str::to_owned);
+    let all = namespaces.chain(policies).chain(pods).chain(others);
+    all.flat_map(|text| entities_of(&text))
 }
 
 fn with_a_compiler(times: usize) -> anyhow::Result<()> {
@@ -44,8 +68,7 @@ fn with_a_compiler(times: usize) -> anyhow::Result<()> {
     churn("compiler", times, pass)
 }
 
-fn with_netfilter(times: usize) -> anyhow::Result<()> {
-    let mut node = Node::new(Flavour::Nft)?;
+fn with_netfilter(times: usize, mut node: Node) -> anyhow::Result<()> {
     let first = node.batches();
     node.apply(&first)?;
     drop(first);
@@ -62,7 +85,7 @@ fn churn(
     times: usize,
     mut pass: impl FnMut(Vec<Event>, Timestamp) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    println!("| {what} | 0 | {:.1} | |", memory("VmRSS")?);
+    println!("| {what} | 0 | {:.1} | | {} |", memory("VmRSS")?, of_kernel()?);
     let mut used = Duration::ZERO;
     for number in 0..times / 2 {
         let now = START.after(Duration::from_millis(10 * u64::try_from(number)?));
@@ -75,7 +98,11 @@ fn churn(
         if (number + 1) % (times / 20).max(1) == 0 {
             let changes = (number + 1) * 2;
             let each = used.as_secs_f64() * 1e3 / f64::from(u32::try_from(changes)?);
-            println!("| {what} | {changes} | {:.1} | {each:.2} |", memory("VmRSS")?);
+            println!(
+                "| {what} | {changes} | {:.1} | {each:.2} | {} |",
+                memory("VmRSS")?,
+                of_kernel()?
+            );
         }
     }
     Ok(())

@@ -2,7 +2,8 @@
 //! The real compiler and the real backend `netfilter`, in a network namespace of its own, in both flavours; needs root.
 //!
 //! `cargo bench -p egret-benches --bench apply -- nft` measures only one flavour, `-- nft label answer` only changes with one of
-//! these words, and `-- churn 100000` so many pod changes, to see what memory they leave behind. EGRET_BENCH_EACH_ALONE has each
+//! these words, and `-- churn 100000` so many pod changes, to see what memory they leave behind (`-- churn kernel 20000`:
+//! all of them in the kernel, on a small node). EGRET_BENCH_EACH_ALONE has each
 //! rule look into a set of its own.
 //! Prints Markdown.
 
@@ -28,6 +29,9 @@ fn main() -> anyhow::Result<()> {
         [] => alone(&[Flavour::Legacy.name()])
             .and_then(|()| alone(&[Flavour::Nft.name()]))
             .and_then(|()| alone(&["churn", "100000"])),
+        ["churn", "kernel", times] => {
+            churn::measure_in_the_kernel(times.parse().context("a number of changes")?)
+        }
         ["churn", times] => churn::measure(times.parse().context("a number of changes")?),
         [flavour, some @ ..] => changes::measure(flavour.parse().map_err(anyhow::Error::msg)?, some),
     }

@@ -43,6 +43,26 @@ pub(crate) fn memory(line: &str) -> anyhow::Result<f64> {
     Ok(kibibytes / 1024.0)
 }
 
+/// What the kernel has allocated by the piece and cannot take back from whoever holds it, and what it keeps for each processor.
+pub(crate) fn of_kernel() -> anyhow::Result<String> {
+    let all = fs::read_to_string("/proc/meminfo")?;
+    let line = |name: &str| {
+        let found = all
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kibibytes = found.and_then(|rest| rest.trim().strip_suffix(" kB"));
+        kibibytes
+            .context("no such line")?
+            .parse::<f64>()
+            .map_err(anyhow::Error::from)
+    };
+    Ok(format!(
+        "{:.1}, {:.1}",
+        line("SUnreclaim")? / 1024.0,
+        line("Percpu")? / 1024.0
+    ))
+}
+
 /// The time within which this share of them was done, in milliseconds.
 pub(crate) fn percentile(times: &[Duration], percent: usize) -> f64 {
     let mut sorted = times.to_vec();

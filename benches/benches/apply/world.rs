@@ -14,6 +14,7 @@ use egret_enforcer::backend::{Backend, Standing};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::compiler::{Compiler, Event, InSync};
+use egret_policies::model::cluster::Entity;
 use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
 use nix::mount::{MsFlags, mount};
@@ -48,7 +49,12 @@ pub(crate) struct Node {
 impl Node {
     /// The whole cluster is known, and nothing is in the kernel.
     pub(crate) fn new(flavour: Flavour) -> anyhow::Result<Self> {
-        let compiler = compiler(Elsewhere::TARGET.entities()).in_sync();
+        Self::of(Elsewhere::TARGET.entities(), flavour)
+    }
+
+    /// The same of another cluster.
+    pub(crate) fn of(cluster: impl IntoIterator<Item = Entity>, flavour: Flavour) -> anyhow::Result<Self> {
+        let compiler = compiler(cluster).in_sync();
         let settings = Settings {
             flavour,
             marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).expect("the default masks do not overlap"),
