@@ -193,10 +193,10 @@ impl SideBySide {
 }
 
 /// Names that nobody has asked yet; the first so many numbers were taken.
-struct Fresh(u32);
+pub(crate) struct Fresh(pub(crate) u32);
 
 impl Fresh {
-    fn take(&mut self, size: u32) -> Vec<Vec<u8>> {
+    pub(crate) fn take(&mut self, size: u32) -> Vec<Vec<u8>> {
         self.0 += size;
         of_numbers("miss.example.test", self.0 - size..self.0)
     }

@@ -20,6 +20,7 @@ mod enforcer;
 mod configurations;
 mod upstream;
 mod threads;
+mod several;
 mod questions;
 mod generator;
 mod meter;
@@ -37,7 +38,7 @@ type Situations = Vec<Situation>;
 
 type Part = (&'static str, fn(u32) -> anyhow::Result<Situations>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("cached", answers::cached),
     ("forwarded", answers::forwarded),
     ("paced", answers::paced),
@@ -46,6 +47,7 @@ const PARTS: [Part; 11] = [
     ("mix", mix::all_stand),
     ("fast-mix", mix::fast),
     ("held", held::measure),
+    ("threads", several::measure),
     ("names", memory::names),
     ("flood", memory::flood),
     ("start", memory::start),

@@ -29,6 +29,29 @@ impl Meter {
         times.sum()
     }
 
+    /// How often its threads waited.
+    pub(crate) fn switches(&self) -> anyhow::Result<f64> {
+        let of = |task: &PathBuf| {
+            let path = task.join("status");
+            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.and_then(|count| count.trim().parse::<f64>().ok())
+                .with_context(|| format!("{}: no switches", path.display()))
+        };
+        self.tasks()?.iter().map(of).sum()
+    }
+
+    /// Lets all of its threads run where there is room.
+    pub(crate) fn spread(&self) -> anyhow::Result<()> {
+        for task in self.tasks()? {
+            let id = task.file_name().and_then(|id| id.to_str()?.parse().ok());
+            spread(Pid::from_raw(id.context("a task is a number")?))?;
+        }
+        Ok(())
+    }
+
     /// Resident memory of the process, in MiB.
     pub(crate) fn memory(&self) -> anyhow::Result<f64> {
         let path = match self {
@@ -66,6 +89,18 @@ pub(crate) fn on_the_servers_cpu<T>(start: impl FnOnce() -> anyhow::Result<T>) -
 /// Moves the calling thread to one CPU.
 pub(crate) fn pin_this_thread(cpu: usize) -> anyhow::Result<()> {
     pin(gettid(), cpu)
+}
+
+/// Lets the calling thread run where there is room.
+pub(crate) fn use_all_cpus() -> anyhow::Result<()> {
+    spread(gettid())
+}
+
+fn spread(task: Pid) -> anyhow::Result<()> {
+    let mut both = CpuSet::new();
+    both.set(SERVERS)?;
+    both.set(GENERATOR)?;
+    sched_setaffinity(task, &both).with_context(|| format!("task {task} cannot be given both CPUs"))
 }
 
 fn pin(task: Pid, cpu: usize) -> anyhow::Result<()> {

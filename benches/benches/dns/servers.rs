@@ -159,6 +159,11 @@ pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
     dnsd_with("dnsd", world, told, &options)
 }
 
+/// The same on so many threads; what the host searches in makes no difference here.
+pub(crate) fn dnsd_of_threads(world: &World, threads: &str) -> anyhow::Result<Server> {
+    dnsd_with("dnsd", world, Told::Roomy, &["--threads", threads])
+}
+
 fn dnsd_with(name: &'static str, world: &World, told: Told, options: &[&str]) -> anyhow::Result<Server> {
     let (file, ports) = (world.files().join("Corefile"), Ports::of(DNSD));
     fs::write(&file, configurations::corefile(told, ports))?;
