@@ -7,9 +7,9 @@ mod node_world;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::names;
+use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::{Netfilter, Settings, names};
 use egret_enforcer::backend::{Backend, Ended, Found};
 use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
@@ -486,6 +486,65 @@ fn another_keeps_its_marks(flavour: Flavour) {
     assert_eq!(backend.written(), written, "{flavour:?}");
 }
 
+/// There are 127 generations with eight bits, and half of them are taken off flows at once.
+#[test]
+fn a_generation_that_is_used_again_is_borne_by_no_flow_of_before_and_by_none_of_another_pod() {
+    const EGRESS: u32 = 0x00ff_0000;
+    in_fresh_namespace(|| {
+        let masks = [format!("{EGRESS:#x}"), "0xfe000100".to_owned()];
+        let masks = masks.map(|mask| mask.parse().unwrap());
+        let marks = Marks::new(masks[0], masks[1]).unwrap();
+        assert_eq!(marks.generations(), 127);
+        let settings = Settings {
+            flavour: Flavour::Nft,
+            marks,
+            deny: DenyAction::Drop,
+            telling: None,
+        };
+        let mut backend = Netfilter::open(settings, Box::new(ThisHost)).unwrap();
+        backend.adopt(NOW).unwrap();
+        let unrestricted = |name: &str, own: &str| pod(name, &[own], Vec::new(), Vec::new());
+        change(&mut backend, &Change::new().rules(unrestricted("b", STRANGER)));
+        let _kept = datagram(STRANGER, ONE);
+        change(&mut backend, &Change::new().rules(unrestricted("a", POD)));
+        let generation = |flow: &Flow| marks.generation(Direction::Egress, flow.mark, EGRESS);
+        let mut given_before = Vec::new();
+        for turn in 0..260_u32 {
+            let mut again = Change::new();
+            again
+                .0
+                .reevaluate
+                .push((PodKey::new("default", "a"), Direction::Egress));
+            change(&mut backend, &again);
+            let to = format!("127.1.{}.{}", turn / 200, turn % 200 + 1);
+            let _open = datagram(POD, &to);
+            let to: IpAddr = to.parse().unwrap();
+            // On a busy machine it is on its way through `lo` for a while.
+            let flows = until(|| {
+                let flows = Conntrack::open().unwrap().dump(&Filter::ALL).unwrap();
+                let new = flows.iter().find(|flow| flow.original.destination == to);
+                new.is_some_and(|new| generation(new).is_some()).then_some(flows)
+            });
+            let of = |to: IpAddr| {
+                let mut flows = flows.iter();
+                generation(flows.find(|flow| flow.original.destination == to).unwrap()).unwrap()
+            };
+            let (given, of_another) = (of(to), of(ONE.parse().unwrap()));
+            let bearing = flows.iter().filter(|flow| generation(flow) == Some(given));
+            assert_eq!(bearing.count(), 1, "{given:?} in turn {turn}");
+            given_before.push(given);
+            assert_eq!(of_another.number(), 1, "turn {turn}");
+        }
+        given_before.sort();
+        given_before.dedup();
+        assert_eq!(
+            given_before.len(),
+            125,
+            "all but the other pod's and that of the other direction"
+        );
+    });
+}
+
 #[test]
 fn what_two_rules_allow_goes_on_until_neither_does() {
     for flavour in Flavour::BOTH {
@@ -570,6 +629,17 @@ fn host(text: &str) -> Member {
 /// The only flow's mark.
 fn mark(from: &str, to: &str) -> u32 {
     flow(from, to).unwrap().mark
+}
+
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let found = (0..1_000).find_map(|_| {
+        let found = look();
+        if found.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        found
+    });
+    found.expect("it was to be seen within seconds")
 }
 
 fn is_in_doubt() -> bool {

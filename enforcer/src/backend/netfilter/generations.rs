@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use egret_kernel::conntrack::{Conntrack, Filter};
+use egret_kernel::conntrack::{Conntrack, Filter, Flow};
+use egret_kernel::netlink;
 use egret_policies::rules::{Direction, PodRules};
 
 use super::marks::{Generation, Marks};
@@ -12,11 +13,17 @@ use super::names::{CHAIN_PREFIX, PodChains};
 use super::render::PodMarks;
 use super::restore::Held;
 
+/// So many numbers are taken off flows at once, with the same high bits, by which the kernel finds them: it walks its whole table
+/// for each question, however few flows it answers with. A power of two.
+const AT_ONCE: u16 = 64;
+
 /// The generations in force, by the chain in which they stand.
 #[derive(Debug)]
 pub(super) struct Generations {
     marks: Marks,
     present: BTreeMap<String, Generation>,
+    /// Numbers that were used before and that no flow bears now: they were taken off when no pod had them, and not drawn since.
+    unborne: BTreeSet<Generation>,
 }
 
 impl Generations {
@@ -24,6 +31,7 @@ impl Generations {
         Self {
             marks,
             present: BTreeMap::new(),
+            unborne: BTreeSet::new(),
         }
     }
 
@@ -82,7 +90,7 @@ impl Generations {
     }
 
     /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
-    pub(super) fn draw(&self, serial: &mut u64) -> Generation {
+    pub(super) fn draw(&mut self, serial: &mut u64) -> Generation {
         let most = u64::from(self.marks.generations());
         let used: BTreeSet<Generation> = self.present.values().copied().collect();
         let drawn = (0..most).find_map(|_| {
@@ -93,30 +101,48 @@ impl Generations {
         // All numbers in use at once: then the next one is shared, which costs a flow its re-evaluation at worst
         // when its address goes from one pod to the other.
         let generation = drawn.unwrap_or_else(|| Generation::new(1).expect("1 is not 0"));
-        if *serial > most {
-            self.unmark(generation);
+        if *serial > most && !self.unborne.remove(&generation) {
+            self.take_off(generation, &used);
         }
         generation
     }
 
-    /// Takes a number that is used again off the flows that still bear it: their next packet is judged anew.
-    fn unmark(&self, generation: Generation) {
-        let cleared = Conntrack::open().and_then(|mut conntrack| {
-            for direction in Direction::ALL {
-                let mark = self.marks.mark(direction, generation);
-                let bearing = Filter {
-                    mark: Some(mark),
-                    ..Filter::ALL
-                };
-                for flow in conntrack.dump(&bearing)? {
-                    conntrack.set_mark(&flow, egret_kernel::Mark::new(0, mark.mask()))?;
-                }
+    /// Takes a number that is used again off the flows that still bear it, and those like it that no pod has: their next packet
+    /// is judged anew.
+    fn take_off(&mut self, generation: Generation, used: &BTreeSet<Generation>) {
+        let first = generation.number() / AT_ONCE * AT_ONCE;
+        let alike = (first..=first.saturating_add(AT_ONCE - 1)).filter_map(Generation::new);
+        let unused = alike.filter(|like| !used.contains(like));
+        let mut numbers: BTreeSet<Generation> = unused.chain([generation]).collect();
+        let cleared = self.unmark(generation, &numbers);
+        numbers.remove(&generation);
+        self.unborne = match cleared {
+            Ok(()) => numbers,
+            Err(error) => {
+                let generation = generation.number();
+                tracing::warn!(%error, generation, "flows of a generation that is used again could not be unmarked");
+                BTreeSet::new()
             }
-            Ok(())
-        });
-        if let Err(error) = cleared {
-            tracing::warn!(%error, generation = generation.number(), "flows of a generation that is used again could not be unmarked");
+        };
+    }
+
+    fn unmark(&self, generation: Generation, numbers: &BTreeSet<Generation>) -> Result<(), netlink::Error> {
+        let mut conntrack = Conntrack::open()?;
+        for direction in Direction::ALL {
+            let alike = Filter {
+                mark: self.marks.alike(direction, generation, AT_ONCE),
+                ..Filter::ALL
+            };
+            let unmarked = self.marks.unmarked(direction);
+            let bears = |flow: &Flow| {
+                let found = self.marks.generation(direction, flow.mark, unmarked.mask().get());
+                found.is_some_and(|found| numbers.contains(&found))
+            };
+            for flow in conntrack.dump(&alike)?.iter().filter(|flow| bears(flow)) {
+                conntrack.set_mark(flow, unmarked)?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -99,6 +99,16 @@ impl Marks {
         Mark::new(spread(u32::from(generation.0.get()), mask.get()), mask)
     }
 
+    /// What the marks have in common of all generations whose numbers differ from this one only below `low`, a power of two; none
+    /// where that is nothing.
+    #[must_use]
+    pub fn alike(self, direction: Direction, generation: Generation, low: u16) -> Option<Mark> {
+        let mask = self.mask(direction).get();
+        let high = |number: u32| spread(number & !(u32::from(low) - 1), mask);
+        let bits = NonZeroU32::new(high(u32::MAX))?;
+        Some(Mark::new(high(u32::from(generation.0.get())), bits))
+    }
+
     /// The bits of a direction in a flow that no rules of a pod allowed.
     #[must_use]
     pub fn unmarked(self, direction: Direction) -> Mark {
@@ -241,6 +251,27 @@ mod tests {
             }
         }
         assert_eq!(marks().generations(), 1023);
+    }
+
+    #[test]
+    fn what_numbers_have_in_common_finds_these_and_nothing_else() {
+        for direction in Direction::ALL {
+            for number in [1, 127, 128, 700, 1023] {
+                let generation = Generation::new(number).unwrap();
+                let common = marks().alike(direction, generation, 128).unwrap();
+                let others = (1..=1023).filter_map(Generation::new);
+                let found = others.filter(|other| common.is_in(marks().mark(direction, *other).value()));
+                let found: Vec<u16> = found.map(Generation::number).collect();
+                let first = number / 128 * 128;
+                assert_eq!(found, (first.max(1)..first + 128).collect::<Vec<_>>());
+                assert!(!common.is_in(marks().revoked(direction).value()));
+            }
+        }
+        let few = Marks::new(MarkMask(NonZeroU32::new(0xf).unwrap()), DEFAULT_INGRESS).unwrap();
+        assert_eq!(
+            few.alike(Direction::Egress, Generation::new(3).unwrap(), 128),
+            None
+        );
     }
 
     #[test]
