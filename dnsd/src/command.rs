@@ -9,8 +9,8 @@ use crate::{check, convert};
 /// kernel lets the pod connect.
 ///
 /// Every option but --config is also a field of the YAML file, in camelCase (--stall-deadline is stallDeadline,
-/// --upstream is upstreams); the command line goes before the file. SIGHUP and SIGUSR1 read the files again; link, admin and
-/// cacheSize need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
+/// --upstream is upstreams); the command line goes before the file. SIGHUP and SIGUSR1 read the files again; link, admin,
+/// cacheSize and threads need a restart. SIGTERM answers what is under way and exits. Exit codes: 0 stopped by a
 /// signal, 64 wrong usage or configuration, 1 anything else.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(
