@@ -189,11 +189,11 @@ impl Cuts {
     /// are public ones in each namespace.
     #[must_use]
     pub fn headway(self: &Arc<Self>, asked: Asked<'_>, now: Timestamp) -> Option<Headway> {
-        let is_searched = self.zone(asked.name)?.kind == ZoneKind::Searched;
-        if is_off(Switch::CutBelow) || is_searched {
+        let zone = self.zone(asked.name)?;
+        if is_off(Switch::CutBelow) || zone.kind == ZoneKind::Searched {
             return None;
         }
-        let places = self.places(asked)?;
+        let places = zone.places(asked.name)?.within(asked.apex)?;
         let mut known = self.lock();
         let level = match known.fates.first(asked.class, &places, now)? {
             First::Wait(end) => return Some(Headway { inquiry: None, end }),
@@ -289,9 +289,7 @@ impl Inquiry {
             known.fates.set(self.class, &places, self.level, fate, now);
         }
     }
-}
 
-impl Inquiry {
     fn bound(&self, until: Timestamp, now: Timestamp) -> Timestamp {
         match self.cuts.zone(&self.denied).map(|zone| zone.kind) {
             Some(ZoneKind::Searched) => until.min(now.after(SEARCHED)),

@@ -346,7 +346,7 @@ impl Listening {
         let service = &self.service;
         let further = service.threads.further();
         let crowd = (!further.is_empty()).then(Arc::<Crowd>::default);
-        let over_udp = udp::Listener::new(udp, Arc::clone(&port), service.clone(), crowd.clone());
+        let over_udp = udp::Listener::new(Arc::new(udp), Arc::clone(&port), service.clone(), crowd.clone());
         if let Some(crowd) = crowd {
             for thread in further {
                 let listener = over_udp.of_a_further_thread();

@@ -8,8 +8,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
-use egret_enforcer::backend::netfilter::{Netfilter, Settings, names};
+use egret_enforcer::backend::netfilter::{Netfilter, names};
 use egret_enforcer::backend::{Backend, Ended, Found};
 use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
@@ -20,7 +19,8 @@ use egret_shared::pod::PodKey;
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
 use node_world::{
-    Change, NOW, ThisHost, address, backend, in_fresh_namespace, network, pod, rule, run, set, tier,
+    Change, NOW, ThisHost, address, backend, backend_marking, in_fresh_namespace, network, pod, rule, run,
+    set, tier,
 };
 
 const POD: &str = "127.0.0.1";
@@ -495,13 +495,7 @@ fn a_generation_that_is_used_again_is_borne_by_no_flow_of_before_and_by_none_of_
         let masks = masks.map(|mask| mask.parse().unwrap());
         let marks = Marks::new(masks[0], masks[1]).unwrap();
         assert_eq!(marks.generations(), 127);
-        let settings = Settings {
-            flavour: Flavour::Nft,
-            marks,
-            deny: DenyAction::Drop,
-            telling: None,
-        };
-        let mut backend = Netfilter::open(settings, Box::new(ThisHost)).unwrap();
+        let mut backend = backend_marking(marks, Flavour::Nft, ThisHost);
         backend.adopt(NOW).unwrap();
         let unrestricted = |name: &str, own: &str| pod(name, &[own], Vec::new(), Vec::new());
         change(&mut backend, &Change::new().rules(unrestricted("b", STRANGER)));

@@ -315,7 +315,6 @@ fn binary_folder() -> PathBuf {
         .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug"))
 }
 
-/// Whether every thread is stopped (state `T` of proc(5)); one that is gone meanwhile does not run either.
 /// A thread that hangs until this is dropped, where it was made: a tracer is one thread.
 #[derive(Debug)]
 pub struct StoppedThread(Pid, PhantomData<*const ()>);
@@ -344,6 +343,7 @@ fn thread_of(pid: u32, name: &str) -> io::Result<Pid> {
     ))
 }
 
+/// Whether every thread is stopped (state `T` of proc(5)); one that is gone meanwhile does not run either.
 fn is_stopped(pid: u32) -> io::Result<bool> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();

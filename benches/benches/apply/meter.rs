@@ -32,8 +32,19 @@ pub(crate) fn of_programs() -> anyhow::Result<Duration> {
 
 /// A line of `/proc/self/status`, in MiB.
 pub(crate) fn memory(line: &str) -> anyhow::Result<f64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let found = status
+    mebibytes(&fs::read_to_string("/proc/self/status")?, line)
+}
+
+/// What the kernel has allocated by the piece and cannot take back from whoever holds it, and what it keeps for each processor.
+pub(crate) fn of_kernel() -> anyhow::Result<String> {
+    let all = fs::read_to_string("/proc/meminfo")?;
+    let (slab, of_processors) = (mebibytes(&all, "SUnreclaim")?, mebibytes(&all, "Percpu")?);
+    Ok(format!("{slab:.1}, {of_processors:.1}"))
+}
+
+/// A line of a page of `/proc` that speaks of kB.
+fn mebibytes(page: &str, line: &str) -> anyhow::Result<f64> {
+    let found = page
         .lines()
         .find_map(|one| one.strip_prefix(line)?.strip_prefix(':'));
     let kibibytes: f64 = found
@@ -41,26 +52,6 @@ pub(crate) fn memory(line: &str) -> anyhow::Result<f64> {
         .context("no such line")?
         .parse()?;
     Ok(kibibytes / 1024.0)
-}
-
-/// What the kernel has allocated by the piece and cannot take back from whoever holds it, and what it keeps for each processor.
-pub(crate) fn of_kernel() -> anyhow::Result<String> {
-    let all = fs::read_to_string("/proc/meminfo")?;
-    let line = |name: &str| {
-        let found = all
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let kibibytes = found.and_then(|rest| rest.trim().strip_suffix(" kB"));
-        kibibytes
-            .context("no such line")?
-            .parse::<f64>()
-            .map_err(anyhow::Error::from)
-    };
-    Ok(format!(
-        "{:.1}, {:.1}",
-        line("SUnreclaim")? / 1024.0,
-        line("Percpu")? / 1024.0
-    ))
 }
 
 /// The time within which this share of them was done, in milliseconds.

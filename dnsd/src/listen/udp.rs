@@ -42,21 +42,11 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(
-        datagrams: Datagrams,
+        datagrams: Arc<Datagrams>,
         port: Arc<Port>,
         service: Service,
         crowd: Option<Arc<Crowd>>,
     ) -> Self {
-        Self::of(Arc::new(datagrams), port, service, crowd)
-    }
-
-    /// One for the same socket, for another thread.
-    pub(super) fn of_a_further_thread(&self) -> Self {
-        let (datagrams, port) = (Arc::clone(&self.datagrams), Arc::clone(&self.port));
-        Self::of(datagrams, port, self.service.clone(), self.crowd.clone())
-    }
-
-    fn of(datagrams: Arc<Datagrams>, port: Arc<Port>, service: Service, crowd: Option<Arc<Crowd>>) -> Self {
         Self {
             datagrams,
             port,
@@ -68,6 +58,12 @@ impl Listener {
             inbox: Inbox::new(),
             outbox: Outbox::new(),
         }
+    }
+
+    /// One for the same socket, for another thread.
+    pub(super) fn of_a_further_thread(&self) -> Self {
+        let (datagrams, port) = (Arc::clone(&self.datagrams), Arc::clone(&self.port));
+        Self::new(datagrams, port, self.service.clone(), self.crowd.clone())
     }
 
     /// Hears of what comes, until it is closed.

@@ -97,7 +97,15 @@ pub(crate) fn filter(flavour: Flavour) -> String {
 
 /// A backend in this namespace.
 pub(crate) fn backend(flavour: Flavour, locate: impl Locate + 'static) -> Netfilter {
-    let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
+    backend_marking(
+        Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
+        flavour,
+        locate,
+    )
+}
+
+/// The same with other marks.
+pub(crate) fn backend_marking(marks: Marks, flavour: Flavour, locate: impl Locate + 'static) -> Netfilter {
     Netfilter::open(
         Settings {
             flavour,

@@ -174,15 +174,8 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
     world
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
-    let endpoints = [
-        format!("{}:{}", upstream::ADDRESS, upstream::PORT),
-        format!("[{}]:{}", upstream::ADDRESS_V6, upstream::PORT),
-    ];
     let spec = world.dnsd().with(["--rules", "--sync-interval", "1s"]);
-    let with_fallback = endpoints.iter().fold(spec.clone(), |spec, endpoint| {
-        spec.with(["--fallback-server".to_owned(), endpoint.clone()])
-    });
-    let mut dnsd = world.start(with_fallback)?;
+    let mut dnsd = world.start(with_fallback(spec.clone()))?;
     let by_dnsd = || {
         ways()
             .iter()
@@ -232,6 +225,17 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
     alone.wait_until_ready()?;
     alone.terminate()?;
     Ok(())
+}
+
+/// The upstream stands for the cluster DNS, in both families.
+pub(super) fn with_fallback(spec: DaemonSpec) -> DaemonSpec {
+    let endpoints = [
+        format!("{}:{}", upstream::ADDRESS, upstream::PORT),
+        format!("[{}]:{}", upstream::ADDRESS_V6, upstream::PORT),
+    ];
+    endpoints.into_iter().fold(spec, |spec, endpoint| {
+        spec.with(["--fallback-server".to_owned(), endpoint])
+    })
 }
 
 /// What pods asked while no dnsd was alive, by family and protocol.

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use egret_integration::{Lookup, PodSpec, RecordType, Records, World, node, upstream};
+use egret_integration::{Lookup, PodSpec, RecordType, Records, World, node};
 
-use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace};
+use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace, with_fallback};
 use super::stage::{QUICK, Told, eventually, metrics, within};
 
 const THREADS: [&str; 2] = ["--threads", "4"];
@@ -78,7 +78,8 @@ fn burst(socket: &UdpSocket, first: u16, asker: usize) -> usize {
     let mut missing: Vec<u16> = (0..BURST).map(|place| first.wrapping_add(place)).collect();
     for id in &missing {
         let number = (usize::from(*id) + asker) % NAMES;
-        socket.send(&question(*id, &name(number))).unwrap();
+        let question = Lookup::of(&name(number), RecordType::A).with_id(*id);
+        socket.send(&question.to_vec()).unwrap();
     }
     let mut buffer = [0; 1500];
     while !missing.is_empty() {
@@ -95,36 +96,17 @@ fn burst(socket: &UdpSocket, first: u16, asker: usize) -> usize {
     missing.len()
 }
 
-/// A question for the addresses of a name.
-fn question(id: u16, name: &str) -> Vec<u8> {
-    let mut octets = id.to_be_bytes().to_vec();
-    octets.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-    for label in name.split('.') {
-        octets.push(u8::try_from(label.len()).unwrap());
-        octets.extend(label.as_bytes());
-    }
-    octets.extend([0, 0, 1, 0, 1]);
-    octets
-}
-
 pub(super) fn one_thread_that_hangs_leaves_pods_to_the_cluster_dns(world: &mut World) -> Told {
     world.add(PodSpec::new("client"))?;
     let name = "api.example.test";
     world
         .upstream()
         .set(name, Records::addresses(["203.0.113.7"]).ttl(0));
-    let endpoints = [
-        format!("{}:{}", upstream::ADDRESS, upstream::PORT),
-        format!("[{}]:{}", upstream::ADDRESS_V6, upstream::PORT),
-    ];
     let spec = world
         .dnsd()
         .with(["--rules", "--sync-interval", "1s"])
         .with(THREADS);
-    let spec = endpoints.iter().fold(spec, |spec, endpoint| {
-        spec.with(["--fallback-server".to_owned(), endpoint.clone()])
-    });
-    let mut dnsd = world.start(spec)?;
+    let mut dnsd = world.start(with_fallback(spec))?;
     let lookup = || Lookup::of(name, RecordType::A).patience(QUICK);
     let is_answered_by_dnsd = || {
         let ways = [lookup().at(node::DNS), lookup().at(node::DNS_V6)];

@@ -74,9 +74,9 @@ impl Netfilter {
         let is_closed = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
         let without: BTreeSet<PodKey> = self.refused.keys().filter(is_closed).cloned().collect();
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
-        let staying = self.refused.keys().filter(|pod| !outdated.contains(*pod));
-        let staying: Vec<PodChains> = staying.map(PodChains::of).collect();
-        let needed = self.words_behind("-j", |name| staying.iter().any(|chains| chains.contain(name)));
+        let kept = self.refused.keys().filter(|pod| !outdated.contains(*pod));
+        let kept: Vec<PodChains> = kept.map(PodChains::of).collect();
+        let needed = self.words_behind("-j", |name| kept.iter().any(|chains| chains.contain(name)));
         self.want_chains(&without);
         let mut staying = self.tables.each_ref().map(|table| {
             let pending = table.pending();
