@@ -45,6 +45,7 @@ mod told;
 mod table;
 mod wire;
 mod program;
+mod beforehand;
 mod totals;
 mod counted;
 mod wanted;
@@ -283,12 +284,9 @@ impl Netfilter {
         self.sets.lock().want(&batch.sets_created);
         self.sets.lock().note(&batch.members_changed);
         self.sets.lock().note_lapsed(&batch.lapsed);
-        self.sets.lock().make_in_order(wanted::by_use(batch));
         let was_in_doubt = self.sets.lock().is_in_doubt();
-        let shrunk = self.sets.lock().settle(now);
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
-        self.withhold_sets();
         self.unknown.has_policies = Some(batch.has_policies.unwrap_or(false));
         self.unknown.look_around(self.locate.as_mut());
         self.tell_open_interfaces();
@@ -299,9 +297,12 @@ impl Netfilter {
             had_pods && !Direction::ALL.into_iter().any(is_known)
         });
         let strangers: BTreeSet<PodKey> = unknown.map(|rules| rules.pod.clone()).collect();
+        let had_marks = !self.generations.is_empty();
+        let shrunk = self.make_sets(wanted::by_use(batch), now);
+        self.withhold_sets();
         self.phase = Phase::InForce;
-        let stale = self.stale_directions(&shrunk, was_in_doubt);
-        let before = self.renew(&stale);
+        let stale = had_marks.then(|| self.stale_directions(&shrunk, was_in_doubt));
+        let before = self.renew(&stale.unwrap_or_default());
         if had_state {
             standing.repaired = self.differences();
             if !shrunk.is_empty() {

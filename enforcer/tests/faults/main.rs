@@ -17,3 +17,4 @@ mod steps;
 mod left;
 mod refused;
 mod netlink;
+mod beforehand;

@@ -52,6 +52,14 @@ pub(super) struct Failure {
     is_too_wide: bool,
 }
 
+/// Sets that rules may refer to.
+#[derive(Clone, Debug)]
+pub(super) struct There {
+    pub(super) sets: Arc<BTreeMap<SetId, SetKind>>,
+    /// Changes when a set may have gone that was there, though it is wanted.
+    pub(super) listing: u64,
+}
+
 /// All sets of ours.
 #[derive(Debug)]
 pub(super) struct Sets {
@@ -144,9 +152,30 @@ impl Sets {
         Arc::clone(&self.available)
     }
 
-    /// A number that changes when a set may have gone that was there, though it is wanted.
-    pub(super) const fn listings(&self) -> u64 {
-        self.listings
+    /// The same, and as of when.
+    pub(super) fn there(&self) -> There {
+        There {
+            sets: self.available(),
+            listing: self.listings,
+        }
+    }
+
+    /// What is there once all that is wanted is. Whoever builds on it has it compared.
+    pub(super) fn expected(&self) -> There {
+        let sets = self
+            .wanted
+            .iter()
+            .map(|(id, wanted)| (*id, wanted.kind))
+            .collect();
+        There {
+            sets: Arc::new(sets),
+            listing: self.listings,
+        }
+    }
+
+    /// Compares what was expected with what is there: where a set is missing, nothing holds that was built on it.
+    pub(super) fn compare(&mut self, expected: &There) {
+        self.listings += u64::from(expected.sets != self.available);
     }
 
     fn find_unwanted(&mut self) {

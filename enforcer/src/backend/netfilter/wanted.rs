@@ -15,6 +15,7 @@ use super::dispatch::{self, Exposed};
 use super::ipvs::{self, Led};
 use super::names::{self, PodChains};
 use super::render::{self, PodMarks, Surroundings};
+use super::sets::There;
 use super::table::{Part, Table};
 use super::{Local, Netfilter, Settings};
 
@@ -71,10 +72,15 @@ impl Shared {
 impl Netfilter {
     /// What the tables are to hold now.
     pub(super) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
-        let available = self.sets.lock().available();
-        let stale = self.stale_chains();
+        let there = self.sets.lock().there();
+        self.want_chains_over(&there, without);
+    }
+
+    /// What they are to hold over these sets. Does not ask for any other, so the sets may be somebody else's meanwhile.
+    pub(super) fn want_chains_over(&mut self, there: &There, without: &BTreeSet<PodKey>) {
+        let stale = self.stale_chains(there.listing);
         self.want_shared(without);
-        self.want_exposed(&available);
+        self.want_exposed(&there.sets);
         for Stale {
             pod,
             marks,
@@ -86,7 +92,7 @@ impl Netfilter {
             for table in &mut self.tables {
                 let around = Surroundings {
                     family: table.family(),
-                    sets: &available,
+                    sets: &there.sets,
                     interfaces: &interfaces,
                     tells: self.settings.telling.is_some(),
                 };
@@ -103,7 +109,7 @@ impl Netfilter {
                 Part::Pod(pod) => self.pods.contains_key(pod),
             });
         }
-        self.note_rendered(&stale);
+        self.note_rendered(&stale, there);
         if let Some(telling) = self.settings.telling {
             self.want_telling(telling);
         }
@@ -195,8 +201,7 @@ impl Netfilter {
         self.pods.iter().filter_map(with_chains).collect()
     }
 
-    fn stale_chains(&self) -> Vec<Stale> {
-        let listing = self.sets.lock().listings();
+    fn stale_chains(&self, listing: u64) -> Vec<Stale> {
         let stale = self.pods.iter().filter_map(|(pod, local)| {
             let marks = self.generations.marks(PodChains::of(pod))?;
             let part = Part::Pod(pod.clone());
@@ -215,12 +220,8 @@ impl Netfilter {
     }
 
     /// Takes note of what chains were rendered from. What closes for want of a set is rendered again each time.
-    fn note_rendered(&mut self, stale: &[Stale]) {
-        let (available, listing) = {
-            let sets = self.sets.lock();
-            (sets.available(), sets.listings())
-        };
-        let sets = &*available;
+    fn note_rendered(&mut self, stale: &[Stale], there: &There) {
+        let sets = &*there.sets;
         for Stale {
             pod,
             marks,
@@ -248,7 +249,7 @@ impl Netfilter {
             local.rendered = is_whole.then(|| Rendered {
                 marks: *marks,
                 interfaces: local.interfaces(),
-                listing,
+                listing: there.listing,
             });
         }
     }
