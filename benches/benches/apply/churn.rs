@@ -11,7 +11,7 @@ use egret_policies::model::cluster::Entity;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
-use crate::meter::{memory, of_kernel, own};
+use crate::meter::{in_use, memory, of_kernel, own};
 use crate::world::{self, Node};
 
 /// One in so many changes is also made in the kernel.
@@ -36,7 +36,7 @@ pub(crate) fn measure_in_the_kernel(times: usize) -> anyhow::Result<()> {
     with_netfilter(times, Node::of(small(), Flavour::Nft)?)
 }
 
-const HEAD: &str = "| | pod changes | MiB | own CPU of a change, ms | of the kernel's memory what is not given back by itself, MiB: slab, of each processor |\n|---|---|---|---|---|";
+const HEAD: &str = "| | pod changes | MiB | in use | own CPU of a change, ms | of the kernel's memory what is not given back by itself, MiB: slab, of each processor |\n|---|---|---|---|---|---|";
 
 const NAMES: &str = "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: names}\n\
 spec: {tier: Admin, priority: 5, subject: {namespaces: {}}, egress: [{name: names, action: Accept, to: [{domainNames: [\"*.example.test\"]}]}]}\n";
@@ -85,7 +85,8 @@ fn churn(
     times: usize,
     mut pass: impl FnMut(Vec<Event>, Timestamp) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    println!("| {what} | 0 | {:.1} | | {} |", memory("VmRSS")?, of_kernel()?);
+    let occupied = || anyhow::Ok(format!("{:.2} | {}", memory("VmRSS")?, in_use()));
+    println!("| {what} | 0 | {} | | {} |", occupied()?, of_kernel()?);
     let mut used = Duration::ZERO;
     for number in 0..times / 2 {
         let now = START.after(Duration::from_millis(10 * u64::try_from(number)?));
@@ -99,8 +100,8 @@ fn churn(
             let changes = (number + 1) * 2;
             let each = used.as_secs_f64() * 1e3 / f64::from(u32::try_from(changes)?);
             println!(
-                "| {what} | {changes} | {:.1} | {each:.2} | {} |",
-                memory("VmRSS")?,
+                "| {what} | {changes} | {} | {each:.2} | {} |",
+                occupied()?,
                 of_kernel()?
             );
         }

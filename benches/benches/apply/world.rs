@@ -91,7 +91,14 @@ impl Node {
     pub(crate) fn apply(&mut self, batches: &[Batch]) -> anyhow::Result<()> {
         self.put_in_force(batches)?;
         self.ask_what_is_open();
+        self.tell();
         Ok(())
+    }
+
+    /// There is no dnsd; what would be told to one is taken all the same, for it is kept until then.
+    fn tell(&mut self) {
+        self.compiler.poll_interests();
+        self.compiler.poll_cluster_dns();
     }
 
     /// For new connections.
