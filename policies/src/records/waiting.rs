@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How many answers wait at most for one address, and in all; one more is turned away.
 const MOST_OF_ADDRESS: usize = 1_000;
 const MOST_WAITING: usize = 50_000;
+/// So many addresses that were given up are kept without a look at how long ago.
+const FEW_GIVEN_UP: usize = 1_000;
 
 /// What waits, by client, in order of arrival.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub(crate) struct Waiting {
     answers: BTreeMap<IpAddr, Vec<(Timestamp, Observation)>>,
     count: usize,
     given_up: BTreeMap<IpAddr, Timestamp>,
+    /// How many of them there were after the last look at how long ago.
+    given_up_before: usize,
     /// How many answers found no pod.
     pub(crate) lost: u64,
 }
@@ -34,7 +38,7 @@ impl Waiting {
             .get(&client)
             .is_some_and(|since| now.since(*since) < PATIENCE);
         if self.count >= MOST_WAITING {
-            self.forget_old(now);
+            self.forget_answers(now);
         }
         let waiting = self.answers.get(&client).map_or(0, Vec::len);
         if is_given_up || waiting >= MOST_OF_ADDRESS || self.count >= MOST_WAITING {
@@ -61,13 +65,19 @@ impl Waiting {
 
     /// A pod does not have this address any more.
     pub(crate) fn give_up(&mut self, address: IpAddr, now: Timestamp) {
-        self.forget_old(now);
+        if self.count > 0 {
+            self.forget_answers(now);
+        }
+        // Not for each one: where many pods go, those of a minute are many.
+        if self.given_up.len() >= FEW_GIVEN_UP.max(self.given_up_before * 2) {
+            self.given_up.retain(|_, since| now.since(*since) < PATIENCE);
+            self.given_up_before = self.given_up.len();
+        }
         self.given_up.insert(address, now);
     }
 
-    fn forget_old(&mut self, now: Timestamp) {
+    fn forget_answers(&mut self, now: Timestamp) {
         let is_young = |since: &Timestamp| now.since(*since) < PATIENCE;
-        self.given_up.retain(|_, since| is_young(since));
         self.answers.retain(|_, waiting| {
             waiting.retain(|(since, _)| is_young(since));
             !waiting.is_empty()
@@ -118,6 +128,23 @@ mod tests {
         waiting.keep(answer(other), at(0));
         assert_eq!(waiting.lost, 10);
         assert_eq!(waiting.take(other, at(1)).len(), 1);
+    }
+
+    #[test]
+    fn addresses_that_pods_gave_up_long_ago_are_forgotten() {
+        const FAST: u32 = 50;
+        let of_a_minute = usize::try_from(FAST * 60).expect("it is small");
+        let mut waiting = Waiting::default();
+        let mut give_up = |number: u32, second: u32| {
+            let address = std::net::Ipv4Addr::from(number).into();
+            waiting.give_up(address, at(u64::from(second)));
+            waiting.given_up.len()
+        };
+        let most = (0..100_000).map(|number| give_up(number, number / FAST)).max();
+        assert!(most <= Some(2 * of_a_minute), "{most:?}");
+        // And when pods go slowly again, those are not kept that went fast.
+        let later = (100_000..110_000).map(|number| give_up(number, number)).last();
+        assert!(later <= Some(FEW_GIVEN_UP), "{later:?}");
     }
 
     #[test]
