@@ -6,9 +6,8 @@
 
 mod node_world;
 
-use std::collections::BTreeMap;
-
 use egret_enforcer::backend::netfilter::attached::{Attached, Port};
+use egret_enforcer::backend::netfilter::available::AvailableSets;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::closed::Closed;
 use egret_enforcer::backend::netfilter::dispatch;
@@ -22,7 +21,7 @@ use egret_enforcer::backend::netfilter::restore::Change as Restore;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, InterfaceName, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetId, SetKind};
+use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::net::Transport;
 
 use node_world::{filter, in_fresh_namespace, pod, range, rule, run, set, tier};
@@ -111,8 +110,8 @@ impl Node {
     }
 
     fn restore(&self, family: Family) {
-        let known: BTreeMap<SetId, SetKind> = ["peers", "clients"]
-            .map(|name| (set(name), SetKind::Addresses))
+        let known: AvailableSets = ["peers", "clients"]
+            .map(|name| (set(name), SetKind::Addresses.into()))
             .into();
         for id in known.keys() {
             let kind = match family {

@@ -325,6 +325,47 @@ fn a_set_that_cannot_be_made_concerns_its_pods_alone_and_closes_them() {
     });
 }
 
+/// Rules of a program's listing that name a set.
+fn naming(program: &str, set: &str) -> usize {
+    let text = run(&format!("{program}-save"), &["-t", "filter"]);
+    text.lines().filter(|line| line.contains(set)).count()
+}
+
+/// An earlier version made each set in both families, and rules over it.
+#[test]
+fn networks_of_one_family_are_neither_set_nor_rule_in_the_other() {
+    in_both_flavours(|flavour| {
+        let [v4, v6] = [4, 6].map(|family| format!("{}-egret-{family}", set("nets").digest()));
+        let there = || run("ipset", &["list", "-n"]);
+        let named =
+            || ["iptables", "ip6tables"].map(|name| naming(&format!("{name}-{}", flavour.name()), "-egret-"));
+        run("ipset", &["create", &v6, "hash:net", "family", "inet6"]);
+        let pod = pod("a", &["10.0.0.1", "fd00::1"], refusing("nets"), Vec::new());
+        let nets = [(network("203.0.113.0/24"), None)];
+        let change = Change::new().set("nets", SetKind::Networks, &nets).rules(pod);
+        let (mut backend, _) = life(flavour, &change);
+        assert_eq!((there().trim(), named()), (v4.as_str(), [1, 0]));
+        assert_settled(&backend.reconcile(NOW));
+        assert_eq!((there().trim(), named()), (v4.as_str(), [1, 0]));
+        // Nothing of this kind ever changes. If it did, it would close until there is a set for it.
+        let other = [(network("2001:db8::/32"), None)];
+        let standing = backend.apply(&Change::new().members("nets", &other, &[]).0, NOW);
+        assert!(standing.wants_retry(), "{standing:?}");
+        let closed = |family: &str| run(&format!("{family}-{}-save", flavour.name()), &["-t", "filter"]);
+        for family in ["iptables", "ip6tables"] {
+            let text = closed(family);
+            assert!(
+                text.lines()
+                    .any(|line| line.starts_with("-A EGRET-E0-") && line.ends_with("-g EGRET-DENY")),
+                "{text}"
+            );
+        }
+        assert_eq!(named(), [0, 0]);
+        assert_settled(&backend.reconcile(NOW));
+        assert_eq!((there().lines().count(), named()), (2, [1, 1]));
+    });
+}
+
 #[test]
 fn cleanup_leaves_what_others_made_and_nothing_else() {
     in_both_flavours(|flavour| {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use egret_enforcer::backend::netfilter::attached::{Attached, Port};
+use egret_enforcer::backend::netfilter::available::{Available, AvailableSets};
 use egret_enforcer::backend::netfilter::closed::Closed;
 use egret_enforcer::backend::netfilter::dispatch::{self, Exposed};
 use egret_enforcer::backend::netfilter::ipvs::{self, Led};
@@ -21,7 +22,7 @@ use egret_kernel::Family;
 use egret_kernel::iptables::{Hook, InterfaceName, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
-    DirectionRules, NodeRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, TierRules,
+    DirectionRules, NodeRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetKind, TierRules,
 };
 use egret_shared::net::Transport;
 
@@ -88,18 +89,18 @@ fn everything() -> PodRules {
     pod("web", &["10.0.0.1", "fd00::1"], egress, ingress)
 }
 
-fn sets() -> BTreeMap<SetId, SetKind> {
+fn sets() -> AvailableSets {
     [
         ("bad", SetKind::Networks),
         ("names", SetKind::Records),
         ("web", SetKind::Addresses),
         ("named-port", SetKind::AddressPorts),
     ]
-    .map(|(name, kind)| (set(name), kind))
+    .map(|(name, kind)| (set(name), Available::from(kind)))
     .into()
 }
 
-fn around(family: Family, sets: &BTreeMap<SetId, SetKind>) -> Surroundings<'_> {
+fn around(family: Family, sets: &AvailableSets) -> Surroundings<'_> {
     Surroundings {
         family,
         sets,
@@ -108,7 +109,7 @@ fn around(family: Family, sets: &BTreeMap<SetId, SetKind>) -> Surroundings<'_> {
     }
 }
 
-fn text(rules: &PodRules, sets: &BTreeMap<SetId, SetKind>, family: Family, attached: &[Attached]) -> String {
+fn text(rules: &PodRules, sets: &AvailableSets, family: Family, attached: &[Attached]) -> String {
     let mut rewrite = dispatch::shared(
         attached,
         &Closed::default(),

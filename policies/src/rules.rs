@@ -109,6 +109,14 @@ pub struct SetSpec {
     pub description: Arc<str>,
 }
 
+impl SetSpec {
+    /// Whether its members are those of the batch that makes it, for ever: networks that policies write out.
+    #[must_use]
+    pub const fn is_fixed(&self) -> bool {
+        matches!((self.kind, self.breadth), (SetKind::Networks, Breadth::Narrow))
+    }
+}
+
 /// What a set holds. Every set holds both families; a backend may keep one for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetKind {

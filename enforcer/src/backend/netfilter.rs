@@ -19,6 +19,7 @@ use super::outlook::Outlook;
 use super::{Backend, BackendError, Ended, Inquiry, Meanwhile, Standing, VerdictCounters};
 use crate::node::{Locate, Location};
 
+pub mod available;
 pub mod chains;
 pub mod render;
 pub mod attached;

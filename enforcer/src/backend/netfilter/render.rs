@@ -16,8 +16,6 @@
 //! that a packet which has no flow (`NOTRACK`) is judged by the same chains. What is allowed returns, it is not
 //! accepted: the other end's chains and everybody else's rules still judge it.
 
-use std::collections::BTreeMap;
-
 use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
 use egret_kernel::{Family, Mark};
@@ -30,6 +28,7 @@ use egret_shared::switch::{Switch, is_off};
 
 use ipnet::IpNet;
 
+use super::available::AvailableSets;
 use super::chains::Chains;
 use super::denials::{self, Denial};
 use super::front;
@@ -57,7 +56,7 @@ pub struct Surroundings<'a> {
     pub family: Family,
     /// The sets that are there. A rule over a set that is not there closes: it allows nothing, and where it
     /// would deny or pass, everything is denied.
-    pub sets: &'a BTreeMap<SetId, SetKind>,
+    pub sets: &'a AvailableSets,
     /// The interfaces behind which the pod is, as far as they are known.
     pub interfaces: &'a [InterfaceName],
     /// Whether what is denied is told.
@@ -202,7 +201,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = unreachable::without(&tier.rules, self.around.sets);
+        let rules = unreachable::without(&tier.rules, self.around.sets, self.around.family);
         if self.spare == 0 {
             return self.all_of(tier, &rules, next);
         }
@@ -241,7 +240,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn rules(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = unreachable::without(&tier.rules, self.around.sets).into_iter();
+        let rules = unreachable::without(&tier.rules, self.around.sets, self.around.family).into_iter();
         rules.flat_map(|rule| self.lines(tier, rule, next)).collect()
     }
 
@@ -369,7 +368,7 @@ impl<'a> PodDirection<'a> {
 
     /// Leaves out the addresses for which the rule does not count.
     fn excepting(&self, rule: &Rule, line: Line) -> Line {
-        match rule.except {
+        match rule.except.filter(|id| self.is_there(*id)) {
             Some(id) => line.unless(Match::Set(names::set(id, self.around.family), self.sides(id))),
             None => line,
         }
@@ -382,8 +381,14 @@ impl<'a> PodDirection<'a> {
         }
     }
 
+    /// Whether a set is in the family of the table. If it is in the other one alone, it holds nobody here.
+    fn is_there(&self, id: SetId) -> bool {
+        let set = self.around.sets.get(&id);
+        set.is_some_and(|set| set.families.has(self.around.family))
+    }
+
     fn sides(&self, id: SetId) -> Sides {
-        match self.around.sets.get(&id) {
+        match self.around.sets.get(&id).map(|set| set.kind) {
             Some(SetKind::AddressPorts) => Sides::Two(self.side(), Side::Destination),
             Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(self.side()),
         }
@@ -394,7 +399,7 @@ impl<'a> PodDirection<'a> {
             _ if is_off(Switch::MatchPeers) => Peer::Any,
             PeerMatch::Any => Peer::Any,
             PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
-            PeerMatch::In(id) if self.around.sets.contains_key(id) => {
+            PeerMatch::In(id) if self.is_there(*id) => {
                 Peer::Matching(Match::Set(names::set(*id, self.around.family), self.sides(*id)))
             }
             PeerMatch::In(_) | PeerMatch::Itself => Peer::Missing,

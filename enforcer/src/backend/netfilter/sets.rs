@@ -13,6 +13,7 @@ use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetS
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
+use super::available::{Available, AvailableSets, Families};
 use super::drift::Drift;
 use super::inside::Content;
 use super::lapsed;
@@ -27,6 +28,7 @@ pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
 struct Wanted {
     kind: SetKind,
     description: String,
+    is_fixed: bool,
     /// With records that are over, as long as there are not too many: what they opened may still be open.
     /// Who is told of them has them as they were then.
     members: Arc<BTreeMap<Member, Option<Timestamp>>>,
@@ -55,7 +57,7 @@ pub(super) struct Failure {
 /// Sets that rules may refer to.
 #[derive(Clone, Debug)]
 pub(super) struct There {
-    pub(super) sets: Arc<BTreeMap<SetId, SetKind>>,
+    pub(super) sets: Arc<AvailableSets>,
     /// Changes when a set may have gone that was there, though it is wanted.
     pub(super) listing: u64,
 }
@@ -71,8 +73,8 @@ pub(super) struct Sets {
     known: HashMap<String, Known>,
     /// Those of them that nobody wants.
     unwanted: BTreeSet<String>,
-    /// Those that rules may refer to: they are there in both families.
-    available: Arc<BTreeMap<SetId, SetKind>>,
+    /// Those that rules may refer to: they are there in all families in which they are wanted.
+    available: Arc<AvailableSets>,
     /// Changes when a set may have gone that was there.
     listings: u64,
     /// Sets that are not as they should be, and why.
@@ -147,8 +149,8 @@ impl Sets {
         self.known.is_empty()
     }
 
-    /// The sets that rules may refer to: those that are there in both families.
-    pub(super) fn available(&self) -> Arc<BTreeMap<SetId, SetKind>> {
+    /// The sets that rules may refer to: those that are there in all families in which they are wanted.
+    pub(super) fn available(&self) -> Arc<AvailableSets> {
         Arc::clone(&self.available)
     }
 
@@ -165,7 +167,7 @@ impl Sets {
         let sets = self
             .wanted
             .iter()
-            .map(|(id, wanted)| (*id, wanted.kind))
+            .map(|(id, wanted)| (*id, wanted.available()))
             .collect();
         There {
             sets: Arc::new(sets),
@@ -180,24 +182,28 @@ impl Sets {
 
     fn find_unwanted(&mut self) {
         self.unwanted = self.known.keys().cloned().collect();
-        for name in self.wanted.keys().flat_map(|id| both(*id)) {
-            self.unwanted.remove(&name);
+        for (id, wanted) in &self.wanted {
+            for family in wanted.families().all() {
+                self.unwanted.remove(names::set(*id, family).as_str());
+            }
         }
     }
 
-    /// Notes whether a set is there in both families.
+    /// Notes whether a set is there in all families in which it is wanted.
     fn look_for(&mut self, id: SetId) {
-        let kind = self.wanted.get(&id).map(|wanted| wanted.kind);
-        let is_there = |kind: SetKind| {
-            let known = |family| self.known.get(names::set(id, family).as_str());
-            Family::BOTH
-                .into_iter()
-                .all(|family| known(family).is_some_and(|known| known.fits(kind)))
-        };
-        match kind.filter(|kind| is_there(*kind)) {
-            Some(kind) => drop(Arc::make_mut(&mut self.available).insert(id, kind)),
+        match self.as_wanted(id) {
+            Some(set) => drop(Arc::make_mut(&mut self.available).insert(id, set)),
             None => drop(Arc::make_mut(&mut self.available).remove(&id)),
         }
+    }
+
+    /// A set, if it is there in all families in which it is wanted.
+    fn as_wanted(&self, id: SetId) -> Option<Available> {
+        let set = self.wanted.get(&id)?.available();
+        let known = |family| self.known.get(names::set(id, family).as_str());
+        let mut families = set.families.all();
+        let is_there = families.all(|family| known(family).is_some_and(|known| known.fits(set.kind)));
+        is_there.then_some(set)
     }
 
     /// Whether a set remembers records that are over.
@@ -294,6 +300,7 @@ impl Sets {
             self.wanted.entry(spec.id).or_insert_with(|| Wanted {
                 kind: spec.kind,
                 description,
+                is_fixed: spec.is_fixed(),
                 members: Arc::default(),
                 room: MOST_LAPSED,
             });
@@ -310,11 +317,30 @@ impl Sets {
             let Some(wanted) = self.wanted.get_mut(&change.set) else {
                 continue;
             };
+            let before = wanted.families();
             let members = Arc::make_mut(&mut wanted.members);
             for member in &change.removed {
                 members.remove(member);
             }
             members.extend(change.added.iter().copied());
+            if wanted.families() != before {
+                self.want_elsewhere(change.set);
+            }
+        }
+    }
+
+    /// A set is wanted in other families than before: for one without members yet that is how it begins, and no other changes so.
+    fn want_elsewhere(&mut self, id: SetId) {
+        let was_there = self.available.contains_key(&id);
+        if !was_there || self.as_wanted(id).is_some() {
+            self.look_for(id);
+            self.listings += u64::from(was_there);
+        } else {
+            self.fail(
+                id,
+                "it has members of another family than before".to_owned(),
+                true,
+            );
         }
     }
 
@@ -378,7 +404,7 @@ impl Sets {
                 continue;
             };
             let (kind, members) = (wanted.kind, wanted.members.len());
-            for family in Family::BOTH {
+            for family in wanted.families().all() {
                 // Who settles the set tries again, and says why it cannot be made.
                 drop(self.create(id, kind, family, members));
             }
@@ -399,7 +425,8 @@ impl Sets {
         };
         wanted.forget_oldest(now);
         let (kind, target) = (wanted.kind, members::target(&wanted.members));
-        for family in Family::BOTH {
+        let families = wanted.families();
+        for family in families.all() {
             if let Err(reason) = self.create(id, kind, family, target.len()) {
                 tracing::error!(reason, "a set cannot be made");
                 self.fail(id, reason, false);
@@ -407,6 +434,7 @@ impl Sets {
             }
         }
         self.look_for(id);
+        self.unwant_in_others(id, families);
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
@@ -420,6 +448,14 @@ impl Sets {
         self.plan(id, &touched, |held| target.get(&held).copied(), now, &mut writes);
         self.carry_out(writes);
         !surplus.is_empty()
+    }
+
+    /// An earlier version made each set in both families.
+    fn unwant_in_others(&mut self, id: SetId, wanted: Families) {
+        let others = Family::BOTH.into_iter().filter(|family| !wanted.has(*family));
+        let names = others.map(|family| names::set(id, family).as_str().to_owned());
+        self.unwanted
+            .extend(names.filter(|name| self.known.contains_key(name)));
     }
 
     /// Members that the kernel holds and nobody wants.
@@ -596,7 +632,7 @@ impl Sets {
                 wanted.kind,
                 wanted.description
             ));
-            for family in Family::BOTH {
+            for family in wanted.families().all() {
                 let name = names::set(*id, family);
                 let held = self
                     .known
@@ -653,6 +689,27 @@ const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
 const MOST_LAPSED: usize = 4096;
 
 impl Wanted {
+    /// As it is available once it is made.
+    fn available(&self) -> Available {
+        Available {
+            kind: self.kind,
+            families: self.families(),
+        }
+    }
+
+    /// Where it is to be: networks of one family that never change are made in that one alone. Those of IPv4 come first.
+    fn families(&self) -> Families {
+        let family = |member: &Member| match member {
+            Member::Network(network) if self.is_fixed => Some(Family::of(network.addr())),
+            Member::Network(_) | Member::Address(_) | Member::AddressPort(..) => None,
+        };
+        let ends = [self.members.first_key_value(), self.members.last_key_value()];
+        match ends.map(|end| end.and_then(|(member, _)| family(member))) {
+            [Some(first), Some(last)] if first == last => Families::Only(first),
+            _ => Families::Both,
+        }
+    }
+
     /// Forgets what it may when it has grown; where most members live, it is looked through ever more rarely.
     fn make_room(&mut self, now: Timestamp) {
         if self.kind == SetKind::Records && self.members.len() > self.room {

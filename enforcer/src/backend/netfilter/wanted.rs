@@ -8,6 +8,7 @@ use egret_policies::rules::{Action, Batch, Direction, SetId, SetKind, SetSpec};
 use egret_shared::pod::PodKey;
 
 use super::attached::Attached;
+use super::available::AvailableSets;
 use super::chains::Chains;
 use super::closed::Closed;
 use super::denials::{self, Telling};
@@ -138,7 +139,7 @@ impl Netfilter {
         self.shared = Some(shared);
     }
 
-    fn want_exposed(&mut self, sets: &BTreeMap<SetId, SetKind>) {
+    fn want_exposed(&mut self, sets: &AvailableSets) {
         for table in &mut self.tables {
             let around = Surroundings {
                 family: table.family(),

@@ -11,16 +11,13 @@
 //! sent to by `goto` (NFT_JUMP_STACK_SIZE of include/net/netfilter/nf_tables.h), so tiers share a chain where nothing passes
 //! over one of them. What does not fit is not asked.
 
-use std::collections::BTreeMap;
-
 use egret_kernel::iptables::{Rule as Line, Target};
-use egret_policies::rules::{
-    Action, Direction, DirectionRules, Otherwise, PodRules, SetId, SetKind, TierRules,
-};
+use egret_policies::rules::{Action, Direction, DirectionRules, Otherwise, PodRules, TierRules};
 use egret_shared::switch::{Switch, is_off};
 
 use super::lists::Part;
 use super::{Asks, PodDirection};
+use crate::backend::netfilter::available::AvailableSets;
 use crate::backend::netfilter::dispatch::MOST_BRANCHES;
 
 /// The chains through which a packet may go.
@@ -30,7 +27,7 @@ const MOST_CHAINS: usize = 15;
 const AROUND: usize = 3 + MOST_BRANCHES + 1 + 2 + 1;
 
 /// Whether there is anything to ask about a direction, and it can be asked.
-pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &BTreeMap<SetId, SetKind>) -> bool {
+pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &AvailableSets) -> bool {
     !is_off(Switch::TellAudit)
         && !rules.audit.direction(direction).tiers.is_empty()
         && why_unasked(rules, direction, sets).is_none()
@@ -41,7 +38,7 @@ pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &BTreeMap<S
 pub(in crate::backend::netfilter) fn why_unasked(
     rules: &PodRules,
     direction: Direction,
-    sets: &BTreeMap<SetId, SetKind>,
+    sets: &AvailableSets,
 ) -> Option<&'static str> {
     let (decides, audit) = (rules.direction(direction), rules.audit.direction(direction));
     let decides: Vec<&TierRules> = decides.tiers.iter().collect();

@@ -3,18 +3,22 @@
 //! each change.
 //!
 //! What a policy says is not asked here, only what rules match: so a rule is left out by what stands in the same list in front
-//! of it, and nothing of what becomes of a packet, of its counters or of its reason depends on it.
+//! of it, and nothing of what becomes of a packet, of its counters or of its reason depends on it. And of networks of one family that
+//! policies write out nothing is said in the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use egret_policies::rules::{PeerMatch, PortMatch, Rule, SetId, SetKind};
+use egret_kernel::Family;
+use egret_policies::rules::{PeerMatch, PortMatch, Rule, SetId};
 
 use super::ports::has_all;
+use crate::backend::netfilter::available::AvailableSets;
 
-/// The rules of a list that some packet may reach.
+/// The rules of a list that some packet of a family may reach.
 pub(super) fn without<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
-    sets: &BTreeMap<SetId, SetKind>,
+    sets: &AvailableSets,
+    family: Family,
 ) -> Vec<&'a Rule> {
     let mut decided = Decided::new();
     let is_whole = |rule: &Rule| rule.sets().all(|id| sets.contains_key(&id));
@@ -22,6 +26,9 @@ pub(super) fn without<'a>(
         // A rule one of whose sets is not there closes, or is not there itself: it is not what it says.
         if !is_whole(rule) {
             return true;
+        }
+        if is_about_nobody(rule, sets, family) {
+            return false;
         }
         let is_new = !is_decided(&decided, rule);
         if is_new {
@@ -33,6 +40,14 @@ pub(super) fn without<'a>(
         is_new
     };
     rules.into_iter().filter(is_reached).collect()
+}
+
+/// Whether a rule's peer is fixed networks, none of them of this family.
+fn is_about_nobody(rule: &Rule, sets: &AvailableSets, family: Family) -> bool {
+    let PeerMatch::In(id) = &rule.peer else {
+        return false;
+    };
+    sets.get(id).is_some_and(|set| !set.families.has(family))
 }
 
 /// The ports about which a packet's other end is decided, by whom rules are about: a peer, without some addresses.
@@ -56,23 +71,34 @@ fn is_decided(decided: &Decided, rule: &Rule) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use egret_policies::rules::{Action, Origin};
+    use egret_policies::rules::{Action, Origin, SetKind};
     use egret_shared::net::{PortRange, Transport};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::backend::netfilter::available::{Available, Families};
 
-    /// Two sets that are there, and one that is not.
-    const SETS: [&str; 3] = ["a", "b", "missing"];
+    /// Two sets that are there, one that is not, and one that is there in the other family alone.
+    const SETS: [&str; 4] = ["a", "b", "missing", "other family"];
+    const FAMILY: Family = Family::V6;
 
     fn set(place: usize) -> SetId {
         SetId::of_content(SETS[place])
     }
 
-    fn there() -> BTreeMap<SetId, SetKind> {
-        [set(0), set(1)].map(|id| (id, SetKind::Addresses)).into()
+    fn there() -> AvailableSets {
+        let both = [set(0), set(1)].map(|id| (id, SetKind::Addresses.into()));
+        let of_other = Available {
+            kind: SetKind::Networks,
+            families: Families::Only(Family::V4),
+        };
+        BTreeMap::from(both)
+            .into_iter()
+            .chain([(set(3), of_other)])
+            .collect()
     }
 
     /// The sets that a packet's other end is in, whether that is the node or the pod itself, and where it goes.
@@ -144,11 +170,11 @@ mod tests {
         let action = prop::sample::select(vec![Action::Allow, Action::Deny, Action::Pass]);
         let peer = prop_oneof![
             1 => Just(PeerMatch::Any),
-            6 => (0usize..3).prop_map(|place| PeerMatch::In(set(place))),
+            6 => (0usize..4).prop_map(|place| PeerMatch::In(set(place))),
             1 => Just(PeerMatch::OwnNode),
             1 => Just(PeerMatch::Itself),
         ];
-        let except = prop::option::weighted(0.3, (0usize..3).prop_map(set));
+        let except = prop::option::weighted(0.3, (0usize..4).prop_map(set));
         let port = prop_oneof![
             1 => Just(PortMatch::Any),
             1 => Just(PortMatch::Icmp),
@@ -166,7 +192,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_packet_is_decided_by_the_same_rule(rules in prop::collection::vec(any_rule(), 0..25)) {
-            let reached = without(&rules, &there());
+            let reached = without(&rules, &there(), FAMILY);
             for packet in packets() {
                 prop_assert_eq!(
                     decides(reached.iter().copied(), packet),
@@ -220,14 +246,39 @@ mod tests {
                 (PeerMatch::In(set(2)), None, web),
                 true,
             ),
-            ((all(), Some(set(2)), web), (a, None, web), true),
+            ((all(), Some(set(2)), web), (a.clone(), None, web), true),
+            ((all(), Some(set(3)), web), (a.clone(), None, web), true),
         ];
         for (first, second, is_reached) in rows {
             let rule = |(peer, except, port): (PeerMatch, Option<SetId>, PortMatch)| {
                 rule(Action::Deny, peer, except, port)
             };
             let rules = [rule(first), rule(second)];
-            assert_eq!(without(&rules, &there()).len() == 2, is_reached, "{rules:?}");
+            assert_eq!(
+                without(&rules, &there(), FAMILY).len() == 2,
+                is_reached,
+                "{rules:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_networks_of_the_other_family_nothing_is_said() {
+        let web = to(Transport::Tcp, 443, 443);
+        for action in [Action::Allow, Action::Deny, Action::Pass] {
+            let about = |except| [rule(action, PeerMatch::In(set(3)), except, web)];
+            let said = |except, family| without(&about(except), &there(), family).len();
+            assert_eq!(
+                (said(None, Family::V4), said(None, Family::V6)),
+                (1, 0),
+                "{action:?}"
+            );
+            assert_eq!(said(Some(set(1)), Family::V6), 0, "{action:?}");
+            assert_eq!(
+                said(Some(set(2)), Family::V6),
+                1,
+                "{action:?}: a set is not there, so it closes"
+            );
         }
     }
 }

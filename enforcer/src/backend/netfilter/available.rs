@@ -1,0 +1,53 @@
+//! The sets that rules may refer to.
+
+use std::collections::BTreeMap;
+
+use egret_kernel::Family;
+use egret_policies::rules::{SetId, SetKind};
+
+/// All of them.
+pub type AvailableSets = BTreeMap<SetId, Available>;
+
+/// A set that the kernel holds as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Available {
+    /// What it holds.
+    pub kind: SetKind,
+    /// Where it is.
+    pub families: Families,
+}
+
+/// The families in which the kernel holds a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// Members of either may come.
+    Both,
+    /// It has members of this one, and never gets one of the other: there it stands for nobody.
+    Only(Family),
+}
+
+impl Families {
+    /// Whether it is there in a family.
+    #[must_use]
+    pub fn has(self, family: Family) -> bool {
+        self.all().any(|held| held == family)
+    }
+
+    /// Those in which it is.
+    pub fn all(self) -> impl Iterator<Item = Family> {
+        let has = move |family: &Family| match self {
+            Self::Both => true,
+            Self::Only(only) => only == *family,
+        };
+        Family::BOTH.into_iter().filter(has)
+    }
+}
+
+impl From<SetKind> for Available {
+    fn from(kind: SetKind) -> Self {
+        Self {
+            kind,
+            families: Families::Both,
+        }
+    }
+}
