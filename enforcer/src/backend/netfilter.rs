@@ -49,6 +49,7 @@ mod program;
 mod beforehand;
 mod totals;
 mod counted;
+mod order;
 mod wanted;
 mod drift;
 pub mod neighbours;
@@ -299,7 +300,7 @@ impl Netfilter {
         });
         let strangers: BTreeSet<PodKey> = unknown.map(|rules| rules.pod.clone()).collect();
         let had_marks = !self.generations.is_empty();
-        let shrunk = self.make_sets(wanted::by_use(batch), now);
+        let shrunk = self.make_sets(order::in_order(batch, self.settings.flavour), now);
         self.withhold_sets();
         self.phase = Phase::InForce;
         let stale = had_marks.then(|| self.stale_directions(&shrunk, was_in_doubt));

@@ -1,10 +1,10 @@
 //! What the tables are to hold: chains that all pods share, and those of each pod. Only what may have changed is rendered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::InterfaceName;
-use egret_policies::rules::{Action, Batch, Direction, SetId, SetKind, SetSpec};
+use egret_policies::rules::{Action, Direction};
 use egret_shared::pod::PodKey;
 
 use super::attached::Attached;
@@ -254,23 +254,4 @@ impl Netfilter {
             });
         }
     }
-}
-
-/// New sets, those first that most rules name, and records last, of which there are most. The kernel finds a set by looking at
-/// all before it: for each rule that names one, and for each message about one. A label may be about hundreds of sets, an answer
-/// is about as many as the pod's policies that have its name.
-pub(super) fn by_use(batch: &Batch) -> Vec<SetId> {
-    let mut used: BTreeMap<SetId, usize> = BTreeMap::new();
-    for rules in &batch.rules_replaced {
-        for id in rules.egress.sets().chain(rules.ingress.sets()) {
-            *used.entry(id).or_default() += 1;
-        }
-    }
-    let place = |spec: &SetSpec| {
-        let used = used.get(&spec.id).copied().unwrap_or_default();
-        (spec.kind == SetKind::Records, std::cmp::Reverse(used))
-    };
-    let mut order: Vec<&SetSpec> = batch.sets_created.iter().collect();
-    order.sort_by_key(|spec| place(spec));
-    order.into_iter().map(|spec| spec.id).collect()
 }
