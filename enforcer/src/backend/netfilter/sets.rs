@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader, SetListing};
+use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader};
 use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
@@ -19,6 +19,10 @@ use super::inside::Content;
 use super::lapsed;
 use super::members;
 use super::names;
+
+mod known;
+
+use known::{Known, drift, kernel_kind};
 
 /// Members with the end of their life; none for those that stay.
 pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
@@ -34,16 +38,6 @@ struct Wanted {
     members: Arc<BTreeMap<Member, Option<Timestamp>>>,
     /// At how many members those that are over are counted again.
     room: usize,
-}
-
-/// What the kernel holds of a set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
-    kind: Option<Kind>,
-    has_timeouts: bool,
-    /// Whether it is of the family that its name says, and has room.
-    is_as_made: bool,
-    members: Members,
 }
 
 /// Why a set is not as it should be.
@@ -682,9 +676,6 @@ fn both(id: SetId) -> [String; 2] {
     Family::BOTH.map(|family| names::set(id, family).as_str().to_owned())
 }
 
-/// How far the kernel's seconds and ours may lie apart.
-const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
-
 /// Records that are over and remembered for the connections that they opened, for each set.
 const MOST_LAPSED: usize = 4096;
 
@@ -740,57 +731,6 @@ impl Wanted {
     }
 }
 
-impl Known {
-    /// Whether it can hold what a set of this kind holds.
-    fn fits(&self, kind: SetKind) -> bool {
-        let is_of_kind =
-            self.kind == Some(kernel_kind(kind)) && self.has_timeouts == (kind == SetKind::Records);
-        is_of_kind && self.is_as_made
-    }
-
-    fn looks_like(&self, header: &SetHeader, now: Timestamp) -> bool {
-        let living = |lives: fn(Timestamp, Timestamp) -> bool| {
-            let ends = self.members.values();
-            ends.filter(|ends| ends.is_none_or(|at| lives(at, now))).count()
-        };
-        let least = living(|at, now| at > now.after(COARSE));
-        let most = living(|at, now| at.after(COARSE) > now);
-        let elements = usize::try_from(header.elements).unwrap_or(usize::MAX);
-        header.kind == self.kind && (least..=most).contains(&elements)
-    }
-
-    fn of(listing: SetListing, most: u32, now: Timestamp) -> Self {
-        let lives = |entry: &Entry| {
-            entry
-                .timeout
-                .map(|left| now.after(std::time::Duration::from_secs(u64::from(left.get()))))
-        };
-        let members = listing
-            .entries
-            .iter()
-            .flat_map(|entry| {
-                members::halves(entry.member)
-                    .into_iter()
-                    .map(move |member| (member, lives(entry)))
-            })
-            .collect();
-        Self {
-            kind: listing.kind,
-            has_timeouts: listing.timeout.is_some(),
-            is_as_made: listing.maxelem >= most && names::family_of_set(&listing.name) == listing.family,
-            members,
-        }
-    }
-}
-
-const fn kernel_kind(kind: SetKind) -> Kind {
-    match kind {
-        SetKind::Addresses | SetKind::Records => Kind::HashIp,
-        SetKind::Networks => Kind::HashNet,
-        SetKind::AddressPorts => Kind::HashIpPort,
-    }
-}
-
 /// Whether writing would add to the life that the kernel gives the member.
 fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now: Timestamp) -> bool {
     match (wanted, held) {
@@ -806,38 +746,6 @@ fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<Ent
         None => Some(Entry::lasting(member)),
         Some(at) => at.seconds_left(now).map(|seconds| Entry::living(member, seconds)),
     }
-}
-
-/// What somebody else changed. Members that timed out did not change.
-fn drift(believed: &HashMap<String, Known>, listed: &HashMap<String, Known>, now: Timestamp) -> Drift {
-    let mut drift = Drift::default();
-    let in_order = |sets: &HashMap<String, Known>| sets.keys().cloned().collect::<BTreeSet<String>>();
-    let (before, after) = (in_order(believed), in_order(listed));
-    for name in before.difference(&after) {
-        drift.note("set_missing", name);
-    }
-    for name in after.difference(&before) {
-        drift.note("set_extra", name);
-    }
-    for name in before.intersection(&after) {
-        let (Some(was), Some(is)) = (believed.get(name), listed.get(name)) else {
-            continue;
-        };
-        // The kernel ends a second's part earlier than it lists.
-        let soon = now.after(COARSE);
-        let alive = |expires: &Option<Timestamp>| expires.is_none_or(|at| at > soon);
-        let gone = was
-            .members
-            .iter()
-            .filter(|(member, expires)| alive(expires) && !is.members.contains_key(member));
-        drift.note_all("member_missing", gone.count(), name);
-        let extra = is
-            .members
-            .keys()
-            .filter(|member| !was.members.contains_key(member));
-        drift.note_all("member_extra", extra.count(), name);
-    }
-    drift
 }
 
 fn said(error: &ipset::Error) -> String {
