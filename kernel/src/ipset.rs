@@ -179,15 +179,29 @@ impl IpSets {
 
     /// Creates an empty set; one of that name already there is an error ([`Reason::Exists`]) and stays as it is.
     pub fn create(&mut self, spec: &SetSpec) -> Result<(), Error> {
-        let revision = self.revision(spec)?;
-        let request = self
-            .request(Command::Create, netlink::EXCLUSIVE | netlink::CREATE, &spec.name)?
-            .text(ATTRIBUTE_TYPENAME, spec.kind.name())
-            .byte(ATTRIBUTE_REVISION, revision)
-            .byte(ATTRIBUTE_FAMILY, spec.family.number())
-            .nest(ATTRIBUTE_DATA, |data| creation(data, spec));
-        step(Command::Create, &spec.name, &[])?;
+        let request = self.stepped_creation(spec)?;
         self.tell(Command::Create, &spec.name, &request)
+    }
+
+    /// Creates sets in this order, in as few system calls as they fit into; says for each what became of it. One that fails keeps
+    /// no other from its turn.
+    pub fn create_all(&mut self, specs: &[SetSpec]) -> Vec<Result<(), Error>> {
+        let (mut outcomes, mut requests) = (Vec::with_capacity(specs.len()), Vec::new());
+        for spec in specs {
+            let request = self.stepped_creation(spec);
+            outcomes.push(request.map(|request| requests.push(request)));
+        }
+        let mut verdicts = self.socket.tell_all(&requests).into_iter();
+        for (spec, outcome) in specs
+            .iter()
+            .zip(&mut outcomes)
+            .filter(|(_, outcome)| outcome.is_ok())
+        {
+            if let Some(Err(error)) = verdicts.next() {
+                *outcome = Err(Error::kernel(Command::Create, &spec.name, error));
+            }
+        }
+        outcomes
     }
 
     /// Creates a set, unless one of that name is there, of whatever kind.
@@ -391,6 +405,19 @@ impl IpSets {
                 .map_err(|error| Error::in_batch(command, name, error, batch))?;
         }
         Ok(())
+    }
+
+    /// A message that creates a set, which is about to be sent.
+    fn stepped_creation(&mut self, spec: &SetSpec) -> Result<Request, Error> {
+        let revision = self.revision(spec)?;
+        let request = self
+            .request(Command::Create, netlink::EXCLUSIVE | netlink::CREATE, &spec.name)?
+            .text(ATTRIBUTE_TYPENAME, spec.kind.name())
+            .byte(ATTRIBUTE_REVISION, revision)
+            .byte(ATTRIBUTE_FAMILY, spec.family.number())
+            .nest(ATTRIBUTE_DATA, |data| creation(data, spec));
+        step(Command::Create, &spec.name, &[])?;
+        Ok(request)
     }
 
     /// A message about members of a set, which is about to be sent.

@@ -310,6 +310,49 @@ fn many_sets_are_changed_together_and_one_that_fails_keeps_no_other_from_its_tur
 }
 
 #[test]
+fn of_many_sets_that_are_made_together_each_says_what_became_of_it_and_all_stand_in_their_order() {
+    in_fresh_namespace(|| {
+        let mut sets = IpSets::open().unwrap();
+        let spec = |name: &str, kind| SetSpec::new(name, kind, Family::V4);
+        sets.create(&spec("eg-7", Kind::HashNet)).unwrap();
+        sets.create(&spec("eg-57", Kind::HashNet)).unwrap();
+        let name = |number: u32| match number {
+            9 => "not a name".to_owned(),
+            _ => format!("eg-{number}"),
+        };
+        let names: Vec<String> = (0..300).map(name).collect();
+        let specs: Vec<SetSpec> = names.iter().map(|name| spec(name, Kind::HashIp)).collect();
+        let outcomes = sets.create_all(&specs);
+        assert_eq!(outcomes.len(), specs.len());
+        for ((number, name), outcome) in names.iter().enumerate().zip(outcomes) {
+            let failed = outcome.as_ref().err();
+            let reason = failed.and_then(egret_kernel::ipset::Error::reason);
+            let expected = [7, 57].contains(&number).then_some(Reason::Exists);
+            assert_eq!(
+                (reason, outcome.is_err()),
+                (expected, [7, 9, 57].contains(&number)),
+                "{name}"
+            );
+            let is_named = failed.is_none_or(|error| error.to_string().contains(name));
+            assert!(is_named, "{outcome:?} does not say {name}");
+        }
+        let made = names.into_iter().enumerate();
+        let made = made
+            .filter(|(number, _)| ![7, 9, 57].contains(number))
+            .map(|(_, name)| name);
+        let in_order: Vec<String> = ["eg-7", "eg-57"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(made)
+            .collect();
+        assert_eq!(sets.names().unwrap(), in_order);
+        assert!(sets.create_all(&[]).is_empty());
+        sets.destroy("eg-0")
+            .expect("the next answer is that to the next question");
+    });
+}
+
+#[test]
 fn of_a_change_that_fails_twice_the_first_is_told_and_a_whole_network_is_written_as_its_halves() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();

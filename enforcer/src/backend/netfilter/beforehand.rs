@@ -16,7 +16,7 @@ impl Netfilter {
     pub(super) fn make_sets(&mut self, order: Vec<SetId>, now: Timestamp) -> BTreeSet<SetId> {
         let sets = self.sets.clone();
         let make = || {
-            sets.lock().make_in_order(order);
+            sets.lock().make_in_order(&order);
             sets.lock().settle(now)
         };
         // What an earlier life left is compared with what would be rendered: that decides which marks are rendered.

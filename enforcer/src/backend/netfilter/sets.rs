@@ -21,8 +21,10 @@ use super::members;
 use super::names;
 
 mod known;
+mod making;
 
 use known::{Known, drift, kernel_kind};
+use making::TOGETHER;
 
 /// Members with the end of their life; none for those that stay.
 pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
@@ -390,30 +392,28 @@ impl Sets {
         }
     }
 
-    /// Makes wanted sets in this order. The kernel finds a set by its name, and walks those before it: each rule that
-    /// names one pays for that, and each record (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c).
-    pub(super) fn make_in_order(&mut self, order: impl IntoIterator<Item = SetId>) {
-        for id in order {
-            let Some(wanted) = self.wanted.get(&id) else {
-                continue;
-            };
-            let (kind, members) = (wanted.kind, wanted.members.len());
-            for family in wanted.families().all() {
-                // Who settles the set tries again, and says why it cannot be made.
-                drop(self.create(id, kind, family, members));
-            }
-        }
-    }
-
     /// Makes every wanted set hold what it should; returns the sets from which members went.
     pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
         let all: Vec<SetId> = self.wanted.keys().copied().collect();
-        all.into_iter().filter(|id| self.settle_one(*id, now)).collect()
+        let mut shrunk = BTreeSet::new();
+        for some in all.chunks(TOGETHER) {
+            let mut writes = Vec::new();
+            shrunk.extend(some.iter().filter(|id| self.plan_whole(**id, now, &mut writes)));
+            self.carry_out(writes);
+        }
+        shrunk
     }
 
-    /// Makes a wanted set hold what it should, whatever is there under its name; says whether members went.
-    pub(super) fn settle_one(&mut self, id: SetId, now: Timestamp) -> bool {
+    /// Makes a wanted set hold what it should, whatever is there under its name.
+    pub(super) fn settle_one(&mut self, id: SetId, now: Timestamp) {
+        let mut writes = Vec::new();
+        self.plan_whole(id, now, &mut writes);
+        self.carry_out(writes);
+    }
+
+    /// Plans to have a wanted set, which is made unless it is there, hold what it should; says whether members go.
+    fn plan_whole(&mut self, id: SetId, now: Timestamp, writes: &mut Vec<Write>) -> bool {
         let Some(wanted) = self.wanted.get_mut(&id) else {
             return false;
         };
@@ -438,9 +438,7 @@ impl Sets {
             self.doubt();
         }
         let touched: Vec<Held> = target.keys().chain(&surplus).copied().collect();
-        let mut writes = Vec::new();
-        self.plan(id, &touched, |held| target.get(&held).copied(), now, &mut writes);
-        self.carry_out(writes);
+        self.plan(id, &touched, |held| target.get(&held).copied(), now, writes);
         !surplus.is_empty()
     }
 
@@ -465,33 +463,18 @@ impl Sets {
 
     /// Makes the set of a family, unless it is there.
     fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) -> Result<(), String> {
-        let name = names::set(id, family).as_str().to_owned();
-        match self.known.get(&name) {
+        let spec = self.spec(id, kind, family, members);
+        match self.known.get(&spec.name) {
             Some(known) if known.fits(kind) => return Ok(()),
             // Whoever made it, it holds nothing that rules of ours could ask for. While rules name it, it stays.
             Some(_) => self
                 .ipsets
-                .destroy(&name)
+                .destroy(&spec.name)
                 .map_err(|error| format!("{error}; it is of another type or size"))?,
             None => {}
         }
-        let buckets = u32::try_from(members.next_power_of_two())
-            .unwrap_or(MOST_MEMBERS)
-            .clamp(64, 1 << 17);
-        let spec = ipset::SetSpec {
-            timeout: (kind == SetKind::Records).then_some(0),
-            hashsize: buckets,
-            maxelem: self.most,
-            ..ipset::SetSpec::new(&name, kernel_kind(kind), family)
-        };
         self.ipsets.create(&spec).map_err(|error| said(&error))?;
-        let known = Known {
-            kind: Some(kernel_kind(kind)),
-            has_timeouts: kind == SetKind::Records,
-            is_as_made: true,
-            members: Members::new(),
-        };
-        self.known.insert(name, known);
+        self.known.insert(spec.name.clone(), Known::made(&spec));
         Ok(())
     }
 

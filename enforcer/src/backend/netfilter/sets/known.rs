@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use egret_kernel::ipset::{Entry, Kind, SetHeader, SetListing};
+use egret_kernel::ipset::{Entry, Kind, SetHeader, SetListing, SetSpec};
 use egret_policies::rules::SetKind;
 use egret_shared::time::Timestamp;
 
@@ -24,6 +24,15 @@ pub(super) struct Known {
 const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
 
 impl Known {
+    pub(super) fn made(spec: &SetSpec) -> Self {
+        Self {
+            kind: Some(spec.kind),
+            has_timeouts: spec.timeout.is_some(),
+            is_as_made: true,
+            members: Members::new(),
+        }
+    }
+
     /// Whether it can hold what a set of this kind holds.
     pub(super) fn fits(&self, kind: SetKind) -> bool {
         let is_of_kind =
