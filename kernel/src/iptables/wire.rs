@@ -28,7 +28,7 @@ use nix::errno::Errno;
 use nix::sys::socket::SockProtocol;
 use rule::{Indices, Rule};
 use sets::{Hints, SetNumbers};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use words::Unknown;
 
 /// Why a transaction was not made by netlink.
@@ -112,7 +112,9 @@ impl Writer {
 
 fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut Hints) -> Result<(), Error> {
     let port = socket.port()?;
-    let names = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
+    // Most are named by many rules, and equal names are found quicker than they are put in order.
+    let names: HashSet<&str> = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
+    let names = names.into_iter().collect();
     let numbers = SetNumbers::open().map_err(Error::Sets)?;
     let mut is_begun = false;
     for attempts in 0..ATTEMPTS {

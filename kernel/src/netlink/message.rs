@@ -4,6 +4,8 @@ use super::{ACKNOWLEDGE, DUMP, REQUEST};
 
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
+/// Of a request from the start: most rules fit, and what grows is copied each time.
+const ROOM: usize = 1024;
 
 /// One part of an answer: its message type and what follows the netlink header.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +97,8 @@ impl Request {
     /// `asked` says in words what is asked, for errors. A dump ends by itself; anything else is to be acknowledged.
     pub(crate) fn new(asked: &'static str, kind: u16, flags: u16, header: &[u8]) -> Self {
         let end = if flags & DUMP == DUMP { 0 } else { ACKNOWLEDGE };
-        let mut bytes = vec![0; HEADER];
+        let mut bytes = Vec::with_capacity(ROOM);
+        bytes.resize(HEADER, 0);
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[6..8].copy_from_slice(&(flags | REQUEST | end).to_ne_bytes());
         bytes.extend_from_slice(header);
@@ -163,21 +166,27 @@ impl Request {
 
     /// Appends it to others; one that is not acknowledged is answered only where it is refused.
     pub(super) fn put_into(&self, datagram: &mut Vec<u8>, sequence: u32, is_acknowledged: bool) {
-        let mut bytes = self.numbered(sequence);
+        let start = datagram.len();
+        datagram.extend_from_slice(&self.bytes);
+        self.number(&mut datagram[start..], sequence);
         if !is_acknowledged {
-            let flags = u16::from_ne_bytes([bytes[6], bytes[7]]) & !ACKNOWLEDGE;
-            bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+            let flags = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) & !ACKNOWLEDGE;
+            datagram[start + 6..start + 8].copy_from_slice(&flags.to_ne_bytes());
         }
-        bytes.resize(aligned(bytes.len()), 0);
-        datagram.extend(bytes);
+        datagram.resize(start + aligned(self.bytes.len()), 0);
     }
 
     pub(super) fn numbered(&self, sequence: u32) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
-        let length = u32::try_from(bytes.len()).expect("a request is far below 4 GiB");
-        bytes[0..4].copy_from_slice(&length.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.number(&mut bytes, sequence);
         bytes
+    }
+
+    /// Writes into a copy of it how long it is and what number it has.
+    fn number(&self, copy: &mut [u8], sequence: u32) {
+        let length = u32::try_from(self.bytes.len()).expect("a request is far below 4 GiB");
+        copy[0..4].copy_from_slice(&length.to_ne_bytes());
+        copy[8..12].copy_from_slice(&sequence.to_ne_bytes());
     }
 
     #[cfg(test)]
