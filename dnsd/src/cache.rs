@@ -165,12 +165,12 @@ impl<V: Value> Cache<V> {
         if !key.recursion() || self.is_outranked(key, kept, arrived) {
             return;
         }
-        let value = make(&key.place(kept.kind));
-        let Some(value) = value.filter(|value| self.has_room_for(value)) else {
+        let place = key.place(kept.kind);
+        let Some(value) = make(&place).filter(|value| self.has_room_for(value)) else {
             return;
         };
         self.forget_what_it_contradicts(key, &key.of_name(), kept.kind);
-        self.put(value, kept, arrived);
+        self.put(&place, value, kept, arrived);
         self.make_room(arrived);
     }
 
@@ -283,28 +283,33 @@ impl<V: Value> Cache<V> {
         }
     }
 
-    fn put(&mut self, value: V, kept: Kept, arrived: Timestamp) -> Id {
+    /// Keeps a value under the key that it was made for, which is looked for once.
+    fn put(&mut self, key: &Key, value: V, kept: Kept, arrived: Timestamp) -> Id {
         let (class, weight) = (kept.kind.class(), Self::weight_of(&value));
-        if let Some(id) = value.with_key(|key| self.slot(key)).of(class) {
-            let entry = &mut self.entries[id];
-            let before = Self::weight_of(entry.value());
-            self.shelves.reweigh(class, entry.place(), before, weight);
-            entry.replace(value, kept, arrived);
+        let (entries, slots, seed) = (&mut self.entries, &mut self.slots, &self.seed);
+        let hash = seed.hash_one(key.as_octets());
+        let found = slots.find_mut(hash, |slot| value_of(*slot, entries).is_of(key.as_octets()));
+        if let Some(id) = found.as_ref().and_then(|slot| slot.of(class)) {
+            self.replace(id, value, kept, arrived);
             return id;
         }
-        let id = self.entries.add(Entry::new(value, kept, arrived));
-        let (entries, seed, slots) = (&self.entries, &self.seed, &mut self.slots);
-        entries[id].value().with_key(|key| {
-            let bucket = slots.entry(
-                seed.hash_one(key),
-                |slot| value_of(*slot, entries).is_of(key),
-                |slot| value_of(*slot, entries).with_key(|key| seed.hash_one(key)),
-            );
-            let mut bucket = bucket.or_insert(Slot::default());
-            bucket.get_mut().set(class, Some(id));
-        });
+        let id = entries.add(Entry::new(value, kept, arrived));
+        if let Some(slot) = found {
+            slot.set(class, Some(id));
+        } else {
+            let hash_of = |slot: &Slot| value_of(*slot, entries).with_key(|key| seed.hash_one(key));
+            slots.insert_unique(hash, Slot::with(class, id), hash_of);
+        }
         self.shelves.push(class, Place::Small, id, weight);
         id
+    }
+
+    fn replace(&mut self, id: Id, value: V, kept: Kept, arrived: Timestamp) {
+        let (entry, weight) = (&mut self.entries[id], Self::weight_of(&value));
+        let before = Self::weight_of(entry.value());
+        self.shelves
+            .reweigh(kept.kind.class(), entry.place(), before, weight);
+        entry.replace(value, kept, arrived);
     }
 
     fn make_room(&mut self, now: Timestamp) {

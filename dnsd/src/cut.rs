@@ -188,12 +188,12 @@ impl Cuts {
     /// Whether a name above is asked for before this question is. Whoever made up labels could have no more asked than there
     /// are public ones in each namespace.
     #[must_use]
-    pub fn headway(self: &Arc<Self>, asked: Asked<'_>, now: Timestamp) -> Option<Headway> {
+    pub fn headway(self: &Arc<Self>, asked: Asked<'_>, now: impl FnOnce() -> Timestamp) -> Option<Headway> {
         let zone = self.zone(asked.name)?;
         if is_off(Switch::CutBelow) || zone.kind == ZoneKind::Searched {
             return None;
         }
-        let places = zone.places(asked.name)?.within(asked.apex)?;
+        let (places, now) = (zone.places(asked.name)?.within(asked.apex)?, now());
         let mut known = self.lock();
         let level = match known.fates.first(asked.class, &places, now)? {
             First::Wait(end) => return Some(Headway { inquiry: None, end }),
@@ -516,7 +516,7 @@ mod tests {
     }
 
     fn first(cuts: &Arc<Cuts>, text: &str, now: u64) -> Option<Headway> {
-        with(text, |asked| cuts.headway(asked, at(now)))
+        with(text, |asked| cuts.headway(asked, || at(now)))
     }
 
     /// The name that is asked for before this one is.

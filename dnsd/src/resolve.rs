@@ -16,7 +16,7 @@ use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Asker, Attribution, Client};
 use crate::config::{Config, OnStall};
 use crate::cut::Denial;
-use crate::forward::{Failure, Forwarder, Limits, foreign};
+use crate::forward::{Failure, Forwarder, Landings, Limits, foreign};
 use crate::hold::{Origin, Stall};
 use crate::intercept::PORT;
 use crate::message::{
@@ -84,6 +84,7 @@ struct Asked {
     original: Option<IpAddr>,
     octets: usize,
     begun: Instant,
+    missed_at: Option<Landings>,
 }
 
 /// The same while it is looked at: what is answered at once owns nothing.
@@ -100,6 +101,8 @@ struct View<'a> {
     octets: usize,
     /// When it came.
     begun: Instant,
+    /// How many questions had ended before the cache was looked into, if it was.
+    missed_at: Option<Landings>,
 }
 
 /// When something came; what comes together has one.
@@ -198,9 +201,11 @@ impl Resolver {
     fn take_at(self: &Arc<Self>, table: &Arc<Table>, octets: &[u8], arrival: Arrival, when: Moment) -> Step {
         let Moment { now, begun } = when;
         self.metrics.query(arrival.transport, arrival.source.is_ipv6());
-        let query = match Query::read(octets) {
+        // Looked at where it is: it is too large to be moved for nothing.
+        let read = Query::read(octets);
+        let query = match &read {
             Ok(query) => query,
-            Err(refusal) => return self.refuse(octets, refusal, &table.config),
+            Err(refusal) => return self.refuse(octets, *refusal, &table.config),
         };
         let client = self
             .attribution
@@ -211,12 +216,12 @@ impl Resolver {
         let rate = table.config.queries_per_second;
         if let Err(over) = self.rates.admit(arrival.source.ip(), rate, now) {
             self.metrics.over_rate(over);
-            let reply = error_reply(&query, rcode::REFUSED, table.config.max_udp_size);
+            let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
             self.metrics.response(rcode::REFUSED);
             return Step::Reply(reply);
         }
         let Some(entry) = table.entry(&query.question, arrival.asked) else {
-            return self.refuse_unknown(&query, &arrival, table, octets);
+            return self.refuse_unknown(query, &arrival, table, octets);
         };
         let caught = table.caught(arrival.asked);
         let original = caught.filter(|_| table.config.trusted_originals.is_some());
@@ -225,7 +230,7 @@ impl Resolver {
                 .intercepted(original.map_or(Intercepted::Ours, |_| Intercepted::Original));
         }
         let asked = View {
-            query: &query,
+            query,
             client,
             arrival: &arrival,
             entry,
@@ -233,6 +238,7 @@ impl Resolver {
             original,
             octets: octets.len(),
             begun,
+            missed_at: None,
         };
         self.begin(asked, now)
     }
@@ -242,12 +248,19 @@ impl Resolver {
         let block = &asked.entry.block;
         block.note_query(asked.query);
         // What others say is neither kept nor answered from what is.
-        let own_key = block.key(asked.query).filter(|_| asked.original.is_none());
+        let own_key = match asked.original {
+            None => block.key(asked.query),
+            Some(_) => None,
+        };
         let Some(key) = own_key
             .as_ref()
             .filter(|_| !block.translates(asked.query, asked.arrival))
         else {
             return self.wait(asked, own_key, None);
+        };
+        let asked = View {
+            missed_at: asked.entry.landings(),
+            ..asked
         };
         let hit = match block.cached(key, now) {
             Found::Fresh(hit) => hit,
@@ -482,6 +495,7 @@ impl Asked {
             original: self.original,
             octets: self.octets,
             begun: self.begun,
+            missed_at: self.missed_at,
         }
     }
 }
@@ -499,6 +513,7 @@ impl View<'_> {
             original: self.original,
             octets: self.octets,
             begun: self.begun,
+            missed_at: self.missed_at,
         })
     }
 
@@ -593,7 +608,7 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
             }
             asked
                 .entry
-                .find(key.as_ref(), &asked.query, &terms, Stays::Always)
+                .find(key.as_ref(), &asked.query, &terms, asked.missed_at, Stays::Always)
                 .await
         }
     };

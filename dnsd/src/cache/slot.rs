@@ -77,6 +77,13 @@ pub struct Demand {
 }
 
 impl Slot {
+    /// One with this entry alone.
+    pub(super) fn with(class: Class, id: Id) -> Self {
+        let mut slot = Self::default();
+        slot.set(class, Some(id));
+        slot
+    }
+
     /// The entry of a class.
     pub(super) const fn of(self, class: Class) -> Option<Id> {
         self.0[class as usize]

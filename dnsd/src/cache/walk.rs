@@ -60,14 +60,14 @@ impl<V: Value> Cache<V> {
         arrived: Timestamp,
         demand: Demand,
     ) {
-        let (value, class) = (make(&key.place(kept.kind)), kept.kind.class());
-        let Some(value) = value.filter(|value| self.has_room_for(value)) else {
+        let place = key.place(kept.kind);
+        let Some(value) = make(&place).filter(|value| self.has_room_for(value)) else {
             return;
         };
-        if value.with_key(|key| self.slot(key)).of(class).is_some() {
+        if self.slot(place.as_octets()).of(kept.kind.class()).is_some() {
             return;
         }
-        let id = self.put(value, kept, arrived);
+        let id = self.put(&place, value, kept, arrived);
         self.entries[id].take_demand(demand);
         self.make_room(arrived);
     }

@@ -34,7 +34,7 @@ impl Entry {
         if query.flags & flag::RD == 0 || !self.would_be_asked(query) {
             return None;
         }
-        let mut headway = cuts.headway(self.asked(key, query)?, clock::now())?;
+        let mut headway = cuts.headway(self.asked(key, query)?, clock::now)?;
         if let Some(inquiry) = headway.inquiry.take() {
             self.inquire(inquiry, query, terms);
         }
@@ -109,7 +109,9 @@ impl Entry {
         let (entry, terms) = (Arc::clone(self), terms.clone());
         drop(task::spawn_brief(async move {
             let key = entry.block.key(&question);
-            let known = entry.find(key.as_ref(), &question, &terms, Stays::Always).await;
+            let known = entry
+                .find(key.as_ref(), &question, &terms, None, Stays::Always)
+                .await;
             let heard = entry.heard(&known);
             entry.block.count_inquiry(match &heard {
                 Heard::Denied(..) => CutInquiry::Denied,

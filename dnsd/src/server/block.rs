@@ -132,7 +132,7 @@ impl Block {
         let rules = self.plan.cache.as_ref()?;
         let name = &query.question.name;
         let covers = rules.zones.is_empty() || rules.zones.iter().any(|zone| zone.holds(name));
-        covers.then(|| Key::of(query)).flatten()
+        if covers { Key::of(query) } else { None }
     }
 
     /// Whether there are upstreams to be asked for a name.

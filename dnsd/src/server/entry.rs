@@ -165,8 +165,8 @@ impl Entry {
         self.block.log(event);
     }
 
-    /// Answers what the block's cache did not have when the query came: by now somebody else's question, or the same name's
-    /// for another type, may have been answered.
+    /// Answers what the block's cache did not have when the query came, after so many questions had ended, if it was looked
+    /// for: since then somebody else's question, or the same name's for another type, may have been answered.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -175,14 +175,17 @@ impl Entry {
         key: Option<&Key>,
         query: &Query,
         terms: &Terms,
+        missed_at: Option<Landings>,
         stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
-        let missed_at = self.landings();
-        let found = key.map_or(Found::Miss, |key| self.block.cached(key, clock::now()));
+        let landed = self.landings();
+        let is_missed = missed_at.is_some() && missed_at == landed;
+        let key_to_find = key.filter(|_| !is_missed);
+        let found = key_to_find.map_or(Found::Miss, |key| self.block.cached(key, clock::now()));
         match found {
             Found::Fresh(hit) => Ok(known(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
-                self.ask(key, query, terms, stays, missed_at).await
+                self.ask(key, query, terms, stays, landed).await
             }
         }
     }
@@ -224,7 +227,8 @@ impl Entry {
     }
 
     /// How many questions have ended, before it is looked whether one is to be asked.
-    fn landings(&self) -> Option<Landings> {
+    #[must_use]
+    pub fn landings(&self) -> Option<Landings> {
         self.block.flights().map(|flights| flights.landings())
     }
 
