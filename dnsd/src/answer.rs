@@ -3,7 +3,7 @@
 use egret_shared::time::{Timestamp, Ttl};
 
 use crate::message::{
-    HEADER, Malformed, Message, OPT_SIZE, Query, Question, Section, flag, kind, push_reply_opt,
+    HEADER, Malformed, Message, OPT_SIZE, Query, Question, Records, Section, flag, kind, push_reply_opt,
     truncated_reply,
 };
 
@@ -59,7 +59,7 @@ impl Answer {
     /// Takes the octets of a message whose question was read. TTLs are brought between `limits`.
     #[must_use]
     pub fn new(octets: Vec<u8>, question: &Question, arrived: Timestamp, limits: &TtlLimits) -> Self {
-        let places = Message::read(&octets).and_then(|message| places(&message)).ok();
+        let places = places(Records::behind(question.end, &octets), octets.len()).ok();
         let (ttls, opt) = places.map_or((None, Opt::Fixed), |(ttls, opt)| (Some(ttls), opt));
         let mut answer = Self {
             octets,
@@ -293,12 +293,12 @@ fn place(at: usize) -> Result<Place, Malformed> {
         .map_err(|_too_far| Malformed::Cut(at))
 }
 
-fn places(message: &Message<'_>) -> Result<(Vec<Place>, Opt), Malformed> {
+fn places(records: Records<'_>, length: usize) -> Result<(Vec<Place>, Opt), Malformed> {
     let mut ttls = Vec::with_capacity(4);
     let mut opt = Opt::Absent;
-    for record in message.records() {
+    for record in records {
         let record = record?;
-        let is_last = record.section == Section::Additional && record.data.end == message.octets().len();
+        let is_last = record.section == Section::Additional && record.data.end == length;
         match (record.kind == kind::OPT, opt) {
             (true, Opt::Absent) if is_last => opt = Opt::Last(record.owner_at),
             (true, _) => opt = Opt::Fixed,

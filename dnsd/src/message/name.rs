@@ -18,6 +18,12 @@ pub struct WireName {
 }
 
 impl WireName {
+    /// No name yet.
+    pub(super) const EMPTY: Self = Self {
+        octets: [0; MAX],
+        length: 0,
+    };
+
     /// Reads the name at `at`; also tells where what follows it begins.
     ///
     /// A pointer must point before everything of this name that was read so far, so that no message can
@@ -26,20 +32,24 @@ impl WireName {
     /// # Errors
     /// A name that leaves the message, points forward, or is longer than a name may be.
     pub fn read(message: &[u8], at: usize) -> Result<(Self, usize), Malformed> {
-        let mut name = Self {
-            octets: [0; MAX],
-            length: 0,
-        };
+        let mut name = Self::EMPTY;
+        let end = name.fill(message, at)?;
+        Ok((name, end))
+    }
+
+    /// The same where it is to stand: it is too large to be moved for nothing.
+    pub(super) fn fill(&mut self, message: &[u8], at: usize) -> Result<usize, Malformed> {
         let (mut position, mut lowest, mut end) = (at, at, None);
+        self.length = 0;
         loop {
             match step(message, position)? {
                 Step::Root => {
-                    name.push(&[0])?;
-                    return Ok((name, end.unwrap_or(position + 1)));
+                    self.push(&[0])?;
+                    return Ok(end.unwrap_or(position + 1));
                 }
-                Step::Label(label) => {
-                    name.push(label)?;
-                    position += label.len();
+                Step::Labels(labels) => {
+                    self.push(labels)?;
+                    position += labels.len();
                 }
                 Step::Pointer(target) if target < lowest => {
                     end = end.or(Some(position + 2));
@@ -65,10 +75,7 @@ impl WireName {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, InvalidText> {
-        let mut name = Self {
-            octets: [0; MAX],
-            length: 0,
-        };
+        let mut name = Self::EMPTY;
         let text = text
             .strip_suffix('.')
             .filter(|rest| !ends_with_escape(rest))
@@ -154,7 +161,8 @@ impl WireName {
             .ok_or(Malformed::NameTooLong)?;
         room.copy_from_slice(octets);
         if !is_off(Switch::IgnoreCase) {
-            room[1..].make_ascii_lowercase();
+            // No length is a letter: it is 63 at most.
+            room.make_ascii_lowercase();
         }
         self.length = end;
         Ok(())
@@ -263,7 +271,7 @@ pub(super) fn skip(message: &[u8], at: usize) -> Result<usize, Malformed> {
     loop {
         match step(message, position)? {
             Step::Root => return Ok(position + 1),
-            Step::Label(label) => position += label.len(),
+            Step::Labels(labels) => position += labels.len(),
             Step::Pointer(_) => return Ok(position + 2),
         }
         if position - at > MAX {
@@ -274,8 +282,8 @@ pub(super) fn skip(message: &[u8], at: usize) -> Result<usize, Malformed> {
 
 enum Step<'a> {
     Root,
-    /// The label with its length octet.
-    Label(&'a [u8]),
+    /// Labels with their length octets, up to what is none.
+    Labels(&'a [u8]),
     Pointer(usize),
 }
 
@@ -283,10 +291,7 @@ fn step(message: &[u8], at: usize) -> Result<Step<'_>, Malformed> {
     let first = *message.get(at).ok_or(Malformed::Cut(at))?;
     match first {
         0 => Ok(Step::Root),
-        1..=63 => message
-            .get(at..=at + usize::from(first))
-            .map(Step::Label)
-            .ok_or(Malformed::Cut(at)),
+        1..=63 => labels(message, at).map(Step::Labels),
         64..=191 => Err(Malformed::LabelKind(at)),
         192..=255 => {
             let second = *message.get(at + 1).ok_or(Malformed::Cut(at))?;
@@ -295,6 +300,17 @@ fn step(message: &[u8], at: usize) -> Result<Step<'_>, Malformed> {
             ))
         }
     }
+}
+
+/// The labels that stand here one behind the other: in most names all of them. Of one that is too long, no more than shows it.
+fn labels(message: &[u8], at: usize) -> Result<&[u8], Malformed> {
+    let mut end = at;
+    while let Some(length @ 1..=63) = message.get(end).copied()
+        && end - at <= MAX
+    {
+        end += 1 + usize::from(length);
+    }
+    message.get(at..end).ok_or(Malformed::Cut(at))
 }
 
 #[cfg(test)]

@@ -21,6 +21,15 @@ pub struct Question {
     pub end: usize,
 }
 
+impl Question {
+    fn fill(&mut self, octets: &[u8]) -> Result<(), Malformed> {
+        let end = self.name.fill(octets, HEADER)?;
+        (self.kind, self.class) = (u16_at(octets, end)?, u16_at(octets, end + 2)?);
+        self.end = end + 4;
+        Ok(())
+    }
+}
+
 /// A message with one question.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
@@ -41,13 +50,13 @@ impl<'a> Message<'a> {
         if count != 1 {
             return Err(Malformed::Questions(count));
         }
-        let (name, end) = WireName::read(octets, HEADER)?;
-        let question = Question {
-            name,
-            kind: u16_at(octets, end)?,
-            class: u16_at(octets, end + 2)?,
-            end: end + 4,
+        let mut question = Question {
+            name: WireName::EMPTY,
+            kind: 0,
+            class: 0,
+            end: 0,
         };
+        question.fill(octets)?;
         Ok(Self { octets, question })
     }
 
@@ -108,16 +117,16 @@ impl<'a> Message<'a> {
     /// The records of all sections, in order; ends after the first that cannot be read.
     #[must_use]
     pub fn records(&self) -> Records<'a> {
-        Records {
-            octets: self.octets,
-            at: self.question.end,
-            left: [self.header_field(6), self.header_field(8), self.header_field(10)],
-        }
+        Records::behind(self.question.end, self.octets)
     }
 
     fn header_field(&self, at: usize) -> u16 {
-        u16::from_be_bytes([self.octets[at], self.octets[at + 1]])
+        header_field(self.octets, at)
     }
+}
+
+fn header_field(octets: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([octets[at], octets[at + 1]])
 }
 
 /// The part of a message that a record stands in.
@@ -172,7 +181,16 @@ pub struct Records<'a> {
     left: [u16; 3],
 }
 
-impl Records<'_> {
+impl<'a> Records<'a> {
+    /// Those of a message whose question was read before, and ends here.
+    pub(crate) fn behind(question_end: usize, octets: &'a [u8]) -> Self {
+        Self {
+            octets,
+            at: question_end,
+            left: [6, 8, 10].map(|at| header_field(octets, at)),
+        }
+    }
+
     fn next_section(&mut self) -> Option<Section> {
         let index = self.left.iter().position(|left| *left > 0)?;
         self.left[index] -= 1;
