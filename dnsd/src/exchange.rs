@@ -136,23 +136,23 @@ impl Exchange {
     }
 
     fn write(client: &Query, transport: Transport, case: Case, edns: Option<&Edns>, udp_size: u16) -> Self {
-        let id = rand::random();
-        let mut raw_question = client.raw_question.clone();
-        let name = client.question.name.as_octets();
-        raw_question[..name.len()].copy_from_slice(name);
-        if case == Case::Mixed {
-            mix_case(&mut raw_question, random_bits());
-        }
-        let octets = query(&QueryParts {
+        let (id, name) = (rand::random(), client.question.name.as_octets());
+        let mut octets = query(&QueryParts {
             id,
             flags: client.flags,
-            raw_question: &raw_question,
+            raw_question: &client.raw_question,
             edns,
             udp_size,
         });
+        let question_end = HEADER + client.raw_question.len();
+        let raw_question = &mut octets[HEADER..question_end];
+        raw_question[..name.len()].copy_from_slice(name);
+        if case == Case::Mixed {
+            mix_case(raw_question, random_bits());
+        }
         Self {
             id,
-            question_end: HEADER + raw_question.len(),
+            question_end,
             octets,
             transport,
         }

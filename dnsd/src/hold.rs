@@ -108,9 +108,12 @@ impl Hold {
         origin: Origin,
         now: Timestamp,
     ) -> Verdict {
-        let (sequences, is_new) = self.tell(&observation, attachment, now);
-        let waits = self.is_waited_for(&observation, now) && !self.are_realized(&sequences);
-        if !waits || is_switched_off(origin, is_new) {
+        if !self.is_waited_for(&observation, now) {
+            self.tell(observation, attachment, now);
+            return Verdict::Release;
+        }
+        let (sequences, is_new) = self.tell(observation.clone(), attachment, now);
+        if self.are_realized(&sequences) || is_switched_off(origin, is_new) {
             return Verdict::Release;
         }
         self.outgoing.hurry();
@@ -287,28 +290,25 @@ impl Hold {
     /// Notes an observation; gives the numbers it waits for, and whether it tells something new.
     fn tell(
         &mut self,
-        observation: &Observation,
+        mut observation: Observation,
         attachment: Option<Attachment>,
         now: Timestamp,
     ) -> (Vec<Sequence>, bool) {
         let floor = self.floor(observation.client);
         let failed = &self.failed;
         let noted = self.ledger.note(
-            observation,
+            &observation,
             attachment,
             |sequence| sequence <= floor || failed.contains(&sequence),
             now,
         );
         if let Some(sequence) = noted.new.filter(|_| self.connected) {
-            let mut told = observation.clone();
             for longer in &noted.longer {
                 let same = |known: &&mut ObservedAddress| known.address == longer.address;
-                told.addresses
-                    .iter_mut()
-                    .filter(same)
-                    .for_each(|known| known.expires = longer.expires);
+                let told = observation.addresses.iter_mut();
+                told.filter(same).for_each(|known| known.expires = longer.expires);
             }
-            self.outgoing.push(sequence, told);
+            self.outgoing.push(sequence, observation);
         }
         (noted.sequences, noted.new.is_some())
     }
@@ -381,7 +381,7 @@ impl Hold {
     fn reconsider(&mut self, now: Timestamp) {
         for (ticket, observation, attachment) in self.held.observations() {
             if self.is_waited_for(&observation, now) {
-                let (sequences, _) = self.tell(&observation, attachment, now);
+                let (sequences, _) = self.tell(observation, attachment, now);
                 self.held.wait_for(ticket, sequences);
             } else {
                 self.end(ticket, Outcome::NotInteresting);

@@ -105,9 +105,10 @@ impl Health {
             .store(now.after(REMEMBERED).as_millis(), Ordering::Relaxed);
     }
 
-    /// Whether its answers repeat the case of the question.
-    pub(super) fn keeps_case(&self, now: Timestamp) -> bool {
-        !lies_ahead(&self.keeps_no_case_until, now)
+    /// Whether its answers repeat the case of the question. The clock is looked at where they once did not.
+    pub(super) fn keeps_case(&self, now: impl FnOnce() -> Timestamp) -> bool {
+        let until = &self.keeps_no_case_until;
+        until.load(Ordering::Relaxed) == 0 || !lies_ahead(until, now())
     }
 
     /// They do not.
@@ -176,12 +177,12 @@ mod tests {
     #[test]
     fn what_an_upstream_does_not_understand_is_forgotten_in_time() {
         let health = Health::default();
-        assert!(health.knows_edns(NOW) && health.keeps_case(NOW));
+        assert!(health.knows_edns(NOW) && health.keeps_case(|| NOW));
         health.does_not_know_edns(NOW);
-        assert!(!health.knows_edns(NOW) && health.keeps_case(NOW));
+        assert!(!health.knows_edns(NOW) && health.keeps_case(|| NOW));
         health.does_not_keep_case(NOW);
-        assert!(!health.keeps_case(NOW));
+        assert!(!health.keeps_case(|| NOW));
         let later = NOW.after(REMEMBERED);
-        assert!(health.knows_edns(later) && health.keeps_case(later));
+        assert!(health.knows_edns(later) && health.keeps_case(|| later));
     }
 }

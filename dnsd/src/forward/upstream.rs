@@ -162,7 +162,7 @@ impl Upstream {
         match way {
             // Boxed: the rare way must not make every waiting question as large as itself.
             Way::Connection => Box::pin(self.over_tcp(inquiry, opt)).await,
-            Way::Datagram if self.health.keeps_case(clock::now()) => {
+            Way::Datagram if self.health.keeps_case(clock::now) => {
                 match self.over_udp(inquiry, opt, Case::Mixed).await? {
                     Datagram::Answer(answer) if is_cut(&answer) => {
                         Box::pin(self.instead_of(answer, inquiry, opt)).await
