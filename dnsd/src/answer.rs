@@ -6,6 +6,7 @@ use crate::message::{
     HEADER, Malformed, Message, OPT_SIZE, Query, Question, Records, Section, flag, kind, push_reply_opt,
     truncated_reply,
 };
+use crate::room::room_for;
 
 /// The octets of an answer and what dnsd needs to know of them.
 #[derive(Clone, Debug)]
@@ -174,7 +175,7 @@ impl<'a> AnswerView<'a> {
         if length > limit {
             return (self.beginning_within(query, ttls, limit, udp_size), false);
         }
-        let mut reply = Vec::with_capacity(length);
+        let mut reply = room_for(length);
         reply.extend_from_slice(kept);
         self.patch(&mut reply, query, ttls);
         if adds_opt {

@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::arrival;
+use crate::room::give_back;
 
 /// Datagrams of one call. With twice as many nothing becomes cheaper.
 pub(crate) const MOST: usize = 32;
@@ -203,7 +204,7 @@ impl Outbox {
                 1
             });
         }
-        self.replies.clear();
+        self.replies.drain(..).for_each(|(reply, _)| give_back(reply));
     }
 }
 

@@ -17,6 +17,7 @@ pub mod check;
 pub mod convert;
 pub mod message;
 mod batch;
+mod room;
 mod arrival;
 pub mod listen;
 pub mod client;
