@@ -188,8 +188,15 @@ mod tests {
             "",
             "[1:1] -I INPUT -j A",
             "[1] -A A",
+            ":RETURN - [0:0]",
+            "-A POSTROUTING -j A",
+            "-X a/b",
         ] {
             assert!(Line::read(text).is_err(), "{text}");
+        }
+        let named = |length| format!("-F {}", "A".repeat(length));
+        for (length, is_known) in [(0, false), (1, true), (28, true), (29, false)] {
+            assert_eq!(Line::read(&named(length)).is_ok(), is_known, "{length}");
         }
     }
 }

@@ -490,3 +490,121 @@ fn within_net(side: usize, holds: bool, net: IpNet) -> Vec<Expression> {
     let all = u32::from(net.max_prefix_len() / 8);
     vec![load(all), Expression::Mask(mask), compare(octets)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(family: Family, text: &str) -> Result<Rule, Unknown> {
+        Rule::read(text, family, [0, 0], &Indices::from([("there", 7)]))
+    }
+
+    #[test]
+    fn the_last_that_is_ours_to_write_is_written() {
+        for text in [
+            "-i interface-of-15 -j A",
+            "-i veth+ -j A",
+            "-s 10.0.0.0/8 ! -d 10.0.0.1/32 -j A",
+            "-m set --match-set there src,dst -j A",
+            "-m set ! --match-set there src -j A",
+            "-m physdev --physdev-in a-port-of-15-os -j A",
+            "-m limit --limit 10000/sec -j A",
+            "-p tcp -m tcp --sport 0:65534 -j A",
+            "-p tcp -m tcp --dport 1:65535 -j A",
+            "-p udp -m udp --dport 53 -j A",
+            "-m conntrack ! --ctstate NEW,DNAT --ctdir REPLY -j A",
+            "-j MARK --set-xmark 0xffffffff/0x0",
+            "-g A",
+        ] {
+            assert!(read(Family::V4, text).is_ok(), "{text}");
+        }
+        let remark = |length| format!("-m comment --comment {}", "a".repeat(length));
+        let prefix = |length| format!("-j NFLOG --nflog-prefix {}", "a".repeat(length));
+        for (longest, text) in [(255, &remark as &dyn Fn(usize) -> String), (63, &prefix)] {
+            assert!(read(Family::V4, &text(longest)).is_ok(), "{longest}");
+            assert!(read(Family::V4, &text(longest + 1)).is_err(), "{longest}");
+        }
+    }
+
+    /// Half a rule, or one that the programs understand otherwise, would be another rule.
+    #[test]
+    fn what_is_not_ours_to_write_is_left_to_the_programs() {
+        for text in [
+            "-i an-interface-of17 -j A",
+            "-i an-interfaceof16 -j A",
+            "-i + -j A",
+            "! -i eth0 -j A",
+            "! -o eth0 -j A",
+            "-i eth0 -i eth1 -j A",
+            "-s 0.0.0.0/0 -j A",
+            "-s 10.0.0.1/8 -j A",
+            "-s 10.0.0.1 -j A",
+            "-s fd00::/8 -j A",
+            "-s 10.0.0.0/8 -s 10.0.0.0/8 -j A",
+            "! -p tcp -j A",
+            "-p tcp -p tcp -j A",
+            "-p 6 -j A",
+            "-p ipv6-icmp -j A",
+            "-p tcp -m udp --dport 53 -j A",
+            "-m tcp --dport 53 -j A",
+            "-p tcp -m tcp -j A",
+            "-p tcp -m tcp --dport 80:79 -j A",
+            "-p tcp -m tcp --dport 0:65535 -j A",
+            "-p tcp -m tcp --dport 80 --sport 80 -j A",
+            "-p tcp -m tcp ! --dport 80 -j A",
+            "-p tcp -m tcp --dport http -j A",
+            "-p tcp -m tcp --dport 65536 -j A",
+            "-m icmp6 --icmpv6-type 135 -j A",
+            "-m set --match-set gone src -j A",
+            "-m set --match-set there either -j A",
+            "-m set --match-set there src,src,src -j A",
+            "-m set --match-set there src --return-nomatch -j A",
+            "! -m set --match-set there src -j A",
+            "-m conntrack --ctstate NONE -j A",
+            "-m conntrack --ctstate NEW --ctdir BOTH -j A",
+            "-m connmark --mark 5 -j A",
+            "-m mark --mark 0x5/7 -j A",
+            "-m mark --mark 0x100000000 -j A",
+            "-m addrtype --src-type UNICAST -j A",
+            "-m addrtype --limit-iface-in LOCAL -j A",
+            "-m owner --uid-owner 0 -j A",
+            "-m physdev --physdev-in port+ -j A",
+            "-m physdev --physdev-in a-port-of-16-oct -j A",
+            "-m physdev --physdev-is-in -j A",
+            "-m limit --limit 5/min -j A",
+            "-m limit --limit 5 -j A",
+            "-m limit --limit 0/sec -j A",
+            "-m limit --limit 10001/sec -j A",
+            "-m limit --limit 5/sec --limit-burst many -j A",
+            "-m multiport --dports 80 -j A",
+            "-j A -j A",
+            "-g A -j A",
+            "-g A -g A",
+            "! -j A",
+            "! -g A",
+            "-j A !",
+            "-j A ! ",
+            "-j",
+            "-g",
+            "-f -j A",
+            "-j MARK --set-mark 0x1",
+            "-j CONNMARK --restore-mark",
+            "-j REJECT",
+            "-j REJECT --reject-with icmp6-adm-prohibited",
+            "-j NFLOG --nflog-group 65536",
+            "-j NFLOG --nflog-range 5",
+        ] {
+            assert!(read(Family::V4, text).is_err(), "{text}");
+        }
+        for text in [
+            "-s ::/0 -j A",
+            "-s 10.0.0.0/8 -j A",
+            "-p icmp -j A",
+            "-p ipv6-icmp -m icmp6 --icmpv6-type 135/0 -j A",
+            "-p tcp -m icmp6 --icmpv6-type 135 -j A",
+            "-j REJECT --reject-with icmp-admin-prohibited",
+        ] {
+            assert!(read(Family::V6, text).is_err(), "{text}");
+        }
+    }
+}
