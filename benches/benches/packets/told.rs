@@ -1,7 +1,9 @@
 //! What it costs the enforcer that pods are told addresses, a thousand new ones in each second: the bench is the dnsd.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use egret_integration::Daemon;
+use egret_kernel::Family;
+use egret_kernel::ipset::{Change, Entry, IpSets, Kind, Member, SetSpec};
 use egret_kernel::iptables::Flavour;
 use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::{Instance, Sequence};
 use egret_shared::rt::clock;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::json;
 
 use crate::cluster::{STAND_INS, Size, stand_in_address};
@@ -31,6 +37,8 @@ const OCTETS_OF_ANSWER: usize = 64;
 /// More rounds tell no more: each address is kept for minutes.
 const MOST_ROUNDS: usize = 5;
 const LIFETIME: Duration = Duration::from_secs(300);
+/// About what a reply has.
+const REPLY: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(20);
 const DNSD: Instance = Instance::from_random(7);
 
@@ -74,12 +82,16 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
     let mut dnsd = Dnsd::join(&place)?;
     let mut shares = [const { Vec::<f64>::new() }; BURSTS.len()];
     let mut floors = [const { Vec::<f64>::new() }; BURSTS.len()];
+    let mut with_sets = [const { Vec::<f64>::new() }; BURSTS.len()];
+    let sets = place.world.node().ipset_list()?.matches("Name: ").count();
     let memory = cpu::memory_of_process(enforcer.pid())?;
     for _ in 0..rounds.min(MOST_ROUNDS) {
-        for ((burst, shares), floors) in BURSTS.iter().zip(&mut shares).zip(&mut floors) {
+        for (number, burst) in BURSTS.iter().enumerate() {
             let share = dnsd.tell(burst.answers, &enforcer);
-            shares.push(share.with_context(|| enforcer.log())?);
-            floors.push(floor(burst.answers)?);
+            shares[number].push(share.with_context(|| enforcer.log())?);
+            floors[number].push(floor(burst.answers, || Ok(|| Ok(())))?);
+            let writes = move || Writes::prepare(sets, burst.answers).map(|mut writes| move || writes.one());
+            with_sets[number].push(floor(burst.answers, writes)?);
         }
     }
     let more = cpu::memory_of_process(enforcer.pid())?.saturating_sub(memory);
@@ -89,21 +101,26 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
         memory / 1024,
         more / dnsd.sequence.as_u64().max(1)
     );
-    println!("\n### {EACH_SECOND} new addresses a second, told to {STAND_INS} pods in turn\n");
-    println!(
-        "| answers come | the enforcer's share of a core, % | most | a thread that only reads and replies, % |"
-    );
-    println!("|---|---|---|---|");
-    for ((burst, shares), floors) in BURSTS.iter().zip(&shares).zip(&floors) {
-        let most = shares.iter().copied().fold(0.0, f64::max);
-        println!(
-            "| {} | {:.2} | {most:.2} | {:.2} |",
-            burst.name,
-            median(shares.iter().copied()),
-            median(floors.iter().copied())
-        );
-    }
+    print(sets, [&shares, &floors, &with_sets]);
     Ok(())
+}
+
+/// Of each kind of burst the enforcer's shares and those of what there is at least.
+fn print(sets: usize, all: [&[Vec<f64>; BURSTS.len()]; 3]) {
+    println!(
+        "\n### {EACH_SECOND} new addresses a second, told to {STAND_INS} pods in turn, beside {sets} sets\n"
+    );
+    println!(
+        "| answers come | the enforcer's share of a core, % | most | a thread that only reads and replies, % \
+         | … and puts them into sets and a file |"
+    );
+    println!("|---|---|---|---|---|");
+    for (number, burst) in BURSTS.iter().enumerate() {
+        let most = all[0][number].iter().copied().fold(0.0, f64::max);
+        let [share, floor, with_sets] = all.map(|shares| median(shares[number].iter().copied()));
+        let name = burst.name;
+        println!("| {name} | {share:.2} | {most:.2} | {floor:.2} | {with_sets:.2} |");
+    }
 }
 
 struct Dnsd {
@@ -187,21 +204,29 @@ impl Dnsd {
     }
 }
 
-/// What a thread needs that is woken as often, reads as much, and replies: the share of a core, in per cent.
-fn floor(at_once: u64) -> anyhow::Result<f64> {
+/// What a thread needs that is woken as often, reads as much, works and replies: the share of a core, in per cent.
+fn floor<W: FnMut() -> anyhow::Result<()>>(
+    at_once: u64,
+    prepare: impl FnOnce() -> anyhow::Result<W> + Send + 'static,
+) -> anyhow::Result<f64> {
     let (mut ours, mut theirs) = UnixStream::pair()?;
     let echo = std::thread::spawn(move || -> anyhow::Result<Duration> {
         let mut octets = [0; 1 << 16];
+        let mut work = prepare()?;
+        theirs.write_all(&octets[..REPLY])?;
+        let before = cpu::of_thread()?;
         while let Ok(1..) = theirs.read(&mut octets) {
-            theirs.write_all(&octets[..32])?;
+            work()?;
+            theirs.write_all(&octets[..REPLY])?;
         }
-        cpu::of_thread()
+        Ok(cpu::of_thread()? - before)
     });
+    ours.read_exact(&mut [0; REPLY])?;
     let (start, mut told) = (Instant::now(), 0);
     while at_once > 0 && told < EACH_SECOND * FLOOR_SECONDS {
         let many = usize::try_from(at_once)?;
         ours.write_all(&vec![0; many * OCTETS_OF_ANSWER])?;
-        ours.read_exact(&mut [0; 32])?;
+        ours.read_exact(&mut [0; REPLY])?;
         told += at_once;
         let next = start + Duration::from_micros(told * 1_000_000 / EACH_SECOND);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -213,6 +238,63 @@ fn floor(at_once: u64) -> anyhow::Result<f64> {
         .join()
         .map_err(|_panic| anyhow::anyhow!("the floor's thread died"))??;
     Ok(spent.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+}
+
+/// What the kernel is asked for at least: new addresses into sets of pods, behind as many others as the enforcer has, in a namespace of
+/// the thread's own, and as many octets as a file in memory is to keep.
+struct Writes {
+    sets: IpSets,
+    names: Vec<String>,
+    file: File,
+    at_once: u64,
+    told: u32,
+}
+
+impl Writes {
+    fn prepare(sets: usize, at_once: u64) -> anyhow::Result<Self> {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        // As names of digests do, they differ from the first letter on.
+        let name = |number: usize| format!("{:08x}-egret-4", number.wrapping_mul(0x9E37_79B1) & 0xFFFF_FFFF);
+        let names: Vec<String> = (0..sets.max(STAND_INS)).map(name).collect();
+        let mut ipsets = IpSets::open()?;
+        for name in &names {
+            ipsets.create(&SetSpec {
+                timeout: Some(0),
+                hashsize: 64,
+                maxelem: 1 << 20,
+                ..SetSpec::new(name, Kind::HashIp, Family::V4)
+            })?;
+        }
+        Ok(Self {
+            sets: ipsets,
+            names: names[names.len() - STAND_INS..].to_vec(),
+            file: File::from(memfd_create("told", MFdFlags::empty())?),
+            at_once,
+            told: 0,
+        })
+    }
+
+    fn one(&mut self) -> anyhow::Result<()> {
+        let changes: Vec<Change> = (0..self.at_once).map(|_| self.change()).collect();
+        self.sets
+            .change_all(&changes)
+            .into_iter()
+            .collect::<Result<(), _>>()?;
+        let octets = usize::try_from(self.at_once)? * OCTETS_OF_ANSWER;
+        Ok(self.file.write_all(&vec![0; octets])?)
+    }
+
+    fn change(&mut self) -> Change {
+        self.told += 1;
+        let pod = usize::try_from(self.told).expect("it fits") % STAND_INS;
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + self.told);
+        let lifetime = NonZeroU32::new(300).expect("300 is not 0");
+        Change {
+            name: self.names[pod].clone(),
+            added: vec![Entry::living(Member::Address(address.into()), lifetime)],
+            deleted: Vec::new(),
+        }
+    }
 }
 
 /// Until the connection ends: whoever does not read is dropped.
