@@ -44,6 +44,8 @@ switches! {
     SignOfLife = "sign-of-life",
     /// … and of a dnsd of several threads only while each of them lives.
     WatchThreads = "watch-threads",
+    /// What a thread beside the first was asked it answers before dnsd ends.
+    DrainThreads = "drain-threads",
     /// Questions to other resolvers are caught.
     Intercept = "intercept",
     /// Of resolvers that pods choose, only those teach names that the operator trusts.

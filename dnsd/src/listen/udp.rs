@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::task;
+use egret_shared::switch::{Switch, is_off};
 
 use super::Service;
 use super::crowd::Crowd;
@@ -105,7 +106,9 @@ impl Listener {
                 () = &mut closed => break,
             }
         }
-        self.end();
+        if !is_off(Switch::DrainThreads) {
+            self.end();
+        }
     }
 
     /// What came before the end is answered. Of several threads each reads until there is nothing left.

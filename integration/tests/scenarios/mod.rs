@@ -103,6 +103,7 @@ macro_rules! with_every_scenario {
             replacement: what_is_set_up_goes_with_the_last_dnsd_alone without HandOver;
             replacement: what_one_dnsd_told_and_kept_the_next_one_knows without HandOverMemory;
             threads: a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_question without HandOver;
+            threads: what_further_threads_were_asked_they_answer_before_dnsd_ends without DrainThreads;
             threads: one_thread_that_hangs_leaves_pods_to_the_cluster_dns without WatchThreads;
             interception: a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own without Intercept;
             interception: what_is_caught_is_judged_by_the_address_that_was_asked without MatchPeers;

@@ -3,9 +3,9 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use egret_integration::{Lookup, PodSpec, RecordType, Records, World, node};
+use egret_integration::{Daemon, Lookup, PodSpec, RecordType, Records, World, node};
 
 use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace, with_fallback};
 use super::stage::{QUICK, Told, eventually, metrics, within};
@@ -13,6 +13,8 @@ use super::stage::{QUICK, Told, eventually, metrics, within};
 const THREADS: [&str; 2] = ["--threads", "4"];
 /// Names that are asked for; they live for a second, so some are always asked of the upstream.
 const NAMES: usize = 50;
+/// What the upstream takes for an answer, where all of them are to be under way at the same time.
+const SLOWLY: Duration = Duration::from_secs(1);
 /// Questions that a client sends at once: far more than make a thread call another.
 const BURST: u16 = 64;
 
@@ -55,7 +57,7 @@ pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_ques
         let _end = EndOfQuestions(&stop);
         (0..ROLLS).try_for_each(|roll| {
             eventually("threads beside the first read some of it", || {
-                metrics(&serving).sum("egret_dnsd_further_threads_datagrams_total", &[]) > 0.0
+                read_by_further(&serving) > 0.0
             });
             replace(world, &mut serving, &spec, roll)
         })
@@ -69,18 +71,71 @@ pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_ques
     Ok(())
 }
 
+/// Everything that is under way waits for the upstream while dnsd is replaced.
+pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world: &mut World) -> Told {
+    world.add(PodSpec::new("client"))?;
+    for number in 0..usize::from(BURST) {
+        let records = Records::addresses(["203.0.113.7"]).ttl(0).after(SLOWLY);
+        world.upstream().set(&name(number), records);
+    }
+    let spec = by_hand(world).with(THREADS);
+    let _enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut serving = world.start(spec.clone())?;
+    let socket = world.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
+    socket.connect((node::DNS, 53))?;
+    socket.set_read_timeout(Some(GAP))?;
+    eventually(
+        "a thread beside the first reads a part of what comes at once",
+        || {
+            let before = read_by_further(&serving);
+            ask_at_once(&socket, 0, usize::from);
+            let is_read = within_soon(|| read_by_further(&serving) > before);
+            is_read || {
+                assert_eq!(missing(&socket, 0), 0);
+                false
+            }
+        },
+    );
+    replace(world, &mut serving, &spec, 0)?;
+    assert_eq!(missing(&socket, 0), 0, "of {BURST} that were under way");
+    serving.terminate()?;
+    Ok(())
+}
+
+fn read_by_further(dnsd: &Daemon) -> f64 {
+    metrics(dnsd).sum("egret_dnsd_further_threads_datagrams_total", &[])
+}
+
+/// Whether it is so within a part of what the upstream takes.
+fn within_soon(is_so: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + SLOWLY / 4;
+    std::iter::from_fn(|| (Instant::now() < end).then(&is_so)).any(|so| so)
+}
+
 fn name(number: usize) -> String {
     format!("n{number}.example.test")
 }
 
 /// Asks for so many names at once, by numbers of their own; how many had no answer.
 fn burst(socket: &UdpSocket, first: u16, asker: usize) -> usize {
-    let mut missing: Vec<u16> = (0..BURST).map(|place| first.wrapping_add(place)).collect();
-    for id in &missing {
-        let number = (usize::from(*id) + asker) % NAMES;
-        let question = Lookup::of(&name(number), RecordType::A).with_id(*id);
+    ask_at_once(socket, first, |id| (usize::from(id) + asker) % NAMES);
+    missing(socket, first)
+}
+
+fn ids(first: u16) -> impl Iterator<Item = u16> {
+    (0..BURST).map(move |place| first.wrapping_add(place))
+}
+
+fn ask_at_once(socket: &UdpSocket, first: u16, number: impl Fn(u16) -> usize) {
+    for id in ids(first) {
+        let question = Lookup::of(&name(number(id)), RecordType::A).with_id(id);
         socket.send(&question.to_vec()).unwrap();
     }
+}
+
+/// Waits for the answers; how many did not come.
+fn missing(socket: &UdpSocket, first: u16) -> usize {
+    let mut missing: Vec<u16> = ids(first).collect();
     let mut buffer = [0; 1500];
     while !missing.is_empty() {
         match socket.recv(&mut buffer) {
