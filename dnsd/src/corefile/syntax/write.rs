@@ -24,6 +24,10 @@ pub(in super::super) fn write(blocks: &[Block]) -> String {
         }
         text.push_str("}\n");
     }
+    // The reader leaves out a byte order mark in front of everything, and a name may begin with one.
+    if text.starts_with('\u{feff}') {
+        text.insert(0, '\n');
+    }
     text
 }
 
