@@ -63,14 +63,22 @@ bench: packages-demo ## The promises of SPECIFICATION.md, measured.
 	@$(CARGO) build --release -p egret-dnsd -p egret-enforcer --bins
 	@$(AS_ROOT) $(CARGO) bench -p egret-benches
 
+# What libFuzzer wants of a compiler, and the stable one has: where a program has been, and what it compared.
+FUZZ_FLAGS := --cfg fuzzing -Cpasses=sancov-module \
+  $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares) -Cdebug-assertions -Ccodegen-units=1
+# Named, so that what only runs while compiling is built without these.
+FUZZ_TARGET = $(shell rustc -vV | sed -n 's/^host: //p')
+
 .PHONY: fuzz
-fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300); needs a nightly toolchain and cargo-fuzz.
-	@cargo fuzz --version >/dev/null || { echo "please install: rustup toolchain install nightly; cargo install cargo-fuzz --locked" >&2; exit 1; }
-	@for reader in $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))); do \
-	  mkdir -p fuzz/found/$$reader; \
-	  (cd fuzz && $(CARGO) +nightly fuzz run $$reader found/$$reader corpus/$$reader -- \
-	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=16384 $$(test $$reader = reader -o $$reader = probes && echo -dict=words; test $$reader = corefile && echo -dict=directives)); \
-	done
+fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300); needs a C++ compiler.
+	@command -v c++ >/dev/null || { echo "please install a C++ compiler: apt-get install g++" >&2; exit 1; }
+	@cd fuzz && RUSTFLAGS="$(FUZZ_FLAGS)" $(CARGO) build --release --bins --target $(FUZZ_TARGET)
+	@cd fuzz; found=; for reader in $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))); do \
+	  mkdir -p found/$$reader; \
+	  target/$(FUZZ_TARGET)/release/$$reader found/$$reader corpus/$$reader -artifact_prefix=found/$$reader- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=16384 \
+	    $$(case $$reader in reader|probes) echo -dict=words;; corefile) echo -dict=directives;; esac) || found+=" $$reader"; \
+	done; [ -z "$$found" ] || { echo "found, in fuzz/found:$$found" >&2; exit 1; }
 
 .PHONY: image
 image: build ## Images of dnsd and the enforcer (IMAGE=name); without a builder, a root with the same packages, tried.

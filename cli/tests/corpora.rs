@@ -1,5 +1,5 @@
 //! What fuzzing found, and what it begins with, is replayed and damaged further: no octets keep a reader busy or
-//! make it panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
+//! make it panic. The functions are those of `make fuzz`, the octets those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 

@@ -1,5 +1,5 @@
 //! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles
-//! and of what upstreams and predecessors send busy or make them panic. The functions are those of `cargo fuzz`, the octets those of `fuzz/corpus`.
+//! and of what upstreams and predecessors send busy or make them panic. The functions are those of `make fuzz`, the octets those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 

@@ -1,4 +1,4 @@
-//! `cargo fuzz run corefile`.
+//! Octets for `corefile`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `cargo fuzz run link`.
+//! Octets for `link`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `cargo fuzz run memory`.
+//! Octets for `memory`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `cargo fuzz run message`.
+//! Octets for `message`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `cargo fuzz run probes`.
+//! Octets for `probes`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

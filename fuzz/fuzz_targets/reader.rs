@@ -1,4 +1,4 @@
-//! `cargo fuzz run reader`.
+//! Octets for `reader`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

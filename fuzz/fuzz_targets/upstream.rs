@@ -1,4 +1,4 @@
-//! `cargo fuzz run upstream`.
+//! Octets for `upstream`, by `make fuzz`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

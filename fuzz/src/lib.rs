@@ -1,5 +1,5 @@
 //! What holds whatever the octets are. Each module has one function, which panics where it does not hold:
-//! `cargo fuzz` looks for octets with which it does, and tests of the crates replay what was found.
+//! `make fuzz` looks for octets with which it does, and tests of the crates replay what was found.
 
 pub mod corefile;
 pub mod link;
