@@ -1,13 +1,16 @@
 //! In which order sets are made. The kernel finds a set by its name and looks at all before it (`find_set_and_id` of
 //! net/netfilter/ipset/ip_set_core.c): for each message about one, and with `legacy` for each rule that names one. With `nft` rules
 //! have the numbers of sets ([`egret_kernel::iptables::wire`]), so there messages alone count: an answer is about as many sets as the
-//! pod's policies that have its name, a label of a pod may be about hundreds.
+//! pod's policies that have its name, and comes a thousand times a second; a label of a pod may be about hundreds of sets, and is rare.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use egret_kernel::iptables::Flavour;
 use egret_policies::rules::{Batch, Member, SetId, SetKind, SetSpec};
+
+/// A label that is about so many sets would take milliseconds behind thousands of others; about fewer it may.
+const MANY: usize = 64;
 
 /// The new sets of a batch, in order.
 pub(super) fn in_order(batch: &Batch, flavour: Flavour) -> Vec<SetId> {
@@ -17,7 +20,7 @@ pub(super) fn in_order(batch: &Batch, flavour: Flavour) -> Vec<SetId> {
     };
     let place = |spec: &&SetSpec| {
         let weight = weights.get(&spec.id).copied().unwrap_or_default();
-        (Turn::of(spec, flavour), Reverse(weight))
+        (Turn::of(spec, flavour, weight), Reverse(weight))
     };
     let mut order: Vec<&SetSpec> = batch.sets_created.iter().collect();
     order.sort_by_key(place);
@@ -29,15 +32,17 @@ enum Turn {
     First,
     /// There are most of these.
     Records,
+    Later,
     /// No message is ever about them.
     Fixed,
 }
 
 impl Turn {
-    fn of(spec: &SetSpec, flavour: Flavour) -> Self {
+    fn of(spec: &SetSpec, flavour: Flavour, weight: usize) -> Self {
         match (flavour, spec.kind) {
             (Flavour::Nft, _) if spec.is_fixed() => Self::Fixed,
             (_, SetKind::Records) => Self::Records,
+            (Flavour::Nft, _) if weight < MANY => Self::Later,
             (_, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => Self::First,
         }
     }
@@ -94,8 +99,8 @@ mod tests {
         }
     }
 
-    fn members(name: &str, addresses: &[&str]) -> MembersChanged {
-        let member = |text: &&str| (Member::Address(text.parse().expect("an address")), None);
+    fn members(name: &str, addresses: &[u8]) -> MembersChanged {
+        let member = |last: &u8| (Member::Address([10, 0, 0, *last].into()), None);
         MembersChanged {
             set: set(name),
             added: addresses.iter().map(member).collect(),
@@ -103,34 +108,39 @@ mod tests {
         }
     }
 
+    /// One pod is in as many sets as a label may be about, another one in fewer.
     #[test]
-    fn what_the_most_messages_are_about_is_made_first() {
+    fn what_many_messages_are_about_at_once_is_made_first_then_what_somebody_waits_for() {
+        let many: Vec<String> = (0..MANY).map(|number| format!("of many {number}")).collect();
+        let few = ["few 1", "few 2"];
+        let pods = |name| spec(name, SetKind::Addresses, Breadth::Wide);
+        let mut sets_created = vec![
+            spec("written out", SetKind::Networks, Breadth::Narrow),
+            pods(few[0]),
+            pods("one of many members"),
+            spec("cluster", SetKind::Networks, Breadth::Wide),
+            spec("told", SetKind::Records, Breadth::Wide),
+            pods(few[1]),
+        ];
+        sets_created.extend(many.iter().map(|name| pods(name)));
+        let mut members_changed: Vec<_> = many.iter().map(|name| members(name, &[1, 7])).collect();
+        members_changed.extend(few.map(|name| members(name, &[2])));
+        members_changed.push(members("one of many members", &[3, 4, 5]));
         let batch = Batch {
-            sets_created: vec![
-                spec("written out", SetKind::Networks, Breadth::Narrow),
-                spec("told", SetKind::Records, Breadth::Wide),
-                spec("many, seldom", SetKind::Addresses, Breadth::Wide),
-                spec("one of two", SetKind::Addresses, Breadth::Wide),
-                spec("cluster", SetKind::Networks, Breadth::Wide),
-                spec("two of two", SetKind::Addresses, Breadth::Narrow),
-            ],
-            members_changed: vec![
-                members("many, seldom", &["10.0.0.3", "10.0.0.4", "10.0.0.5"]),
-                members("one of two", &["10.0.0.1"]),
-                members("two of two", &["10.0.0.2", "10.0.0.1"]),
-            ],
+            sets_created,
+            members_changed,
             ..Batch::empty(Revision::ZERO)
         };
-        let order = |flavour| in_order(&batch, flavour);
-        let names = [
-            "one of two",
-            "two of two",
-            "many, seldom",
-            "cluster",
+        let behind = [
             "told",
+            few[0],
+            few[1],
+            "one of many members",
+            "cluster",
             "written out",
         ];
-        assert_eq!(order(Flavour::Nft), names.map(set));
-        assert_eq!(order(Flavour::Legacy).last(), Some(&set("told")));
+        let wanted = many.iter().map(String::as_str).chain(behind).map(set);
+        assert_eq!(in_order(&batch, Flavour::Nft), wanted.collect::<Vec<_>>());
+        assert_eq!(in_order(&batch, Flavour::Legacy).last(), Some(&set("told")));
     }
 }
