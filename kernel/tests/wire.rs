@@ -12,6 +12,8 @@ use egret_kernel::iptables::{Flavour, IpTables, Rule, Table, Target};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd as _;
+use std::thread::sleep;
+use std::time::Duration;
 
 fn nft(family: Family) -> IpTables {
     IpTables::new(Flavour::Nft, family)
@@ -523,6 +525,8 @@ fn a_jump_out_of_a_hook_that_nobody_made_is_for_the_programs() {
 fn a_writer_keeps_its_socket_until_it_lets_go() {
     in_fresh_namespace(|| {
         const NETFILTER: &str = "12";
+        const TURN: Duration = Duration::from_millis(5);
+        const TURNS: u32 = 2_000;
         let open = || -> Vec<String> {
             let all = std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
             let rows = all.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
@@ -540,7 +544,12 @@ fn a_writer_keeps_its_socket_until_it_lets_go() {
         writer.write(&[(Family::V4, &text)]).unwrap();
         assert_eq!(open(), kept);
         writer.let_go();
-        assert_eq!(open(), [""; 0]);
+        // A program that another test starts has it as well until it is that program.
+        let is_gone = (0..TURNS).any(|_| {
+            sleep(TURN);
+            open().is_empty()
+        });
+        assert!(is_gone, "{:?}", open());
     });
 }
 
