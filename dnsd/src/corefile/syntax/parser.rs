@@ -80,6 +80,12 @@ impl<'a> Parser<'a> {
             let token = self.take_replaced()?;
             comma = token.text.ends_with(',').then(|| token.clone());
             let text = token.text.strip_suffix(',').unwrap_or(&token.text).to_owned();
+            if text == "{" || text == "}" {
+                return Err(token.error(
+                    "a brace is no zone",
+                    "a zone before this comma, as in \"one.test, two.test {\"",
+                ));
+            }
             if !text.is_empty() {
                 keys.push(Token { text, ..token });
             }
