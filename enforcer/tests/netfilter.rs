@@ -325,20 +325,17 @@ fn a_set_that_cannot_be_made_concerns_its_pods_alone_and_closes_them() {
     });
 }
 
-/// Rules of a program's listing that name a set.
-fn naming(program: &str, set: &str) -> usize {
-    let text = run(&format!("{program}-save"), &["-t", "filter"]);
-    text.lines().filter(|line| line.contains(set)).count()
-}
-
 /// An earlier version made each set in both families, and rules over it.
 #[test]
 fn networks_of_one_family_are_neither_set_nor_rule_in_the_other() {
     in_both_flavours(|flavour| {
         let [v4, v6] = [4, 6].map(|family| format!("{}-egret-{family}", set("nets").digest()));
         let there = || run("ipset", &["list", "-n"]);
-        let named =
-            || ["iptables", "ip6tables"].map(|name| naming(&format!("{name}-{}", flavour.name()), "-egret-"));
+        let listed = || {
+            ["iptables", "ip6tables"]
+                .map(|name| run(&format!("{name}-{}-save", flavour.name()), &["-t", "filter"]))
+        };
+        let named = || listed().map(|text| text.lines().filter(|line| line.contains("-egret-")).count());
         run("ipset", &["create", &v6, "hash:net", "family", "inet6"]);
         let pod = pod("a", &["10.0.0.1", "fd00::1"], refusing("nets"), Vec::new());
         let nets = [(network("203.0.113.0/24"), None)];
@@ -351,9 +348,7 @@ fn networks_of_one_family_are_neither_set_nor_rule_in_the_other() {
         let other = [(network("2001:db8::/32"), None)];
         let standing = backend.apply(&Change::new().members("nets", &other, &[]).0, NOW);
         assert!(standing.wants_retry(), "{standing:?}");
-        let closed = |family: &str| run(&format!("{family}-{}-save", flavour.name()), &["-t", "filter"]);
-        for family in ["iptables", "ip6tables"] {
-            let text = closed(family);
+        for text in listed() {
             assert!(
                 text.lines()
                     .any(|line| line.starts_with("-A EGRET-E0-") && line.ends_with("-g EGRET-DENY")),

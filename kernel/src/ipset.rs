@@ -191,15 +191,12 @@ impl IpSets {
             let request = self.stepped_creation(spec);
             outcomes.push(request.map(|request| requests.push(request)));
         }
-        let mut verdicts = self.socket.tell_all(&requests).into_iter();
-        for (spec, outcome) in specs
+        let sent = specs
             .iter()
             .zip(&mut outcomes)
-            .filter(|(_, outcome)| outcome.is_ok())
-        {
-            if let Some(Err(error)) = verdicts.next() {
-                *outcome = Err(Error::kernel(Command::Create, &spec.name, error));
-            }
+            .filter(|(_, outcome)| outcome.is_ok());
+        for ((spec, outcome), verdict) in sent.zip(self.socket.tell_all(&requests)) {
+            *outcome = verdict.map_err(|error| Error::kernel(Command::Create, &spec.name, error));
         }
         outcomes
     }

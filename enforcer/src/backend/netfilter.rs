@@ -303,8 +303,12 @@ impl Netfilter {
         let shrunk = self.make_sets(order::in_order(batch, self.settings.flavour), now);
         self.withhold_sets();
         self.phase = Phase::InForce;
-        let stale = had_marks.then(|| self.stale_directions(&shrunk, was_in_doubt));
-        let before = self.renew(&stale.unwrap_or_default());
+        let stale = if had_marks {
+            self.stale_directions(&shrunk, was_in_doubt)
+        } else {
+            BTreeSet::new()
+        };
+        let before = self.renew(&stale);
         if had_state {
             standing.repaired = self.differences();
             if !shrunk.is_empty() {

@@ -308,11 +308,20 @@ pub(super) fn eventually(what: &str, is_so: impl FnMut() -> bool) -> Duration {
 #[track_caller]
 pub(super) fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
+    assert!(is_soon(patience, &mut is_so), "not within {patience:?}: {what}");
+    begun.elapsed()
+}
+
+/// The same, where it may never be so.
+pub(super) fn is_soon(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < patience, "not within {patience:?}: {what}");
+        if begun.elapsed() >= patience {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
-    begun.elapsed()
+    true
 }
 
 #[track_caller]

@@ -3,12 +3,12 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use egret_integration::{Daemon, Lookup, PodSpec, RecordType, Records, World, node};
 
 use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace, with_fallback};
-use super::stage::{QUICK, Told, eventually, metrics, within};
+use super::stage::{QUICK, Told, eventually, is_soon, metrics, within};
 
 const THREADS: [&str; 2] = ["--threads", "4"];
 /// Names that are asked for; they live for a second, so some are always asked of the upstream.
@@ -89,7 +89,7 @@ pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world
         || {
             let before = read_by_further(&serving);
             ask_at_once(&socket, 0, usize::from);
-            let is_read = within_soon(|| read_by_further(&serving) > before);
+            let is_read = is_soon(SLOWLY / 4, || read_by_further(&serving) > before);
             is_read || {
                 assert_eq!(missing(&socket, 0), 0);
                 false
@@ -104,12 +104,6 @@ pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world
 
 fn read_by_further(dnsd: &Daemon) -> f64 {
     metrics(dnsd).sum("egret_dnsd_further_threads_datagrams_total", &[])
-}
-
-/// Whether it is so within a part of what the upstream takes.
-fn within_soon(is_so: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + SLOWLY / 4;
-    std::iter::from_fn(|| (Instant::now() < end).then(&is_so)).any(|so| so)
 }
 
 fn name(number: usize) -> String {

@@ -30,16 +30,15 @@ impl Families {
     /// Whether it is there in a family.
     #[must_use]
     pub fn has(self, family: Family) -> bool {
-        self.all().any(|held| held == family)
+        match self {
+            Self::Both => true,
+            Self::Only(only) => only == family,
+        }
     }
 
     /// Those in which it is.
     pub fn all(self) -> impl Iterator<Item = Family> {
-        let has = move |family: &Family| match self {
-            Self::Both => true,
-            Self::Only(only) => only == *family,
-        };
-        Family::BOTH.into_iter().filter(has)
+        Family::BOTH.into_iter().filter(move |family| self.has(*family))
     }
 }
 

@@ -35,7 +35,7 @@ use super::front::{neighbours, replies};
 use super::members;
 use super::refusal::{DenyAction, refusal};
 use super::render::kernel_transport;
-use super::sets::MOST_MEMBERS;
+use super::sets::{MOST_MEMBERS, kernel_kind};
 use crate::backend::BackendError;
 
 /// What is to be enforced inside.
@@ -295,14 +295,6 @@ fn port(line: Line, port: PortMatch, family: Family) -> Line {
             kernel_transport(transport),
             range.first()..=range.last(),
         )),
-    }
-}
-
-const fn kernel_kind(kind: SetKind) -> Kind {
-    match kind {
-        SetKind::Addresses | SetKind::Records => Kind::HashIp,
-        SetKind::Networks => Kind::HashNet,
-        SetKind::AddressPorts => Kind::HashIpPort,
     }
 }
 

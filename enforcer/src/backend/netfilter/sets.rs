@@ -23,7 +23,8 @@ use super::names;
 mod known;
 mod making;
 
-use known::{Known, drift, kernel_kind};
+pub(super) use known::kernel_kind;
+use known::{Known, drift};
 use making::TOGETHER;
 
 /// Members with the end of their life; none for those that stay.
@@ -673,9 +674,13 @@ impl Wanted {
 
     /// Where it is to be: networks of one family that never change are made in that one alone. Those of IPv4 come first.
     fn families(&self) -> Families {
+        // Who is told something asks this too.
+        if !self.is_fixed {
+            return Families::Both;
+        }
         let family = |member: &Member| match member {
-            Member::Network(network) if self.is_fixed => Some(Family::of(network.addr())),
-            Member::Network(_) | Member::Address(_) | Member::AddressPort(..) => None,
+            Member::Network(network) => Some(Family::of(network.addr())),
+            Member::Address(_) | Member::AddressPort(..) => None,
         };
         let ends = [self.members.first_key_value(), self.members.last_key_value()];
         match ends.map(|end| end.and_then(|(member, _)| family(member))) {

@@ -112,7 +112,7 @@ pub(super) fn drift(
 }
 
 /// The kernel's word for it.
-pub(super) const fn kernel_kind(kind: SetKind) -> Kind {
+pub(in crate::backend::netfilter) const fn kernel_kind(kind: SetKind) -> Kind {
     match kind {
         SetKind::Addresses | SetKind::Records => Kind::HashIp,
         SetKind::Networks => Kind::HashNet,

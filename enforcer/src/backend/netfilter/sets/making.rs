@@ -11,8 +11,7 @@ use crate::backend::netfilter::names;
 pub(super) const TOGETHER: usize = 256;
 
 impl Sets {
-    /// Makes wanted sets in this order. The kernel finds a set by its name, and walks those before it: each rule that
-    /// names one pays for that, and each record (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c).
+    /// Makes wanted sets in this order.
     pub(in crate::backend::netfilter) fn make_in_order(&mut self, order: &[SetId]) {
         for some in order.chunks(TOGETHER) {
             let specs: Vec<SetSpec> = some.iter().flat_map(|id| self.missing(*id)).collect();
