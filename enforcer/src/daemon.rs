@@ -226,6 +226,7 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
                 .with_bridges(fixed.bridges)
                 .with_nft_writer(fixed.nft_writer)
                 .with_members_per_set(fixed.members_per_set)
+                .making_room()
                 .telling(denials.clone());
             Box::new(match is_each_counted {
                 true => netfilter.with_each_rule_alone(),

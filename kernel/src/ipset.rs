@@ -186,19 +186,12 @@ impl IpSets {
     /// Creates sets in this order, in as few system calls as they fit into; says for each what became of it. One that fails keeps
     /// no other from its turn.
     pub fn create_all(&mut self, specs: &[SetSpec]) -> Vec<Result<(), Error>> {
-        let (mut outcomes, mut requests) = (Vec::with_capacity(specs.len()), Vec::new());
-        for spec in specs {
-            let request = self.stepped_creation(spec);
-            outcomes.push(request.map(|request| requests.push(request)));
-        }
-        let sent = specs
-            .iter()
-            .zip(&mut outcomes)
-            .filter(|(_, outcome)| outcome.is_ok());
-        for ((spec, outcome), verdict) in sent.zip(self.socket.tell_all(&requests)) {
-            *outcome = verdict.map_err(|error| Error::kernel(Command::Create, &spec.name, error));
-        }
-        outcomes
+        let requests = specs.iter().map(|spec| self.stepped_creation(spec)).collect();
+        self.tell_each(
+            Command::Create,
+            specs.iter().map(|spec| spec.name.as_str()),
+            requests,
+        )
     }
 
     /// Creates a set, unless one of that name is there, of whatever kind.
@@ -230,6 +223,17 @@ impl IpSets {
             outcome = self.tell(Command::Destroy, name, &request);
         }
         outcome
+    }
+
+    /// Removes sets in this order, in as few system calls as they fit into; says for each what became of it.
+    pub fn destroy_all(&mut self, names: &[String]) -> Vec<Result<(), Error>> {
+        let asked = |name: &String| {
+            let request = self.request(Command::Destroy, netlink::EXCLUSIVE, name)?;
+            step(Command::Destroy, name, &[])?;
+            Ok(request)
+        };
+        let requests = names.iter().map(asked).collect();
+        self.tell_each(Command::Destroy, names.iter().map(String::as_str), requests)
     }
 
     /// Removes a set, if there is one of that name.
@@ -436,6 +440,24 @@ impl IpSets {
         self.socket
             .tell(request)
             .map_err(|error| Error::kernel(command, name, error))
+    }
+
+    /// Sends the requests that there are, one about each set; what became of each, or why there is none.
+    fn tell_each<'a>(
+        &mut self,
+        command: Command,
+        names: impl Iterator<Item = &'a str>,
+        requests: Vec<Result<Request, Error>>,
+    ) -> Vec<Result<(), Error>> {
+        let (mut outcomes, mut sent) = (Vec::with_capacity(requests.len()), Vec::new());
+        for request in requests {
+            outcomes.push(request.map(|request| sent.push(request)));
+        }
+        let told = names.zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok());
+        for ((name, outcome), verdict) in told.zip(self.socket.tell_all(&sent)) {
+            *outcome = verdict.map_err(|error| Error::kernel(command, name, error));
+        }
+        outcomes
     }
 
     fn request(&self, command: Command, flags: u16, name: &str) -> Result<Request, Error> {

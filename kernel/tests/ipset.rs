@@ -347,6 +347,22 @@ fn of_many_sets_that_are_made_together_each_says_what_became_of_it_and_all_stand
             .collect();
         assert_eq!(sets.names().unwrap(), in_order);
         assert!(sets.create_all(&[]).is_empty());
+        let some = ["eg-7", "eg-none", "", "eg-57"].map(str::to_owned);
+        let outcomes = sets.destroy_all(&some);
+        let reasons: Vec<_> = outcomes
+            .iter()
+            .map(|outcome| outcome.as_ref().err().map(|error| error.reason()))
+            .collect();
+        assert_eq!(
+            reasons,
+            [None, Some(Some(Reason::NoSuchSet)), Some(None), None],
+            "{outcomes:?}"
+        );
+        assert_eq!(
+            sets.names().unwrap(),
+            in_order[2..],
+            "a name that is none is not every set"
+        );
         sets.destroy("eg-0")
             .expect("the next answer is that to the next question");
     });

@@ -64,7 +64,7 @@ impl Node {
                 per_second: 10,
             }),
         };
-        let mut backend = Netfilter::open(settings, Box::new(ByAddress))?;
+        let mut backend = Netfilter::open(settings, Box::new(ByAddress))?.making_room();
         if std::env::var_os("EGRET_BENCH_EACH_ALONE").is_some() {
             backend = backend.with_each_rule_alone();
         }

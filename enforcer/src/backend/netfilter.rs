@@ -39,6 +39,7 @@ pub mod unknown;
 mod generations;
 pub mod joint;
 mod sets;
+mod room;
 mod standing;
 mod meanwhile;
 mod members;
@@ -91,6 +92,7 @@ pub use program::Written;
 use refusal::DenyAction;
 use render::PodMarks;
 use revocation::Revocations;
+use room::Room;
 use suspects::Suspects;
 use table::Table;
 use totals::{Counters, Totals};
@@ -160,6 +162,7 @@ pub struct Netfilter {
     phase: Phase,
     /// What is to follow the first batch when the tables can be written.
     held_back: VecDeque<Batch>,
+    room: Room,
 }
 
 /// Whether what is wanted is known.
@@ -233,6 +236,7 @@ impl Netfilter {
             turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
             phase: Phase::Adopting { had_state: false },
             held_back: VecDeque::new(),
+            room: Room::NotWanted,
         })
     }
 
@@ -272,6 +276,15 @@ impl Netfilter {
     pub fn with_members_per_set(self, most: u32) -> Self {
         self.sets.lock().most = most;
         self
+    }
+
+    /// Makes room in the kernel's list of sets until the first batch comes. Without it the first sync of a large node takes longer.
+    #[must_use]
+    pub fn making_room(self) -> Self {
+        Self {
+            room: Room::Wanted,
+            ..self
+        }
     }
 
     /// Says here what is denied and why, for who listens to the kernel.
@@ -564,10 +577,9 @@ impl Backend for Netfilter {
         if is_off(Switch::AdoptKernel) {
             self.remove_everything()?;
         }
-        self.sets
-            .lock()
-            .resync(now)
-            .map_err(|error| BackendError::new("cannot list the sets", error))?;
+        let unlisted = |error| BackendError::new("cannot list the sets", error);
+        self.sets.lock().clear_room().map_err(unlisted)?;
+        self.sets.lock().resync(now).map_err(unlisted)?;
         let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
         for (table, listing) in self.tables.iter_mut().zip(&listings) {
             table.resync(listing, now);
@@ -590,6 +602,8 @@ impl Backend for Netfilter {
                 .flat_map(|table| table.chains.programmed().keys())
                 .any(|chain| !names::is_of_no_rules(chain) && !names::is_told(chain));
         self.phase = Phase::Adopting { had_state };
+        let is_none_there = self.sets.lock().is_empty();
+        self.room.begin_if(is_none_there);
         Ok(())
     }
 
@@ -728,6 +742,7 @@ impl Backend for Netfilter {
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
+        drop(self.room.end());
         let removed = cleanup::remove(self.settings.flavour);
         self.sets.lock().forget();
         self.joints.forget();

@@ -90,6 +90,12 @@ const EDITS: &[Edit] = &[
         written: &[Written::Set],
     },
     Edit {
+        name: "a place that a life kept until its first batch",
+        make: |_| drop(run("ipset", &["create", &names::room(7), "hash:ip"])),
+        repaired: &[],
+        written: &[Written::Set],
+    },
+    Edit {
         name: "a member too many",
         make: |found| drop(run("ipset", &["add", &found.set(), "192.0.2.99"])),
         repaired: &["member_extra", "chain_changed"],

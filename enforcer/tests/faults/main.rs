@@ -18,3 +18,4 @@ mod left;
 mod refused;
 mod netlink;
 mod beforehand;
+mod room;

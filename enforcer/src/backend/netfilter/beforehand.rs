@@ -14,8 +14,9 @@ use super::Netfilter;
 impl Netfilter {
     /// Makes the sets of a first batch, in this order, and has them hold what they should; returns those from which members went.
     pub(super) fn make_sets(&mut self, order: Vec<SetId>, now: Timestamp) -> BTreeSet<SetId> {
-        let sets = self.sets.clone();
+        let (sets, room) = (self.sets.clone(), self.room.end());
         let make = || {
+            drop(room);
             sets.lock().make_in_order(&order);
             sets.lock().settle(now)
         };

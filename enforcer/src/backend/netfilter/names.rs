@@ -18,6 +18,8 @@ const ALIKE_PREFIX: &str = "EGRET-S-";
 /// Every set of ours ends so, but for its family. The kernel finds a set by comparing its name with that of each one before it, letter
 /// by letter: so they differ from the first letter on.
 const SET_SUFFIX: &str = "-egret";
+/// … and so every set that is there for its place alone.
+const ROOM_SUFFIX: &str = "-egret-room";
 
 /// The most lists of one tier that have chains of their own; with more the last two loop, which the kernel
 /// refuses.
@@ -326,6 +328,19 @@ pub fn doubt() -> SetName {
     set(SetId::of_content("connections are to be looked for"), Family::V4)
 }
 
+/// A set that keeps a place in the kernel's list, and is neither filled nor named by a rule.
+#[must_use]
+pub fn room(number: usize) -> String {
+    format!("{number:04x}{ROOM_SUFFIX}")
+}
+
+/// Whether a set keeps a place in the kernel's list.
+#[must_use]
+pub fn is_room(name: &str) -> bool {
+    let number = name.strip_suffix(ROOM_SUFFIX);
+    number.is_some_and(|digits| digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+}
+
 /// The family that the name of a set says.
 #[must_use]
 pub fn family_of_set(name: &str) -> Option<Family> {
@@ -447,6 +462,10 @@ mod tests {
             assert!(!is_own_chain(name), "{name}");
         }
         assert!(is_own_set("egret-aaaaaaaaaaaaaaaa-4"), "as they were before");
+        assert!(is_room(&room(0)) && is_room(&room(8191)) && !is_own_set(&room(0)));
+        for name in ["-egret-room", "1-egret-room", "room-egret-room", "0000-egret-4"] {
+            assert!(!is_room(name), "{name}");
+        }
         for name in [
             "egret-dnsd-alive-4",
             "egret-aaaaaaaaaaaaaaaa",

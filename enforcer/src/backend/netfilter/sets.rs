@@ -19,6 +19,7 @@ use super::inside::Content;
 use super::lapsed;
 use super::members;
 use super::names;
+use super::room;
 
 mod known;
 mod making;
@@ -101,6 +102,11 @@ impl Sets {
             meanwhile: BTreeSet::new(),
             is_in_doubt: false,
         })
+    }
+
+    /// Takes away what an earlier life left that ended before its first batch.
+    pub(super) fn clear_room(&mut self) -> Result<(), ipset::Error> {
+        room::clear(&mut self.ipsets)
     }
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
