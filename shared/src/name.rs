@@ -76,6 +76,17 @@ impl DnsName {
         })
     }
 
+    /// Makes a name of its octets in a message without compression, the root label included.
+    ///
+    /// # Errors
+    /// As of its labels.
+    pub fn from_wire(octets: &[u8]) -> Result<Self, InvalidName> {
+        match plain_text(octets) {
+            Some(text) => Ok(Self(text)),
+            None => Self::from_labels(labels(octets)),
+        }
+    }
+
     /// The text, lower case, without the final dot.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -95,6 +106,41 @@ impl DnsName {
             .strip_suffix(zone.as_str())
             .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
     }
+}
+
+/// The labels of a name in a message; one that is cut has none of its octets.
+fn labels(mut octets: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (length, behind) = octets.split_first().filter(|(length, _)| **length > 0)?;
+        let label = behind.split_at_checked(usize::from(*length));
+        let (label, behind) = label.unwrap_or_default();
+        octets = behind;
+        Some(label)
+    })
+}
+
+/// The text of a name in a message of which no octet has to be escaped, as nearly all are: its octets, with dots where the
+/// lengths of labels stand.
+fn plain_text(octets: &[u8]) -> Option<Box<str>> {
+    let (first, behind) = octets.split_first().filter(|_| octets.len() <= MAX_WIRE)?;
+    let mut text = behind.split_last().filter(|(root, _)| **root == 0)?.1.to_vec();
+    let (mut at, mut lengths) = (usize::from(*first), 0);
+    while let Some(length @ 1..=63) = text.get(at).copied() {
+        text[at] = b'.';
+        (at, lengths) = (at + 1 + usize::from(length), lengths + 1);
+    }
+    let is_whole = at == text.len() && (1..=63).contains(first);
+    let dots = text.iter().filter(|octet| **octet == b'.').count();
+    let has_others = text.iter().fold(false, |found, octet| {
+        found | !matches!(octet, b'!'..=b'~') | (*octet == b'\\')
+    });
+    if !is_whole || dots != lengths || has_others {
+        return None;
+    }
+    if !is_off(Switch::IgnoreCase) {
+        text.make_ascii_lowercase();
+    }
+    String::from_utf8(text).ok().map(String::into_boxed_str)
 }
 
 fn push_label(text: &mut String, label: &[u8]) {
@@ -321,6 +367,33 @@ mod tests {
         ] {
             let made = DnsName::from_labels(labels.iter().copied()).unwrap();
             assert_eq!(name(made.as_str()), made);
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_message_is_the_one_of_its_labels() {
+        let (long, full) = ([b'a'; 46], [b'b'; 63]);
+        for labels in [
+            vec![b"API".as_slice(), b"Example", b"TEST"],
+            vec![&long, b"x"],
+            vec![b"x", &long, &full],
+            vec![b"a.b", b"test"],
+            vec![b"...", b"test"],
+            vec![b"\\", b"x y"],
+            vec![&[0, 255], b"~!", b"\x7f"],
+            vec![b"\x03abc"],
+            vec![],
+            vec![&full, &full, &full, &full[..61]],
+            vec![&full, &full, &full, &full[..62]],
+        ] {
+            let in_message = |label: &&[u8]| [&[u8::try_from(label.len()).unwrap()], *label].concat();
+            let mut octets: Vec<u8> = labels.iter().flat_map(in_message).collect();
+            octets.push(0);
+            let made = DnsName::from_wire(&octets);
+            assert_eq!(made, DnsName::from_labels(labels.iter().copied()), "{labels:?}");
+        }
+        for cut in [b"\x03ab".as_slice(), b"\x03abc\x05d\0", b"\x03abc\x40d\0"] {
+            assert!(DnsName::from_wire(cut).is_err(), "{cut:?}");
         }
     }
 
