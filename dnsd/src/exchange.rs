@@ -12,20 +12,6 @@ use egret_shared::time::Timestamp;
 use crate::answer::{Answer, TtlLimits, Ttls};
 use crate::message::{Edns, HEADER, Message, Query, QueryParts, mix_case, query, rcode};
 
-/// Bits, drawn 64 at a time: one draw for each letter is a good part of what a question costs.
-fn random_bits() -> impl FnMut() -> bool {
-    let (mut bits, mut left) = (0_u64, 0);
-    move || {
-        if left == 0 {
-            (bits, left) = (rand::random(), u64::BITS);
-        }
-        left -= 1;
-        let bit = bits & 1 == 1;
-        bits >>= 1;
-        bit
-    }
-}
-
 /// How the letters of the question are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
@@ -148,7 +134,7 @@ impl Exchange {
         let raw_question = &mut octets[HEADER..question_end];
         raw_question[..name.len()].copy_from_slice(name);
         if case == Case::Mixed {
-            mix_case(raw_question, random_bits());
+            mix_case(raw_question, rand::random);
         }
         Self {
             id,
