@@ -60,11 +60,21 @@ impl Answer {
     /// Takes the octets of a message whose question was read. TTLs are brought between `limits`.
     #[must_use]
     pub fn new(octets: Vec<u8>, question: &Question, arrived: Timestamp, limits: &TtlLimits) -> Self {
-        let places = places(Records::behind(question.end, &octets), octets.len()).ok();
+        Self::behind(question.end, octets, arrived, limits)
+    }
+
+    /// The same of a message whose question ends there.
+    pub(crate) fn behind(
+        question_end: usize,
+        octets: Vec<u8>,
+        arrived: Timestamp,
+        limits: &TtlLimits,
+    ) -> Self {
+        let places = places(Records::behind(question_end, &octets), octets.len()).ok();
         let (ttls, opt) = places.map_or((None, Opt::Fixed), |(ttls, opt)| (Some(ttls), opt));
         let mut answer = Self {
             octets,
-            question_end: question.end,
+            question_end,
             arrived,
             ttls,
             opt,
@@ -88,6 +98,16 @@ impl Answer {
     #[must_use]
     pub fn message(&self) -> Message<'_> {
         Message::read(&self.octets).expect("the question of an answer was read when it arrived")
+    }
+
+    /// The octets.
+    pub(crate) fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// The records of all sections, in order; ends after the first that cannot be read.
+    pub(crate) fn records(&self) -> Records<'_> {
+        Records::behind(self.question_end, &self.octets)
     }
 
     /// When it arrived from the upstream.

@@ -10,7 +10,7 @@ use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::answer::{Answer, TtlLimits, Ttls};
-use crate::message::{Edns, HEADER, Message, Query, QueryParts, mix_case, query, rcode};
+use crate::message::{Edns, HEADER, Message, Query, QueryParts, flag, mix_case, query, rcode};
 
 /// How the letters of the question are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,23 +184,34 @@ impl Exchange {
     }
 
     fn accept(&self, octets: &[u8], now: Timestamp, limits: &TtlLimits) -> Result<Answer, Mismatch> {
-        let message = Message::read(octets).map_err(|_malformed| self.unreadable(octets))?;
+        let question_end = if self.is_repeated(octets) {
+            self.question_end
+        } else {
+            let message = Message::read(octets).map_err(|_malformed| self.unreadable(octets))?;
+            message.question().end
+        };
         if !switch::is_off(Switch::MatchAnswer) {
-            self.check(&message)?;
+            self.check(octets, &octets[HEADER..question_end])?;
         }
-        let octets = hop::end_to_end(&message);
-        Ok(Answer::new(octets, message.question(), now, limits))
+        let octets = hop::end_to_end(octets, question_end);
+        Ok(Answer::behind(question_end, octets, now, limits))
     }
 
-    fn check(&self, message: &Message<'_>) -> Result<(), Mismatch> {
-        if !message.is_response() || message.opcode() != 0 {
+    /// Whether a message has one question, and that is this one octet by octet, as in nearly every answer: then it need not
+    /// be read.
+    fn is_repeated(&self, octets: &[u8]) -> bool {
+        octets.get(HEADER..self.question_end) == Some(self.raw_question()) && octets[4..6] == [0, 1]
+    }
+
+    fn check(&self, octets: &[u8], raw_question: &[u8]) -> Result<(), Mismatch> {
+        let [id, flags] = [0, 2].map(|at| u16::from_be_bytes([octets[at], octets[at + 1]]));
+        if flags & flag::QR == 0 || flags >> 11 & 0xf != 0 {
             Err(Mismatch::Unreadable)
-        } else if message.id() != self.id {
+        } else if id != self.id {
             Err(Mismatch::Id)
-        } else if message.raw_question() == self.raw_question() {
+        } else if raw_question == self.raw_question() {
             Ok(())
-        } else if !message.raw_question().eq_ignore_ascii_case(self.raw_question()) || !self.is_same(message)
-        {
+        } else if !raw_question.eq_ignore_ascii_case(self.raw_question()) || !self.is_same(raw_question) {
             Err(Mismatch::Question)
         } else if self.transport == Transport::Udp {
             Err(Mismatch::Case)
@@ -210,8 +221,8 @@ impl Exchange {
     }
 
     /// Type and class have no case: the octets of one are letters of another.
-    fn is_same(&self, message: &Message<'_>) -> bool {
-        message.raw_question().last_chunk::<4>() == self.raw_question().last_chunk::<4>()
+    fn is_same(&self, raw_question: &[u8]) -> bool {
+        raw_question.last_chunk::<4>() == self.raw_question().last_chunk::<4>()
     }
 
     fn raw_question(&self) -> &[u8] {

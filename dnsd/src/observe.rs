@@ -15,7 +15,7 @@ use egret_shared::time::{Timestamp, Ttl};
 
 use crate::answer::Answer;
 use crate::exchange::Matched;
-use crate::message::{CLASS_IN, Message, Record, Section, WireName, kind, rcode};
+use crate::message::{CLASS_IN, Question, Record, Section, WireName, kind, rcode};
 
 /// The most aliases that are followed; resolvers give up earlier.
 const MAX_CHAIN: usize = 16;
@@ -89,18 +89,21 @@ impl Told {
 /// out and counted.
 #[must_use]
 pub fn observe(answer: &Matched<Answer>, protected: &[IpNet]) -> (Option<Told>, usize) {
+    observe_of(answer.get().message().question(), answer, protected)
+}
+
+/// The same where its question was read before.
+pub(crate) fn observe_of(
+    question: &Question,
+    answer: &Matched<Answer>,
+    protected: &[IpNet],
+) -> (Option<Told>, usize) {
     let answer = answer.get();
-    let message = answer.message();
-    if message.rcode() != rcode::NOERROR || message.is_truncated() || message.question().class != CLASS_IN {
+    if answer.rcode() != rcode::NOERROR || answer.is_truncated() || question.class != CLASS_IN {
         return (None, 0);
     }
-    let records: Vec<Record> = message
-        .records()
-        .flatten()
-        .filter(|record| record.section == Section::Answer && record.class == CLASS_IN)
-        .collect();
-    let chain = Chain::follow(&message, &records);
-    let mut addresses = chain.addresses(&message, &records, answer.arrived());
+    let chain = Chain::follow(question, answer);
+    let mut addresses = chain.addresses(answer);
     let found = addresses.len();
     let is_protected =
         |address| !switch::is_off(Switch::Protect) && protected.iter().any(|net| net.contains(&address));
@@ -109,63 +112,80 @@ pub fn observe(answer: &Matched<Answer>, protected: &[IpNet]) -> (Option<Told>, 
     (chain.told(addresses), left_out)
 }
 
-/// The names from the question along its aliases, each with the lowest TTL on the way to it.
-struct Chain {
-    links: Vec<(WireName, Ttl)>,
+/// The records that say what was asked for.
+fn records(answer: &Answer) -> impl Iterator<Item = Record> {
+    let records = answer.records().flatten();
+    records.filter(|record| record.section == Section::Answer && record.class == CLASS_IN)
 }
 
-impl Chain {
-    fn follow(message: &Message<'_>, records: &[Record]) -> Self {
-        let mut links = vec![(message.question().name, Ttl::from_wire(i32::MAX as u32))];
-        while links.len() <= MAX_CHAIN && !switch::is_off(Switch::FollowChain) {
-            let (owner, lowest) = links[links.len() - 1];
-            let Some((target, ttl)) = alias(message.octets(), records, &owner) else {
+/// No TTL is longer (RFC 2181 §8).
+const LONGEST: Ttl = Ttl::from_wire(i32::MAX as u32);
+
+/// The names from the question along its aliases.
+struct Chain<'a> {
+    question: &'a Question,
+    /// Each with the lowest TTL on the way to it.
+    aliases: Vec<(WireName, Ttl)>,
+}
+
+impl<'a> Chain<'a> {
+    fn follow(question: &'a Question, answer: &Answer) -> Self {
+        // Most answers have none: then this is no memory.
+        let records: Vec<Record> = records(answer).filter(|it| it.kind == kind::CNAME).collect();
+        let mut chain = Self {
+            question,
+            aliases: Vec::new(),
+        };
+        while chain.aliases.len() < MAX_CHAIN && !switch::is_off(Switch::FollowChain) {
+            let Some(next) = chain.next(answer.octets(), &records) else {
                 break;
             };
-            if links.iter().any(|(name, _)| *name == target) {
-                break;
-            }
-            let lowest = if switch::is_off(Switch::LowestTtl) {
-                lowest
-            } else {
-                ttl.min(lowest)
-            };
-            links.push((target, lowest));
+            chain.aliases.push(next);
         }
-        Self { links }
+        chain
     }
 
-    fn lowest_ttl(&self, owner: &WireName) -> Option<Ttl> {
-        let found = self.links.iter().find(|(name, _)| name == owner);
-        match found {
-            Some((_, lowest)) => Some(*lowest),
-            None if switch::is_off(Switch::ChainOnly) => Some(self.links[0].1),
-            None => None,
-        }
+    /// Where the last name leads, unless that is a name on the chain.
+    fn next(&self, octets: &[u8], records: &[Record]) -> Option<(WireName, Ttl)> {
+        let last = self.aliases.last();
+        let (owner, lowest) = last.map_or((&self.question.name, LONGEST), |(name, lowest)| (name, *lowest));
+        let (target, ttl) = alias(octets, records, owner)?;
+        let lowest = if switch::is_off(Switch::LowestTtl) {
+            lowest
+        } else {
+            ttl.min(lowest)
+        };
+        let is_new = self.names().all(|name| *name != target);
+        is_new.then_some((target, lowest))
     }
 
-    fn addresses(
-        &self,
-        message: &Message<'_>,
-        records: &[Record],
-        arrived: Timestamp,
-    ) -> Vec<ObservedAddress> {
-        let mut told: Vec<ObservedAddress> = Vec::new();
-        for record in records {
-            let data = &message.octets()[record.data.clone()];
-            let Some(lowest) = record
-                .owner(message.octets())
-                .ok()
-                .and_then(|owner| self.lowest_ttl(&owner))
-            else {
+    fn names(&self) -> impl Iterator<Item = &WireName> {
+        std::iter::once(&self.question.name).chain(self.aliases.iter().map(|(name, _)| name))
+    }
+
+    /// The lowest TTL on the way to the owner of a record, if it is on the chain.
+    fn lowest_ttl(&self, record: &Record, octets: &[u8]) -> Option<Ttl> {
+        if record.is_of_question(self.question, octets) {
+            return Some(LONGEST);
+        }
+        let mut aliases = self.aliases.iter();
+        let found = aliases.find(|(name, _)| record.is_of(name, octets));
+        let found = found.map(|(_, lowest)| *lowest);
+        found.or_else(|| switch::is_off(Switch::ChainOnly).then_some(LONGEST))
+    }
+
+    fn addresses(&self, answer: &Answer) -> Vec<ObservedAddress> {
+        let (octets, mut told) = (answer.octets(), Vec::new());
+        for record in records(answer) {
+            let Some(lowest) = self.lowest_ttl(&record, octets) else {
                 continue;
             };
-            let expires = arrived.after(record.ttl(message.octets()).min(lowest).as_duration());
-            told.extend(
-                addresses_of(record.kind, data)
-                    .into_iter()
-                    .map(|address| ObservedAddress { address, expires }),
-            );
+            let expires = answer
+                .arrived()
+                .after(record.ttl(octets).min(lowest).as_duration());
+            each_address(record.kind, &octets[record.data], |address| {
+                told.push(ObservedAddress { address, expires });
+            });
         }
         told.sort_by_key(|told| (told.address, told.expires));
         told.dedup_by_key(|told| told.address);
@@ -173,10 +193,13 @@ impl Chain {
     }
 
     fn told(&self, addresses: Vec<ObservedAddress>) -> Option<Told> {
-        let mut names = self.links.iter().map(|(name, _)| name.to_name());
+        if addresses.is_empty() {
+            return None;
+        }
+        let mut names = self.names().map(WireName::to_name);
         let question = names.next()?.ok()?;
         let chain: Result<Vec<DnsName>, _> = names.collect();
-        (!addresses.is_empty()).then_some(Told {
+        Some(Told {
             question,
             chain: chain.ok()?,
             addresses,
@@ -185,19 +208,17 @@ impl Chain {
 }
 
 fn alias(octets: &[u8], records: &[Record], owner: &WireName) -> Option<(WireName, Ttl)> {
-    let record = records
-        .iter()
-        .find(|record| record.kind == kind::CNAME && record.owner(octets).is_ok_and(|name| name == *owner))?;
+    let record = records.iter().find(|record| record.is_of(owner, octets))?;
     let (target, end) = WireName::read(octets, record.data.start).ok()?;
     (end == record.data.end).then(|| (target, record.ttl(octets)))
 }
 
-fn addresses_of(record_kind: u16, data: &[u8]) -> Vec<IpAddr> {
+fn each_address(record_kind: u16, data: &[u8], tell: impl FnMut(IpAddr)) {
     match record_kind {
-        kind::A if data.len() == 4 => ipv4(data).collect(),
-        kind::AAAA if data.len() == 16 => ipv6(data).collect(),
-        kind::SVCB | kind::HTTPS => hints(data).unwrap_or_default(),
-        _other => Vec::new(),
+        kind::A if data.len() == 4 => ipv4(data).for_each(tell),
+        kind::AAAA if data.len() == 16 => ipv6(data).for_each(tell),
+        kind::SVCB | kind::HTTPS => hints(data).into_iter().flatten().for_each(tell),
+        _other => {}
     }
 }
 

@@ -181,6 +181,7 @@ fn is_disabled(rules: &CacheRules, kind: Kind, name: &WireName) -> bool {
 #[derive(Debug, Default)]
 struct Contents {
     answers: usize,
+    has_aliases: bool,
     answers_the_question: bool,
     has_soa: bool,
     /// The upper bits of the code (RFC 6891 §6.1.3): there is no code below 16 in the header then.
@@ -196,7 +197,9 @@ impl Contents {
         for record in message.records() {
             contents.take(message, &record?);
         }
-        contents.answers_the_question = contents.answers > 0 && answers_the_question(message);
+        if contents.has_aliases && !is_for_aliases(message.question().kind) {
+            contents.answers_the_question = ends_with_an_answer(message);
+        }
         Ok(contents)
     }
 
@@ -206,7 +209,12 @@ impl Contents {
             self.is_extended_code |= octets[record.ttl_at] != 0;
             return;
         }
-        self.answers += usize::from(record.section == Section::Answer);
+        if record.section == Section::Answer {
+            self.answers += 1;
+            self.has_aliases |= record.kind == kind::CNAME;
+            self.answers_the_question |=
+                is_asked_for(record, message) && record.is_of_question(message.question(), octets);
+        }
         let ttl = record.ttl(octets).seconds();
         self.lowest_ttl = Some(self.lowest_ttl.map_or(ttl, |lowest| lowest.min(ttl)));
         if record.section == Section::Authority && record.kind == kind::SOA {
@@ -252,18 +260,21 @@ impl Contents {
     }
 }
 
+/// Whether an alias is itself an answer.
+const fn is_for_aliases(asked: u16) -> bool {
+    matches!(asked, kind::CNAME | kind::ANY)
+}
+
+/// Whether a record is of the type asked for.
+fn is_asked_for(record: &Record, message: &Message<'_>) -> bool {
+    let asked = message.question().kind;
+    record.kind == asked || asked == kind::ANY
+}
+
 /// Whether a record of the type asked for stands at the end of the aliases (RFC 1034 §3.6.2).
-fn answers_the_question(message: &Message<'_>) -> bool {
-    let question = message.question();
-    let end = match question.kind {
-        kind::CNAME | kind::ANY => Some(question.name),
-        _other => end_of_aliases(message),
-    };
-    end.is_some_and(|end| {
-        answers(message).any(|record| {
-            (record.kind == question.kind || question.kind == kind::ANY)
-                && record.owner(message.octets()).is_ok_and(|owner| owner == end)
-        })
+fn ends_with_an_answer(message: &Message<'_>) -> bool {
+    end_of_aliases(message).is_some_and(|end| {
+        answers(message).any(|record| is_asked_for(&record, message) && record.is_of(&end, message.octets()))
     })
 }
 
@@ -274,7 +285,7 @@ fn end_of_aliases(message: &Message<'_>) -> Option<WireName> {
     loop {
         let before = followed;
         for record in answers(message).filter(|record| record.kind == kind::CNAME) {
-            if record.owner(message.octets()).is_ok_and(|owner| owner == end) {
+            if record.is_of(&end, message.octets()) {
                 end = WireName::read(message.octets(), record.data.start).ok()?.0;
                 followed += 1;
             }

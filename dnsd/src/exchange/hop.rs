@@ -3,19 +3,17 @@
 
 use std::ops::Range;
 
-use crate::message::{Message, kind};
+use crate::message::{Records, kind};
 
 const COOKIE: u16 = 10;
 const KEEPALIVE: u16 = 11;
 const PADDING: u16 = 12;
 
-/// The octets of a message without such options.
-pub(super) fn end_to_end(message: &Message<'_>) -> Vec<u8> {
-    let mut octets = message.octets().to_vec();
-    let opt = message
-        .records()
-        .flatten()
-        .find(|record| record.kind == kind::OPT);
+/// The octets of a message, whose question ends there, without such options.
+pub(super) fn end_to_end(message: &[u8], question_end: usize) -> Vec<u8> {
+    let mut octets = message.to_vec();
+    let mut records = Records::behind(question_end, message).flatten();
+    let opt = records.find(|record| record.kind == kind::OPT);
     let Some(data) = opt.map(|opt| opt.data) else {
         return octets;
     };
@@ -70,6 +68,7 @@ fn blank(octets: &mut [u8], options: &[(u16, Range<usize>)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Message;
 
     const COOKIE_OPTION: &[u8] = &[0, 10, 0, 2, 7, 7];
     const ERROR_OPTION: &[u8] = &[0, 15, 0, 2, 0, 3];
@@ -85,7 +84,7 @@ mod tests {
     }
 
     fn relayed(octets: &[u8]) -> Vec<u8> {
-        end_to_end(&Message::read(octets).unwrap())
+        end_to_end(octets, Message::read(octets).unwrap().question().end)
     }
 
     #[test]

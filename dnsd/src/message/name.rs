@@ -100,18 +100,35 @@ impl WireName {
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.as_octets(), other.as_octets());
-        let Some(mut ahead) = mine.len().checked_sub(theirs.len()) else {
+        // Most names that are asked about end otherwise.
+        if !mine.ends_with(theirs) {
             return false;
-        };
-        let mut at = 0;
-        while ahead > 0 {
-            let step = 1 + usize::from(mine[at]);
-            let Some(left) = ahead.checked_sub(step) else {
-                return false;
-            };
-            (at, ahead) = (at + step, left);
         }
-        mine[at..] == *theirs
+        let (mut at, ahead) = (0, mine.len() - theirs.len());
+        while at < ahead {
+            at += 1 + usize::from(mine[at]);
+        }
+        at == ahead
+    }
+
+    /// Whether the name at `at` can be read and is this one. Nearly always it is, and then nothing of it is copied.
+    pub(super) fn stands_at(&self, message: &[u8], at: usize) -> bool {
+        let (mut position, mut lowest, mut rest) = (at, at, self.as_octets());
+        while let Ok(step) = step(message, position) {
+            match step {
+                Step::Root => return rest == [0],
+                Step::Labels(labels) => {
+                    let parts = rest.split_at_checked(labels.len());
+                    let Some((_, behind)) = parts.filter(|(own, _)| is_same(own, labels)) else {
+                        return false;
+                    };
+                    (position, rest) = (position + labels.len(), behind);
+                }
+                Step::Pointer(target) if target < lowest => (position, lowest) = (target, target),
+                Step::Pointer(_) => return false,
+            }
+        }
+        false
     }
 
     /// The octets, in lower case, uncompressed.
@@ -139,7 +156,7 @@ impl WireName {
     /// # Errors
     /// None for a name that was read here; the check is repeated by the type.
     pub fn to_name(&self) -> Result<DnsName, InvalidName> {
-        DnsName::from_labels(self.labels())
+        DnsName::from_wire(self.as_octets())
     }
 
     fn end_label(&mut self, label: &mut Vec<u8>) -> Result<(), InvalidText> {
@@ -265,6 +282,16 @@ fn escaped(rest: &mut impl Iterator<Item = u8>) -> Result<u8, InvalidText> {
         .ok_or(InvalidText::Escape)
 }
 
+/// Whether labels that stand in a message are these, which were read before.
+fn is_same(read: &[u8], labels: &[u8]) -> bool {
+    if is_off(Switch::IgnoreCase) {
+        read == labels
+    } else {
+        // No length is a letter: it is 63 at most.
+        read.eq_ignore_ascii_case(labels)
+    }
+}
+
 /// Where the name at `at` ends, without following its pointer.
 pub(super) fn skip(message: &[u8], at: usize) -> Result<usize, Malformed> {
     let mut position = at;
@@ -316,6 +343,24 @@ fn labels(message: &[u8], at: usize) -> Result<&[u8], Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_stands_where_it_would_be_read_and_nowhere_else() {
+        // Labels, pointers backward, forward and to themselves, other letters, other labels of the same octets, a cut.
+        let message = b"\x01a\x04test\0\x01A\xc0\x02\x03a\x04t\xc0\x00\x01a\xc0\x20\xc0\x18\x04TEST\0\x01a\x04tes\x40\x01b\0";
+        let names =
+            ["a.test", "test", "b.test", "a", "a.a.test", "."].map(|name| WireName::parse(name).unwrap());
+        let mut found = 0;
+        for at in 0..=message.len() {
+            let read = WireName::read(message, at).map(|(name, _)| name);
+            for name in &names {
+                let stands = name.stands_at(message, at);
+                assert_eq!(stands, read.as_ref() == Ok(name), "{name} at {at}");
+                found += usize::from(stands);
+            }
+        }
+        assert!(found > 8, "{found}");
+    }
 
     #[test]
     fn a_name_is_read_in_lower_case_through_a_backward_pointer() {

@@ -166,12 +166,28 @@ impl Record {
         WireName::read(message, self.owner_at).map(|(name, _)| name)
     }
 
+    /// Whether this is its owner: looked at where it stands.
+    #[must_use]
+    pub fn is_of(&self, name: &WireName, message: &[u8]) -> bool {
+        name.stands_at(message, self.owner_at)
+    }
+
+    /// Whether the name of the message's question is its owner: mostly it points there.
+    #[must_use]
+    pub fn is_of_question(&self, question: &Question, message: &[u8]) -> bool {
+        message.get(self.owner_at..self.owner_at + 2) == Some(&TO_QUESTION)
+            || self.is_of(&question.name, message)
+    }
+
     /// The TTL.
     #[must_use]
     pub fn ttl(&self, message: &[u8]) -> Ttl {
         Ttl::from_wire(u32_at(message, self.ttl_at).unwrap_or(0))
     }
 }
+
+/// A pointer to the name of the question (RFC 1035 §4.1.4): right behind the header.
+const TO_QUESTION: [u8; 2] = [0xc0, 12];
 
 /// The records of a message.
 #[derive(Clone, Debug)]
@@ -187,7 +203,11 @@ impl<'a> Records<'a> {
         Self {
             octets,
             at: question_end,
-            left: [6, 8, 10].map(|at| header_field(octets, at)),
+            left: [
+                header_field(octets, 6),
+                header_field(octets, 8),
+                header_field(octets, 10),
+            ],
         }
     }
 

@@ -17,7 +17,7 @@ use crate::local::template::Answered;
 use crate::local::{Outcome, append, whoami};
 use crate::message::{Message, Query, WireName, explained_reply, rcode};
 use crate::metrics::Metrics;
-use crate::observe::observe;
+use crate::observe::{observe, observe_of};
 use crate::plan;
 
 use super::failed::Failed;
@@ -176,14 +176,16 @@ impl Chain {
         if !answer.get().is_readable() {
             self.metrics.unreadable_answers.increment(1);
         }
+        let message = answer.get().message();
+        let question = *message.question();
         let verdict = self
             .cache
             .as_ref()
-            .map(|rules| Verdict::of(rules, &answer.get().message(), maker));
+            .map(|rules| Verdict::of(rules, &message, maker));
         if let Some(verdict) = &verdict {
             answer.limit_ttls(&verdict.ttls);
         }
-        let (told, left_out) = observe(&answer, protected);
+        let (told, left_out) = observe_of(&question, &answer, protected);
         self.metrics.protected.increment(left_out as u64);
         let is_shareable = is_shareable && answer.get().is_shareable();
         Known {
