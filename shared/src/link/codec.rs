@@ -3,6 +3,7 @@
 //! `length` counts what follows it. The payload is postcard. A kind that is not known is skipped and
 //! reported, and octets behind a known payload are ignored, so that a newer peer may say more.
 
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -135,9 +136,29 @@ fn decode<M: WireMessage>(frame: &[u8]) -> Result<Frame<M>, CodecError> {
 
 /// Writes the payload of a kind; gives the kind.
 fn payload<T: Serialize>(kind: u16, value: &T, out: &mut Vec<u8>) -> u16 {
-    let written = postcard::to_extend(value, std::mem::take(out));
-    *out = written.expect("postcard writes every value of these types");
+    postcard::serialize_with_flavor(value, Behind(out)).expect("postcard writes every value of these types");
     kind
+}
+
+/// What is written goes behind what is there, a piece at a time: `postcard::to_extend` takes octets one by one.
+struct Behind<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Behind<'_> {
+    type Output = ();
+
+    fn try_extend(&mut self, octets: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(octets);
+        Ok(())
+    }
+
+    fn try_push(&mut self, octet: u8) -> postcard::Result<()> {
+        self.0.push(octet);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<T, postcard::Error> {
