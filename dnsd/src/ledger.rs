@@ -11,6 +11,7 @@ mod told;
 mod name;
 mod marks;
 
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -89,15 +90,24 @@ impl Ledger {
         now: Timestamp,
     ) -> Noted {
         let next = self.latest.next();
-        self.forget_predecessor(observation.client, attachment);
-        let client = self.clients.entry(observation.client);
-        let told = client.or_insert_with(|| Told::to(attachment));
+        let told = match self.clients.entry(observation.client) {
+            Entry::Vacant(place) => place.insert(Told::to(attachment)),
+            Entry::Occupied(place) => place.into_mut(),
+        };
+        if told.of(attachment).is_none() {
+            // What was told to who had the address before.
+            self.addresses -= told.addresses();
+            *told = Told::to(attachment);
+        }
         let before = told.addresses();
         let noted = told.note(observation, next, is_stale);
-        self.addresses = self.addresses + told.addresses() - before;
+        let after = told.addresses();
+        self.addresses = self.addresses + after - before;
         if noted.new.is_some() {
             self.latest = next;
-            self.make_room(observation, now);
+            if after > self.limits.per_client || self.addresses > self.limits.total {
+                self.make_room(observation, now);
+            }
         }
         noted
     }
@@ -238,16 +248,6 @@ impl Ledger {
             self.unmark_all();
         }
         before - self.addresses
-    }
-
-    /// Forgets what was told to who had the address before.
-    fn forget_predecessor(&mut self, client: IpAddr, attachment: Option<Attachment>) {
-        let is_another = |told: &Told| told.of(attachment).is_none();
-        if self.clients.get(&client).is_some_and(is_another)
-            && let Some(gone) = self.clients.remove(&client)
-        {
-            self.addresses -= gone.addresses();
-        }
     }
 
     fn make_room(&mut self, observation: &Observation, now: Timestamp) {

@@ -139,12 +139,7 @@ impl Holder {
     /// An answer is about to go to its client.
     pub fn admit(&self, asker: Asker, told: &Told, origin: Origin, now: Timestamp) -> Admission {
         self.metrics.observations.increment(1);
-        let addresses = told.addresses().iter().copied();
-        if self
-            .lock()
-            .hold
-            .is_settled(asker, told.question().as_str(), addresses)
-        {
+        if origin == Origin::Cache && self.is_settled(asker, told) {
             return Admission::Now;
         }
         let observation = told.to(asker.address);
@@ -163,6 +158,12 @@ impl Holder {
                 }
             }
         })
+    }
+
+    /// Whether it tells nothing new, by a look alone. What an upstream says just now nearly always does.
+    fn is_settled(&self, asker: Asker, told: &Told) -> bool {
+        let (question, addresses) = (told.question().as_str(), told.addresses().iter().copied());
+        self.lock().hold.is_settled(asker, question, addresses)
     }
 
     /// The link is up.

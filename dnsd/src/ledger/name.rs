@@ -42,24 +42,24 @@ impl Name {
             let addresses = addresses.iter();
             addresses.filter(move |address| address.told.address.is_ipv4() == is_ipv4)
         };
+        let in_order = || of_family(true).chain(of_family(false));
+        let ipv4 = of_family(true).count();
         let addresses_at = names.clone().map(|name| LENGTH + name.len()).sum();
-        let ipv6_at = addresses_at + of_family(true).count() * IPV4;
-        let mut octets = Vec::with_capacity(ipv6_at + of_family(false).count() * IPV6);
+        let ipv6_at = addresses_at + ipv4 * IPV4;
+        let mut octets = Vec::with_capacity(ipv6_at + (addresses.len() - ipv4) * IPV6);
         for name in names {
             let length = u16::try_from(name.len()).expect("a name's text has a good thousand octets at most");
             octets.extend_from_slice(&length.to_ne_bytes());
             octets.extend_from_slice(name.as_bytes());
         }
-        for address in of_family(true).chain(of_family(false)) {
+        for address in in_order() {
             match address.told.address {
                 IpAddr::V4(it) => octets.extend_from_slice(&it.octets()),
                 IpAddr::V6(it) => octets.extend_from_slice(&it.octets()),
             }
             octets.extend_from_slice(&address.told.expires.as_millis().to_ne_bytes());
         }
-        let numbers = of_family(true)
-            .chain(of_family(false))
-            .map(|address| address.sequence);
+        let numbers = addresses.iter().map(|address| address.sequence);
         let latest = numbers.clone().max().unwrap_or(Sequence::ZERO);
         let is_one = numbers.clone().all(|number| number == latest);
         Self {
@@ -67,7 +67,7 @@ impl Name {
             addresses_at: offset(addresses_at),
             ipv6_at: offset(ipv6_at),
             latest,
-            numbers: (!is_one).then(|| Box::new(numbers.collect())),
+            numbers: (!is_one).then(|| Box::new(in_order().map(|address| address.sequence).collect())),
         }
     }
 

@@ -88,10 +88,12 @@ impl Told {
     }
 
     pub(super) fn find(&self, question: &str) -> Option<Id> {
+        self.find_hashed(self.seed.hash_one(question), question)
+    }
+
+    fn find_hashed(&self, hash: u64, question: &str) -> Option<Id> {
         let is_it = |id: &Id| self.get(*id).is_some_and(|name| name.is_of(question));
-        self.by_question
-            .find(self.seed.hash_one(question), is_it)
-            .copied()
+        self.by_question.find(hash, is_it).copied()
     }
 
     /// Notes an observation under this number, or that all of it was told before.
@@ -101,7 +103,17 @@ impl Told {
         next: Sequence,
         is_stale: impl Fn(Sequence) -> bool,
     ) -> Noted {
-        let found = self.find(observation.question.as_str());
+        let question = observation.question.as_str();
+        let hash = self.seed.hash_one(question);
+        let found = self.find_hashed(hash, question);
+        if found.is_none() && are_unlike(&observation.addresses) {
+            self.add(hash, named(observation, &all_new(&observation.addresses, next)));
+            return Noted {
+                new: Some(next),
+                sequences: vec![next],
+                longer: Vec::new(),
+            };
+        }
         let before = found.and_then(|id| self.get(id));
         let mut addresses: Vec<Address> = before.into_iter().flat_map(Name::addresses).collect();
         let mut longer = Vec::new();
@@ -121,11 +133,10 @@ impl Told {
         sequences.dedup();
         let new = (sequences.last() == Some(&next)).then_some(next);
         if new.is_some() {
-            let names = [&observation.question].into_iter().chain(&observation.chain);
-            let name = Name::new(names.map(DnsName::as_str), &addresses);
+            let name = named(observation, &addresses);
             match found {
                 Some(id) => self.replace(id, name),
-                None => self.add(name),
+                None => self.add(hash, name),
             }
         }
         Noted {
@@ -193,9 +204,9 @@ impl Told {
         before - self.addresses
     }
 
-    fn add(&mut self, name: Name) {
+    /// Adds a name with the hash of its question.
+    fn add(&mut self, hash: u64, name: Name) {
         self.addresses += name.len();
-        let hash = self.seed.hash_one(name.question());
         let node = Some(Node {
             name,
             older: None,
@@ -285,6 +296,27 @@ impl Address {
     pub(super) fn lives(&self, now: Timestamp, grace: Duration) -> bool {
         now < self.told.expires.after(grace)
     }
+}
+
+/// The names of an observation with these addresses.
+fn named(observation: &Observation, addresses: &[Address]) -> Name {
+    let names = [&observation.question].into_iter().chain(&observation.chain);
+    Name::new(names.map(DnsName::as_str), addresses)
+}
+
+/// Whether no two are the same, as in every answer: they are told in order.
+fn are_unlike(addresses: &[ObservedAddress]) -> bool {
+    !addresses.is_empty() && addresses.is_sorted_by(|one, next| one.address < next.address)
+}
+
+fn all_new(addresses: &[ObservedAddress], sequence: Sequence) -> Vec<Address> {
+    let addresses = addresses.iter();
+    addresses
+        .map(|told| Address {
+            told: *told,
+            sequence,
+        })
+        .collect()
 }
 
 /// Notes an address; gives what was told of it last.
