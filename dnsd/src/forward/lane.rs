@@ -8,13 +8,15 @@
 //! no answer, or if it owes answers for so long that it may lead nowhere: what a Service's address stood for when the
 //! lane was made may be gone.
 
+mod questions;
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
@@ -31,10 +33,10 @@ use crate::batch::{self, Inbox, MOST};
 use crate::exchange::{Exchange, Mismatch};
 use crate::heard::hear;
 use crate::metrics::Metrics;
-use crate::table::HashMap;
+use questions::{Place, Questions};
 
 /// Questions of one lane: with so many, what it costs to make is small beside what they cost.
-const USES: u16 = 64;
+const USES: usize = 64;
 /// An answer is due so soon, usually: a lane that owes one for longer, and was told nothing, is given no more questions.
 const DUE: Duration = Duration::from_millis(50);
 
@@ -52,25 +54,13 @@ pub(super) struct Lane {
 
 #[derive(Debug)]
 struct State {
-    waiting: HashMap<u16, Waiting>,
-    /// The ids of what is to be sent.
-    unsent: Vec<u16>,
-    uses: u16,
+    questions: Questions,
     /// When it was last used.
     used: Timestamp,
     /// Since when answers are owed and none came.
     silent_since: Timestamp,
     /// Whether it takes no more questions.
     is_closing: bool,
-}
-
-/// A question under way.
-#[derive(Debug)]
-struct Waiting {
-    exchange: Exchange,
-    ttl: TtlLimits,
-    outcome: Option<Result<Datagram, Failure>>,
-    waker: Option<Waker>,
 }
 
 /// Whether a lane takes another question.
@@ -93,7 +83,7 @@ pub(super) enum Room {
 #[derive(Debug)]
 pub(super) struct Asked {
     lane: Arc<Lane>,
-    id: u16,
+    place: Place,
 }
 
 impl Lane {
@@ -104,9 +94,7 @@ impl Lane {
             socket: hear(socket, Interest::READABLE | Interest::ERROR)?,
             made: now,
             state: Mutex::new(State {
-                waiting: SPARE.take().unwrap_or_default(),
-                unsent: Vec::new(),
-                uses: 0,
+                questions: Questions::in_place_of(SPARE.take()),
                 used: now,
                 silent_since: now,
                 is_closing: false,
@@ -121,7 +109,7 @@ impl Lane {
     /// Whether it takes another question. If it was kept for long enough, it closes.
     pub(super) fn room(&self, keeping: &Keeping, now: Timestamp) -> Room {
         let mut state = self.state();
-        let is_idle = state.waiting.is_empty();
+        let is_idle = state.questions.are_over();
         let is_old = !keeping.max_age.is_zero() && now.since(self.made) >= keeping.max_age;
         if is_old || is_idle && now.since(state.used) >= keeping.expire {
             state.is_closing = true;
@@ -131,7 +119,7 @@ impl Lane {
             Room::Never
         } else if !is_idle && now.since(state.silent_since) >= DUE {
             Room::NotNow
-        } else if state.unsent.is_empty() {
+        } else if state.questions.left_to_send() == 0 {
             Room::Free { is_idle }
         } else {
             Room::Boarding
@@ -151,40 +139,27 @@ impl Lane {
         ttl: &TtlLimits,
         now: Timestamp,
     ) -> Result<Asked, Exchange> {
-        let id = self.board(exchange, *ttl, now)?;
-        Ok(Asked { lane: self, id })
+        let place = self.board(exchange, *ttl, now)?;
+        Ok(Asked { lane: self, place })
     }
 
-    /// Notes a question, under an id that no other has; it is sent with all that are asked meanwhile.
-    fn board(&self, mut exchange: Exchange, ttl: TtlLimits, now: Timestamp) -> Result<u16, Exchange> {
+    /// Notes a question; it is sent with all that are asked meanwhile.
+    fn board(&self, exchange: Exchange, ttl: TtlLimits, now: Timestamp) -> Result<Place, Exchange> {
         let mut state = self.state();
         // Who sends may have gone with the last question.
         if state.is_closing {
             return Err(exchange);
         }
-        if state.waiting.is_empty() {
+        if state.questions.are_over() {
             state.silent_since = now;
         }
         state.used = now;
-        state.uses += 1;
-        state.is_closing |= state.uses >= USES;
-        // There are far more ids than questions of one lane.
-        while state.waiting.contains_key(&exchange.id()) {
-            exchange.set_id(rand::random());
-        }
-        let id = exchange.id();
-        let question = Waiting {
-            exchange,
-            ttl,
-            outcome: None,
-            waker: None,
-        };
-        state.waiting.insert(id, question);
-        state.unsent.push(id);
-        if state.unsent.len() == 1 {
+        let place = state.questions.add(exchange, ttl);
+        state.is_closing |= state.questions.asked() >= USES;
+        if state.questions.left_to_send() == 1 {
             self.news.notify_one();
         }
-        Ok(id)
+        Ok(place)
     }
 
     /// Sends and reads, until the last question has ended and no more are taken.
@@ -215,28 +190,22 @@ impl Lane {
 
     fn is_over(&self) -> bool {
         let state = self.state();
-        state.is_closing && state.waiting.is_empty()
+        state.is_closing && state.questions.are_over()
     }
 
     /// Sends what there is to send; whether all of it went.
     fn send(&self) -> io::Result<bool> {
-        let mut state = self.state();
-        let State { waiting, unsent, .. } = &mut *state;
+        let questions = &mut self.state().questions;
         // Who asked may have gone.
-        unsent.retain(|id| waiting.contains_key(id));
-        while !unsent.is_empty() {
-            let octets = unsent.iter().map(|id| waiting[id].exchange.octets());
-            match self.send_now(octets) {
-                Ok(sent) => drop(unsent.drain(..sent)),
+        questions.note_sent(0);
+        while questions.left_to_send() > 0 {
+            match batch::send(self.socket.get_ref().as_fd(), questions.unsent()) {
+                Ok(sent) => questions.note_sent(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
         Ok(true)
-    }
-
-    fn send_now<'a>(&self, octets: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
-        batch::send(self.socket.get_ref().as_fd(), octets)
     }
 
     /// Waits until the socket takes more.
@@ -298,8 +267,8 @@ impl Lane {
     fn fail(&self, failure: Failure) {
         let mut state = self.state();
         state.is_closing = true;
-        state.unsent.clear();
-        for question in state.waiting.values_mut() {
+        state.questions.give_up_sending();
+        for question in state.questions.all() {
             if question.outcome.is_none() {
                 question.end(Err(failure));
             }
@@ -313,9 +282,9 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let waiting = std::mem::take(&mut self.state().waiting);
+        let questions = std::mem::take(&mut self.state().questions);
         // Where the thread ends, there is no next one.
-        let _thread_ends = SPARE.try_with(|spare| spare.set(Some(waiting).filter(HashMap::is_empty)));
+        let _thread_ends = SPARE.try_with(|spare| spare.set(questions));
     }
 }
 
@@ -323,7 +292,7 @@ impl State {
     /// Takes a message for who waits for it.
     fn take(&mut self, octets: &[u8], now: Timestamp) -> Result<(), Mismatch> {
         let id = octets.first_chunk().map(|id| u16::from_be_bytes(*id));
-        let question = id.and_then(|id| self.waiting.get_mut(&id));
+        let question = id.and_then(|id| self.questions.by_id(id));
         let question = question.filter(|question| question.outcome.is_none());
         let question = question.ok_or(Mismatch::Id)?;
         match question.exchange.take(octets, now, &question.ttl) {
@@ -341,15 +310,6 @@ impl State {
     }
 }
 
-impl Waiting {
-    fn end(&mut self, outcome: Result<Datagram, Failure>) {
-        self.outcome = Some(outcome);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
 impl Asked {
     /// Waits for ever.
     pub(super) async fn outcome(self) -> Result<Datagram, Failure> {
@@ -358,12 +318,12 @@ impl Asked {
 
     fn poll(&self, context: &Context<'_>) -> Poll<Result<Datagram, Failure>> {
         let mut state = self.lane.state();
-        let Some(question) = state.waiting.get_mut(&self.id) else {
+        let Some(question) = state.questions.at(self.place) else {
             return Poll::Pending;
         };
         match question.outcome.take() {
             Some(outcome) => {
-                state.waiting.remove(&self.id);
+                state.questions.remove(self.place);
                 Poll::Ready(outcome)
             }
             None => {
@@ -378,9 +338,9 @@ impl Drop for Asked {
     fn drop(&mut self) {
         let mut state = self.lane.state();
         // Whoever had no answer found out that the lane may lead nowhere.
-        let is_unanswered = state.waiting.remove(&self.id).is_some();
+        let is_unanswered = state.questions.remove(self.place);
         state.is_closing |= is_unanswered;
-        if state.is_closing && state.waiting.is_empty() {
+        if state.is_closing && state.questions.are_over() {
             self.lane.news.notify_one();
         }
     }
@@ -389,9 +349,9 @@ impl Drop for Asked {
 thread_local! {
     /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
     static INBOX: RefCell<Inbox> = RefCell::new(Inbox::new());
-    /// The table of a lane that has ended, for the next one: to grow one is half a dozen pieces of memory, and large ones
-    /// make the allocator tidy up all that was given back.
-    static SPARE: Cell<Option<HashMap<u16, Waiting>>> = const { Cell::new(None) };
+    /// The memory of a lane that has ended, for the next one: to grow it is half a dozen pieces, and large ones make the
+    /// allocator tidy up all that was given back.
+    static SPARE: Cell<Questions> = Cell::default();
 }
 
 #[cfg(test)]
