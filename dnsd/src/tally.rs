@@ -1,5 +1,6 @@
 //! Places that are few: each client may have some of them, and all clients together some more.
 
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,13 +55,19 @@ impl Tally {
     #[must_use]
     pub fn take_some(self: &Arc<Self>, client: IpAddr, amount: usize, places: Places) -> Option<Place> {
         let mut taken = self.lock();
-        let of_client = taken.by_client.get(&client).copied().unwrap_or(0) + amount;
         let total = taken.total + amount;
+        let entry = taken.by_client.entry(client);
+        let of_client = amount
+            + if let Entry::Occupied(count) = &entry {
+                *count.get()
+            } else {
+                0
+            };
         if total > places.total || of_client > places.per_client && !is_off(Switch::FairShares) {
             return None;
         }
+        entry.insert_entry(of_client);
         taken.total = total;
-        taken.by_client.insert(client, of_client);
         drop(taken);
         Some(Place {
             tally: Arc::clone(self),
@@ -78,14 +85,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.tally.lock();
         taken.total -= self.amount;
-        let left = taken
-            .by_client
-            .get(&self.client)
-            .map_or(0, |count| count.saturating_sub(self.amount));
-        if left == 0 {
-            taken.by_client.remove(&self.client);
-        } else {
-            taken.by_client.insert(self.client, left);
+        if let Entry::Occupied(mut count) = taken.by_client.entry(self.client) {
+            *count.get_mut() -= self.amount;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::exchange::Matched;
 use crate::ledger::Marks;
 use crate::message::{HEADER, Message, plain_text};
 use crate::observe::{Told, observe};
+use crate::room::{give_back, room_for};
 
 use super::{By, Failed, Known};
 
@@ -94,14 +95,15 @@ impl Packed {
         let (ttls, told) = (answer.ttls?, known.told.as_ref().map_or(&[][..], Told::addresses));
         let ipv4 = told.partition_point(|told| told.address.is_ipv4());
         let name = HEADER..answer.question_end - 4;
-        let lower_case = answer.octets[name.clone()].iter().map(u8::to_ascii_lowercase);
-        let own = key
-            .split_at_checked(FIXED)
-            .filter(|(_, name)| lower_case.eq(name.iter().copied()));
-        let own = own.map_or(key, |(own, _name)| own);
+        let asked = &answer.octets[name.clone()];
+        let parts = key.split_at_checked(FIXED);
+        let own = match parts.filter(|(_, name)| name.eq_ignore_ascii_case(asked)) {
+            Some((own, _name)) => own,
+            None => key,
+        };
         let length =
             own.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
-        let mut octets = Vec::with_capacity(length);
+        let mut octets = room_for(length);
         octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
         // A client is given its own letters, whatever these are.
@@ -127,7 +129,9 @@ impl Packed {
             by: known.by,
             failed: known.failed,
         };
-        Some(Self(ThinArc::from_header_and_slice(head, &octets)))
+        let packed = ThinArc::from_header_and_slice(head, &octets);
+        give_back(octets);
+        Some(Self(packed))
     }
 
     /// Who was told it.
