@@ -232,9 +232,24 @@ impl Serialize for DnsName {
 impl TryFrom<String> for DnsName {
     type Error = InvalidName;
 
+    /// What is told of an answer has its names as they are kept: such a text is the name.
     fn try_from(text: String) -> Result<Self, InvalidName> {
+        if is_as_kept(&text) {
+            return Ok(Self(text.into_boxed_str()));
+        }
         text.parse()
     }
+}
+
+/// Whether a text is that of a name, letter by letter; one that is not may be read as one nevertheless.
+fn is_as_kept(text: &str) -> bool {
+    let is_label = |label: &str| (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(is_plain);
+    // A length takes the place of each dot, and of the beginning; behind the last label there is the root's.
+    text.len() + 2 <= MAX_WIRE && text.split('.').all(is_label)
+}
+
+const fn is_plain(octet: u8) -> bool {
+    matches!(octet, b'!'..=b'~') && octet != b'\\' && !octet.is_ascii_uppercase()
 }
 
 impl From<DnsName> for String {
@@ -394,6 +409,34 @@ mod tests {
         }
         for cut in [b"\x03ab".as_slice(), b"\x03abc\x05d\0", b"\x03abc\x40d\0"] {
             assert!(DnsName::from_wire(cut).is_err(), "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_taken_as_it_is_is_the_name_that_is_read_from_it() {
+        let label = |length| "a".repeat(length);
+        let long = [label(63), label(63), label(63)].join(".");
+        let texts = [
+            ".",
+            "a",
+            "a.b-c._d",
+            "a.",
+            "A.b",
+            "a..b",
+            ".a",
+            "",
+            "a b",
+            "a\\046b.c",
+            "\u{e9}.c",
+            "~.!",
+        ];
+        let built = [63, 64].map(label).into_iter();
+        let built = built.chain([61, 62].map(|length| format!("{long}.{}", label(length))));
+        for text in texts.into_iter().map(str::to_owned).chain(built) {
+            let read = text.parse::<DnsName>();
+            assert_eq!(DnsName::try_from(text.clone()), read, "{text:?}");
+            let is_itself = read.is_ok_and(|name| name.as_str() == text && name != DnsName::root());
+            assert_eq!(is_as_kept(&text), is_itself && !text.contains('\\'), "{text:?}");
         }
     }
 

@@ -71,6 +71,6 @@ impl TryFrom<String> for PodKey {
 
 impl From<PodKey> for String {
     fn from(pod: PodKey) -> Self {
-        pod.to_string()
+        [&pod.namespace, "/", &pod.name].concat()
     }
 }
