@@ -17,7 +17,7 @@ use std::time::Duration;
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
 use egret_policies::records::{RecordStats, Remembered};
 use egret_policies::rules::Batch;
-use egret_shared::link::{ClusterDns, Pods};
+use egret_shared::link::{ClusterDns, Pods, ToEnforcer};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -31,6 +31,7 @@ use crate::state::Keeper;
 
 mod input;
 mod peers;
+mod alarm;
 mod alert;
 mod flight;
 mod inquiry;
@@ -43,6 +44,7 @@ pub use input::{Deaf, Ear, Input, PeerId, Question};
 pub use meeting::{End, Judged, Known, Meeting, Meetings};
 pub use report::{Answer, Report, SourceState, What};
 
+use alarm::Alarm;
 use alert::Alert;
 use flight::Hands;
 use inquiry::Inquirer;
@@ -99,6 +101,7 @@ pub struct Engine {
     next_resync: Option<Timestamp>,
     alert: Alert,
     links_changed: bool,
+    came: Came,
     metrics: Metrics,
     /// Until the compiler knows the pods.
     remembered: Vec<Remembered>,
@@ -108,6 +111,15 @@ pub struct Engine {
     questions: Vec<Question>,
     /// The same by who tells of denied packets, while the backend is away.
     meetings: Vec<Meetings>,
+}
+
+/// What was taken in since the last pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Nothing,
+    /// Pods were told something, and nothing else happened.
+    Answers,
+    Anything,
 }
 
 /// How far the start has come.
@@ -156,6 +168,7 @@ impl Engine {
             next_resync: None,
             alert: Alert::default(),
             links_changed: false,
+            came: Came::Nothing,
             metrics: setup.metrics,
             remembered: setup.remembered,
             keeper: setup.keeper,
@@ -168,8 +181,9 @@ impl Engine {
     /// Works until it is told to stop, or nobody is left who could tell it anything. Returns the backend.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Box<dyn Backend> {
         self.read_kernel(clock::now());
+        let mut alarm = Alarm::default();
         loop {
-            let deadline = self.deadline();
+            alarm.set(self.deadline(), clock::now());
             let flow = tokio::select! {
                 biased;
                 landed = self.hands.landing() => {
@@ -177,11 +191,12 @@ impl Engine {
                     Flow::Go
                 }
                 () = self.inquirer.back() => Flow::Go,
-                news = hear(&mut inputs, deadline) => match news {
-                    News::Input(first) => self.take_all(first, &mut inputs, clock::now()),
-                    News::Deadline => Flow::Go,
-                    News::End => Flow::Stop,
+                input = inputs.recv() => match input {
+                    Some(first) => self.take_all(first, &mut inputs, clock::now()),
+                    // Nobody is left who could tell it anything.
+                    None => Flow::Stop,
                 },
+                () = alarm.rings() => Flow::Go,
             };
             if flow == Flow::Stop {
                 self.keep_records(clock::now());
@@ -213,6 +228,10 @@ impl Engine {
 
     /// Takes in what happened, without following it up.
     pub fn take(&mut self, input: Input, now: Timestamp) {
+        self.came = match (&input, self.came) {
+            (Input::PeerSaid(_, ToEnforcer::Observed { .. }), Came::Nothing | Came::Answers) => Came::Answers,
+            _ => Came::Anything,
+        };
         match input {
             Input::Cluster(events) => {
                 for event in events {
@@ -385,25 +404,6 @@ impl Engine {
         let of_backend = of_backend.into_iter().filter(|_| self.hands.backend().is_some());
         of_backend.chain([compiler, keeping]).flatten().min()
     }
-}
-
-/// What the engine hears.
-enum News {
-    Input(Input),
-    Deadline,
-    /// Nobody is left who could tell it anything.
-    End,
-}
-
-async fn hear(inputs: &mut mpsc::Receiver<Input>, deadline: Option<Timestamp>) -> News {
-    let input = match deadline {
-        None => inputs.recv().await,
-        Some(at) => match tokio::time::timeout(at.since(clock::now()), inputs.recv()).await {
-            Ok(input) => input,
-            Err(_elapsed) => return News::Deadline,
-        },
-    };
-    input.map_or(News::End, News::Input)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

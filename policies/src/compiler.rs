@@ -178,6 +178,12 @@ impl Compiler<InSync> {
         self.engine.poll_answers(busy, now)
     }
 
+    /// Whether `poll_batch` has one.
+    #[must_use]
+    pub fn has_batch(&self) -> bool {
+        self.engine.has_batch()
+    }
+
     /// Whether answers came of which no batch has told yet.
     #[must_use]
     pub fn has_answers(&self) -> bool {

@@ -7,7 +7,7 @@ use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
 
 use super::flight::{Done, Hands, Landed, Work};
-use super::{Engine, Phase, Question, note_owners, pods_of_node};
+use super::{Came, Engine, Phase, Question, note_owners, pods_of_node};
 use crate::apply::retry::Retry;
 use crate::backend::{Found, Standing};
 
@@ -16,6 +16,7 @@ impl Engine {
     /// something that came before the question is not in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
         self.follow_up(now);
+        self.came = Came::Nothing;
         if let Some(backend) = self.hands.backend_mut() {
             self.inquirer.begin(&mut **backend);
             let questions = std::mem::take(&mut self.questions);
@@ -34,6 +35,9 @@ impl Engine {
         self.keep_records(now);
         if is_all_open {
             self.tell_realized();
+        }
+        if is_all_open && self.has_nothing_else(now) {
+            return self.end_forbidden();
         }
         if self.hands.backend().is_none() {
             // A dnsd that joins need not wait for a look or a comparison.
@@ -56,6 +60,20 @@ impl Engine {
             self.note_done(done, now);
             self.keep_records(now);
             self.tell();
+        }
+    }
+
+    /// Whether pods were told something, that is open, and nothing else follows from what happened.
+    fn has_nothing_else(&self, now: Timestamp) -> bool {
+        let is_compiled = matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_batch());
+        let is_due = || self.deadline().is_some_and(|at| at <= now);
+        self.came == Came::Answers && is_compiled && self.hands.backend().is_some() && !is_due()
+    }
+
+    /// What was told may have opened again what was forbidden.
+    fn end_forbidden(&mut self) {
+        if let Some(backend) = self.hands.backend_mut() {
+            self.metrics.ended(backend.end_forbidden());
         }
     }
 

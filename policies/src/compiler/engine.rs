@@ -192,6 +192,10 @@ impl Engine {
         self.dirty.is_due || self.sets.has_answered()
     }
 
+    pub(super) fn has_batch(&self) -> bool {
+        self.rest.is_some() || self.is_due()
+    }
+
     /// What answers open, ahead of the rest. The last of them has the revision to wait for.
     pub(super) fn poll_answers(&mut self, busy: &BTreeSet<SetId>, now: Timestamp) -> Option<Batch> {
         self.expire(now);
