@@ -21,6 +21,7 @@ use crate::faults::{self, Step};
 use crate::netlink::{self, Request, Socket};
 use crate::passing;
 use nix::sys::socket::SockProtocol;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// What kind of members a set has.
@@ -104,12 +105,19 @@ pub struct Change {
 
 impl Change {
     /// What a message each says.
-    fn messages(&self) -> impl Iterator<Item = (Command, Vec<Entry>)> {
+    fn messages(&self) -> impl Iterator<Item = (Command, Cow<'_, [Entry]>)> {
         let both = [(Command::Add, &self.added), (Command::Delete, &self.deleted)];
         both.into_iter().flat_map(|(command, entries)| {
             let entries = member::halved(entries);
-            let batches: Vec<_> = entries.chunks(BATCH).map(<[Entry]>::to_vec).collect();
-            batches.into_iter().map(move |batch| (command, batch))
+            let starts = (0..entries.len()).step_by(BATCH);
+            starts.map(move |start| {
+                let range = start..entries.len().min(start + BATCH);
+                let batch = match &entries {
+                    Cow::Borrowed(entries) => Cow::Borrowed(&entries[range]),
+                    Cow::Owned(entries) => Cow::Owned(entries[range].to_vec()),
+                };
+                (command, batch)
+            })
         })
     }
 }
@@ -270,14 +278,17 @@ impl IpSets {
 
     /// Changes the members of many sets in this order, in as few system calls as they fit into; says for each what became of it.
     /// One that fails keeps no other from its turn. On an error some of its members may be as they were.
-    pub fn change_all(&mut self, changes: &[Change]) -> Vec<Result<(), Error>> {
-        let mut outcomes: Vec<Result<(), Error>> = changes.iter().map(|_| Ok(())).collect();
-        let (mut sent, mut requests) = (Vec::new(), Vec::new());
-        for (number, change) in changes.iter().enumerate() {
+    pub fn change_all<'a>(
+        &mut self,
+        changes: impl IntoIterator<Item = &'a Change>,
+    ) -> Vec<Result<(), Error>> {
+        let (mut outcomes, mut sent, mut requests) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, change) in changes.into_iter().enumerate() {
+            outcomes.push(Ok(()));
             for (command, batch) in change.messages() {
                 match self.stepped(command, &change.name, &batch) {
                     Ok(request) => {
-                        sent.push((number, command, batch));
+                        sent.push((number, change, command, batch));
                         requests.push(request);
                     }
                     Err(error) => {
@@ -287,9 +298,11 @@ impl IpSets {
                 }
             }
         }
-        for ((number, command, batch), verdict) in sent.into_iter().zip(self.socket.tell_all(&requests)) {
+        for ((number, change, command, batch), verdict) in
+            sent.into_iter().zip(self.socket.tell_all(&requests))
+        {
             if let (Err(error), outcome @ Ok(())) = (verdict, &mut outcomes[number]) {
-                *outcome = Err(Error::in_batch(command, &changes[number].name, error, &batch));
+                *outcome = Err(Error::in_batch(command, &change.name, error, &batch));
             }
         }
         outcomes

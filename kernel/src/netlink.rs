@@ -162,7 +162,7 @@ impl Socket {
 
     fn tell_together(&mut self, requests: &[Request]) -> Vec<Result<(), Error>> {
         let first = self.sequence.wrapping_add(1);
-        let mut datagram = Vec::new();
+        let mut datagram = Vec::with_capacity(requests.iter().map(Request::octets).sum());
         for (number, request) in requests.iter().enumerate() {
             self.sequence = self.sequence.wrapping_add(1);
             request.put_into(&mut datagram, self.sequence, number + 1 == requests.len());

@@ -159,6 +159,12 @@ impl From<InterfaceName> for InterfacePattern {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetName(String);
 
+impl From<SetName> for String {
+    fn from(name: SetName) -> Self {
+        name.0
+    }
+}
+
 impl SetName {
     pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
         let name = name.into();

@@ -125,9 +125,12 @@ impl Request {
     }
 
     /// A NUL-terminated string.
-    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
-        let terminated: Vec<u8> = value.bytes().chain([0]).collect();
-        self.bytes(kind, &terminated)
+    pub(crate) fn text(mut self, kind: u16, value: &str) -> Self {
+        self.begin(kind, value.len() + 1);
+        self.bytes.extend_from_slice(value.as_bytes());
+        self.bytes.push(0);
+        self.align();
+        self
     }
 
     /// Big-endian, and flagged so (ipset insists on the flag).
@@ -154,9 +157,17 @@ impl Request {
     }
 
     fn put(&mut self, kind: u16, payload: &[u8]) {
-        self.bytes.extend_from_slice(&attribute_length(payload.len() + 4));
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.begin(kind, payload.len());
         self.bytes.extend_from_slice(payload);
+        self.align();
+    }
+
+    fn begin(&mut self, kind: u16, payload: usize) {
+        self.bytes.extend_from_slice(&attribute_length(payload + 4));
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+    }
+
+    fn align(&mut self) {
         self.bytes.resize(aligned(self.bytes.len()), 0);
     }
 

@@ -1,11 +1,10 @@
 //! The sets, shared by two: whoever changes rules, which takes its time, and whoever hands in what pods were told meanwhile. Each
 //! has them for one step, never while a program runs.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_kernel::ipset;
-use egret_policies::rules::{MembersChanged, SetId};
+use egret_policies::rules::MembersChanged;
 use egret_shared::time::Timestamp;
 
 use super::sets::Sets;
@@ -32,9 +31,8 @@ impl Meanwhile for SharedSets {
         sets.note(changes);
         sets.note_meanwhile(changes);
         sets.write_noted(changes, now);
-        let touched: BTreeSet<SetId> = changes.iter().map(|change| change.set).collect();
-        let failed = sets.failed().iter().find(|(id, _)| touched.contains(id));
-        failed.map_or(Ok(()), |(_, failure)| {
+        let failed = changes.iter().find_map(|change| sets.failed().get(&change.set));
+        failed.map_or(Ok(()), |failure| {
             let reason = &failure.reason;
             Err(BackendError::new("cannot open what a pod was told", reason))
         })

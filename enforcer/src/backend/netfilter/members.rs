@@ -10,36 +10,47 @@ use super::render::kernel_transport;
 use super::sets::{Members, is_holdable};
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
-pub(super) fn held_as(member: Member) -> Vec<Held> {
-    match member {
-        Member::Address(address) if is_holdable(address) => vec![Held::Address(address)],
+pub(super) fn held_as(member: Member) -> impl Iterator<Item = Held> {
+    let held = match member {
+        Member::Address(address) if is_holdable(address) => [Some(Held::Address(address)), None],
         Member::AddressPort(address, transport, port) if is_holdable(address) => {
-            vec![Held::AddressPort {
-                address,
-                protocol: kernel_transport(transport),
-                port: port.get(),
-            }]
+            let protocol = kernel_transport(transport);
+            let port = port.get();
+            [
+                Some(Held::AddressPort {
+                    address,
+                    protocol,
+                    port,
+                }),
+                None,
+            ]
         }
-        Member::Address(_) | Member::AddressPort(..) => Vec::new(),
-        Member::Network(network) => halves(Held::Net(network.trunc())),
-    }
+        Member::Address(_) | Member::AddressPort(..) => [None, None],
+        Member::Network(network) => parts(Held::Net(network.trunc())),
+    };
+    held.into_iter().flatten()
 }
 
 /// The same, with a network of length 0 in one.
 pub(super) fn whole(member: Member) -> Vec<Held> {
     match member {
         Member::Network(network) => vec![Held::Net(network.trunc())],
-        Member::Address(_) | Member::AddressPort(..) => held_as(member),
+        Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
     }
 }
 
 /// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
-pub(super) fn halves(member: Held) -> Vec<Held> {
+pub(super) fn halves(member: Held) -> impl Iterator<Item = Held> {
+    parts(member).into_iter().flatten()
+}
+
+fn parts(member: Held) -> [Option<Held>; 2] {
     match member {
-        Held::Net(network) if network.prefix_len() == 0 => network
-            .subnets(1)
-            .map_or_else(|_| vec![member], |halves| halves.map(Held::Net).collect()),
-        Held::Net(_) | Held::Address(_) | Held::AddressPort { .. } => vec![member],
+        Held::Net(network) if network.prefix_len() == 0 => network.subnets(1).map_or_else(
+            |_| [Some(member), None],
+            |mut halves| [halves.next(), halves.next()].map(|half| half.map(Held::Net)),
+        ),
+        Held::Net(_) | Held::Address(_) | Held::AddressPort { .. } => [Some(member), None],
     }
 }
 
@@ -47,7 +58,7 @@ pub(super) fn halves(member: Held) -> Vec<Held> {
 pub(super) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
     let held = |(member, expires): (&Member, &Option<Timestamp>)| {
         let expires = *expires;
-        held_as(*member).into_iter().map(move |held| (held, expires))
+        held_as(*member).map(move |held| (held, expires))
     };
     wanted.iter().flat_map(held).collect()
 }
@@ -112,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_unspecified_address_is_no_member() {
-        assert!(held_as(Member::Address([0, 0, 0, 0].into())).is_empty());
-        assert_eq!(held_as(net("::/0")).len(), 2);
+        assert_eq!(held_as(Member::Address([0, 0, 0, 0].into())).count(), 0);
+        assert_eq!(held_as(net("::/0")).count(), 2);
     }
 }

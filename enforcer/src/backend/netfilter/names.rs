@@ -315,11 +315,11 @@ pub fn bridges() -> ChainName {
 #[must_use]
 pub fn set(id: SetId, family: Family) -> SetName {
     let digit = match family {
-        Family::V4 => '4',
-        Family::V6 => '6',
+        Family::V4 => "4",
+        Family::V6 => "6",
     };
-    SetName::new(format!("{}{SET_SUFFIX}-{digit}", id.digest()))
-        .expect("24 letters, digits and dashes are a name")
+    let name = [id.digest().as_str(), SET_SUFFIX, "-", digit].concat();
+    SetName::new(name).expect("24 letters, digits and dashes are a name")
 }
 
 /// The set that is there while it is not known what is open from or to members that went.

@@ -452,7 +452,7 @@ impl Sets {
     /// An earlier version made each set in both families.
     fn unwant_in_others(&mut self, id: SetId, wanted: Families) {
         let others = Family::BOTH.into_iter().filter(|family| !wanted.has(*family));
-        let names = others.map(|family| names::set(id, family).as_str().to_owned());
+        let names = others.map(|family| String::from(names::set(id, family)));
         self.unwanted
             .extend(names.filter(|name| self.known.contains_key(name)));
     }
@@ -498,7 +498,7 @@ impl Sets {
             if touched.iter().all(|member| member.family() != family) {
                 continue;
             }
-            let name = names::set(id, family).as_str().to_owned();
+            let name = String::from(names::set(id, family));
             let known = self.known.get(&name);
             let mut write = Write::of(id, name);
             for member in touched.iter().filter(|member| member.family() == family) {
@@ -517,12 +517,8 @@ impl Sets {
 
     /// Writes what was planned, all of it in one exchange with the kernel.
     fn carry_out(&mut self, writes: Vec<Write>) {
-        let (ours, changes): (Vec<_>, Vec<_>) = writes
-            .into_iter()
-            .map(|write| ((write.id, write.held), write.change))
-            .unzip();
-        let outcomes = self.ipsets.change_all(&changes);
-        for (((id, held), change), outcome) in ours.into_iter().zip(changes).zip(outcomes) {
+        let outcomes = self.ipsets.change_all(writes.iter().map(|write| &write.change));
+        for (Write { id, change, held }, outcome) in writes.into_iter().zip(outcomes) {
             if let Err(error) = outcome {
                 let reason = said(&error);
                 tracing::warn!(set = change.name, reason, "a set does not hold what it should");
@@ -663,7 +659,7 @@ impl Write {
 
 /// The names of a set in the kernel.
 fn both(id: SetId) -> [String; 2] {
-    Family::BOTH.map(|family| names::set(id, family).as_str().to_owned())
+    Family::BOTH.map(|family| String::from(names::set(id, family)))
 }
 
 /// Records that are over and remembered for the connections that they opened, for each set.

@@ -60,11 +60,7 @@ impl Known {
         let members = listing
             .entries
             .iter()
-            .flat_map(|entry| {
-                members::halves(entry.member)
-                    .into_iter()
-                    .map(move |member| (member, lives(entry)))
-            })
+            .flat_map(|entry| members::halves(entry.member).map(move |member| (member, lives(entry))))
             .collect();
         Self {
             kind: listing.kind,
