@@ -162,8 +162,7 @@ impl Records {
         });
         let ends: Vec<_> = ends.collect();
         if !ends.is_empty() {
-            changed.extend(self.tell(pod, question, &ends, self.answers));
-            changed.extend(self.keep_limits(pod, question, now));
+            changed.extend(self.tell(pod, question, &ends, self.answers, now));
         }
         changed
     }
@@ -194,8 +193,7 @@ impl Records {
                 continue;
             }
             self.restored += 1;
-            changed.extend(self.tell(pod, &record.name, &[(address, until)], self.restored));
-            changed.extend(self.keep_limits(pod, &record.name, now));
+            changed.extend(self.tell(pod, &record.name, &[(address, until)], self.restored, now));
         }
         changed
     }
@@ -360,11 +358,18 @@ impl Records {
         }
     }
 
-    /// A newer answer extends what was told, and never shortens it.
-    fn tell(&mut self, pod: &PodKey, name: &DnsName, ends: &[(IpAddr, Timestamp)], answer: u64) -> Vec<Told> {
+    /// A newer answer extends what was told, and never shortens it. What is too much goes.
+    fn tell(
+        &mut self,
+        pod: &PodKey,
+        question: &DnsName,
+        ends: &[(IpAddr, Timestamp)],
+        answer: u64,
+        now: Timestamp,
+    ) -> Vec<Told> {
         let records = self.pods.entry(pod.clone()).or_default();
-        let name = records.shared_name(name);
-        let mut all = Vec::with_capacity(ends.len());
+        let name = records.shared_name(question);
+        let (mut all, mut addresses) = (Vec::with_capacity(ends.len()), 0);
         for (address, until) in ends {
             let told = Told {
                 pod: pod.clone(),
@@ -372,7 +377,9 @@ impl Records {
                 address: *address,
             };
             let lapsed = records.lapsed.len();
-            let before = records.tell(&name, *address, *until, answer);
+            let kept = records.tell(&name, *address, *until, answer);
+            let before = kept.before;
+            addresses = kept.addresses;
             self.lapsed -= lapsed - records.lapsed.len();
             if let Some(before) = before.filter(|before| before < until) {
                 self.by_expiry.remove(&(before, told.clone()));
@@ -382,6 +389,11 @@ impl Records {
                 self.news.note(pod, &name, *address);
             }
             all.push(told);
+        }
+        let limits = self.settings.limits;
+        let is_over = records.names() > limits.names_per_pod || addresses > limits.addresses_per_name();
+        if is_over || self.by_expiry.len() > limits.total {
+            all.extend(self.keep_limits(pod, question, now));
         }
         all
     }
@@ -460,21 +472,10 @@ impl Records {
         }
     }
 
-    fn is_over_a_limit(&self, pod: &PodKey, name: &DnsName) -> bool {
-        let limits = self.settings.limits;
-        let of_pod = |records: &PodRecords| {
-            records.names() > limits.names_per_pod || records.addresses_of(name) > limits.addresses_per_name()
-        };
-        self.by_expiry.len() > limits.total || self.pods.get(pod).is_some_and(of_pod)
-    }
-
     /// Takes the oldest away until every limit holds again; what is over goes before.
     fn keep_limits(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<Told> {
         let limits = self.settings.limits;
         let mut evicted = Vec::new();
-        if !self.is_over_a_limit(pod, name) {
-            return evicted;
-        }
         while let Some(oldest) = self
             .pods
             .get(pod)

@@ -22,10 +22,14 @@ impl Claims {
         if self.nodes.contains_key(&address) {
             return None;
         }
-        self.pods
-            .get(&address)?
-            .iter()
-            .max_by_key(|key| (pods.get(key).and_then(|pod| pod.started.as_ref()), *key))
+        match self.pods.get(&address)?.as_slice() {
+            // Asked at every answer: nobody has to be looked for in the whole cluster.
+            [only] => Some(only),
+            several => {
+                let started = |key| pods.get(key).and_then(|pod: &Pod| pod.started.as_ref());
+                several.iter().max_by_key(|key| (started(*key), *key))
+            }
+        }
     }
 
     /// All pods that claim one of these addresses.

@@ -31,6 +31,15 @@ struct Life {
     answer: u64,
 }
 
+/// What came of telling an address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// Until when it lived before.
+    pub(super) before: Option<Timestamp>,
+    /// How many addresses its name has by now.
+    pub(super) addresses: usize,
+}
+
 impl PodRecords {
     /// The name as it is kept, so that it is kept once.
     pub(super) fn shared_name(&self, name: &DnsName) -> Arc<DnsName> {
@@ -41,19 +50,20 @@ impl PodRecords {
             .unwrap_or_else(|| Arc::new(name.clone()))
     }
 
-    /// Puts a record in or extends it; returns until when it lived before.
+    /// Puts a record in or extends it.
     pub(super) fn tell(
         &mut self,
         name: &Arc<DnsName>,
         address: IpAddr,
         until: Timestamp,
         answer: u64,
-    ) -> Option<Timestamp> {
+    ) -> Kept {
         let lives = self.names.entry(Arc::clone(name)).or_default();
         let before = lives.get(&address).copied();
         let until = before.map_or(until, |before| before.until.max(until));
         let answer = before.map_or(answer, |before| before.answer.max(answer));
         lives.insert(address, Life { until, answer });
+        let addresses = lives.len();
         if before.is_none_or(|before| before.until != until) {
             let names = self.by_address.entry(address).or_default();
             names.insert(Arc::clone(name), until);
@@ -63,7 +73,10 @@ impl PodRecords {
         }
         self.by_age.insert((answer, Arc::clone(name), address));
         self.lapsed.forget(name, address);
-        before.map(|before| before.until)
+        Kept {
+            before: before.map(|before| before.until),
+            addresses,
+        }
     }
 
     /// Takes a record out; returns until when it would have lived.
@@ -188,10 +201,6 @@ impl PodRecords {
 
     pub(super) fn oldest(&self, pod: &PodKey) -> Option<Told> {
         self.told(pod).next()
-    }
-
-    pub(super) fn addresses_of(&self, name: &DnsName) -> usize {
-        self.names.get(name).map_or(0, Few::len)
     }
 
     pub(super) fn names(&self) -> usize {

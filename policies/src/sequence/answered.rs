@@ -5,7 +5,7 @@
 //! is to be in a Deny or a Pass as well goes the ordinary way, in the order of `order`, and so do all of the pod's that
 //! came with it: in none of the instants between is it in one of its sets and not in the other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
@@ -35,21 +35,14 @@ impl Sets {
         now: Timestamp,
         busy: &BTreeSet<SetId>,
     ) -> Vec<MembersChanged> {
-        let mut by_pod: BTreeMap<PodKey, Vec<SetId>> = BTreeMap::new();
-        for id in &self.answered {
-            if let Some(SetContent::Records { pod, .. }) = self.live.get(id).map(|set| &set.named.content) {
-                by_pod.entry(pod.clone()).or_default().push(*id);
-            }
-        }
-        let may_go = |id: &SetId| {
+        let may_go = |id: &&SetId| {
             let set = self.live.get(id).filter(|_| !busy.contains(id));
             set.is_some_and(|set| set.only_opens(records, now))
         };
-        let going: Vec<SetId> = by_pod
-            .into_values()
-            .filter(|sets| sets.iter().all(may_go))
-            .flatten()
-            .collect();
+        let waits = self.answered.iter().filter(|id| !may_go(id));
+        let waiting: BTreeSet<&PodKey> = waits.filter_map(|id| self.pod_of(id)).collect();
+        let goes = |id: &&SetId| self.pod_of(id).is_some_and(|pod| !waiting.contains(pod));
+        let going: Vec<SetId> = self.answered.iter().filter(goes).copied().collect();
         let mut changed = Vec::new();
         for id in going {
             self.answered.remove(&id);
@@ -61,6 +54,14 @@ impl Sets {
             changed.extend(changes.map(|changes| changes.members));
         }
         changed
+    }
+
+    /// The pod to whose records a set belongs.
+    fn pod_of(&self, id: &SetId) -> Option<&PodKey> {
+        let SetContent::Records { pod, .. } = &self.live.get(id)?.named.content else {
+            return None;
+        };
+        Some(pod)
     }
 }
 
