@@ -51,7 +51,7 @@ pub(crate) struct Sets {
     of_dns: BTreeSet<SetId>,
     of_records: ByName,
     touched: BTreeSet<SetId>,
-    /// Those of them that answers are about which came since.
+    /// Those besides that answers are about which came since.
     answered: BTreeSet<SetId>,
     /// How rules that were just replaced named sets, and those of pods that are gone: a backend goes by them until it has
     /// the new ones.
@@ -200,7 +200,13 @@ impl Sets {
 
     /// Records came, changed or went; returns the sets that are about them. Those of one answer have one name, which
     /// is compared once.
-    pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> BTreeSet<SetId> {
+    pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> Vec<SetId> {
+        let concerned = self.mark_told(changed);
+        self.touched.extend(&concerned);
+        concerned
+    }
+
+    fn mark_told(&mut self, changed: &[Told]) -> Vec<SetId> {
         self.mark_records(changed, |set, told| {
             set.touch(told.iter().map(|told| Member::Address(told.address)));
         })
@@ -208,21 +214,22 @@ impl Sets {
 
     /// The cluster itself took the addresses of records, live or over, or gave them up; returns the sets that are about
     /// them.
-    pub(crate) fn refresh_guarded(&mut self, changed: &[Told]) -> BTreeSet<SetId> {
-        self.mark_records(changed, |set, told| {
+    pub(crate) fn refresh_guarded(&mut self, changed: &[Told]) -> Vec<SetId> {
+        let concerned = self.mark_records(changed, |set, told| {
             set.guard(told.iter().map(|told| told.address));
-        })
+        });
+        self.touched.extend(&concerned);
+        concerned
     }
 
-    fn mark_records(&mut self, changed: &[Told], mark: impl Fn(&mut LiveSet, &[Told])) -> BTreeSet<SetId> {
-        let mut concerned = BTreeSet::new();
+    fn mark_records(&mut self, changed: &[Told], mark: impl Fn(&mut LiveSet, &[Told])) -> Vec<SetId> {
+        let mut concerned = Vec::new();
         for told in changed.chunk_by(|one, other| (&one.pod, &one.name) == (&other.pod, &other.name)) {
             let Told { pod, name, .. } = &told[0];
             for id in self.of_records.about(pod, name) {
                 if let Some(set) = self.live.get_mut(&id) {
                     mark(set, told);
-                    self.touched.insert(id);
-                    concerned.insert(id);
+                    concerned.push(id);
                 }
             }
         }
@@ -276,7 +283,7 @@ impl Sets {
         let mut replaced: BTreeSet<User> = of_pods.chain(of_node).collect();
         let former = std::mem::take(&mut self.former);
         let mut changed_sets = Vec::new();
-        self.answered.clear();
+        self.touched.append(&mut self.answered);
         for id in std::mem::take(&mut self.touched) {
             let Some(set) = self.live.get_mut(&id) else {
                 continue;

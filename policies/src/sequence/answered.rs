@@ -19,7 +19,7 @@ use crate::rules::{MembersChanged, SetId};
 impl Sets {
     /// Records came or live longer because of an answer.
     pub(crate) fn answer(&mut self, changed: &[Told]) {
-        let concerned = self.refresh_records(changed);
+        let concerned = self.mark_told(changed);
         self.answered.extend(concerned);
     }
 
@@ -35,18 +35,18 @@ impl Sets {
         now: Timestamp,
         busy: &BTreeSet<SetId>,
     ) -> Vec<MembersChanged> {
-        let may_go = |id: &&SetId| {
+        let may_go = |id: &SetId| {
             let set = self.live.get(id).filter(|_| !busy.contains(id));
             set.is_some_and(|set| set.only_opens(records, now))
         };
-        let waits = self.answered.iter().filter(|id| !may_go(id));
-        let waiting: BTreeSet<&PodKey> = waits.filter_map(|id| self.pod_of(id)).collect();
-        let goes = |id: &&SetId| self.pod_of(id).is_some_and(|pod| !waiting.contains(pod));
-        let going: Vec<SetId> = self.answered.iter().filter(goes).copied().collect();
+        let (mut going, waiting): (Vec<SetId>, Vec<SetId>) = self.answered.iter().copied().partition(may_go);
+        if !waiting.is_empty() {
+            let pods: BTreeSet<&PodKey> = waiting.iter().filter_map(|id| self.pod_of(id)).collect();
+            going.retain(|id| self.pod_of(id).is_some_and(|pod| !pods.contains(pod)));
+        }
         let mut changed = Vec::new();
         for id in going {
             self.answered.remove(&id);
-            self.touched.remove(&id);
             let changes = self
                 .live
                 .get_mut(&id)
