@@ -479,7 +479,7 @@ impl IpSets {
     }
 
     fn nameless(&self, command: Command, flags: u16) -> Request {
-        Request::netfilter(
+        Request::of_set(
             command.words(),
             SUBSYSTEM,
             command.number(),

@@ -157,30 +157,17 @@ impl Peers {
 
     /// Tells what is realized by the time the kernel holds `revision`.
     pub(super) fn tell_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
-        for id in self.peers.keys().copied().collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get_mut(&id) else {
-                continue;
-            };
-            let mut failed = Vec::new();
-            while let Some(first) = peer
-                .awaiting
-                .front()
-                .copied()
-                .filter(|first| first.revision <= revision)
-            {
-                peer.awaiting.pop_front();
-                peer.through = peer.through.max(first.sequence);
-                peer.is_owed = true;
-                if is_failed(first.client) {
-                    failed.push(first.sequence);
-                }
-            }
+        let before = self.peers.len();
+        self.peers.retain(|id, peer| {
+            let failed = peer.realize(revision, &is_failed);
             // Interests come before it.
-            if peer.is_greeted && std::mem::take(&mut peer.is_owed) {
-                let through = peer.through;
-                self.send(id, vec![ToDnsd::Realized { through, failed }]);
+            if !peer.is_greeted || !std::mem::take(&mut peer.is_owed) {
+                return true;
             }
-        }
+            let through = peer.through;
+            peer.hears(*id, vec![ToDnsd::Realized { through, failed }])
+        });
+        self.dropped += (before - self.peers.len()) as u64;
     }
 
     /// Whether there is a dnsd, and each has told again what it knew.
@@ -202,18 +189,39 @@ impl Peers {
     }
 
     fn send(&mut self, id: PeerId, messages: Vec<ToDnsd>) {
-        let Some(peer) = self.peers.get_mut(&id) else {
-            return;
-        };
-        if peer.out.tell(messages).is_err() {
-            tracing::warn!(
-                peer = id.0,
-                program = peer.program,
-                "a dnsd does not read what it is told; it is dropped"
-            );
+        let is_deaf = |peer: &mut Peer| !peer.hears(id, messages);
+        if self.peers.get_mut(&id).is_some_and(is_deaf) {
             self.peers.remove(&id);
             self.dropped += 1;
         }
+    }
+}
+
+impl Peer {
+    /// Takes note of what is realized by now; what of it is not open nevertheless.
+    fn realize(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) -> Vec<Sequence> {
+        let mut failed = Vec::new();
+        while let Some(first) = self.awaiting.pop_front_if(|first| first.revision <= revision) {
+            self.through = self.through.max(first.sequence);
+            self.is_owed = true;
+            if is_failed(first.client) {
+                failed.push(first.sequence);
+            }
+        }
+        failed
+    }
+
+    /// Says something to it; one that does not read is to be dropped.
+    fn hears(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
+        let is_told = self.out.tell(messages).is_ok();
+        if !is_told {
+            tracing::warn!(
+                peer = id.0,
+                program = self.program,
+                "a dnsd does not read what it is told; it is dropped"
+            );
+        }
+        is_told
     }
 }
 

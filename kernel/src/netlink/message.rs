@@ -6,6 +6,8 @@ use super::{ACKNOWLEDGE, DUMP, REQUEST};
 const HEADER: usize = 16;
 /// Of a request from the start: most rules fit, and what grows is copied each time.
 const ROOM: usize = 1024;
+/// The same of one that is short: a thousand of them need not push everything else out of a processor's cache.
+const LITTLE_ROOM: usize = 256;
 
 /// One part of an answer: its message type and what follows the netlink header.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +98,12 @@ const KIND_MASK: u16 = 0x3fff;
 impl Request {
     /// `asked` says in words what is asked, for errors. A dump ends by itself; anything else is to be acknowledged.
     pub(crate) fn new(asked: &'static str, kind: u16, flags: u16, header: &[u8]) -> Self {
+        Self::with_room(ROOM, asked, kind, flags, header)
+    }
+
+    fn with_room(room: usize, asked: &'static str, kind: u16, flags: u16, header: &[u8]) -> Self {
         let end = if flags & DUMP == DUMP { 0 } else { ACKNOWLEDGE };
-        let mut bytes = Vec::with_capacity(ROOM);
+        let mut bytes = Vec::with_capacity(room);
         bytes.resize(HEADER, 0);
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[6..8].copy_from_slice(&(flags | REQUEST | end).to_ne_bytes());
@@ -107,12 +113,14 @@ impl Request {
 
     /// A request to a netfilter subsystem (`nfnetlink.h`): type `subsystem << 8 | command`, then `nfgenmsg`.
     pub(crate) fn netfilter(asked: &'static str, subsystem: u8, command: u8, flags: u16, family: u8) -> Self {
-        Self::new(
-            asked,
-            u16::from_be_bytes([subsystem, command]),
-            flags,
-            &[family, 0, 0, 0],
-        )
+        let kind = u16::from_be_bytes([subsystem, command]);
+        Self::new(asked, kind, flags, &[family, 0, 0, 0])
+    }
+
+    /// The same, of which most are about one member of a set.
+    pub(crate) fn of_set(asked: &'static str, subsystem: u8, command: u8, flags: u16, family: u8) -> Self {
+        let kind = u16::from_be_bytes([subsystem, command]);
+        Self::with_room(LITTLE_ROOM, asked, kind, flags, &[family, 0, 0, 0])
     }
 
     pub(crate) fn bytes(mut self, kind: u16, payload: &[u8]) -> Self {

@@ -372,15 +372,15 @@ impl Sets {
 
     /// Writes changes that were noted to the sets that are there.
     pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
-        let mut writes = Vec::new();
+        let (mut writes, mut full) = (Vec::new(), Vec::new());
         for change in changes {
-            let Some(wanted) = self
-                .wanted
-                .get(&change.set)
-                .filter(|_| self.available.contains_key(&change.set))
-            else {
+            let Some(wanted) = self.wanted.get(&change.set) else {
                 continue;
             };
+            full.extend(wanted.is_full().then_some(change.set));
+            if !self.available.contains_key(&change.set) {
+                continue;
+            }
             let members = change
                 .removed
                 .iter()
@@ -392,8 +392,8 @@ impl Sets {
             self.plan(change.set, &touched, target, now, &mut writes);
         }
         self.carry_out(writes);
-        for change in changes {
-            if let Some(wanted) = self.wanted.get_mut(&change.set) {
+        for id in full {
+            if let Some(wanted) = self.wanted.get_mut(&id) {
                 wanted.make_room(now);
             }
         }
@@ -693,10 +693,14 @@ impl Wanted {
 
     /// Forgets what it may when it has grown; where most members live, it is looked through ever more rarely.
     fn make_room(&mut self, now: Timestamp) {
-        if self.kind == SetKind::Records && self.members.len() > self.room {
+        if self.is_full() {
             self.forget_oldest(now);
             self.room = MOST_LAPSED.max(self.members.len()) * 2;
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.kind == SetKind::Records && self.members.len() > self.room
     }
 
     /// Forgets records that are over, the oldest first, as far as there are too many.
