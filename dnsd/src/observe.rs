@@ -75,12 +75,12 @@ impl Told {
 
     /// The same as told to one client.
     #[must_use]
-    pub fn to(&self, client: IpAddr) -> Observation {
+    pub fn to(self, client: IpAddr) -> Observation {
         Observation {
             client,
-            question: self.question.clone(),
-            chain: self.chain.clone(),
-            addresses: self.addresses.clone(),
+            question: self.question,
+            chain: self.chain,
+            addresses: self.addresses,
         }
     }
 }

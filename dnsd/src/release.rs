@@ -1,5 +1,6 @@
 //! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -137,12 +138,12 @@ impl Holder {
     }
 
     /// An answer is about to go to its client.
-    pub fn admit(&self, asker: Asker, told: &Told, origin: Origin, now: Timestamp) -> Admission {
+    pub fn admit(&self, asker: Asker, told: Cow<'_, Told>, origin: Origin, now: Timestamp) -> Admission {
         self.metrics.observations.increment(1);
-        if origin == Origin::Cache && self.is_settled(asker, told) {
+        if origin == Origin::Cache && self.is_settled(asker, &told) {
             return Admission::Now;
         }
-        let observation = told.to(asker.address);
+        let observation = told.into_owned().to(asker.address);
         self.change(|state| {
             let verdict = state.hold.answer(observation, asker.attachment, origin, now);
             match verdict {

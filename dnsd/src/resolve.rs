@@ -11,7 +11,7 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::time::{Instant, timeout};
 
-use crate::answer::{AnswerView, Ttls};
+use crate::answer::{Answer, AnswerView, Ttls};
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::client::{Asker, Attribution, Client};
 use crate::config::{Config, OnStall};
@@ -403,8 +403,8 @@ impl Resolver {
         let Some(told) = hit.value.told(hit.arrived) else {
             return Given::Now(reply, By::Cache);
         };
-        let told = as_given(&told, hit.arrived, hit.ttls, now);
-        self.admit(asked, reply, By::Cache, asker, &told, now)
+        let told = as_given(Cow::Owned(told), hit.arrived, hit.ttls, now);
+        self.admit(asked, reply, By::Cache, asker, told, now)
     }
 
     /// Whether a client was told before what is kept here; nearly all were.
@@ -416,13 +416,35 @@ impl Resolver {
 
     /// Gives an answer to its client, now or when the kernel is ready.
     fn give(&self, asked: View<'_>, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
-        let answer = known.answer.get().view();
-        let (reply, is_whole) = asked.reply(&answer, ttls);
-        let (Some(asker), Some(told)) = (asked.hears(&reply, is_whole), &known.told) else {
+        let told = known.told.as_ref().map(Cow::Borrowed);
+        self.give_telling(asked, known.answer.get(), told, ttls, by, now)
+    }
+
+    /// The same of an answer that came just now. Nearly always nobody else waits for it: then what it tells is not copied.
+    fn give_new(&self, asked: View<'_>, mut known: Arc<Known>, now: Timestamp) -> Given {
+        let ttls = Ttls::CountedDown(now);
+        let own = Arc::get_mut(&mut known).and_then(|known| known.told.take());
+        let told = own
+            .map(Cow::Owned)
+            .or_else(|| known.told.as_ref().map(Cow::Borrowed));
+        self.give_telling(asked, known.answer.get(), told, ttls, known.by, now)
+    }
+
+    fn give_telling(
+        &self,
+        asked: View<'_>,
+        answer: &Answer,
+        told: Option<Cow<'_, Told>>,
+        ttls: Ttls,
+        by: By,
+        now: Timestamp,
+    ) -> Given {
+        let (reply, is_whole) = asked.reply(&answer.view(), ttls);
+        let (Some(asker), Some(told)) = (asked.hears(&reply, is_whole), told) else {
             return Given::Now(reply, by);
         };
-        let told = as_given(told, answer.arrived, ttls, now);
-        self.admit(asked, reply, by, asker, &told, now)
+        let told = as_given(told, answer.arrived(), ttls, now);
+        self.admit(asked, reply, by, asker, told, now)
     }
 
     /// Gives a reply that tells its client something.
@@ -432,7 +454,7 @@ impl Resolver {
         reply: Vec<u8>,
         by: By,
         asker: Asker,
-        told: &Told,
+        told: Cow<'_, Told>,
         now: Timestamp,
     ) -> Given {
         let origin = match by {
@@ -473,9 +495,9 @@ impl Resolver {
 }
 
 /// What an answer tells, with the ends that its client makes of the TTLs it is given.
-fn as_given(told: &Told, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
+fn as_given(told: Cow<'_, Told>, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
     match ttls {
-        Ttls::CountedDown(_) => Cow::Borrowed(told),
+        Ttls::CountedDown(_) => told,
         Ttls::Original => Cow::Owned(told.later(now.since(arrived))),
         Ttls::All(seconds) => {
             let seconds = u64::from(seconds).max(STALE_LIVES);
@@ -616,7 +638,7 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
         Ok(known) => {
             let now = clock::now();
             asked.entry.block.note_kept_failure(&asked.query, &known);
-            let given = resolver.give(asked.view(), &known, Ttls::CountedDown(now), known.by, now);
+            let given = resolver.give_new(asked.view(), known, now);
             resolver.step(asked, given)
         }
         Err(failed) => resolver.fail(asked.view(), failed),
