@@ -37,16 +37,18 @@ pub(super) struct Address {
 
 impl Name {
     /// Puts it together; of addresses there is at least one.
-    pub(super) fn new<'a>(names: impl Iterator<Item = &'a str> + Clone, addresses: &[Address]) -> Self {
+    pub(super) fn new<'a>(
+        names: impl Iterator<Item = &'a str> + Clone,
+        addresses: impl Iterator<Item = Address> + Clone,
+    ) -> Self {
         let of_family = |is_ipv4| {
-            let addresses = addresses.iter();
+            let addresses = addresses.clone();
             addresses.filter(move |address| address.told.address.is_ipv4() == is_ipv4)
         };
         let in_order = || of_family(true).chain(of_family(false));
-        let ipv4 = of_family(true).count();
         let addresses_at = names.clone().map(|name| LENGTH + name.len()).sum();
-        let ipv6_at = addresses_at + ipv4 * IPV4;
-        let mut octets = Vec::with_capacity(ipv6_at + (addresses.len() - ipv4) * IPV6);
+        let ipv6_at = addresses_at + of_family(true).count() * IPV4;
+        let mut octets = Vec::with_capacity(ipv6_at + of_family(false).count() * IPV6);
         for name in names {
             let length = u16::try_from(name.len()).expect("a name's text has a good thousand octets at most");
             octets.extend_from_slice(&length.to_ne_bytes());
@@ -59,9 +61,9 @@ impl Name {
             }
             octets.extend_from_slice(&address.told.expires.as_millis().to_ne_bytes());
         }
-        let numbers = addresses.iter().map(|address| address.sequence);
+        let mut numbers = addresses.clone().map(|address| address.sequence);
         let latest = numbers.clone().max().unwrap_or(Sequence::ZERO);
-        let is_one = numbers.clone().all(|number| number == latest);
+        let is_one = numbers.all(|number| number == latest);
         Self {
             octets: octets.into(),
             addresses_at: offset(addresses_at),
@@ -182,7 +184,7 @@ mod tests {
                 told("2001:db8::1", 3, second),
             ];
             let mixed = [addresses[2], addresses[0], addresses[1]];
-            let name = Name::new(texts.into_iter(), &mixed);
+            let name = Name::new(texts.into_iter(), mixed.into_iter());
             assert_eq!(name.names().collect::<Vec<_>>(), texts);
             assert_eq!(
                 name.addresses().collect::<Vec<_>>(),

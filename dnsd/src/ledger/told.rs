@@ -107,7 +107,7 @@ impl Told {
         let hash = self.seed.hash_one(question);
         let found = self.find_hashed(hash, question);
         if found.is_none() && are_unlike(&observation.addresses) {
-            self.add(hash, named(observation, &all_new(&observation.addresses, next)));
+            self.add(hash, named(observation, all_new(&observation.addresses, next)));
             return Noted {
                 new: Some(next),
                 sequences: vec![next],
@@ -133,7 +133,7 @@ impl Told {
         sequences.dedup();
         let new = (sequences.last() == Some(&next)).then_some(next);
         if new.is_some() {
-            let name = named(observation, &addresses);
+            let name = named(observation, addresses.iter().copied());
             match found {
                 Some(id) => self.replace(id, name),
                 None => self.add(hash, name),
@@ -164,7 +164,7 @@ impl Told {
         if live.is_empty() {
             return None;
         }
-        let name = Name::new(name.names(), &addresses);
+        let name = Name::new(name.names(), addresses.iter().copied());
         self.replace(id, name);
         Some(live)
     }
@@ -197,7 +197,7 @@ impl Told {
             if live.is_empty() {
                 drop(self.remove(id));
             } else {
-                let name = Name::new(name.names(), &live);
+                let name = Name::new(name.names(), live.iter().copied());
                 self.put(id, name);
             }
         }
@@ -299,7 +299,7 @@ impl Address {
 }
 
 /// The names of an observation with these addresses.
-fn named(observation: &Observation, addresses: &[Address]) -> Name {
+fn named(observation: &Observation, addresses: impl Iterator<Item = Address> + Clone) -> Name {
     let names = [&observation.question].into_iter().chain(&observation.chain);
     Name::new(names.map(DnsName::as_str), addresses)
 }
@@ -309,14 +309,12 @@ fn are_unlike(addresses: &[ObservedAddress]) -> bool {
     !addresses.is_empty() && addresses.is_sorted_by(|one, next| one.address < next.address)
 }
 
-fn all_new(addresses: &[ObservedAddress], sequence: Sequence) -> Vec<Address> {
+fn all_new(addresses: &[ObservedAddress], sequence: Sequence) -> impl Iterator<Item = Address> + Clone {
     let addresses = addresses.iter();
-    addresses
-        .map(|told| Address {
-            told: *told,
-            sequence,
-        })
-        .collect()
+    addresses.map(move |told| Address {
+        told: *told,
+        sequence,
+    })
 }
 
 /// Notes an address; gives what was told of it last.
