@@ -100,6 +100,17 @@ impl Answer {
         Message::read(&self.octets).expect("the question of an answer was read when it arrived")
     }
 
+    /// The message, whose question need not be read again where it is this one, as in nearly every answer.
+    pub(crate) fn message_about(&self, question: &Question) -> Message<'_> {
+        let (name, end) = (question.name.as_octets(), self.question_end);
+        let behind = [question.kind.to_be_bytes(), question.class.to_be_bytes()];
+        let (own, own_behind) = self.octets[HEADER..end].split_at(end - HEADER - 4);
+        if name.eq_ignore_ascii_case(own) && own_behind == behind.as_flattened() {
+            return Message::of(&self.octets, Question { end, ..*question });
+        }
+        self.message()
+    }
+
     /// The octets.
     pub(crate) fn octets(&self) -> &[u8] {
         &self.octets
@@ -327,4 +338,39 @@ fn places(records: Records<'_>, length: usize) -> Result<(Vec<Place>, Opt), Malf
         }
     }
     Ok((ttls, opt))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: TtlLimits = TtlLimits {
+        at_least: 0,
+        at_most: u32::MAX,
+    };
+
+    fn answer(question: &[u8]) -> Answer {
+        let octets = [&[0, 1, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0], question].concat();
+        let question = *Message::read(&octets).unwrap().question();
+        Answer::new(octets, &question, Timestamp::from_millis(1), &ANY)
+    }
+
+    #[test]
+    fn an_answer_is_about_its_own_question_whichever_is_expected() {
+        let expected = *answer(b"\x01a\x04test\0\0\x01\0\x01").message().question();
+        for question in [
+            b"\x01a\x04test\0\0\x01\0\x01".as_slice(),
+            b"\x01A\x04tEST\0\0\x01\0\x01",
+            b"\x01b\x04test\0\0\x01\0\x01",
+            b"\x01a\x04test\0\0\x1c\0\x01",
+            b"\x01a\x04test\0\0\x01\0\x03",
+            b"\x04test\0\0\x01\0\x01",
+            b"\0\0\x01\0\x01",
+        ] {
+            let answer = answer(question);
+            let about = answer.message_about(&expected);
+            assert_eq!(about.question(), answer.message().question(), "{question:?}");
+            assert_eq!(about.octets(), answer.octets());
+        }
+    }
 }

@@ -60,6 +60,11 @@ impl<'a> Message<'a> {
         Ok(Self { octets, question })
     }
 
+    /// One whose question was read before.
+    pub(crate) const fn of(octets: &'a [u8], question: Question) -> Self {
+        Self { octets, question }
+    }
+
     /// The octets.
     #[must_use]
     pub const fn octets(&self) -> &'a [u8] {
@@ -218,22 +223,26 @@ impl<'a> Records<'a> {
     }
 
     fn read(&mut self, section: Section) -> Result<Record, Malformed> {
-        let fixed = name::skip(self.octets, self.at)?;
-        let data = fixed + 10;
-        let length = usize::from(u16_at(self.octets, fixed + 8)?);
-        if data + length > self.octets.len() {
-            return Err(Malformed::Cut(self.at));
-        }
-        let record = Record {
-            section,
-            owner_at: self.at,
-            kind: u16_at(self.octets, fixed)?,
-            class: u16_at(self.octets, fixed + 2)?,
-            ttl_at: fixed + 4,
-            data: data..data + length,
+        let (owner_at, fixed_at) = (self.at, name::skip(self.octets, self.at)?);
+        let behind_owner = self.octets.get(fixed_at..).and_then(|rest| rest.first_chunk());
+        let fixed: &[u8; 10] = behind_owner.ok_or(Malformed::Cut(fixed_at))?;
+        let [kind, class, _, _, length] = fixed.as_chunks().0 else {
+            return Err(Malformed::Cut(fixed_at));
         };
-        self.at = data + length;
-        Ok(record)
+        let data = fixed_at + fixed.len();
+        let end = data + usize::from(u16::from_be_bytes(*length));
+        if end > self.octets.len() {
+            return Err(Malformed::Cut(owner_at));
+        }
+        self.at = end;
+        Ok(Record {
+            section,
+            owner_at,
+            kind: u16::from_be_bytes(*kind),
+            class: u16::from_be_bytes(*class),
+            ttl_at: fixed_at + 4,
+            data: data..end,
+        })
     }
 }
 

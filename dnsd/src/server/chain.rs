@@ -15,7 +15,7 @@ use crate::handover::memory::KeptAnswer;
 use crate::local::rewrite::Rules;
 use crate::local::template::Answered;
 use crate::local::{Outcome, append, whoami};
-use crate::message::{Message, Query, WireName, explained_reply, rcode};
+use crate::message::{Message, Query, Question, WireName, explained_reply, rcode};
 use crate::metrics::Metrics;
 use crate::observe::{observe, observe_of};
 use crate::plan;
@@ -54,7 +54,7 @@ impl Chain {
             Some(rules) => Box::pin(self.rewritten(rules, query, terms)).await,
         };
         match solved {
-            Ok(made) => Ok(self.known(made, &terms.table.config.protected)),
+            Ok(made) => Ok(self.known(made, &query.question, &terms.table.config.protected)),
             Err(failed) => self.known_failure(query, failed, terms).ok_or(failed),
         }
     }
@@ -166,7 +166,7 @@ impl Chain {
 
     /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
     /// believes what it is told.
-    fn known(&self, made: Made, protected: &[IpNet]) -> Known {
+    fn known(&self, made: Made, asked: &Question, protected: &[IpNet]) -> Known {
         let Made {
             mut answer,
             maker,
@@ -176,7 +176,7 @@ impl Chain {
         if !answer.get().is_readable() {
             self.metrics.unreadable_answers.increment(1);
         }
-        let message = answer.get().message();
+        let message = answer.get().message_about(asked);
         let question = *message.question();
         let verdict = self
             .cache
@@ -208,9 +208,10 @@ impl Chain {
             by: kept.by,
             is_shareable: true,
         };
+        let question = *made.answer.get().message().question();
         Some(Known {
             failed: kept.failed,
-            ..self.known(made, protected)
+            ..self.known(made, &question, protected)
         })
     }
 
