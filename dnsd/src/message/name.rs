@@ -100,8 +100,9 @@ impl WireName {
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.as_octets(), other.as_octets());
-        // Most names that are asked about end otherwise.
-        if !mine.ends_with(theirs) {
+        // Most names that are asked about end otherwise, and nearly all of those in another letter.
+        let last_letter = |name: &[u8]| name.len().checked_sub(2).map(|at| name[at]);
+        if theirs.len() > 1 && last_letter(mine) != last_letter(theirs) || !mine.ends_with(theirs) {
             return false;
         }
         let (mut at, ahead) = (0, mine.len() - theirs.len());
