@@ -10,6 +10,7 @@ mod build;
 mod failure;
 mod course;
 mod order;
+mod timers;
 mod upstream;
 mod health;
 mod check;
@@ -40,6 +41,7 @@ use crate::plan::{self, Zone};
 use course::{Budget, Choice, Course, Next, Room, Turn};
 use meter::Shared;
 use order::Order;
+use timers::wait_until;
 use upstream::Inquiry;
 
 pub use build::Unusable;
@@ -211,7 +213,7 @@ impl Forwarder {
     ) -> Result<Matched<Answer>, Failure> {
         let mut asking = pin!(turn.upstream.ask(inquiry, begun));
         if let Some(usual) = turn.upstream.usual(patience) {
-            if let Ok(result) = timeout_at(begun + usual, &mut asking).await {
+            if let Some(result) = wait_until(begun + usual, &mut asking).await {
                 return result;
             }
             if self.budget.spend() {

@@ -46,7 +46,7 @@ static ALLOCATOR: Counting = Counting;
 const CACHED: usize = 1;
 /// Besides those: what waits, the question that is sent, the answer and its places, what it tells, what is kept of it, and
 /// the room that tables have for it.
-const FORWARDED: usize = 17;
+const FORWARDED: usize = 11;
 /// Octets of what a query is while it waits: each worker has as many, and they are written for each query.
 const WAITING: usize = 4_000;
 
