@@ -29,12 +29,24 @@ pub(super) struct Told {
     pub(super) seat: Seat,
     places: Vec<Option<Node>>,
     free: Vec<Id>,
-    by_question: HashTable<Id>,
+    by_question: HashTable<Known>,
     seed: Seeded,
     oldest: Option<Id>,
     newest: Option<Id>,
     addresses: usize,
 }
+
+/// A name, with the hash of its question: a table that grows asks for the hashes of all, and to make them anew is to read
+/// every name.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    hash: Hash,
+    id: Id,
+}
+
+/// A half of the bits that the table wants: for as many names as a client may be told there is nothing in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hash(u32);
 
 /// A name between those that were told before it and after it.
 #[derive(Debug)]
@@ -42,6 +54,18 @@ struct Node {
     name: Name,
     older: Option<Id>,
     newer: Option<Id>,
+}
+
+impl Hash {
+    fn of(question: &str, seed: &Seeded) -> Self {
+        let [_, _, _, _, half @ ..] = seed.hash_one(question).to_le_bytes();
+        Self(u32::from_le_bytes(half))
+    }
+
+    /// The table takes the place from the lower bits and a mark from the upper ones.
+    fn whole(self) -> u64 {
+        u64::from(self.0) << 32 | u64::from(self.0)
+    }
 }
 
 impl Id {
@@ -79,7 +103,7 @@ impl Told {
 
     /// All names.
     pub(super) fn ids(&self) -> impl Iterator<Item = Id> {
-        self.by_question.iter().copied()
+        self.by_question.iter().map(|known| known.id)
     }
 
     /// What was told of a name; nothing where it was forgotten meanwhile.
@@ -88,12 +112,13 @@ impl Told {
     }
 
     pub(super) fn find(&self, question: &str) -> Option<Id> {
-        self.find_hashed(self.seed.hash_one(question), question)
+        self.find_hashed(Hash::of(question, &self.seed), question)
     }
 
-    fn find_hashed(&self, hash: u64, question: &str) -> Option<Id> {
-        let is_it = |id: &Id| self.get(*id).is_some_and(|name| name.is_of(question));
-        self.by_question.find(hash, is_it).copied()
+    fn find_hashed(&self, hash: Hash, question: &str) -> Option<Id> {
+        let is_of = |id| self.get(id).is_some_and(|name| name.is_of(question));
+        let is_it = |known: &Known| known.hash == hash && is_of(known.id);
+        self.by_question.find(hash.whole(), is_it).map(|known| known.id)
     }
 
     /// Notes an observation under this number, or that all of it was told before.
@@ -104,7 +129,7 @@ impl Told {
         is_stale: impl Fn(Sequence) -> bool,
     ) -> Noted {
         let question = observation.question.as_str();
-        let hash = self.seed.hash_one(question);
+        let hash = Hash::of(question, &self.seed);
         let found = self.find_hashed(hash, question);
         if found.is_none() && are_unlike(&observation.addresses) {
             self.add(hash, named(observation, all_new(&observation.addresses, next)));
@@ -205,7 +230,7 @@ impl Told {
     }
 
     /// Adds a name with the hash of its question.
-    fn add(&mut self, hash: u64, name: Name) {
+    fn add(&mut self, hash: Hash, name: Name) {
         self.addresses += name.len();
         let node = Some(Node {
             name,
@@ -226,11 +251,9 @@ impl Told {
                 Id::of(self.places.len() - 1)
             }
         };
-        let (places, seed) = (&self.places, &self.seed);
-        self.by_question.insert_unique(hash, id, |id| {
-            let node = places[id.place()].as_ref().expect(PRESENT);
-            seed.hash_one(node.name.question())
-        });
+        let known = Known { hash, id };
+        self.by_question
+            .insert_unique(hash.whole(), known, |known| known.hash.whole());
         self.link(id);
     }
 
@@ -249,8 +272,8 @@ impl Told {
 
     fn remove(&mut self, id: Id) -> Name {
         self.unlink(id);
-        let hash = self.seed.hash_one(self.node(id).name.question());
-        if let Ok(entry) = self.by_question.find_entry(hash, |known| *known == id) {
+        let hash = Hash::of(self.node(id).name.question(), &self.seed);
+        if let Ok(entry) = self.by_question.find_entry(hash.whole(), |known| known.id == id) {
             entry.remove();
         }
         self.free.push(id);
