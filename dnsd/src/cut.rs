@@ -135,11 +135,11 @@ impl Cuts {
     }
 
     /// A name exists, and so do all above it.
-    pub fn note_existing(&self, asked: Asked<'_>, now: Timestamp) {
+    pub fn note_existing(&self, asked: Asked<'_>, now: impl FnOnce() -> Timestamp) {
         let Some(places) = self.places(asked) else {
             return;
         };
-        let mut known = self.lock();
+        let (mut known, now) = (self.lock(), now());
         for level in [Level::Upper, Level::Lower] {
             let is_proven = known
                 .fates
@@ -354,7 +354,7 @@ mod tests {
     }
 
     fn exists(cuts: &Cuts, text: &str, now: u64) {
-        with(text, |asked| cuts.note_existing(asked, at(now)));
+        with(text, |asked| cuts.note_existing(asked, || at(now)));
     }
 
     /// The second name below a label.

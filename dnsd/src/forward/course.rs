@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use egret_shared::rt::clock;
-use egret_shared::time::Timestamp;
 
 use super::meter::Shared;
 use super::order::{Order, Ranking};
@@ -27,7 +26,6 @@ pub(super) struct Choice {
 pub(super) struct Course<'a> {
     choice: &'a Choice,
     ranking: Ranking,
-    now: Timestamp,
     turn: usize,
     failed: usize,
 }
@@ -61,16 +59,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
 impl<'a> Course<'a> {
     pub(super) fn new(choice: &'a Choice) -> Self {
-        let now = clock::now();
         let health = |place: usize| &choice.upstreams[place].health;
         let ranking = choice
             .order
             .ranking(|place| health(place).latency())
-            .behind(|place| health(place).is_shunned(now));
+            .behind(|place| health(place).is_shunned(clock::now));
         Self {
             choice,
             ranking,
-            now,
             turn: 0,
             failed: 0,
         }
@@ -122,7 +118,7 @@ impl<'a> Course<'a> {
         (0..upstreams.len())
             .map(|ahead| &upstreams[self.ranking.place(self.turn + ahead)])
             .find(|other| {
-                !Arc::ptr_eq(other, first) && !other.is_dead() && !other.health.is_shunned(self.now)
+                !Arc::ptr_eq(other, first) && !other.is_dead() && !other.health.is_shunned(clock::now)
             })
             .unwrap_or(first)
     }

@@ -89,13 +89,13 @@ impl Entry {
         if known.by != By::Forward || query.flags & flag::RD == 0 {
             return;
         }
-        let (answer, now) = (known.answer.get(), clock::now());
+        let answer = known.answer.get();
         let denied_for = known.kept.filter(|kept| kept.kind == Kind::NameError);
         match (answer.rcode(), denied_for) {
-            (rcode::NOERROR, _) => cuts.note_existing(asked, now),
+            (rcode::NOERROR, _) => cuts.note_existing(asked, clock::now),
             (rcode::NXDOMAIN, Some(kept)) => {
                 let until = answer.arrived().after(kept.lifetime);
-                if let Some(inquiry) = cuts.note_denied(asked, until, now) {
+                if let Some(inquiry) = cuts.note_denied(asked, until, clock::now()) {
                     self.inquire(inquiry, query, terms);
                 }
             }
