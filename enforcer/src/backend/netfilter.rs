@@ -578,7 +578,7 @@ impl Backend for Netfilter {
             self.remove_everything()?;
         }
         let unlisted = |error| BackendError::new("cannot list the sets", error);
-        self.sets.lock().clear_room().map_err(unlisted)?;
+        self.sets.lock().clear_passing().map_err(unlisted)?;
         self.sets.lock().resync(now).map_err(unlisted)?;
         let listings = totals::both(self.tables.each_ref().map(Table::programs))?;
         for (table, listing) in self.tables.iter_mut().zip(&listings) {

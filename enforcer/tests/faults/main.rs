@@ -19,3 +19,4 @@ mod refused;
 mod netlink;
 mod beforehand;
 mod room;
+mod wider;

@@ -127,7 +127,7 @@ fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
         .names()
         .map_err(failed)?
         .into_iter()
-        .filter(|name| names::is_own_set(name) || names::is_room(name))
+        .filter(|name| names::is_own_set(name) || names::is_passing(name))
         .collect();
     for name in names.iter().filter(|_| mode == Mode::Remove) {
         sets.remove(name).map_err(failed)?;

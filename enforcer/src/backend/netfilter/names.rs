@@ -20,6 +20,8 @@ const ALIKE_PREFIX: &str = "EGRET-S-";
 const SET_SUFFIX: &str = "-egret";
 /// … and so every set that is there for its place alone.
 const ROOM_SUFFIX: &str = "-egret-room";
+/// What stands behind the name of a set where that is put into a larger table.
+const WIDER_SUFFIX: &str = "-wider";
 
 /// The most lists of one tier that have chains of their own; with more the last two loop, which the kernel
 /// refuses.
@@ -341,6 +343,17 @@ pub fn is_room(name: &str) -> bool {
     number.is_some_and(|digits| digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
+/// The set into which another one is put that outgrows its table, for that moment.
+pub(super) fn wider(name: &str) -> String {
+    format!("{name}{WIDER_SUFFIX}")
+}
+
+/// Whether a set is there for a moment only: what is found of these at a start, a life left that was killed.
+#[must_use]
+pub fn is_passing(name: &str) -> bool {
+    is_room(name) || name.strip_suffix(WIDER_SUFFIX).is_some_and(is_own_set)
+}
+
 /// The family that the name of a set says.
 #[must_use]
 pub fn family_of_set(name: &str) -> Option<Family> {
@@ -466,6 +479,10 @@ mod tests {
         for name in ["-egret-room", "1-egret-room", "room-egret-room", "0000-egret-4"] {
             assert!(!is_room(name), "{name}");
         }
+        let wider = wider("aaaaaaaaaaaaaaaa-egret-4");
+        assert!(is_passing(&wider) && is_passing(&room(0)) && !is_own_set(&wider));
+        assert!(wider.len() <= 31, "the kernel's IPSET_MAXNAMELEN");
+        assert!(!is_passing("theirs-wider") && !is_passing("aaaaaaaaaaaaaaaa-egret-4"));
         for name in [
             "egret-dnsd-alive-4",
             "egret-aaaaaaaaaaaaaaaa",

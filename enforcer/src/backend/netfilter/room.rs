@@ -83,10 +83,10 @@ impl Drop for Making {
     }
 }
 
-/// Takes away what is there of a life that ended while it made room.
-pub(super) fn clear(sets: &mut IpSets) -> Result<(), Error> {
+/// Takes away the sets of such names.
+pub(super) fn clear(sets: &mut IpSets, is_such: fn(&str) -> bool) -> Result<(), Error> {
     let mut names = sets.names()?;
-    names.retain(|name| names::is_room(name));
+    names.retain(|name| is_such(name));
     remove(sets, &names)
 }
 
@@ -98,7 +98,7 @@ fn make(is_enough: &AtomicBool) -> Result<(), Error> {
         true => Ok(()),
         false => create(&mut sets, some),
     });
-    let cleared = clear(&mut sets);
+    let cleared = clear(&mut sets, names::is_room);
     made.and(cleared)
 }
 

@@ -23,6 +23,7 @@ use super::room;
 
 mod known;
 mod making;
+mod wider;
 
 pub(super) use known::kernel_kind;
 use known::{Known, drift};
@@ -85,6 +86,8 @@ pub(super) struct Sets {
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
 pub const MOST_MEMBERS: u32 = 1 << 20;
+/// The most places of a set's table.
+const MOST_BUCKETS: u32 = 1 << 17;
 /// How often it is waited until the kernel lets go of sets whose rules went, some ten milliseconds each time.
 const MOST_WAITS: u32 = 8;
 
@@ -104,9 +107,9 @@ impl Sets {
         })
     }
 
-    /// Takes away what an earlier life left that ended before its first batch.
-    pub(super) fn clear_room(&mut self) -> Result<(), ipset::Error> {
-        room::clear(&mut self.ipsets)
+    /// Takes away what a killed life left of sets that were there for a moment only.
+    pub(super) fn clear_passing(&mut self) -> Result<(), ipset::Error> {
+        room::clear(&mut self.ipsets, names::is_passing)
     }
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
@@ -391,7 +394,7 @@ impl Sets {
             let target = |held| members::wanted_for(&wanted.members, held);
             self.plan(change.set, &touched, target, now, &mut writes);
         }
-        self.carry_out(writes);
+        self.carry_out(writes, now);
         for id in full {
             if let Some(wanted) = self.wanted.get_mut(&id) {
                 wanted.make_room(now);
@@ -407,7 +410,7 @@ impl Sets {
         for some in all.chunks(TOGETHER) {
             let mut writes = Vec::new();
             shrunk.extend(some.iter().filter(|id| self.plan_whole(**id, now, &mut writes)));
-            self.carry_out(writes);
+            self.carry_out(writes, now);
         }
         shrunk
     }
@@ -416,7 +419,7 @@ impl Sets {
     pub(super) fn settle_one(&mut self, id: SetId, now: Timestamp) {
         let mut writes = Vec::new();
         self.plan_whole(id, now, &mut writes);
-        self.carry_out(writes);
+        self.carry_out(writes, now);
     }
 
     /// Plans to have a wanted set, which is made unless it is there, hold what it should; says whether members go.
@@ -516,7 +519,8 @@ impl Sets {
     }
 
     /// Writes what was planned, all of it in one exchange with the kernel.
-    fn carry_out(&mut self, writes: Vec<Write>) {
+    fn carry_out(&mut self, writes: Vec<Write>, now: Timestamp) {
+        self.widen(&writes, now);
         let outcomes = self.ipsets.change_all(writes.iter().map(|write| &write.change));
         for (Write { id, change, held }, outcome) in writes.into_iter().zip(outcomes) {
             if let Err(error) = outcome {

@@ -18,6 +18,10 @@ pub(super) struct Known {
     /// Whether it is of the family that its name says, and has room.
     pub(super) is_as_made: bool,
     pub(super) members: Members,
+    /// Places of its table, as far as it was not the kernel that made more of them.
+    pub(super) places: u32,
+    /// Up to how many members need not be looked at for those that live.
+    pub(super) looked_at: usize,
 }
 
 /// How far the kernel's seconds and ours may lie apart.
@@ -30,6 +34,8 @@ impl Known {
             has_timeouts: spec.timeout.is_some(),
             is_as_made: true,
             members: Members::new(),
+            places: spec.hashsize,
+            looked_at: 0,
         }
     }
 
@@ -67,6 +73,8 @@ impl Known {
             has_timeouts: listing.timeout.is_some(),
             is_as_made: listing.maxelem >= most && names::family_of_set(&listing.name) == listing.family,
             members,
+            places: listing.hashsize,
+            looked_at: 0,
         }
     }
 }

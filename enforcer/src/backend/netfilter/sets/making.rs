@@ -4,7 +4,7 @@ use egret_kernel::Family;
 use egret_kernel::ipset::SetSpec;
 use egret_policies::rules::{SetId, SetKind};
 
-use super::{Known, MOST_MEMBERS, Sets, kernel_kind};
+use super::{Known, MOST_BUCKETS, MOST_MEMBERS, Sets, kernel_kind};
 use crate::backend::netfilter::names;
 
 /// Sets that are made or filled together. More would only be more memory.
@@ -42,7 +42,7 @@ impl Sets {
     pub(super) fn spec(&self, id: SetId, kind: SetKind, family: Family, members: usize) -> SetSpec {
         let buckets = u32::try_from(members.next_power_of_two())
             .unwrap_or(MOST_MEMBERS)
-            .clamp(64, 1 << 17);
+            .clamp(64, MOST_BUCKETS);
         SetSpec {
             timeout: (kind == SetKind::Records).then_some(0),
             hashsize: buckets,
