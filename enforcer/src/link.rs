@@ -14,6 +14,7 @@ use egret_shared::revision::Instance;
 use egret_shared::rt::task;
 use egret_shared::rt::wire::Wire;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::engine::{Deaf, Ear, Input, PeerId};
@@ -98,13 +99,12 @@ async fn carry(
     instance: Instance,
     engine: &mpsc::Sender<Input>,
 ) -> Result<(), String> {
-    let (mouth, rest) = Mouth::of(stream, instance).map_err(|error| error.to_string())?;
+    let (mut mouth, rest) = Mouth::of(stream, instance).map_err(|error| error.to_string())?;
     let (wire, unwritten) = (Arc::clone(&mouth.wire), Arc::clone(&mouth.unwritten));
     let hello = ToDnsd::Hello(Hello {
         program: concat!("enforcer ", env!("CARGO_PKG_VERSION")).to_owned(),
     });
-    let hello = frames(instance, &[hello]);
-    wire.write_all(&hello).await.map_err(|error| error.to_string())?;
+    mouth.tell(vec![hello]).map_err(|deaf| deaf.to_string())?;
     let joined = Input::PeerJoined {
         peer,
         program: "dnsd".to_owned(),
@@ -156,20 +156,36 @@ impl Ear for Mouth {
             return Ok(());
         }
         self.unwritten.fetch_add(1, Ordering::AcqRel);
-        self.rest.try_send(octets).map_err(|_full_or_gone| Deaf)
+        match self.rest.try_send(octets) {
+            // What it said before may still wait for the engine, which hears of its end behind that.
+            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(Deaf),
+        }
     }
 }
 
+/// Writes what there was no room for. To who is gone nothing can be said any more, and what it said before is read to the end
+/// all the same.
 async fn write_all(
     wire: &Wire,
     mut rest: mpsc::Receiver<Vec<u8>>,
     unwritten: &AtomicUsize,
 ) -> Result<(), String> {
     while let Some(octets) = rest.recv().await {
-        wire.write_all(&octets).await.map_err(|error| error.to_string())?;
-        unwritten.fetch_sub(1, Ordering::AcqRel);
+        match wire.write_all(&octets).await {
+            Ok(()) => drop(unwritten.fetch_sub(1, Ordering::AcqRel)),
+            Err(error) if is_gone(&error) => while rest.recv().await.is_some() {},
+            Err(error) => return Err(error.to_string()),
+        }
     }
     Err("it did not read what it was told".to_owned())
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }
 
 fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {

@@ -4,7 +4,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use egret_enforcer::engine::{Deaf, Input, PeerId};
@@ -13,7 +13,7 @@ use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
 use egret_shared::rt::task;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 const DNSD: Instance = Instance::from_random(7);
@@ -24,8 +24,11 @@ fn path(name: &str) -> PathBuf {
     folder.join("run/link.sock")
 }
 
-fn serve(path: &std::path::Path) -> mpsc::Receiver<Input> {
-    let listener = link::bind(path).unwrap();
+fn serve(path: &Path) -> mpsc::Receiver<Input> {
+    serve_at(link::bind(path).unwrap(), path)
+}
+
+fn serve_at(listener: UnixListener, path: &Path) -> mpsc::Receiver<Input> {
     let (engine, inputs) = mpsc::channel(64);
     drop(task::spawn(
         "link",
@@ -117,6 +120,49 @@ async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_o
     assert_eq!(hear(&mut stream, &mut decoder).await, number(100));
     let refused = std::iter::repeat_with(|| out.tell(vec![number(0)])).find(Result::is_err);
     assert_eq!(refused, Some(Err(Deaf)), "it is not waited for without end");
+}
+
+/// As of one that is stopped: it is told something when it is gone, and most of what it said is still to be read.
+#[tokio::test]
+async fn what_a_dnsd_said_before_it_went_is_heard_to_the_end() {
+    const SAID: usize = 2_000;
+    let path = path("gone");
+    let mut inputs = serve(&path);
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let Input::PeerJoined { mut out, .. } = next(&mut inputs).await else {
+        panic!("nobody joined")
+    };
+    let mut wire = Vec::new();
+    for _ in 0..SAID {
+        encode(DNSD, &ToEnforcer::ResyncStarted, &mut wire);
+    }
+    stream.write_all(&wire).await.unwrap();
+    drop(stream);
+    for number in 0..SAID {
+        assert_eq!(out.tell(vec![ToDnsd::InterestComplete]), Ok(()), "{number}");
+        let heard = next(&mut inputs).await;
+        assert!(
+            matches!(heard, Input::PeerSaid(_, ToEnforcer::ResyncStarted)),
+            "{number}: {heard:?}"
+        );
+    }
+    assert!(matches!(next(&mut inputs).await, Input::PeerLeft(_)));
+}
+
+/// It went before its connection was looked at.
+#[tokio::test]
+async fn what_was_said_by_one_that_is_gone_already_is_heard() {
+    let path = path("early");
+    let listener = link::bind(&path).unwrap();
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    say(&mut stream, DNSD, &ToEnforcer::ResyncStarted).await;
+    drop(stream);
+    let mut inputs = serve_at(listener, &path);
+    let Input::PeerJoined { out: _out, .. } = next(&mut inputs).await else {
+        panic!("nobody joined")
+    };
+    assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
+    assert!(matches!(next(&mut inputs).await, Input::PeerLeft(_)));
 }
 
 #[tokio::test]
