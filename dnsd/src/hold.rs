@@ -238,9 +238,10 @@ impl Hold {
         self.outgoing.queued()
     }
 
-    /// Has all that is to be told go at once.
+    /// Has all that is to be told go at once, and what was told while no enforcer was there.
     pub fn hurry(&mut self) {
         self.outgoing.hurry();
+        self.outgoing.stop_waiting(&self.ledger);
     }
 
     /// The next message for the enforcer. `who_has` says what an address is attached to now: what was told to who had it

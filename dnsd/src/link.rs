@@ -105,6 +105,7 @@ async fn write(
     let mut figures = Figures::new();
     loop {
         wire.write_all(&frames).await?;
+        holder.written();
         frames.clear();
         tokio::select! {
             () = holder.has_outgoing() => {

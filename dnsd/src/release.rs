@@ -9,6 +9,7 @@ use egret_kernel::memory::give_back;
 use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
+use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -46,6 +47,8 @@ pub struct Holder {
 #[derive(Debug)]
 struct State {
     hold: Hold,
+    /// Whether the link has taken something that is not written yet.
+    is_writing: bool,
     waiting: HashMap<Ticket, oneshot::Sender<Outcome>>,
 }
 
@@ -88,6 +91,7 @@ impl Holder {
         Self {
             state: Mutex::new(State {
                 hold: Hold::new(limits, now),
+                is_writing: false,
                 waiting: HashMap::default(),
             }),
             timer: Notify::new(),
@@ -174,7 +178,10 @@ impl Holder {
 
     /// The link is down.
     pub fn disconnected(&self) {
-        self.change(|state| state.hold.disconnected());
+        self.change(|state| {
+            state.hold.disconnected();
+            state.is_writing = false;
+        });
     }
 
     /// The enforcer says something.
@@ -202,15 +209,18 @@ impl Holder {
         }
     }
 
-    /// Has all that is to be told go at once, and waits until it went.
+    /// Has all that is to be told go at once, and waits until it is written: then the enforcer can read it, though dnsd is gone.
     pub async fn tell_rest(&self) {
+        if is_off(Switch::TellRest) {
+            return;
+        }
         self.change(|state| state.hold.hurry());
-        while self.lock().hold.poll_outgoing().is_some() {
+        while self.lock().is_telling() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// At most `limit` messages for the enforcer.
+    /// At most `limit` messages for the enforcer; [`written`](Self::written) is to be called behind them.
     #[must_use]
     pub fn outgoing(&self, limit: usize) -> Vec<ToEnforcer> {
         let now = clock::now();
@@ -226,8 +236,14 @@ impl Holder {
         self.change(|state| {
             let mut messages = Vec::with_capacity(state.hold.queued().min(limit));
             messages.extend(std::iter::from_fn(|| state.hold.poll_transmit(now, &mut who_has)).take(limit));
+            state.is_writing = true;
             messages
         })
+    }
+
+    /// What was taken for the enforcer is written.
+    pub fn written(&self) {
+        self.lock().is_writing = false;
     }
 
     /// Changes the limits for what comes.
@@ -345,6 +361,12 @@ impl Holder {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_telling(&self) -> bool {
+        self.is_writing || self.hold.poll_outgoing().is_some()
     }
 }
 

@@ -255,6 +255,25 @@ fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
 }
 
 #[test]
+fn what_was_told_while_no_enforcer_was_there_goes_at_once_when_dnsd_ends() {
+    let mut world = World::settled();
+    world.hold.disconnected();
+    world.ask("n1.some.test", 1, 30);
+    world.hold.connected(world.now);
+    assert!(!world.is_to_send(), "its interests may come");
+    world.hold.hurry();
+    assert!(world.is_to_send());
+    assert!(matches!(
+        world.transmit()[..],
+        [
+            ToEnforcer::ResyncStarted,
+            ToEnforcer::Observed { .. },
+            ToEnforcer::ResyncEnded { .. }
+        ]
+    ));
+}
+
+#[test]
 fn the_second_of_two_equal_answers_waits_for_the_number_of_the_first() {
     let mut world = World::settled();
     let first = world.held("api.example.test", 1, 30);

@@ -46,6 +46,8 @@ switches! {
     WatchThreads = "watch-threads",
     /// What a thread beside the first was asked it answers before dnsd ends.
     DrainThreads = "drain-threads",
+    /// What was told just before dnsd ends comes to the enforcer all the same.
+    TellRest = "tell-rest",
     /// Questions to other resolvers are caught.
     Intercept = "intercept",
     /// Of resolvers that pods choose, only those teach names that the operator trusts.

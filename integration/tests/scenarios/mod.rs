@@ -138,6 +138,7 @@ macro_rules! with_every_scenario {
             restarts: a_restarted_enforcer_changes_nothing_that_is_right without AdoptKernel;
             restarts: a_source_that_is_gone_at_start_counts_as_it_was_known_last without KeepObjects;
             restarts: records_stay_when_dnsd_restarts without AccumulateAddresses;
+            restarts: what_was_told_last_is_known_although_dnsd_has_ended without TellRest;
             restarts: cleanup_removes_every_trace_of_ours_and_nothing_of_others without CleanUp;
             changes: a_policy_that_comes_later_works_from_history without KeepHistory;
             changes: a_change_of_policy_ends_what_it_forbids_and_nothing_else without Generation;

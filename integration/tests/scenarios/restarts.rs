@@ -1,8 +1,12 @@
 //! A daemon goes and comes back: what was realized stays.
 
-use egret_integration::{Daemon, Family, Records, World};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use super::stage::{Setting, Stage, Told, eventually, ip, metrics, only_names};
+use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
+use nix::sys::signal::Signal;
+
+use super::stage::{PATIENCE, Setting, Stage, Told, eventually, ip, is_soon, metrics, only_names};
 
 /// However it goes: by SIGTERM, and by SIGKILL.
 pub(super) fn rules_and_sets_stay_while_the_enforcer_is_away(world: &mut World) -> Told {
@@ -106,6 +110,53 @@ pub(super) fn records_stay_when_dnsd_restarts(world: &mut World) -> Told {
     stage.assert_reaches("client", "203.0.113.9");
     stage.assert_reaches("client", "203.0.113.7");
     assert_eq!(stage.kernel_records("client").len(), 2);
+    Ok(())
+}
+
+/// What nobody waits for is told together, up to 10 ms later: dnsd is asked to end just after some answers, and gives others
+/// while it ends.
+pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut World) -> Told {
+    const SLOWLY: Duration = Duration::from_millis(300);
+    let mut stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
+    let names: Vec<String> = (0..60).map(|number| format!("n{number}.late.test")).collect();
+    let mut addresses = BTreeSet::new();
+    for (number, name) in names.iter().enumerate() {
+        let address = format!("203.0.113.{}", 100 + number);
+        addresses.insert(ip(&address));
+        let records = Records::addresses([address.as_str()]);
+        let is_last = number >= names.len() / 2;
+        let records = if is_last { records.after(SLOWLY) } else { records };
+        stage.upstream().set(name, records);
+    }
+    let socket = stage.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
+    socket.connect((node::DNS, 53))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    for name in &names {
+        socket.send(&Lookup::of(name, RecordType::A).to_vec())?;
+    }
+    let mut buffer = [0; 1500];
+    let mut answers = |count: usize| (0..count).try_for_each(|_| socket.recv(&mut buffer).map(drop));
+    answers(names.len() / 2)?;
+    stage.dnsd.signal(Signal::SIGTERM)?;
+    answers(names.len() / 2)?;
+    eventually("dnsd ends", || !stage.dnsd.is_running());
+
+    stage
+        .world
+        .manifests()
+        .write("policy.yaml", &only_names(&["*.late.test"]))?;
+    let missing = || {
+        addresses
+            .difference(&stage.kernel_records("client").into_iter().collect())
+            .count()
+    };
+    let are_known = is_soon(PATIENCE, || missing() == 0);
+    assert!(
+        are_known,
+        "{} of {} were given and not told",
+        missing(),
+        names.len()
+    );
     Ok(())
 }
 

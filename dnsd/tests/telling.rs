@@ -1,0 +1,237 @@
+//! What the enforcer is told, and when: written when it is said to be, and no sooner for who waits because of who does not.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+#[path = "support/whole.rs"]
+mod whole;
+
+use std::borrow::Cow;
+use std::future::Future as _;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use egret_dnsd::client::{Asker, Attribution};
+use egret_dnsd::hold::{Hold, HoldLimits, Origin, Verdict};
+use egret_dnsd::ledger::LedgerLimits;
+use egret_dnsd::link;
+use egret_dnsd::metrics::Metrics;
+use egret_dnsd::observe::{Told, observe};
+use egret_dnsd::release::{Admission, Holder};
+use egret_kernel::links::Attachment;
+use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer};
+use egret_shared::revision::{Instance, Sequence};
+use egret_shared::rt::{clock, task};
+use egret_shared::time::Timestamp;
+use hickory_proto::rr::RecordType;
+use proptest::prelude::*;
+use support::{address, matched, response};
+use tokio::net::UnixListener;
+use tokio::time::timeout;
+use whole::{Loopback, PATIENCE};
+
+const POD: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const LIMITS: HoldLimits = HoldLimits {
+    deadline: Duration::from_secs(4),
+    per_client: 1_000,
+    total: 1_000,
+    ledger: LedgerLimits {
+        per_client: 10_000,
+        total: 10_000,
+        grace: Duration::from_secs(30),
+    },
+};
+/// How long what nobody waits for is kept back at most.
+const TOGETHER: u64 = 10;
+
+fn asker() -> Asker {
+    Asker {
+        address: POD,
+        attachment: Some(Attachment::to(&"a cable")),
+    }
+}
+
+fn told(name: &str, host: u8) -> Told {
+    let text = format!("192.0.2.{host}");
+    let answer = matched(name, RecordType::A, |query| {
+        response(query, vec![address(name, 600, &text)])
+    });
+    observe(&answer, &[]).0.unwrap()
+}
+
+fn interest() -> ToDnsd {
+    let patterns = vec!["*.example.test".parse().unwrap()];
+    ToDnsd::Interest(Interest { pod: POD, patterns })
+}
+
+fn realized(told: &[ToEnforcer]) -> Option<ToDnsd> {
+    let numbers = told.iter().filter_map(|message| match message {
+        ToEnforcer::Observed { sequence, .. } => Some(*sequence),
+        ToEnforcer::Hello(_)
+        | ToEnforcer::ResyncStarted
+        | ToEnforcer::ResyncEnded { .. }
+        | ToEnforcer::Holding { .. } => None,
+    });
+    let failed = Vec::new();
+    numbers
+        .max()
+        .map(|through: Sequence| ToDnsd::Realized { through, failed })
+}
+
+fn holder() -> (Arc<Holder>, Arc<Metrics>) {
+    let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
+    let metrics = Arc::new(Metrics::register());
+    let holder = Holder::new(LIMITS, clock::now(), attribution, Arc::clone(&metrics));
+    (Arc::new(holder), metrics)
+}
+
+/// The enforcer is at something else, so that at some time there is no room for more.
+#[tokio::test]
+async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
+    let socket = std::env::temp_dir().join(format!("egret-telling-{}.sock", std::process::id()));
+    drop(std::fs::remove_file(&socket));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (holder, metrics) = holder();
+    let keep = link::keep(
+        socket.as_path().into(),
+        Instance::from_random(1),
+        Arc::clone(&holder),
+        metrics,
+    );
+    let link = task::spawn("link", keep);
+    let (enforcer, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    while !holder.figures().is_connected {
+        tokio::task::yield_now().await;
+    }
+    holder.receive(ToDnsd::InterestComplete);
+    let mut gone = 0;
+    loop {
+        let told = told(&format!("n{gone}.other.test"), 1);
+        let admission = holder.admit(asker(), Cow::Owned(told), Origin::Upstream, clock::now());
+        assert!(matches!(admission, Admission::Now));
+        if timeout(Duration::from_millis(300), holder.tell_rest())
+            .await
+            .is_err()
+        {
+            break;
+        }
+        gone += 1;
+    }
+    link.abort();
+    drop(link.await);
+    let mut enforcer = enforcer.into_std().unwrap();
+    enforcer.set_nonblocking(false).unwrap();
+    let (mut octets, mut decoder, mut read) = (Vec::new(), Decoder::default(), 0);
+    enforcer.read_to_end(&mut octets).unwrap();
+    decoder.push(&octets);
+    while let Some(frame) = decoder.next_frame().unwrap() {
+        read += usize::from(matches!(frame, Frame::Message(_, ToEnforcer::Observed { .. })));
+    }
+    assert!(gone > 1, "there is room for some");
+    assert!(read >= gone, "{gone} had gone, and {read} are there");
+}
+
+/// Some names are waited for (those of `example.test`), others not, in any order; the link takes what is due, and the
+/// enforcer has it at once.
+#[derive(Clone, Debug)]
+enum Step {
+    Ask { is_waited_for: bool, name: u8 },
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (any::<bool>(), 0..40_u8).prop_map(|(is_waited_for, name)| Step::Ask { is_waited_for, name }),
+        2 => (0..12_u64).prop_map(Step::Pass),
+    ]
+}
+
+fn domain(is_waited_for: bool) -> &'static str {
+    if is_waited_for {
+        "example.test"
+    } else {
+        "other.test"
+    }
+}
+
+proptest! {
+    /// In simulated time, so that any delay at all is seen.
+    #[test]
+    fn what_nobody_waits_for_keeps_back_nothing_that_is_waited_for(steps in prop::collection::vec(step(), 1..60)) {
+        let mut now = Timestamp::from_millis(10_000);
+        let mut hold = Hold::new(LIMITS, now);
+        hold.connected(now);
+        hold.receive(interest(), now);
+        hold.receive(ToDnsd::InterestComplete, now);
+        let mut kept_since = None;
+        for step in steps {
+            match step {
+                Step::Pass(millis) => now = now.after(Duration::from_millis(millis)),
+                Step::Ask { is_waited_for, name } => {
+                    let told = told(&format!("n{name}.{}", domain(is_waited_for)), name);
+                    let verdict = hold.answer(told.to(POD), asker().attachment, Origin::Upstream, now);
+                    prop_assert!(is_waited_for || verdict == Verdict::Release);
+                }
+            }
+            while hold.poll_outgoing().is_some_and(|due| due <= now) {
+                let message = hold.poll_transmit(now, |_| asker());
+                if let Some(realized) = realized(message.as_slice()) {
+                    hold.receive(realized, now);
+                }
+            }
+            prop_assert!(!hold.is_holding(), "an answer waits for more than the enforcer");
+            kept_since = (hold.queued() > 0).then(|| kept_since.unwrap_or(now));
+            let kept = kept_since.map_or(Duration::ZERO, |since| now.since(since));
+            prop_assert!(kept < Duration::from_millis(TOGETHER), "kept back for {kept:?}");
+        }
+    }
+}
+
+/// Whether it was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The link sleeps until what is kept back is due; nothing but the answer is there to wake it.
+#[tokio::test]
+async fn who_sleeps_until_what_is_kept_back_is_due_is_woken_for_what_is_waited_for() {
+    let (holder, _) = holder();
+    holder.connected();
+    holder.receive(interest());
+    holder.receive(ToDnsd::InterestComplete);
+    drop(holder.outgoing(256));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut link = Context::from_waker(&waker);
+    for round in 0..=u8::MAX {
+        let admit = |name: &str| {
+            let told = told(&format!("n{round}.{name}"), round);
+            holder.admit(asker(), Cow::Owned(told), Origin::Upstream, clock::now())
+        };
+        assert!(matches!(admit("a.other.test"), Admission::Now));
+        drop(holder.outgoing(256));
+        assert!(matches!(admit("b.other.test"), Admission::Now));
+        let mut due = pin!(holder.has_outgoing());
+        if due.as_mut().poll(&mut link).is_ready() {
+            // Where this machine is slow, it is due already.
+            continue;
+        }
+        assert!(!woken.0.load(Ordering::Relaxed), "it is kept back");
+        assert!(matches!(admit("example.test"), Admission::Held(_)));
+        assert!(woken.0.load(Ordering::Relaxed), "all of it goes at once");
+        assert!(due.as_mut().poll(&mut link).is_ready());
+        assert_eq!(holder.outgoing(256).len(), 2);
+        return;
+    }
+    panic!("never was anything kept back");
+}
