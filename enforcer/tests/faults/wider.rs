@@ -24,18 +24,18 @@ fn a_set_that_outgrows_its_table_gets_one_sixteen_times_as_large_and_keeps_lifet
     on_a_node(|node| {
         let (mut backend, standing) = node.start(&nobody_told());
         hold_settled(&standing);
-        tell(&mut backend, 0..200);
-        assert_eq!(held().hashsize, 64);
-        tell(&mut backend, 200..300);
+        tell(&mut backend, 0..500);
+        assert_eq!(held().hashsize, 128);
+        tell(&mut backend, 500..600);
         let seen = held();
-        assert_eq!((seen.hashsize, seen.entries.len()), (1024, 300));
+        assert_eq!((seen.hashsize, seen.entries.len()), (2048, 600));
         for entry in &seen.entries {
             let lives = entry.timeout.unwrap().get();
             assert!((3590..=3601).contains(&lives), "{entry:?}");
         }
         assert_eq!(node.ask(&probes()), [true, true, true, false]);
-        tell(&mut backend, 300..2_500);
-        assert_eq!((held().hashsize, held().entries.len()), (16_384, 2_500));
+        tell(&mut backend, 600..4_500);
+        assert_eq!((held().hashsize, held().entries.len()), (32_768, 4_500));
         assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
         // With rules that were written meanwhile, too: they name the set by its number.
         hold_settled(&backend.reconcile(NOW));
@@ -49,10 +49,10 @@ fn records_that_are_over_make_no_set_larger() {
         let (mut backend, _) = node.start(&nobody_told());
         for hour in 0..4_u32 {
             let now = seconds(u64::from(hour) * 7_200);
-            tell_at(&mut backend, hour * 200..hour * 200 + 200, now);
+            tell_at(&mut backend, hour * 400..hour * 400 + 400, now);
         }
         // The kernel's clock goes on slower than this one, and it makes more places by itself.
-        assert!(held().hashsize < 1024);
+        assert!(held().hashsize < 2048);
     });
 }
 
@@ -61,24 +61,24 @@ fn whatever_the_kernel_refuses_the_set_has_all_members() {
     for plan in [refusing::<0>, refusing::<1>, refusing::<2>, refusing::<3>] {
         on_a_node(move |node| {
             let (mut backend, _) = node.start(&nobody_told());
-            tell(&mut backend, 0..200);
+            tell(&mut backend, 0..500);
             let planned = Planned::here(Plan::Refuse(plan));
-            tell(&mut backend, 200..300);
+            tell(&mut backend, 500..600);
             assert!(planned.has_ended(), "nothing was refused");
             drop(planned);
-            assert_eq!(held().entries.len(), 300);
+            assert_eq!(held().entries.len(), 600);
             assert_eq!(node.ask(&probes()), [true, true, true, false]);
-            tell(&mut backend, 300..700);
+            tell(&mut backend, 600..1_200);
             assert_eq!(
                 (held().hashsize, held().entries.len()),
-                (1024, 700),
+                (2048, 1_200),
                 "it is tried again"
             );
             drop(backend);
             let (_next, standing) = node.start(&nobody_told());
             hold_settled(&standing);
             assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
-            assert_eq!(held().entries.len(), 700);
+            assert_eq!(held().entries.len(), 1_200);
         });
     }
 }
@@ -97,17 +97,17 @@ fn whenever_a_life_ends_the_set_has_what_it_had() {
     on_a_node(|node| {
         for steps in 0.. {
             let (mut backend, _) = node.start(&nobody_told());
-            tell(&mut backend, 0..200);
+            tell(&mut backend, 0..500);
             let planned = Planned::here(Plan::EndAfter(BTreeMap::from([(Step::Sets, steps)])));
-            tell(&mut backend, 200..300);
+            tell(&mut backend, 500..600);
             let is_whole = !planned.has_ended();
             drop(planned);
-            assert!(held().entries.len() >= 200, "after {steps} steps");
+            assert!(held().entries.len() >= 500, "after {steps} steps");
             drop(backend);
             let (mut next, standing) = node.start(&nobody_told());
             hold_settled(&standing);
-            tell(&mut next, 200..300);
-            assert_eq!(held().entries.len(), 300, "after {steps} steps");
+            tell(&mut next, 500..600);
+            assert_eq!(held().entries.len(), 600, "after {steps} steps");
             assert_eq!(node.ask(&probes()), [true, true, true, false]);
             assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
             egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
@@ -159,9 +159,9 @@ fn told(number: u32) -> IpAddr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(203, 0, 0, 1)) + number).into()
 }
 
-/// The first one that it was told, one from the midst, the last of 300, and one that it never was.
+/// The first one that it was told, one from the midst, one of the last, and one that it never was.
 fn probes() -> [Probe; 4] {
-    ["203.0.0.1", "203.0.0.101", "203.0.1.44", "198.51.100.5"].map(|to| Probe {
+    ["203.0.0.1", "203.0.0.101", "203.0.2.10", "198.51.100.5"].map(|to| Probe {
         through: "veth-1",
         from: "10.0.0.1",
         to,

@@ -40,9 +40,11 @@ impl Sets {
 
     /// What the set of a family is, with room for so many members from the start.
     pub(super) fn spec(&self, id: SetId, kind: SetKind, family: Family, members: usize) -> SetSpec {
+        // Records come one answer after the other, and somebody waits for each: 500 have room there.
+        let least = if kind == SetKind::Records { 128 } else { 64 };
         let buckets = u32::try_from(members.next_power_of_two())
             .unwrap_or(MOST_MEMBERS)
-            .clamp(64, MOST_BUCKETS);
+            .clamp(least, MOST_BUCKETS);
         SetSpec {
             timeout: (kind == SetKind::Records).then_some(0),
             hashsize: buckets,

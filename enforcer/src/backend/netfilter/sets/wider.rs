@@ -10,7 +10,7 @@ use super::{MOST_BUCKETS, Sets, Write, entry};
 use crate::backend::netfilter::names;
 
 /// Members for each place of a table. The kernel has room for twelve in a place and makes the table larger when one is full, which is the
-/// sooner the more there are: one of 64 with 400 members in all, one of 1,024 with 4,700, one of 16,384 with 40,000.
+/// sooner the more there are: one of 64 with 400 members in all, one of 128 with 800, one of 1,024 with 4,700.
 const IN_A_PLACE: u32 = 2;
 /// … of a small one. So many would be rare among 1,024.
 const IN_A_PLACE_OF_FEW: u32 = 4;
