@@ -134,7 +134,7 @@ impl Forwarder {
     /// Why the last one gave none.
     pub async fn ask(
         &self,
-        query: &Query,
+        query: &Query<'_>,
         client: Transport,
         limits: &Limits,
     ) -> Result<Matched<Answer>, Failure> {

@@ -74,7 +74,7 @@ type Stale = (Hit<Packed>, Option<Duration>);
 /// A query with its client, and who answers it: of what waits.
 #[derive(Debug)]
 struct Asked {
-    query: Query,
+    query: Query<'static>,
     key: Option<Key>,
     client: Client,
     arrival: Arrival,
@@ -90,7 +90,7 @@ struct Asked {
 /// The same while it is looked at: what is answered at once owns nothing.
 #[derive(Clone, Copy)]
 struct View<'a> {
-    query: &'a Query,
+    query: &'a Query<'a>,
     client: Client,
     arrival: &'a Arrival,
     entry: &'a Arc<Entry>,
@@ -202,11 +202,11 @@ impl Resolver {
         let Moment { now, begun } = when;
         self.metrics.query(arrival.transport, arrival.source.is_ipv6());
         // Looked at where it is: it is too large to be moved for nothing.
-        let read = Query::read(octets);
-        let query = match &read {
-            Ok(query) => query,
-            Err(refusal) => return self.refuse(octets, *refusal, &table.config),
-        };
+        let mut query = Query::UNREAD;
+        if let Err(refusal) = query.fill(octets) {
+            return self.refuse(octets, refusal, &table.config);
+        }
+        let query = &query;
         let client = self
             .attribution
             .client(arrival.source.ip(), arrival.interface, now);
@@ -344,7 +344,7 @@ impl Resolver {
     /// Asks for an answer again that was given just now.
     fn refresh_behind(&self, asked: View<'_>, key: Key) {
         let entry = Arc::clone(asked.entry);
-        let (query, terms) = (asked.query.clone(), asked.terms());
+        let (query, terms) = (asked.query.owned(), asked.terms());
         drop(task::spawn_brief(async move {
             drop(entry.refresh(key, query, terms).await);
         }));
@@ -526,7 +526,7 @@ impl View<'_> {
     /// The same, to wait with.
     fn owned(self, key: Option<Key>) -> Box<Asked> {
         Box::new(Asked {
-            query: self.query.clone(),
+            query: self.query.owned(),
             key,
             client: self.client,
             arrival: *self.arrival,
@@ -698,7 +698,7 @@ async fn translated(resolver: &Arc<Resolver>, asked: Box<Asked>) -> Step {
 
 /// Something better than what is stale, if it comes in time.
 async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Option<Arc<Known>> {
-    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.clone(), asked.view().terms());
+    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.owned(), asked.view().terms());
     let heard = match patience {
         Some(patience) => timeout(patience, refreshing).await.ok()?,
         None => refreshing.await,

@@ -104,7 +104,7 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
     }));
     let mut cache = Cache::new(&rules(9984), 1 << 20);
     for size in [None, Some(1232)] {
-        let client = Query::read(&query("A.test", RecordType::A, size)).unwrap();
+        let client = Query::read(&query("A.test", RecordType::A, size)).unwrap().owned();
         if size.is_none() {
             let pack = |place: &Key| Packed::new(&known, place.as_octets());
             cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
@@ -148,7 +148,7 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
                 let known = known(matched(&name, RecordType::A, |asked| {
                     response(asked, vec![address(&name, 60, "192.0.2.1")])
                 }));
-                let client = Query::read(&query(&name, RecordType::A, None)).unwrap();
+                let client = Query::read(&query(&name, RecordType::A, None)).unwrap().owned();
                 let pack = |place: &Key| Packed::new(&known, place.as_octets());
                 cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
             }

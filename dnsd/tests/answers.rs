@@ -78,7 +78,7 @@ fn says_the_same(packed: &Packed, text: &str, answer: &Matched<Answer>, told: Op
     let plain = packed.with_question(|name| name == question.as_str());
     assert_eq!(plain, (!question.as_str().contains('\\')).then_some(true));
     for (size, limit) in [(None, 512), (Some(1232), 1232), (Some(1232), 60)] {
-        let client = Query::read(&query(text, RecordType::A, size)).unwrap();
+        let client = Query::read(&query(text, RecordType::A, size)).unwrap().owned();
         for ttls in [
             Ttls::Original,
             Ttls::All(7),
@@ -220,7 +220,7 @@ fn an_answer_that_failed_teaches_nothing() {
 
 #[test]
 fn only_the_answer_to_the_question_asked_is_taken() {
-    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap();
+    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap().owned();
     let exchange = Exchange::new(&client, Transport::Udp, Case::Plain, 1232);
     let good = response(
         exchange.octets(),
@@ -252,7 +252,7 @@ fn only_the_answer_to_the_question_asked_is_taken() {
 
 #[test]
 fn over_tcp_the_case_does_not_matter() {
-    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap();
+    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap().owned();
     let exchange = Exchange::new(&client, Transport::Tcp, Case::Plain, 1232);
     let mut octets = response(exchange.octets(), Vec::new()).to_vec().unwrap();
     octets[13] ^= 0x20;
@@ -266,7 +266,8 @@ fn ids_and_case_are_drawn_anew_for_each_question() {
         RecordType::A,
         None,
     ))
-    .unwrap();
+    .unwrap()
+    .owned();
     let drawn: std::collections::HashSet<Vec<u8>> = (0..20)
         .map(|_| Exchange::new(&client, Transport::Udp, Case::Mixed, 1232).octets()[2..].to_vec())
         .collect();
@@ -290,7 +291,7 @@ fn a_client_gets_its_own_id_and_case_and_what_is_left_of_the_ttl() {
     let reply = reply_after(20_900);
     let message = Message::read(&reply).unwrap();
     assert_eq!(message.id(), client.id);
-    assert_eq!(message.raw_question(), client.raw_question);
+    assert_eq!(message.raw_question(), &*client.raw_question);
     let record = message.records().next().unwrap().unwrap();
     assert_eq!(record.ttl(&reply).seconds(), 40);
     assert_eq!(record.ttl(&reply_after(90_000)).seconds(), 0);
@@ -340,7 +341,7 @@ fn flags_are_the_clients_and_only_who_asked_hears_that_data_is_authentic() {
         let octets = query("api.example.test", RecordType::A, None);
         let mut message = Hickory::from_vec(&octets).unwrap();
         change(&mut message);
-        let client = Query::read(&message.to_vec().unwrap()).unwrap();
+        let client = Query::read(&message.to_vec().unwrap()).unwrap().owned();
         let (reply, _whole) = answer.get().reply_within(&client, Ttls::Original, 512, 1232);
         let flags = Hickory::from_vec(&reply).unwrap().metadata;
         (
@@ -381,14 +382,14 @@ fn an_answer_too_large_for_a_datagram_becomes_one_that_says_so() {
         (Some(1232), false),
         (Some(4096), true),
     ] {
-        let client = Query::read(&query("api.example.test", RecordType::A, size)).unwrap();
+        let client = Query::read(&query("api.example.test", RecordType::A, size)).unwrap().owned();
         let limit = client.datagram_limit(4096);
         let (reply, is_whole) = answer
             .get()
             .reply_within(&client, Ttls::CountedDown(NOW), limit, 1232);
         let message = Message::read(&reply).unwrap();
         assert_eq!((is_whole, message.is_truncated()), (whole, !whole), "{size:?}");
-        assert_eq!(message.raw_question(), client.raw_question);
+        assert_eq!(message.raw_question(), &*client.raw_question);
         assert!(reply.len() <= limit);
     }
 }

@@ -25,7 +25,7 @@ fn answer() -> Matched<Answer> {
 
 /// The reply to a client with or without EDNS, within so many octets, 20 seconds after the answer came.
 fn reply(answer: &Matched<Answer>, edns: bool, limit: usize) -> (Vec<u8>, bool) {
-    let client = Query::read(&query("API.example.test", RecordType::A, edns.then_some(1232))).unwrap();
+    let client = Query::read(&query("API.example.test", RecordType::A, edns.then_some(1232))).unwrap().owned();
     let later = Ttls::CountedDown(NOW.after(Duration::from_secs(20)));
     answer.get().reply_within(&client, later, limit, 1232)
 }
@@ -75,7 +75,7 @@ fn aliases_come_before_the_addresses_and_nothing_of_other_sections_is_left() {
         message
     });
     for edns in [None, Some(700)] {
-        let client = Query::read(&query(NAME, RecordType::A, edns)).unwrap();
+        let client = Query::read(&query(NAME, RecordType::A, edns)).unwrap().owned();
         let limit = client.datagram_limit(1232);
         let (octets, is_whole) = answer.get().reply_within(&client, Ttls::Original, limit, 1232);
         let message = Hickory::from_vec(&octets).unwrap();

@@ -28,7 +28,7 @@ pub fn check(octets: &[u8]) {
 }
 
 fn is_answered(asked: &Query) {
-    let mut mixed = asked.raw_question.clone();
+    let mut mixed = asked.raw_question.to_vec();
     mix_case(&mut mixed, || u64::MAX);
     let parts = QueryParts {
         id: asked.id,

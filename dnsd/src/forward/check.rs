@@ -42,7 +42,7 @@ impl Check {
         }
     }
 
-    pub(super) fn query(&self) -> Query {
+    pub(super) fn query(&self) -> Query<'static> {
         super::names::question(self.0.domain, NS, self.0.recursion)
     }
 }

@@ -19,7 +19,7 @@ use crate::metrics;
 /// Why there is no answer.
 pub async fn ask(
     server: SocketAddr,
-    query: &Query,
+    query: &Query<'_>,
     client: metrics::Transport,
     limits: &Limits,
 ) -> Result<Relayed, Failure> {
@@ -33,7 +33,7 @@ pub async fn ask(
     answer.unwrap_or(Err(Failure::Timeout))
 }
 
-async fn by_datagram(server: SocketAddr, query: &Query, limits: &Limits) -> Result<Relayed, Failure> {
+async fn by_datagram(server: SocketAddr, query: &Query<'_>, limits: &Limits) -> Result<Relayed, Failure> {
     let exchange = Exchange::new(query, Transport::Udp, Case::Plain, limits.udp_size);
     let any = match server {
         SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
@@ -55,7 +55,7 @@ async fn by_datagram(server: SocketAddr, query: &Query, limits: &Limits) -> Resu
     }
 }
 
-async fn by_connection(server: SocketAddr, query: &Query, limits: &Limits) -> Result<Relayed, Failure> {
+async fn by_connection(server: SocketAddr, query: &Query<'_>, limits: &Limits) -> Result<Relayed, Failure> {
     let exchange = Exchange::new(query, Transport::Tcp, Case::Plain, limits.udp_size);
     let length = u16::try_from(exchange.octets().len()).map_err(|_too_long| Failure::Nonsense)?;
     let talking = async {

@@ -106,7 +106,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
 }
 
 /// A question of dnsd's own.
-pub(super) fn question(name: WireName, kind: u16, recursion: bool) -> Query {
+pub(super) fn question(name: WireName, kind: u16, recursion: bool) -> Query<'static> {
     let mut raw_question = name.as_octets().to_vec();
     raw_question.extend_from_slice(&kind.to_be_bytes());
     raw_question.extend_from_slice(&CLASS_IN.to_be_bytes());
@@ -119,7 +119,7 @@ pub(super) fn question(name: WireName, kind: u16, recursion: bool) -> Query {
             class: CLASS_IN,
             end: HEADER + raw_question.len(),
         },
-        raw_question,
+        raw_question: raw_question.into(),
         edns: None,
     }
 }

@@ -30,7 +30,7 @@ const SOON: Duration = Duration::from_millis(50);
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inquiry<'a> {
-    pub(super) query: &'a Query,
+    pub(super) query: &'a Query<'a>,
     /// How the client came.
     pub(super) client: metrics::Transport,
     pub(super) limits: &'a Limits,

@@ -51,7 +51,7 @@ impl Translator {
 
     /// The question for A.
     #[must_use]
-    pub fn question_for_a(&self, query: &Query) -> Query {
+    pub fn question_for_a(&self, query: &Query) -> Query<'static> {
         query.asking(&query.question.name, kind::A, query.question.class)
     }
 

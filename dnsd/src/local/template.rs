@@ -152,7 +152,7 @@ impl Compiled {
     fn verdict<'a>(
         &'a self,
         block_zones: &'a [Zone],
-        query: &'a Query,
+        query: &'a Query<'a>,
         asker: &'a Asker,
         name: &'a str,
     ) -> Verdict<'a> {

@@ -1,8 +1,10 @@
 //! A client's query: what dnsd needs of it, or how it is refused.
 
+use std::borrow::Cow;
+
 use super::malformed::Malformed;
 use super::name::WireName;
-use super::read::{Message, Question, Record, Section};
+use super::read::{Question, Record, Records, Section};
 use super::{HEADER, flag, kind, rcode};
 
 /// Options that speak of one hop only: they are not passed on, and an answer does not depend on them.
@@ -20,9 +22,9 @@ pub struct Edns {
     pub options: Vec<u8>,
 }
 
-/// A query that dnsd can answer.
+/// A query that dnsd can answer. While it is looked at, its question is borrowed from the datagram that it came in.
 #[derive(Clone, Debug)]
-pub struct Query {
+pub struct Query<'a> {
     /// The id.
     pub id: u16,
     /// The flags.
@@ -30,7 +32,7 @@ pub struct Query {
     /// The question, its name in lower case.
     pub question: Question,
     /// The question as the client wrote it: name in its case, type, class.
-    pub raw_question: Vec<u8>,
+    pub raw_question: Cow<'a, [u8]>,
     /// What it said by EDNS, if anything.
     pub edns: Option<Edns>,
 }
@@ -46,32 +48,72 @@ pub enum Refusal {
     BadVersion,
 }
 
-impl Query {
+impl<'a> Query<'a> {
+    /// No query yet.
+    pub(crate) const UNREAD: Self = Self {
+        id: 0,
+        flags: 0,
+        question: Question::UNREAD,
+        raw_question: Cow::Borrowed(&[]),
+        edns: None,
+    };
+
     /// Reads a query.
     ///
     /// # Errors
     /// How to refuse it.
-    pub fn read(octets: &[u8]) -> Result<Self, Refusal> {
-        let flags = match octets.get(2..4) {
-            Some(pair) if octets.len() >= HEADER => u16::from_be_bytes([pair[0], pair[1]]),
-            Some(_) | None => return Err(Refusal::Silence),
+    pub fn read(octets: &'a [u8]) -> Result<Self, Refusal> {
+        let mut query = Self::UNREAD;
+        query.fill(octets)?;
+        Ok(query)
+    }
+
+    /// The same where it is to stand: it is too large to be moved for nothing.
+    pub(crate) fn fill(&mut self, octets: &'a [u8]) -> Result<(), Refusal> {
+        let Some([id, flags, ..]) = octets.first_chunk::<HEADER>().map(|header| header.as_chunks().0) else {
+            return Err(Refusal::Silence);
         };
-        if flags & flag::QR != 0 {
+        (self.id, self.flags) = (u16::from_be_bytes(*id), u16::from_be_bytes(*flags));
+        if self.flags & flag::QR != 0 {
             return Err(Refusal::Silence);
         }
-        if flags >> 11 & 0xf != 0 {
+        if self.flags >> 11 & 0xf != 0 {
             return Err(Refusal::Reply(rcode::NOTIMP));
         }
-        let message = Message::read(octets).map_err(|_malformed| Refusal::Reply(rcode::FORMERR))?;
-        Self::of(&message)
+        self.fill_question(octets)?;
+        self.edns = read_edns(octets, self.question.end)?;
+        Ok(())
+    }
+
+    fn fill_question(&mut self, octets: &'a [u8]) -> Result<(), Refusal> {
+        let read = self.question.fill(octets);
+        read.map_err(|_malformed| Refusal::Reply(rcode::FORMERR))?;
+        let raw_question = &octets[HEADER..self.question.end];
+        if raw_question.len() != self.question.name.as_octets().len() + 4 {
+            return Err(Refusal::Reply(rcode::FORMERR));
+        }
+        self.raw_question = Cow::Borrowed(raw_question);
+        Ok(())
+    }
+
+    /// The same, for who keeps it longer than the datagram.
+    #[must_use]
+    pub fn owned(&self) -> Query<'static> {
+        Query {
+            id: self.id,
+            flags: self.flags,
+            question: self.question,
+            raw_question: Cow::Owned(self.raw_question.to_vec()),
+            edns: self.edns.clone(),
+        }
     }
 
     /// The same query with another question.
     #[must_use]
-    pub fn asking(&self, name: &WireName, kind: u16, class: u16) -> Self {
+    pub fn asking(&self, name: &WireName, kind: u16, class: u16) -> Query<'static> {
         let octets = name.as_octets();
         let raw_question = [octets, &kind.to_be_bytes(), &class.to_be_bytes()].concat();
-        Self {
+        Query {
             id: self.id,
             flags: self.flags,
             question: Question {
@@ -80,7 +122,7 @@ impl Query {
                 class,
                 end: HEADER + raw_question.len(),
             },
-            raw_question,
+            raw_question: Cow::Owned(raw_question),
             edns: self.edns.clone(),
         }
     }
@@ -91,34 +133,19 @@ impl Query {
         let size = self.edns.as_ref().map_or(512, |edns| edns.udp_size.max(512));
         usize::from(size.min(at_most))
     }
-
-    fn of(message: &Message<'_>) -> Result<Self, Refusal> {
-        let question = *message.question();
-        let raw_question = message.raw_question().to_vec();
-        if raw_question.len() != question.name.as_octets().len() + 4 {
-            return Err(Refusal::Reply(rcode::FORMERR));
-        }
-        Ok(Self {
-            id: message.id(),
-            flags: message.flags(),
-            question,
-            raw_question,
-            edns: read_edns(message)?,
-        })
-    }
 }
 
-fn read_edns(message: &Message<'_>) -> Result<Option<Edns>, Refusal> {
+fn read_edns(octets: &[u8], question_end: usize) -> Result<Option<Edns>, Refusal> {
     let mut found = None;
-    for record in message.records() {
+    for record in Records::behind(question_end, octets) {
         let record = record.map_err(|_malformed| Refusal::Reply(rcode::FORMERR))?;
         if record.section != Section::Additional || record.kind != kind::OPT {
             continue;
         }
-        if found.is_some() || message.octets()[record.owner_at] != 0 {
+        if found.is_some() || octets[record.owner_at] != 0 {
             return Err(Refusal::Reply(rcode::FORMERR));
         }
-        found = Some(edns_of(message.octets(), &record)?);
+        found = Some(edns_of(octets, &record)?);
     }
     Ok(found)
 }

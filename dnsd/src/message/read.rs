@@ -22,7 +22,23 @@ pub struct Question {
 }
 
 impl Question {
-    fn fill(&mut self, octets: &[u8]) -> Result<(), Malformed> {
+    /// No question yet.
+    pub(super) const UNREAD: Self = Self {
+        name: WireName::EMPTY,
+        kind: 0,
+        class: 0,
+        end: 0,
+    };
+
+    /// Reads the only question of a message where it is to stand.
+    pub(super) fn fill(&mut self, octets: &[u8]) -> Result<(), Malformed> {
+        let count = u16_at(octets, 4)?;
+        if octets.len() < HEADER {
+            return Err(Malformed::Cut(0));
+        }
+        if count != 1 {
+            return Err(Malformed::Questions(count));
+        }
         let end = self.name.fill(octets, HEADER)?;
         (self.kind, self.class) = (u16_at(octets, end)?, u16_at(octets, end + 2)?);
         self.end = end + 4;
@@ -43,19 +59,7 @@ impl<'a> Message<'a> {
     /// # Errors
     /// When there is no whole header, or not one question.
     pub fn read(octets: &'a [u8]) -> Result<Self, Malformed> {
-        let count = u16_at(octets, 4)?;
-        if octets.len() < HEADER {
-            return Err(Malformed::Cut(0));
-        }
-        if count != 1 {
-            return Err(Malformed::Questions(count));
-        }
-        let mut question = Question {
-            name: WireName::EMPTY,
-            kind: 0,
-            class: 0,
-            end: 0,
-        };
+        let mut question = Question::UNREAD;
         question.fill(octets)?;
         Ok(Self { octets, question })
     }

@@ -46,7 +46,7 @@ impl Entry {
         &self,
         headway: Headway,
         key: &Key,
-        query: &Query,
+        query: &Query<'_>,
     ) -> Result<Arc<Denial>, Duration> {
         let begun = clock::now();
         headway.end().await;

@@ -47,7 +47,7 @@ impl Chain {
     }
 
     /// Answers, or says why not: the question as the rules make it, and what they did taken back in the answer.
-    pub(super) async fn solve(&self, query: &Query, terms: &Terms) -> Result<Known, Failed> {
+    pub(super) async fn solve(&self, query: &Query<'_>, terms: &Terms) -> Result<Known, Failed> {
         let solved = match &self.own.rewrite {
             None => self.make(query, terms).await,
             // Boxed, like all that is rare: it must not make every waiting query as large as itself.
@@ -59,9 +59,9 @@ impl Chain {
         }
     }
 
-    async fn rewritten(&self, rules: &Rules, query: &Query, terms: &Terms) -> Result<Made, Failed> {
+    async fn rewritten(&self, rules: &Rules, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
         let (asked, revert) = rules
-            .apply(query.clone(), &terms.asker())
+            .apply(query.owned(), &terms.asker())
             .map_err(|_no_name| Failed::Rewrite)?;
         let made = self.make(&asked, terms).await?;
         if revert.is_nothing() {
@@ -88,7 +88,7 @@ impl Chain {
     }
 
     /// The parts of the chain in their order: templates, hosts, upstreams, whoami.
-    async fn make(&self, query: &Query, terms: &Terms) -> Result<Made, Failed> {
+    async fn make(&self, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
         let (asker, size) = (terms.asker(), u16::MAX);
         if let Some(templates) = &self.own.templates {
             let Answered { outcome, zone } = templates.answer(query, &asker, size);
@@ -126,7 +126,7 @@ impl Chain {
     }
 
     /// The first that is asked for the name answers; the next where it passes on what it heard.
-    async fn forward(&self, query: &Query, terms: &Terms) -> Result<Matched<Answer>, Failed> {
+    async fn forward(&self, query: &Query<'_>, terms: &Terms) -> Result<Matched<Answer>, Failed> {
         let limits = Limits {
             patience: terms.table.config.total_timeout.saturating_sub(terms.waited),
             udp_size: self.udp_size(&terms.table.config),
@@ -313,7 +313,7 @@ struct Made {
 }
 
 /// What dnsd says itself; an alias is followed as a client would.
-async fn local(outcome: Outcome, query: &Query, terms: &Terms, by: By) -> Result<Made, Failed> {
+async fn local(outcome: Outcome, query: &Query<'_>, terms: &Terms, by: By) -> Result<Made, Failed> {
     let octets = match outcome {
         Outcome::Answer(octets) => octets,
         Outcome::Follow(octets, target) => match terms.follow(query, &target).await {

@@ -98,7 +98,7 @@ impl Terms {
     }
 
     /// What is known of a name, of the type that is asked for: octets of a response to that question.
-    pub(super) async fn follow(&self, query: &Query, target: &WireName) -> Result<Vec<u8>, Failed> {
+    pub(super) async fn follow(&self, query: &Query<'_>, target: &WireName) -> Result<Vec<u8>, Failed> {
         let question = query.asking(target, query.question.kind, query.question.class);
         let (known, ttls) = self.look_up(question.clone()).await?;
         let size = u16::MAX;
@@ -110,7 +110,7 @@ impl Terms {
     }
 
     /// Asks as a client would at the same address.
-    pub(super) fn look_up(&self, query: Query) -> LookUp<'_> {
+    pub(super) fn look_up(&self, query: Query<'static>) -> LookUp<'_> {
         Box::pin(async move {
             if self.depth >= DEEPEST {
                 return Err(Failed::TooDeep);
@@ -173,7 +173,7 @@ impl Entry {
     pub async fn find(
         self: &Arc<Self>,
         key: Option<&Key>,
-        query: &Query,
+        query: &Query<'_>,
         terms: &Terms,
         missed_at: Option<Landings>,
         stays: Stays,
@@ -194,7 +194,7 @@ impl Entry {
     async fn ask(
         self: &Arc<Self>,
         key: Option<&Key>,
-        query: &Query,
+        query: &Query<'_>,
         terms: &Terms,
         stays: Stays,
         missed_at: Option<Landings>,
@@ -215,7 +215,7 @@ impl Entry {
                 flights.join(key, asking).await
             }
             Stays::Perhaps => {
-                let (entry, key, query, terms) = (Arc::clone(self), *key, query.clone(), terms.clone());
+                let (entry, key, query, terms) = (Arc::clone(self), *key, query.owned(), terms.clone());
                 let asking = async move { entry.solve(&key, &query, &terms, missed_at).await };
                 Box::pin(flights.join_in_task(key, asking)).await
             }
@@ -247,7 +247,7 @@ impl Entry {
     async fn solve(
         self: &Arc<Self>,
         key: &Key,
-        query: &Query,
+        query: &Query<'_>,
         terms: &Terms,
         missed_at: Option<Landings>,
     ) -> Result<Arc<Known>, Failed> {
@@ -296,7 +296,7 @@ impl Entry {
     /// Answers from the cache or by the chain.
     pub(super) async fn answer(
         self: &Arc<Self>,
-        query: Query,
+        query: Query<'static>,
         terms: Terms,
     ) -> Result<(Arc<Known>, Ttls), Failed> {
         let now = clock::now();
@@ -329,10 +329,10 @@ impl Entry {
     /// Why there is no answer.
     pub async fn translate(
         self: &Arc<Self>,
-        query: &Query,
+        query: &Query<'_>,
         terms: Terms,
     ) -> Result<(Arc<Known>, Ttls), Failed> {
-        let aaaa = self.answer(query.clone(), terms.clone()).await;
+        let aaaa = self.answer(query.owned(), terms.clone()).await;
         let Some(translator) = &self.block.chain.own.dns64 else {
             return aaaa;
         };
@@ -368,7 +368,7 @@ impl Entry {
     pub async fn refresh(
         self: Arc<Self>,
         key: Key,
-        query: Query,
+        query: Query<'static>,
         terms: Terms,
     ) -> Result<Arc<Known>, Failed> {
         let asked = self.ask(Some(&key), &query, &terms, Stays::Perhaps, None).await;

@@ -206,7 +206,7 @@ mod tests {
                 edns: None,
                 udp_size: 512,
             });
-            Query::read(&octets).unwrap()
+            Query::read(&octets).unwrap().owned()
         };
         let other = WireName::parse("1.2.example.org").unwrap();
         for _ in 0..3 {

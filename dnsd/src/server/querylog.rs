@@ -64,7 +64,7 @@ enum Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
     /// It.
-    pub query: &'a Query,
+    pub query: &'a Query<'a>,
     /// Where it came from.
     pub arrival: &'a Arrival,
     /// Its octets.

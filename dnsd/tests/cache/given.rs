@@ -15,7 +15,7 @@ fn answers_are_shared_where_they_are_the_same() {
     let asked = |text: &str, change: fn(&mut Message)| {
         let mut message = Message::from_vec(&query(text, RecordType::A, None)).unwrap();
         change(&mut message);
-        Query::read(&message.to_vec().unwrap()).unwrap()
+        Query::read(&message.to_vec().unwrap()).unwrap().owned()
     };
     let with_edns = |message: &mut Message, dnssec: bool| {
         let mut edns = hickory_proto::op::Edns::new();

@@ -112,7 +112,7 @@ async fn upstreams_are_told_the_size_that_dnsd_takes_and_options_that_are_not_of
         edns.options_mut().insert(EdnsOption::Unknown(code, vec![0; 8]));
     }
     message.set_edns(edns);
-    let query = Query::read(&message.to_vec().unwrap()).unwrap();
+    let query = Query::read(&message.to_vec().unwrap()).unwrap().owned();
     for (client, over) in [(Transport::Udp, Over::Udp), (Transport::Tcp, Over::Tcp)] {
         let forwarder = forwarder(&plan(&[upstream.address]));
         forwarder.ask(&query, client, &limits(PATIENCE)).await.unwrap();

@@ -280,8 +280,8 @@ pub(crate) fn forwarder(plan: &Forward) -> Forwarder {
     Forwarder::new(plan, Arc::new(Metrics::register())).unwrap()
 }
 
-pub(crate) fn question(name: &str) -> Query {
-    Query::read(&query(name, RecordType::A, Some(1232))).unwrap()
+pub(crate) fn question(name: &str) -> Query<'static> {
+    Query::read(&query(name, RecordType::A, Some(1232))).unwrap().owned()
 }
 
 pub(crate) fn limits(patience: Duration) -> Limits {

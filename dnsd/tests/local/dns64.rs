@@ -136,6 +136,6 @@ fn whose_questions_are_translated() {
         hickory_proto::op::Message::from_vec(&query("a.test", RecordType::AAAA, Some(1232))).unwrap();
     message.metadata.checking_disabled = true;
     message.edns.as_mut().unwrap().set_dnssec_ok(true);
-    let validates = Query::read(&message.to_vec().unwrap()).unwrap();
+    let validates = Query::read(&message.to_vec().unwrap()).unwrap().owned();
     assert!(!applies(false, &validates, &six), "RFC 6147 §5.5");
 }

@@ -23,8 +23,8 @@ use hickory_proto::rr::{Record, RecordType};
 /// What tests say as the size of datagrams.
 const SIZE: u16 = 1232;
 
-fn asked(name: &str, kind: RecordType) -> Query {
-    Query::read(&support::query(name, kind, None)).unwrap()
+fn asked(name: &str, kind: RecordType) -> Query<'static> {
+    Query::read(&support::query(name, kind, None)).unwrap().owned()
 }
 
 fn asker() -> Asker {

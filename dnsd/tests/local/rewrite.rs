@@ -27,7 +27,7 @@ fn exact(text: &str) -> NameMatch {
     NameMatch::Exact(text.to_owned())
 }
 
-fn asked_instead(rules: &[Rewrite], name: &str) -> Result<Query, String> {
+fn asked_instead(rules: &[Rewrite], name: &str) -> Result<Query<'static>, String> {
     let applied = Rules::new(rules).apply(asked(name, RecordType::A), &asker());
     applied.map(|(query, _)| query).map_err(|error| error.to_string())
 }

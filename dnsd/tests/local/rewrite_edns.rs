@@ -14,8 +14,8 @@ const OLD: &[u8] = b"\xff\xf0\x00\x03old";
 const OTHER: &[u8] = b"\xff\xf1\x00\x01x";
 
 /// A query with these options, or without an OPT.
-fn with_options(options: Option<&[u8]>) -> Query {
-    let mut found = Query::read(&query("a.test", RecordType::A, options.map(|_| SIZE))).unwrap();
+fn with_options(options: Option<&[u8]>) -> Query<'static> {
+    let mut found = Query::read(&query("a.test", RecordType::A, options.map(|_| SIZE))).unwrap().owned();
     if let (Some(edns), Some(options)) = (&mut found.edns, options) {
         edns.options = options.to_vec();
     }

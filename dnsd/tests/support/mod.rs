@@ -61,7 +61,7 @@ pub(crate) fn response(query: &[u8], answers: Vec<Record>) -> Message {
 
 /// An answer, as an exchange takes it.
 pub(crate) fn matched(text: &str, kind: RecordType, write: impl FnOnce(&[u8]) -> Message) -> Matched<Answer> {
-    let client = Query::read(&query(text, kind, None)).unwrap();
+    let client = Query::read(&query(text, kind, None)).unwrap().owned();
     let exchange = Exchange::new(&client, Transport::Udp, Case::Mixed, 1232);
     let octets = write(exchange.octets()).to_vec().unwrap();
     exchange.take(&octets, NOW, &ANY_TTL).unwrap()

@@ -24,14 +24,14 @@ pub(super) enum Change {
 /// What takes back what the rules did.
 #[derive(Clone, Debug)]
 pub struct Revert {
-    query: Query,
+    query: Query<'static>,
     is_changed: bool,
     changes: Vec<Change>,
     pub(super) is_for_client_alone: bool,
 }
 
 impl Revert {
-    pub(super) const fn new(query: Query) -> Self {
+    pub(super) const fn new(query: Query<'static>) -> Self {
         Self {
             query,
             is_changed: false,

@@ -49,7 +49,7 @@ pub(super) struct Found<'a> {
     pub(super) name: &'a str,
     pub(super) class: u16,
     pub(super) kind: u16,
-    pub(super) query: &'a Query,
+    pub(super) query: &'a Query<'a>,
     pub(super) asker: &'a Asker,
     /// The expression and its groups; nothing where any name is taken.
     pub(super) captured: Option<(&'a Expression, Captures<'a>)>,
