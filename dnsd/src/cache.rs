@@ -32,8 +32,8 @@ use crate::message::WireName;
 use crate::plan::{CacheRules, Refresh, ServeStale};
 use crate::table::Seeded;
 
-pub use key::Key;
-pub(crate) use key::{FIXED, MAX};
+pub use key::{Key, KeyView};
+pub(crate) use key::FIXED;
 pub use slot::Demand;
 pub use verdict::{Class, Kept, Kind, Maker, Verdict};
 pub use walk::{Remembered, Walk};
@@ -52,10 +52,8 @@ const REFRESH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the cache needs to know of a value.
 pub trait Value: Clone {
-    /// Whether these are the octets of the key that it was made for; nobody else has them.
-    fn is_of(&self, key: &[u8]) -> bool;
-    /// What `act` makes of those octets.
-    fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T;
+    /// The key that it was made for; nobody else has it.
+    fn key(&self) -> KeyView<'_>;
     /// Octets that it takes besides its own size.
     fn weight(&self) -> usize;
 }
@@ -139,12 +137,13 @@ impl<V: Value> Cache<V> {
     }
 
     /// What there is for a question. A client that does not desire recursion is given what others were.
-    pub fn get(&mut self, key: &Key, now: Timestamp) -> Found<V> {
+    pub fn get<'a>(&mut self, key: impl Into<KeyView<'a>>, now: Timestamp) -> Found<V> {
+        let key = key.into();
         let own = self.peek(key, now);
         if let Some(own) = own.filter(|own| own.is_final(&self.rules)) {
             return self.hit(own, now);
         }
-        match (own, self.peek(&key.of_name(), now)) {
+        match (own, self.peek(key.of_name(), now)) {
             (_, Some(name)) if name.age == Age::Fresh => self.hit(name, now),
             (Some(own), _) if own.kind != Kind::Failure => self.hit(own, now),
             (_, Some(name)) => self.hit(name, now),
@@ -177,8 +176,8 @@ impl<V: Value> Cache<V> {
     /// Ends a refresh that brought nothing: the next is tried after the pause that the rules set.
     pub fn refresh_failed(&mut self, key: &Key, now: Timestamp) {
         let pause = self.stale().map_or(Duration::ZERO, |stale| stale.failure_recheck);
-        for key in [*key, key.of_name()] {
-            for id in self.slot(key.as_octets()).ids() {
+        for key in [key.view(), key.view().of_name()] {
+            for id in self.slot(key).ids() {
                 self.entries[id].refresh_failed(now, pause);
             }
         }
@@ -223,13 +222,13 @@ impl<V: Value> Cache<V> {
     }
 
     /// What of a slot would be given.
-    fn peek(&self, key: &Key, now: Timestamp) -> Option<Choice> {
-        self.slot(key.as_octets()).choose(&self.entries, &self.rules, now)
+    fn peek(&self, key: KeyView<'_>, now: Timestamp) -> Option<Choice> {
+        self.slot(key).choose(&self.entries, &self.rules, now)
     }
 
     /// What is kept under a key.
-    fn slot(&self, key: &[u8]) -> Slot {
-        let is_it = |slot: &Slot| value_of(*slot, &self.entries).is_of(key);
+    fn slot(&self, key: KeyView<'_>) -> Slot {
+        let is_it = |slot: &Slot| value_of(*slot, &self.entries).key() == key;
         let found = self.slots.find(self.seed.hash_one(key), is_it);
         found.copied().unwrap_or_default()
     }
@@ -253,11 +252,11 @@ impl<V: Value> Cache<V> {
     fn is_outranked(&self, key: &Key, kept: Kept, now: Timestamp) -> bool {
         match kept.kind {
             Kind::Failure => {
-                let own = self.slot(key.as_octets());
-                own.denies(&self.entries, &self.rules, now) || self.peek(&key.of_name(), now).is_some()
+                let own = self.slot(key.view());
+                own.denies(&self.entries, &self.rules, now) || self.peek(key.view().of_name(), now).is_some()
             }
             Kind::Other => {
-                let own = self.slot(key.as_octets());
+                let own = self.slot(key.view());
                 self.prefers_positive() && own.answers(&self.entries, &self.rules, now)
             }
             Kind::Answer | Kind::Denial | Kind::NameError => false,
@@ -277,7 +276,7 @@ impl<V: Value> Cache<V> {
             Kind::NameError => &[(key, Class::Success), (key, Class::Denial)],
         };
         for (key, class) in forgotten {
-            if let Some(id) = self.slot(key.as_octets()).of(*class) {
+            if let Some(id) = self.slot(key.view()).of(*class) {
                 self.entries[id].forget();
             }
         }
@@ -287,8 +286,8 @@ impl<V: Value> Cache<V> {
     fn put(&mut self, key: &Key, value: V, kept: Kept, arrived: Timestamp) -> Id {
         let (class, weight) = (kept.kind.class(), Self::weight_of(&value));
         let (entries, slots, seed) = (&mut self.entries, &mut self.slots, &self.seed);
-        let hash = seed.hash_one(key.as_octets());
-        let found = slots.find_mut(hash, |slot| value_of(*slot, entries).is_of(key.as_octets()));
+        let hash = seed.hash_one(key.view());
+        let found = slots.find_mut(hash, |slot| value_of(*slot, entries).key() == key.view());
         if let Some(id) = found.as_ref().and_then(|slot| slot.of(class)) {
             self.replace(id, value, kept, arrived);
             return id;
@@ -297,7 +296,7 @@ impl<V: Value> Cache<V> {
         if let Some(slot) = found {
             slot.set(class, Some(id));
         } else {
-            let hash_of = |slot: &Slot| value_of(*slot, entries).with_key(|key| seed.hash_one(key));
+            let hash_of = |slot: &Slot| seed.hash_one(value_of(*slot, entries).key());
             slots.insert_unique(hash, Slot::with(class, id), hash_of);
         }
         self.shelves.push(class, Place::Small, id, weight);
@@ -336,8 +335,7 @@ impl<V: Value> Cache<V> {
     }
 
     fn remove(&mut self, class: Class, id: Id) {
-        let value = self.entries[id].value();
-        let hash = value.with_key(|key| self.seed.hash_one(key));
+        let hash = self.seed.hash_one(self.entries[id].value().key());
         let bucket = self.slots.find_entry(hash, |slot| slot.of(class) == Some(id));
         let mut bucket =
             bucket.expect("every entry on a shelf has its slot: they are added and removed together");

@@ -249,14 +249,11 @@ impl Resolver {
         block.note_query(asked.query);
         // What others say is neither kept nor answered from what is.
         let own_key = match asked.original {
-            None => block.key(asked.query),
+            None => block.key_view(asked.query),
             Some(_) => None,
         };
-        let Some(key) = own_key
-            .as_ref()
-            .filter(|_| !block.translates(asked.query, asked.arrival))
-        else {
-            return self.wait(asked, own_key, None);
+        let Some(key) = own_key.filter(|_| !block.translates(asked.query, asked.arrival)) else {
+            return self.wait(asked, own_key.map(|key| key.to_key(asked.query)), None);
         };
         let asked = View {
             missed_at: asked.entry.landings(),
@@ -266,24 +263,25 @@ impl Resolver {
             Found::Fresh(hit) => hit,
             Found::FreshAndDue(hit) => {
                 asked.entry.caching(OfCache::prefetches);
-                self.refresh_behind(asked, *key);
+                self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
             Found::Stale(hit, Ask::Behind) => {
-                self.refresh_behind(asked, *key);
+                self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
             Found::Stale(hit, Ask::NotNow) => hit,
             Found::Stale(hit, Ask::First(patience)) => {
-                return self.wait(asked, own_key, Some((hit, patience)));
+                return self.wait(asked, Some(key.to_key(asked.query)), Some((hit, patience)));
             }
             Found::Miss => {
                 self.metrics.cache_misses.increment(1);
                 asked.entry.caching(OfCache::missed);
-                if let Some(denial) = asked.entry.denied_below(key, asked.query, now) {
+                let key = key.to_key(asked.query);
+                if let Some(denial) = asked.entry.denied_below(&key, asked.query, now) {
                     return self.deny(asked, &denial, now);
                 }
-                return self.wait(asked, own_key, None);
+                return self.wait(asked, Some(key), None);
             }
         };
         self.give_kept_now(asked, &hit, now)

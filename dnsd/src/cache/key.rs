@@ -19,9 +19,9 @@ use crate::message::{Query, Question, WireName, flag};
 /// Flags, type and class go before the name.
 pub(crate) const FIXED: usize = 5;
 /// A name takes 255 octets at most (RFC 1035 §3.1).
-pub(crate) const MAX: usize = FIXED + 255;
+const MAX: usize = FIXED + 255;
 
-/// The key of a question: no allocation, as every query makes one.
+/// The key of a question, for who keeps it: no allocation.
 #[derive(Clone, Copy)]
 pub struct Key {
     octets: [u8; MAX],
@@ -29,27 +29,94 @@ pub struct Key {
     recursion: bool,
 }
 
-impl Key {
+/// What entries are found by: a key without RD, looked at where its parts stand, as every query does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyView<'a> {
+    head: [u8; FIXED],
+    name: &'a [u8],
+}
+
+impl<'a> KeyView<'a> {
     /// The key of a query; nothing where the answer is for this client alone.
     #[must_use]
-    pub fn of(query: &Query) -> Option<Self> {
+    pub fn of(query: &'a Query<'_>) -> Option<Self> {
         let edns = query.edns.as_ref();
         if edns.is_some_and(|edns| !edns.options.is_empty()) {
             return None;
         }
+        let dnssec = edns.is_some_and(|edns| edns.dnssec);
+        let class = u8::from(query.flags & flag::CD != 0) | u8::from(dnssec) << 1;
         let question = &query.question;
-        let name = question.name.as_octets();
-        let mut octets = [0; MAX];
-        octets[0] =
-            u8::from(query.flags & flag::CD != 0) | u8::from(edns.is_some_and(|edns| edns.dnssec)) << 1;
-        octets[1..3].copy_from_slice(&question.kind.to_be_bytes());
-        octets[3..FIXED].copy_from_slice(&question.class.to_be_bytes());
-        octets[FIXED..FIXED + name.len()].copy_from_slice(name);
+        let ([kind, kind_low], [of_class, of_class_low]) =
+            (question.kind.to_be_bytes(), question.class.to_be_bytes());
         Some(Self {
-            octets,
-            length: FIXED + name.len(),
-            recursion: query.flags & flag::RD != 0,
+            head: [class, kind, kind_low, of_class, of_class_low],
+            name: question.name.as_octets(),
         })
+    }
+
+    /// Of the octets of a key in two parts: all that goes before the name, and the name.
+    pub(crate) const fn of_parts(head: [u8; FIXED], name: &'a [u8]) -> Self {
+        Self { head, name }
+    }
+
+    /// The key of what is true of the name whatever type is asked for; type 0 is nobody's (RFC 6895 §3.1).
+    pub(super) const fn of_name(mut self) -> Self {
+        (self.head[1], self.head[2]) = (0, 0);
+        self
+    }
+
+    /// The same for who keeps it, and for recursion as its query desires it.
+    #[must_use]
+    pub fn to_key(self, query: &Query<'_>) -> Key {
+        let (mut octets, length) = ([0; MAX], FIXED + self.name.len());
+        octets[..FIXED].copy_from_slice(&self.head);
+        octets[FIXED..length].copy_from_slice(self.name);
+        Key {
+            octets,
+            length,
+            recursion: query.flags & flag::RD != 0,
+        }
+    }
+
+    /// The octets in one piece.
+    #[must_use]
+    pub fn to_vec(self) -> Vec<u8> {
+        [&self.head[..], self.name].concat()
+    }
+}
+
+/// The head has one length, and a name ends where it says so itself: no two keys are hashed as the same octets.
+impl Hash for KeyView<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [class, kind, kind_low, of_class, of_class_low] = self.head;
+        let head = [0, 0, 0, class, kind, kind_low, of_class, of_class_low];
+        state.write(self.name);
+        state.write_u64(u64::from_be_bytes(head));
+    }
+}
+
+impl<'a> From<&'a Key> for KeyView<'a> {
+    fn from(key: &'a Key) -> Self {
+        key.view()
+    }
+}
+
+impl Key {
+    /// The key of a query; nothing where the answer is for this client alone.
+    #[must_use]
+    pub fn of(query: &Query<'_>) -> Option<Self> {
+        KeyView::of(query).map(|view| view.to_key(query))
+    }
+
+    /// What entries are found by: all but RD.
+    ///
+    /// # Panics
+    /// Never: a key has a head.
+    #[must_use]
+    pub fn view(&self) -> KeyView<'_> {
+        let (head, name) = self.as_octets().split_first_chunk().expect("a key has a head");
+        KeyView::of_parts(*head, name)
     }
 
     /// The key of an entry that another dnsd had: its octets, and that recursion was desired.
@@ -104,7 +171,7 @@ impl Key {
         self.octets[0]
     }
 
-    /// What entries are found by: all but RD.
+    /// The same in one piece.
     #[must_use]
     pub fn as_octets(&self) -> &[u8] {
         &self.octets[..self.length]

@@ -64,7 +64,7 @@ impl<V: Value> Cache<V> {
         let Some(value) = make(&place).filter(|value| self.has_room_for(value)) else {
             return;
         };
-        if self.slot(place.as_octets()).of(kept.kind.class()).is_some() {
+        if self.slot(place.view()).of(kept.kind.class()).is_some() {
             return;
         }
         let id = self.put(&place, value, kept, arrived);

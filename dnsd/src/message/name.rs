@@ -9,18 +9,20 @@ use super::malformed::Malformed;
 
 /// The most octets of a name, its root label included (RFC 1035 §3.1).
 const MAX: usize = 255;
+/// Octets that are brought to lower case at once, in the processor's wide registers.
+const WIDE: usize = 32;
 
 /// A name in lower case without compression: labels with their lengths, the root label last.
 #[derive(Clone, Copy)]
 pub struct WireName {
-    octets: [u8; MAX],
+    octets: [u8; (MAX + 1).next_multiple_of(WIDE)],
     length: usize,
 }
 
 impl WireName {
     /// No name yet.
     pub(super) const EMPTY: Self = Self {
-        octets: [0; MAX],
+        octets: [0; (MAX + 1).next_multiple_of(WIDE)],
         length: 0,
     };
 
@@ -39,8 +41,16 @@ impl WireName {
 
     /// The same where it is to stand: it is too large to be moved for nothing.
     pub(super) fn fill(&mut self, message: &[u8], at: usize) -> Result<usize, Malformed> {
-        let (mut position, mut lowest, mut end) = (at, at, None);
         self.length = 0;
+        let end = self.fill_as_written(message, at)?;
+        if !is_off(Switch::IgnoreCase) {
+            self.lower_case();
+        }
+        Ok(end)
+    }
+
+    fn fill_as_written(&mut self, message: &[u8], at: usize) -> Result<usize, Malformed> {
+        let (mut position, mut lowest, mut end) = (at, at, None);
         loop {
             match step(message, position)? {
                 Step::Root => {
@@ -64,8 +74,8 @@ impl WireName {
     #[must_use]
     pub const fn root() -> Self {
         Self {
-            octets: [0; MAX],
             length: 1,
+            ..Self::EMPTY
         }
     }
 
@@ -93,6 +103,9 @@ impl WireName {
             name.end_label(&mut label)?;
         }
         name.push(&[0]).map_err(|_malformed| InvalidText::TooLong)?;
+        if !is_off(Switch::IgnoreCase) {
+            name.lower_case();
+        }
         Ok(name)
     }
 
@@ -176,14 +189,19 @@ impl WireName {
         let room = self
             .octets
             .get_mut(self.length..end)
+            .filter(|_| end <= MAX)
             .ok_or(Malformed::NameTooLong)?;
         room.copy_from_slice(octets);
-        if !is_off(Switch::IgnoreCase) {
-            // No length is a letter: it is 63 at most.
-            room.make_ascii_lowercase();
-        }
         self.length = end;
         Ok(())
+    }
+
+    /// No length is a letter: it is 63 at most. What stands behind the name is nobody's.
+    fn lower_case(&mut self) {
+        let (pieces, _none) = self.octets.as_chunks_mut::<WIDE>();
+        for piece in pieces.iter_mut().take(self.length.div_ceil(WIDE)) {
+            piece.make_ascii_lowercase();
+        }
     }
 }
 

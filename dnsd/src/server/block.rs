@@ -7,7 +7,7 @@ use egret_shared::time::Timestamp;
 use metrics::Counter;
 
 use crate::answer::Answer;
-use crate::cache::{Cache, Class, Found, Kept, Key, Maker, Verdict};
+use crate::cache::{Cache, Class, Found, Kept, Key, KeyView, Maker, Verdict};
 use crate::config::Config;
 use crate::cut::{CutZone, Cuts};
 use crate::exchange::Matched;
@@ -122,17 +122,23 @@ impl Block {
 
     /// What is kept for a question; nothing where it does not go by the cache.
     #[must_use]
-    pub fn cached(&self, key: &Key, now: Timestamp) -> Found<Packed> {
+    pub fn cached(&self, key: KeyView<'_>, now: Timestamp) -> Found<Packed> {
         self.cache().map_or(Found::Miss, |mut cache| cache.get(key, now))
     }
 
     /// What a question that is asked more than once, or again, goes by; nothing where it does not go by the cache.
     #[must_use]
     pub fn key(&self, query: &Query) -> Option<Key> {
+        self.key_view(query).and_then(|_| Key::of(query))
+    }
+
+    /// The same for who only looks.
+    #[must_use]
+    pub fn key_view<'a>(&self, query: &'a Query<'_>) -> Option<KeyView<'a>> {
         let rules = self.plan.cache.as_ref()?;
         let name = &query.question.name;
         let covers = rules.zones.is_empty() || rules.zones.iter().any(|zone| zone.holds(name));
-        if covers { Key::of(query) } else { None }
+        if covers { KeyView::of(query) } else { None }
     }
 
     /// Whether there are upstreams to be asked for a name.

@@ -181,7 +181,7 @@ impl Entry {
         let landed = self.landings();
         let is_missed = missed_at.is_some() && missed_at == landed;
         let key_to_find = key.filter(|_| !is_missed);
-        let found = key_to_find.map_or(Found::Miss, |key| self.block.cached(key, clock::now()));
+        let found = key_to_find.map_or(Found::Miss, |key| self.block.cached(key.view(), clock::now()));
         match found {
             Found::Fresh(hit) => Ok(known(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
@@ -237,7 +237,7 @@ impl Entry {
         if missed_at.is_none() || missed_at == self.landings() {
             return None;
         }
-        match self.block.cached(key, clock::now()) {
+        match self.block.cached(key.view(), clock::now()) {
             Found::Fresh(hit) => Some(known(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => None,
         }
@@ -287,7 +287,7 @@ impl Entry {
     /// list makes do not exist: for any type (RFC 2308 §5).
     async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<Known>> {
         timeout(MEANWHILE, other).await.ok()?;
-        match self.block.cached(key, clock::now()) {
+        match self.block.cached(key.view(), clock::now()) {
             Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(known(&hit)),
             Found::Stale(..) | Found::Miss => None,
         }
@@ -302,7 +302,7 @@ impl Entry {
         let now = clock::now();
         let key = self.block.key(&query);
         let missed_at = self.landings();
-        let found = key.map_or(Found::Miss, |key| self.block.cached(&key, now));
+        let found = key.map_or(Found::Miss, |key| self.block.cached(key.view(), now));
         match (found, key) {
             (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((known(&hit), hit.ttls)),
             (Found::FreshAndDue(hit) | Found::Stale(hit, _), Some(key)) => {

@@ -157,7 +157,7 @@ fn raised_to(rules: &CacheRules) -> [Duration; 2] {
 fn kept(entry: &Remembered<Packed>) -> Option<KeptAnswer> {
     let packed = &entry.value;
     let message = packed.message();
-    let key = packed.with_key(<[u8]>::to_vec);
+    let key = packed.key().to_vec();
     Key::of_entry(&key)?
         .is_of(message.question(), entry.kind == Kind::NameError)
         .then(|| KeptAnswer {

@@ -20,7 +20,7 @@ use egret_shared::time::Timestamp;
 use triomphe::ThinArc;
 
 use crate::answer::{AnswerView, Opt};
-use crate::cache::{FIXED, MAX, Maker, Value};
+use crate::cache::{FIXED, KeyView, Maker, Value};
 use crate::exchange::Matched;
 use crate::ledger::Marks;
 use crate::message::{HEADER, Message, plain_text};
@@ -64,17 +64,11 @@ struct Head {
 }
 
 impl Value for Packed {
-    fn is_of(&self, key: &[u8]) -> bool {
-        let (own, name) = self.key();
-        key.strip_prefix(own) == Some(name)
-    }
-
-    fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T {
-        let (own, name) = self.key();
-        let mut octets = [0; MAX];
-        octets[..own.len()].copy_from_slice(own);
-        octets[own.len()..][..name.len()].copy_from_slice(name);
-        act(&octets[..own.len() + name.len()])
+    fn key(&self) -> KeyView<'_> {
+        let own = &self.octets()[..self.head().key.into()];
+        let (head, rest) = own.split_first_chunk().expect("a key has a head");
+        let name = if rest.is_empty() { self.name() } else { rest };
+        KeyView::of_parts(*head, name)
     }
 
     fn weight(&self) -> usize {
@@ -226,12 +220,6 @@ impl Packed {
     fn told_octets(&self) -> &[u8] {
         let head = self.head();
         &self.octets()[usize::from(head.key) + usize::from(head.message) + usize::from(head.ttls) * 2..]
-    }
-
-    /// The key, in two parts.
-    fn key(&self) -> (&[u8], &[u8]) {
-        let own = &self.octets()[..self.head().key.into()];
-        (own, if own.len() == FIXED { self.name() } else { &[] })
     }
 
     /// The name that was asked for, as it stands in the message; not compressed, since nothing is before it.

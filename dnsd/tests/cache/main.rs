@@ -12,7 +12,7 @@ mod model;
 
 use std::time::Duration;
 
-use egret_dnsd::cache::{Found, Hit, Kept, Key, Kind, Value};
+use egret_dnsd::cache::{Found, Hit, Kept, Key, KeyView, Kind, Value};
 use egret_dnsd::message::{Query, WireName};
 use egret_dnsd::plan::{CacheRules, Capacity, Disabled, Refresh, ServeStale, Zone};
 use egret_shared::time::Timestamp;
@@ -62,12 +62,8 @@ fn at(seconds: u64) -> Timestamp {
 struct Numbered(usize, Key);
 
 impl Value for Numbered {
-    fn is_of(&self, key: &[u8]) -> bool {
-        self.1.as_octets() == key
-    }
-
-    fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T {
-        act(self.1.as_octets())
+    fn key(&self) -> KeyView<'_> {
+        self.1.view()
     }
 
     fn weight(&self) -> usize {

@@ -1,6 +1,6 @@
 //! How much is kept, and what gives way.
 
-use egret_dnsd::cache::{Cache, Class, Key, Kind, Value};
+use egret_dnsd::cache::{Cache, Class, Key, KeyView, Kind, Value};
 use egret_dnsd::plan::{CacheRules, Capacity};
 use hickory_proto::rr::RecordType;
 
@@ -70,11 +70,8 @@ fn an_answer_too_large_for_its_share_is_not_kept() {
     #[derive(Clone, Debug)]
     struct Large(usize, Key);
     impl Value for Large {
-        fn is_of(&self, key: &[u8]) -> bool {
-            self.1.as_octets() == key
-        }
-        fn with_key<T>(&self, act: impl FnOnce(&[u8]) -> T) -> T {
-            act(self.1.as_octets())
+        fn key(&self) -> KeyView<'_> {
+            self.1.view()
         }
         fn weight(&self) -> usize {
             self.0
