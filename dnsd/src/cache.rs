@@ -32,8 +32,8 @@ use crate::message::WireName;
 use crate::plan::{CacheRules, Refresh, ServeStale};
 use crate::table::Seeded;
 
-pub use key::{Key, KeyView};
 pub(crate) use key::FIXED;
+pub use key::{Key, KeyView};
 pub use slot::Demand;
 pub use verdict::{Class, Kept, Kind, Maker, Verdict};
 pub use walk::{Remembered, Walk};

@@ -49,5 +49,6 @@ pub mod exit;
 pub mod files;
 pub mod faults;
 pub mod metrics;
+mod sums;
 pub mod admin;
 pub mod pages;

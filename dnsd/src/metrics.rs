@@ -309,9 +309,9 @@ impl Metrics {
         }
     }
 
-    /// A query came in.
-    pub fn query(&self, transport: Transport, is_ipv6: bool) {
-        self.queries[transport as usize][usize::from(is_ipv6)].increment(1);
+    /// So many queries came in.
+    pub fn queries(&self, transport: Transport, is_ipv6: bool, count: u64) {
+        self.queries[transport as usize][usize::from(is_ipv6)].increment(count);
     }
 
     /// A question to somebody else was caught.
@@ -319,9 +319,14 @@ impl Metrics {
         self.intercepted[upstream as usize].increment(1);
     }
 
-    /// A reply went out.
+    /// A reply goes out.
     pub fn response(&self, rcode: u8) {
-        self.responses[usize::from(rcode).min(RCODES.len() - 1)].increment(1);
+        self.responses(rcode, 1);
+    }
+
+    /// So many replies go out.
+    pub fn responses(&self, rcode: u8, count: u64) {
+        self.responses[usize::from(rcode).min(RCODES.len() - 1)].increment(count);
     }
 
     /// A query belongs to nobody.

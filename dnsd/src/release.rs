@@ -116,12 +116,11 @@ impl Holder {
         self.cluster_dns.subscribe()
     }
 
-    /// Whether an answer that is about to go is marked as one that tells its client nothing new; then it may, and was
-    /// admitted.
+    /// Whether an answer that is about to go is marked as one that tells its client nothing new; then it may, and who asks
+    /// here counts it.
+    #[must_use]
     pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
-        let is_marked = self.lock().hold.is_marked(asker, marks);
-        self.metrics.observations.increment(is_marked.into());
-        is_marked
+        self.lock().hold.is_marked(asker, marks)
     }
 
     /// Whether it tells its client nothing new; then it may, was admitted, and is marked.

@@ -12,7 +12,7 @@ use egret_shared::time::Timestamp;
 use tokio::time::{Instant, timeout};
 
 use crate::answer::{Answer, AnswerView, Ttls};
-use crate::cache::{Ask, Found, Hit, Key};
+use crate::cache::{Ask, Class, Found, Hit, Key};
 use crate::client::{Asker, Attribution, Client};
 use crate::config::{Config, OnStall};
 use crate::cut::Denial;
@@ -29,6 +29,7 @@ use crate::release::{Admission, Held, Holder, stalled};
 use crate::server::{
     Arrival, By, Entry, Event, Failed, Known, OfCache, Packed, Serving, Stays, Table, Terms,
 };
+use crate::sums::Sums;
 use crate::tally::{Place, Tally};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
@@ -103,6 +104,18 @@ struct View<'a> {
     begun: Instant,
     /// How many questions had ended before the cache was looked into, if it was.
     missed_at: Option<Landings>,
+    /// Where it is counted with others that came with it.
+    sums: Option<&'a Sums<'a>>,
+}
+
+/// Queries that came together, where one table is in force.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    resolver: &'a Arc<Resolver>,
+    table: &'a Arc<Table>,
+    when: Moment,
+    /// Counted when the batch is dropped.
+    sums: Sums<'a>,
 }
 
 /// When something came; what comes together has one.
@@ -182,25 +195,23 @@ impl Resolver {
 
     /// Takes a query, where this table is in force: replies at once if it can.
     pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival, table: &Arc<Table>, when: Moment) -> Step {
-        if table.is_debugged {
-            return self.take_at(table, octets, arrival, when);
-        }
-        // A fault in one answer is that client's alone. What is shared stays true: locks are held for one operation.
-        let taken = catch_unwind(AssertUnwindSafe(|| self.take_at(table, octets, arrival, when)));
-        taken.unwrap_or_else(|_panic| {
-            self.metrics.panics.increment(1);
-            let refusal = if octets.len() < HEADER {
-                Refusal::Silence
-            } else {
-                Refusal::Reply(rcode::SERVFAIL)
-            };
-            self.refuse(octets, refusal, &table.config)
-        })
+        self.batch(table, when).take(octets, arrival)
     }
 
-    fn take_at(self: &Arc<Self>, table: &Arc<Table>, octets: &[u8], arrival: Arrival, when: Moment) -> Step {
-        let Moment { now, begun } = when;
-        self.metrics.query(arrival.transport, arrival.source.is_ipv6());
+    /// Begins to take queries that came together.
+    #[must_use]
+    pub fn batch<'a>(self: &'a Arc<Self>, table: &'a Arc<Table>, when: Moment) -> Batch<'a> {
+        Batch {
+            resolver: self,
+            table,
+            when,
+            sums: Sums::new(&self.metrics, when.begun),
+        }
+    }
+
+    fn take_at(self: &Arc<Self>, batch: &Batch<'_>, octets: &[u8], arrival: Arrival) -> Step {
+        let (table, Moment { now, begun }, sums) = (batch.table, batch.when, &batch.sums);
+        sums.query(arrival.transport, arrival.source.is_ipv6());
         // Looked at where it is: it is too large to be moved for nothing.
         let mut query = Query::UNREAD;
         if let Err(refusal) = query.fill(octets) {
@@ -239,6 +250,7 @@ impl Resolver {
             octets: octets.len(),
             begun,
             missed_at: None,
+            sums: Some(sums),
         };
         self.begin(asked, now)
     }
@@ -385,8 +397,7 @@ impl Resolver {
     }
 
     fn give_kept(&self, asked: View<'_>, hit: &Hit<Packed>, now: Timestamp) -> Given {
-        self.metrics.cache_hits.increment(1);
-        asked.entry.caching(|counts| counts.hit(hit.class));
+        self.count_hit(asked, hit.class);
         if matches!(hit.ttls, Ttls::All(_)) {
             asked.entry.caching(OfCache::gave_stale);
         }
@@ -395,7 +406,7 @@ impl Resolver {
         let Some(asker) = asked.hears(&reply, is_whole).filter(|_| hit.value.tells()) else {
             return Given::Now(reply, By::Cache);
         };
-        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asker, hit) {
+        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asked, asker, hit) {
             return Given::Now(reply, By::Cache);
         }
         let Some(told) = hit.value.told(hit.arrived) else {
@@ -406,10 +417,26 @@ impl Resolver {
     }
 
     /// Whether a client was told before what is kept here; nearly all were.
-    fn knows(&self, asker: Asker, hit: &Hit<Packed>) -> bool {
-        let (addresses, marks) = (hit.value.addresses(hit.arrived), hit.value.marks());
+    fn knows(&self, asked: View<'_>, asker: Asker, hit: &Hit<Packed>) -> bool {
+        let marks = hit.value.marks();
+        if self.holder.is_marked(asker, marks) {
+            match asked.sums {
+                Some(sums) => sums.observation(),
+                None => self.metrics.observations.increment(1),
+            }
+            return true;
+        }
+        let addresses = hit.value.addresses(hit.arrived);
         let told = |question: &str| self.holder.has_told(asker, question, addresses, marks);
-        self.holder.is_marked(asker, marks) || hit.value.with_question(told).unwrap_or(false)
+        hit.value.with_question(told).unwrap_or(false)
+    }
+
+    fn count_hit(&self, asked: View<'_>, class: Class) {
+        if let Some(sums) = asked.sums {
+            return sums.hit(asked.entry, class);
+        }
+        self.metrics.cache_hits.increment(1);
+        asked.entry.caching(|counts| counts.hits(class, 1));
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.
@@ -475,18 +502,24 @@ impl Resolver {
 
     /// A reply goes out.
     fn reply(&self, asked: View<'_>, reply: Vec<u8>, by: By) -> Step {
-        self.metrics.response(reply[3] & 0xf);
-        if asked.entry.is_watched() {
-            asked.entry.note(
-                &Event {
-                    query: asked.query,
-                    arrival: asked.arrival,
-                    octets: asked.octets,
-                    reply: &reply,
-                    span: asked.begun.elapsed(),
-                },
-                by,
-            );
+        let rcode = reply[3] & 0xf;
+        let event = |span| Event {
+            query: asked.query,
+            arrival: asked.arrival,
+            octets: asked.octets,
+            reply: &reply,
+            span,
+        };
+        match asked.sums {
+            Some(sums) => sums.response(rcode),
+            None => self.metrics.response(rcode),
+        }
+        match asked.sums {
+            Some(sums) if !asked.entry.is_logged() => sums.note(asked.entry, &event(Duration::ZERO), by),
+            Some(_) | None if asked.entry.is_watched() => {
+                asked.entry.note(&event(asked.begun.elapsed()), by);
+            }
+            Some(_) | None => {}
         }
         Step::Reply(reply)
     }
@@ -516,7 +549,29 @@ impl Asked {
             octets: self.octets,
             begun: self.begun,
             missed_at: self.missed_at,
+            sums: None,
         }
+    }
+}
+
+impl Batch<'_> {
+    /// Takes a query: replies at once if it can.
+    pub fn take(&self, octets: &[u8], arrival: Arrival) -> Step {
+        let Self { resolver, table, .. } = self;
+        if table.is_debugged {
+            return resolver.take_at(self, octets, arrival);
+        }
+        // A fault in one answer is that client's alone. What is shared stays true: locks are held for one operation.
+        let taken = catch_unwind(AssertUnwindSafe(|| resolver.take_at(self, octets, arrival)));
+        taken.unwrap_or_else(|_panic| {
+            resolver.metrics.panics.increment(1);
+            let refusal = if octets.len() < HEADER {
+                Refusal::Silence
+            } else {
+                Refusal::Reply(rcode::SERVFAIL)
+            };
+            resolver.refuse(octets, refusal, &table.config)
+        })
     }
 }
 

@@ -42,6 +42,7 @@ use crate::plan;
 pub use bind::{BindError, Interfaces, host_interfaces};
 pub use block::{Block, Known};
 pub use by::By;
+pub(crate) use counted::Series;
 pub use counted::{Counts, OfCache, OfZone};
 pub use entry::{Arrival, Entry, Stays, Terms};
 pub use failed::Failed;

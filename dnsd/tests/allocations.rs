@@ -104,7 +104,9 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
     }));
     let mut cache = Cache::new(&rules(9984), 1 << 20);
     for size in [None, Some(1232)] {
-        let client = Query::read(&query("A.test", RecordType::A, size)).unwrap().owned();
+        let client = Query::read(&query("A.test", RecordType::A, size))
+            .unwrap()
+            .owned();
         if size.is_none() {
             let pack = |place: &Key| Packed::new(&known, place.as_octets());
             cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);

@@ -218,7 +218,9 @@ fn an_answer_that_failed_teaches_nothing() {
 
 #[test]
 fn only_the_answer_to_the_question_asked_is_taken() {
-    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap().owned();
+    let client = Query::read(&query("api.example.test", RecordType::A, None))
+        .unwrap()
+        .owned();
     let exchange = Exchange::new(&client, Transport::Udp, Case::Plain, 1232);
     let good = response(
         exchange.octets(),
@@ -250,7 +252,9 @@ fn only_the_answer_to_the_question_asked_is_taken() {
 
 #[test]
 fn over_tcp_the_case_does_not_matter() {
-    let client = Query::read(&query("api.example.test", RecordType::A, None)).unwrap().owned();
+    let client = Query::read(&query("api.example.test", RecordType::A, None))
+        .unwrap()
+        .owned();
     let exchange = Exchange::new(&client, Transport::Tcp, Case::Plain, 1232);
     let mut octets = response(exchange.octets(), Vec::new()).to_vec().unwrap();
     octets[13] ^= 0x20;
@@ -380,7 +384,9 @@ fn an_answer_too_large_for_a_datagram_becomes_one_that_says_so() {
         (Some(1232), false),
         (Some(4096), true),
     ] {
-        let client = Query::read(&query("api.example.test", RecordType::A, size)).unwrap().owned();
+        let client = Query::read(&query("api.example.test", RecordType::A, size))
+            .unwrap()
+            .owned();
         let limit = client.datagram_limit(4096);
         let (reply, is_whole) = answer
             .get()

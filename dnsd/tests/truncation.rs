@@ -25,7 +25,9 @@ fn answer() -> Matched<Answer> {
 
 /// The reply to a client with or without EDNS, within so many octets, 20 seconds after the answer came.
 fn reply(answer: &Matched<Answer>, edns: bool, limit: usize) -> (Vec<u8>, bool) {
-    let client = Query::read(&query("API.example.test", RecordType::A, edns.then_some(1232))).unwrap().owned();
+    let client = Query::read(&query("API.example.test", RecordType::A, edns.then_some(1232)))
+        .unwrap()
+        .owned();
     let later = Ttls::CountedDown(NOW.after(Duration::from_secs(20)));
     answer.get().reply_within(&client, later, limit, 1232)
 }

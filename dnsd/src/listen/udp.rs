@@ -167,13 +167,10 @@ impl Listener {
     /// What can be answered at once goes out together.
     fn take_all(&mut self, received: usize) {
         let (table, when) = (self.port.table(), Moment::now());
+        let batch = self.service.resolver.batch(&table, when);
         for place in 0..received {
             if let Some((octets, envelope)) = self.inbox.get(place) {
-                match self
-                    .service
-                    .resolver
-                    .take(octets, arrival(&envelope), &table, when)
-                {
+                match batch.take(octets, arrival(&envelope)) {
                     Step::Silence => {}
                     Step::Reply(reply) => {
                         let from = self.datagrams.source(&envelope);
@@ -183,6 +180,7 @@ impl Listener {
                 }
             }
         }
+        drop(batch);
         self.flush();
     }
 

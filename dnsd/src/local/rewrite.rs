@@ -37,11 +37,7 @@ impl Rules {
     ///
     /// # Errors
     /// When a rule makes no name of the name.
-    pub fn apply(
-        &self,
-        query: Query<'static>,
-        asker: &Asker,
-    ) -> Result<(Query<'static>, Revert), NoName> {
+    pub fn apply(&self, query: Query<'static>, asker: &Asker) -> Result<(Query<'static>, Revert), NoName> {
         let mut asked = query.clone();
         let mut revert = Revert::new(query);
         for rewrite in &self.0 {

@@ -11,18 +11,19 @@ use super::malformed::Malformed;
 const MAX: usize = 255;
 /// Octets that are brought to lower case at once, in the processor's wide registers.
 const WIDE: usize = 32;
+const ROOM: usize = MAX.next_multiple_of(WIDE);
 
 /// A name in lower case without compression: labels with their lengths, the root label last.
 #[derive(Clone, Copy)]
 pub struct WireName {
-    octets: [u8; (MAX + 1).next_multiple_of(WIDE)],
+    octets: [u8; ROOM],
     length: usize,
 }
 
 impl WireName {
     /// No name yet.
     pub(super) const EMPTY: Self = Self {
-        octets: [0; (MAX + 1).next_multiple_of(WIDE)],
+        octets: [0; ROOM],
         length: 0,
     };
 
@@ -186,12 +187,10 @@ impl WireName {
 
     fn push(&mut self, octets: &[u8]) -> Result<(), Malformed> {
         let end = self.length + octets.len();
-        let room = self
-            .octets
-            .get_mut(self.length..end)
-            .filter(|_| end <= MAX)
-            .ok_or(Malformed::NameTooLong)?;
-        room.copy_from_slice(octets);
+        if end > MAX {
+            return Err(Malformed::NameTooLong);
+        }
+        self.octets[self.length..end].copy_from_slice(octets);
         self.length = end;
         Ok(())
     }

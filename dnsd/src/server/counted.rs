@@ -9,9 +9,11 @@ mod text;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::cache::Class;
 use crate::message::kind;
+use crate::metrics::Transport;
 
 use super::Event;
 use super::by::By;
@@ -71,6 +73,21 @@ pub struct OfZone {
     responses: [[AtomicU64; By::ALL.len()]; RCODES],
 }
 
+/// Where a query is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Series {
+    transport: Transport,
+    is_ipv6: bool,
+    /// The place of its type.
+    of_kind: usize,
+    dnssec: bool,
+    /// The ranges of its octets, and of those of its reply.
+    request: usize,
+    response: usize,
+    rcode: usize,
+    by: By,
+}
+
 /// What is counted of a cache at an address.
 #[derive(Debug, Default)]
 pub struct OfCache {
@@ -123,51 +140,76 @@ impl Default for OfZone {
     }
 }
 
-impl OfZone {
-    /// A query was answered.
-    pub(super) fn count(&self, event: &Event<'_>, by: By) {
-        let (query, transport) = (event.query, event.arrival.transport as usize);
-        let is_ipv6 = usize::from(event.arrival.source.is_ipv6());
+impl Series {
+    /// Those of a query that was answered.
+    pub(crate) fn of(event: &Event<'_>, by: By) -> Self {
+        let query = event.query;
         let of_kind = TYPES
             .iter()
             .position(|(number, _)| *number == query.question.kind);
-        add(&self.requests[transport][is_ipv6][of_kind.unwrap_or(TYPES.len())]);
-        if query.edns.as_ref().is_some_and(|edns| edns.dnssec) {
-            add(&self.with_do);
+        Self {
+            transport: event.arrival.transport,
+            is_ipv6: event.arrival.source.is_ipv6(),
+            of_kind: of_kind.unwrap_or(TYPES.len()),
+            dnssec: query.edns.as_ref().is_some_and(|edns| edns.dnssec),
+            request: histogram::of_octets(event.octets as u64),
+            response: histogram::of_octets(event.reply.len() as u64),
+            rcode: event.reply.get(3).map_or(0, |flags| usize::from(flags & 0xf)),
+            by,
         }
-        self.seconds
-            .add(u64::try_from(event.span.as_nanos()).unwrap_or(u64::MAX));
-        self.request_octets[transport].add(event.octets as u64);
-        self.response_octets[transport].add(event.reply.len() as u64);
-        let rcode = event.reply.get(3).map_or(0, |flags| usize::from(flags & 0xf));
-        add(&self.responses[rcode][by as usize]);
+    }
+}
+
+impl OfZone {
+    /// A query was answered.
+    pub(super) fn count(&self, event: &Event<'_>, by: By) {
+        let octets = [event.octets as u64, event.reply.len() as u64];
+        self.add(&Series::of(event, by), 1, octets, event.span);
+    }
+
+    /// So many queries of the same series were answered, with so many octets of all requests and of all responses, each
+    /// after this span.
+    pub(crate) fn add(&self, series: &Series, queries: u64, octets: [u64; 2], span: Duration) {
+        let transport = series.transport as usize;
+        let [request_octets, response_octets] = octets;
+        add(
+            &self.requests[transport][usize::from(series.is_ipv6)][series.of_kind],
+            queries,
+        );
+        if series.dnssec {
+            add(&self.with_do, queries);
+        }
+        self.seconds.add(span, queries);
+        self.request_octets[transport].add_at(series.request, queries, request_octets);
+        self.response_octets[transport].add_at(series.response, queries, response_octets);
+        add(&self.responses[series.rcode][series.by as usize], queries);
     }
 }
 
 impl OfCache {
-    /// An answer was there.
-    pub fn hit(&self, class: Class) {
-        add(&self.hits[class as usize]);
+    /// So many answers were there.
+    pub fn hits(&self, class: Class, count: u64) {
+        add(&self.hits[class as usize], count);
     }
 
     /// None was there.
     pub fn missed(&self) {
-        add(&self.misses);
+        add(&self.misses, 1);
     }
 
     /// An answer is asked for again before its end.
     pub fn prefetches(&self) {
-        add(&self.prefetches);
+        add(&self.prefetches, 1);
     }
 
     /// An answer cannot be read and is not kept.
     pub fn dropped(&self) {
-        add(&self.drops);
+        add(&self.drops, 1);
     }
 
     /// An answer was given after its end.
     pub fn gave_stale(&self) {
-        add(&self.stale);
+        add(&self.stale, 1);
     }
 
     /// How many there are of a class, and how many had to go.
@@ -177,6 +219,6 @@ impl OfCache {
     }
 }
 
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
 }

@@ -32,9 +32,9 @@ pub struct Entry {
     /// elsewhere, or the cluster, knows everything.
     pub may_ask_outside: bool,
     /// What is counted of its queries, where metrics are wanted.
-    pub(super) counts: Option<Arc<OfZone>>,
+    pub(crate) counts: Option<Arc<OfZone>>,
     /// What is counted of its cache, where there is one.
-    pub(super) of_cache: Option<Arc<OfCache>>,
+    pub(crate) of_cache: Option<Arc<OfCache>>,
 }
 
 /// Where a query came from.
@@ -147,7 +147,13 @@ impl Entry {
     /// Whether somebody wants to know of its queries.
     #[must_use]
     pub fn is_watched(&self) -> bool {
-        self.counts.is_some() || self.block.logs()
+        self.counts.is_some() || self.is_logged()
+    }
+
+    /// Whether somebody wants to know of each of them by itself.
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        self.block.logs()
     }
 
     /// Counts something of the cache.

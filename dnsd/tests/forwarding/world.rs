@@ -281,7 +281,9 @@ pub(crate) fn forwarder(plan: &Forward) -> Forwarder {
 }
 
 pub(crate) fn question(name: &str) -> Query<'static> {
-    Query::read(&query(name, RecordType::A, Some(1232))).unwrap().owned()
+    Query::read(&query(name, RecordType::A, Some(1232)))
+        .unwrap()
+        .owned()
 }
 
 pub(crate) fn limits(patience: Duration) -> Limits {

@@ -147,7 +147,9 @@ fn clients_get_an_opt_if_they_sent_one_with_the_extended_error_in_it() {
         "Server Failure",
         "16 takes an OPT"
     );
-    let query = Query::read(&support::query("a.test", RecordType::A, Some(4096))).unwrap().owned();
+    let query = Query::read(&support::query("a.test", RecordType::A, Some(4096)))
+        .unwrap()
+        .owned();
     let octets = response.write(&query, SIZE).unwrap();
     let with_opt = read(&octets);
     let edns = with_opt.edns.as_ref().unwrap();

@@ -15,7 +15,9 @@ const OTHER: &[u8] = b"\xff\xf1\x00\x01x";
 
 /// A query with these options, or without an OPT.
 fn with_options(options: Option<&[u8]>) -> Query<'static> {
-    let mut found = Query::read(&query("a.test", RecordType::A, options.map(|_| SIZE))).unwrap().owned();
+    let mut found = Query::read(&query("a.test", RecordType::A, options.map(|_| SIZE)))
+        .unwrap()
+        .owned();
     if let (Some(edns), Some(options)) = (&mut found.edns, options) {
         edns.options = options.to_vec();
     }

@@ -299,7 +299,9 @@ fn sections_code_and_extended_error_are_as_written() {
         ..plan()
     };
     let templates = |plan| Templates::new(&[plan], &zones(&["example"])).unwrap();
-    let query = Query::read(&query("a.example", RecordType::A, Some(1232))).unwrap().owned();
+    let query = Query::read(&query("a.example", RecordType::A, Some(1232)))
+        .unwrap()
+        .owned();
     let Outcome::Answer(octets) = templates(plan.clone()).answer(&query, &asker(), SIZE).outcome else {
         panic!()
     };

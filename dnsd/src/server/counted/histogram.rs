@@ -1,6 +1,7 @@
 //! A histogram that keeps numbers, not samples.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// CoreDNS' bounds of time: 0.25 ms, and 15 times twice as much; in nanoseconds.
 const TIME: [u64; 16] = {
@@ -47,10 +48,17 @@ impl Histogram {
         }
     }
 
-    pub(super) fn add(&self, value: u64) {
-        let place = self.bounds.iter().position(|bound| value <= *bound);
-        self.counts[place.unwrap_or(self.bounds.len())].fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add(value, Ordering::Relaxed);
+    /// So many spans that are all as long.
+    pub(super) fn add(&self, span: Duration, count: u64) {
+        let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let sum = nanoseconds.saturating_mul(count);
+        self.add_at(place(self.bounds, nanoseconds), count, sum);
+    }
+
+    /// So many values of one range, and what they add up to.
+    pub(super) fn add_at(&self, place: usize, count: u64, sum: u64) {
+        self.counts[place].fetch_add(count, Ordering::Relaxed);
+        self.sum.fetch_add(sum, Ordering::Relaxed);
     }
 
     /// The bounds with how many values are not above, the last of them without a bound; and the sum.
@@ -73,6 +81,16 @@ impl Histogram {
     }
 }
 
+/// The range of so many octets.
+pub(super) fn of_octets(octets: u64) -> usize {
+    place(&OCTETS, octets)
+}
+
+fn place(bounds: &[u64], value: u64) -> usize {
+    let place = bounds.iter().position(|bound| value <= *bound);
+    place.unwrap_or(bounds.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,7 +99,7 @@ mod tests {
     fn a_value_at_a_bound_is_below_it_and_one_above_all_is_counted_too() {
         let histogram = Histogram::of_octets();
         for value in [0, 1, 100, 101, 70_000] {
-            histogram.add(value);
+            histogram.add_at(of_octets(value), 1, value);
         }
         let (rows, sum) = histogram.read();
         assert_eq!(rows[..3], [(Some(0.0), 1), (Some(100.0), 3), (Some(200.0), 4)]);
