@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::io::{Read as _, Write as _};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +19,38 @@ use tokio::sync::mpsc;
 
 const DNSD: Instance = Instance::from_random(7);
 
-fn path(name: &str) -> PathBuf {
+/// Where the socket is; its folder goes with it, however the test ends.
+struct Place {
+    folder: PathBuf,
+    socket: PathBuf,
+}
+
+fn path(name: &str) -> Place {
     let folder = std::env::temp_dir().join(format!("egret-link-{name}-{}", std::process::id()));
     drop(std::fs::remove_dir_all(&folder));
-    folder.join("run/link.sock")
+    let socket = folder.join("run/link.sock");
+    Place { folder, socket }
+}
+
+impl Deref for Place {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl AsRef<Path> for Place {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Where nothing was made, there is nothing to remove.
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
 }
 
 fn serve(path: &Path) -> mpsc::Receiver<Input> {
@@ -170,7 +199,7 @@ async fn nobody_is_woken_because_a_dnsd_has_read() {
     const ROUNDS: u64 = 200;
     let path = path("wakes");
     let mut inputs = serve(&path);
-    let socket = path.clone();
+    let socket = path.to_path_buf();
     let dnsd = std::thread::spawn(move || {
         let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
         let mut wire = Vec::new();
