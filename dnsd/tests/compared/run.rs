@@ -23,6 +23,8 @@ use crate::world::{Asked, Deed, Over, Upstream, framed, read_framed};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// How long something is waited for that one of the two configurations does not do.
 const ABSENCE: Duration = Duration::from_secs(6);
+/// What is written behind an answer, or while a line is read, is part of what is seen.
+const SETTLED: Duration = Duration::from_millis(300);
 /// CoreDNS looks every ten seconds which connections are old.
 const EXPIRY: Duration = Duration::from_secs(16);
 const UPSTREAMS: usize = 3;
@@ -321,19 +323,23 @@ impl Run {
     /// The lines with this, once there is one.
     async fn note_log(&mut self, part: &str) {
         let start = Instant::now();
-        let lines = loop {
-            let log = self.server.log();
-            let lines: Vec<String> = log
-                .lines()
-                .filter(|line| line.starts_with('[') && line.contains(part))
-                .map(transcript::of_line)
-                .collect();
-            if !lines.is_empty() || start.elapsed() > ABSENCE {
-                break lines;
+        let (mut lines, mut since) = (Vec::new(), start);
+        while start.elapsed() <= ABSENCE && (lines.is_empty() || since.elapsed() < SETTLED) {
+            let now = self.lines_with(part);
+            if now != lines {
+                (lines, since) = (now, Instant::now());
             }
             sleep(Duration::from_millis(20)).await;
-        };
+        }
         self.seen.push(format!("log has {part:?}: {lines:#?}"));
+    }
+
+    fn lines_with(&self, part: &str) -> Vec<String> {
+        let log = self.server.log();
+        let lines = log
+            .lines()
+            .filter(|line| line.starts_with('[') && line.contains(part));
+        lines.map(transcript::of_line).collect()
     }
 
     fn note_metrics(&mut self, families: &[&str], told: fn(&str, &str) -> String) {
