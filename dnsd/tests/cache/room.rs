@@ -1,6 +1,6 @@
 //! How much is kept, and what gives way.
 
-use egret_dnsd::cache::{Cache, Class, Key, KeyView, Kind, Value};
+use egret_dnsd::cache::{Cache, Class, Found, Key, KeyView, Kind, Value};
 use egret_dnsd::plan::{CacheRules, Capacity};
 use hickory_proto::rr::RecordType;
 
@@ -65,18 +65,64 @@ fn a_flood_of_random_names_does_not_flush_what_is_asked_for() {
     }
 }
 
+/// So much is kept where the configuration does not say (`cacheSize`).
+const DEFAULT: usize = 32 << 20;
+
+/// A value of so many octets.
+#[derive(Clone, Debug)]
+struct Large(usize, Key);
+
+impl Value for Large {
+    fn key(&self) -> KeyView<'_> {
+        self.1.view()
+    }
+
+    fn weight(&self) -> usize {
+        self.0
+    }
+}
+
+#[test]
+fn a_cache_of_the_default_size_that_is_full_keeps_what_is_asked_for_and_its_bound() {
+    let capacity = Capacity {
+        entries: usize::MAX,
+        ..rules().success
+    };
+    let all = CacheRules {
+        success: capacity,
+        denial: capacity,
+        ..rules()
+    };
+    for kind in [Kind::Answer, Kind::NameError] {
+        let mut cache = Cache::new(&all, DEFAULT);
+        let insert = |cache: &mut Cache<Large>, name: String, kind| {
+            let make = |key: &Key| Some(Large(1_000, *key));
+            cache.insert(&key(&name, RecordType::A), make, kept(kind, 60), NOW);
+        };
+        let used: Vec<String> = (0..1_000).map(|number| format!("used{number}.test")).collect();
+        for name in &used {
+            insert(&mut cache, name.clone(), Kind::Answer);
+        }
+        let asked_for = |cache: &mut Cache<Large>| {
+            let found = used.iter().map(|name| cache.get(&key(name, RecordType::A), NOW));
+            found.filter(|found| matches!(found, Found::Fresh(_))).count()
+        };
+        assert_eq!(asked_for(&mut cache), used.len());
+        for number in 0..100_000 {
+            insert(&mut cache, format!("flood{number}.test"), kind);
+            assert!(cache.weight() <= DEFAULT, "{number}");
+        }
+        assert!(
+            cache.weight() > DEFAULT / 10 * 9,
+            "it is full: {}",
+            cache.weight()
+        );
+        assert_eq!(asked_for(&mut cache), used.len(), "{kind:?}");
+    }
+}
+
 #[test]
 fn an_answer_too_large_for_its_share_is_not_kept() {
-    #[derive(Clone, Debug)]
-    struct Large(usize, Key);
-    impl Value for Large {
-        fn key(&self) -> KeyView<'_> {
-            self.1.view()
-        }
-        fn weight(&self) -> usize {
-            self.0
-        }
-    }
     let mut cache = Cache::new(&rules(), 1 << 20);
     cache.insert(
         &key("a.test", RecordType::A),

@@ -1,0 +1,58 @@
+//! A query that missed the cache waits for its turn; until then somebody else's question for the same name may have ended.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+#[path = "support/whole.rs"]
+mod whole;
+
+use egret_dnsd::metrics::Transport;
+use egret_dnsd::resolve::{Moment, Pending, Step};
+use egret_dnsd::server::Arrival;
+use hickory_proto::op::Message;
+use hickory_proto::rr::RecordType;
+use support::{address, query};
+use whole::{Dnsd, LOOPBACK, Upstream, in_short};
+
+/// Read, and not in the cache; nobody has its turn yet.
+fn missed(dnsd: &Dnsd, name: &str) -> Pending {
+    let arrival = Arrival {
+        source: (LOOPBACK, 5353).into(),
+        asked: None,
+        interface: None,
+        transport: Transport::Udp,
+    };
+    let resolver = &dnsd.service.resolver;
+    let serving = resolver.serving();
+    let (_, table) = serving.tables.first_key_value().unwrap();
+    match resolver.take(&query(name, RecordType::A, None), arrival, table, Moment::now()) {
+        Step::Later(pending) => pending,
+        Step::Reply(_) | Step::Silence => panic!("{name} is in the cache"),
+    }
+}
+
+async fn said(pending: Pending) -> String {
+    in_short(&Message::from_vec(&pending.reply().await.unwrap()).unwrap())
+}
+
+#[tokio::test]
+async fn what_came_to_be_known_since_a_miss_is_not_asked_again() {
+    let up = Upstream::with(|| vec![address("api.example.test", 60, "192.0.2.1")]).await;
+    let dnsd = Dnsd::start("landed", &[&up], "");
+    let [first, second] = [(); 2].map(|()| missed(&dnsd, "api.example.test"));
+    assert_eq!(dnsd.says("api.example.test").await, "NoError 192.0.2.1");
+    assert_eq!(said(first).await, "NoError 192.0.2.1");
+    // A question for another name ends, too: what is known of this one is still found.
+    assert!(dnsd.ask("other.example.test").await.is_some());
+    assert_eq!(said(second).await, "NoError 192.0.2.1");
+    assert_eq!(up.asked(), 2, "once for each name");
+}
+
+#[tokio::test]
+async fn a_question_that_ended_with_nothing_to_keep_leaves_others_their_turn() {
+    let up = Upstream::with(|| vec![address("api.example.test", 60, "192.0.2.1")]).await;
+    let dnsd = Dnsd::start("landed-apart", &[&up], "");
+    let pending = missed(&dnsd, "api.example.test");
+    assert!(dnsd.ask("other.example.test").await.is_some());
+    assert_eq!(said(pending).await, "NoError 192.0.2.1");
+    assert_eq!(up.asked(), 2);
+}
