@@ -380,6 +380,15 @@ fn a_pod_is_judged_in_the_cgroup_that_it_has_now_and_one_that_is_gone_leaves_not
     );
     world.settled(&backend.apply(&again.batch, world.now()));
     assert_eq!(second_life.ask("tcp 198.18.2.10:8080"), Answer::NotPermitted);
+    // The kernel takes programs off a cgroup some time after that is gone (cgroup_bpf_offline of kernel/bpf/cgroup.c).
+    for minutes in 1..=500 {
+        if world.pinned_pods() == ["5c6e1d0e-a"] {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        let later = world.now().after(Duration::from_secs(60 * minutes));
+        world.settled(&backend.reconcile(later));
+    }
     assert_eq!(world.pinned_pods(), ["5c6e1d0e-a"]);
     world.end(backend, [second_life]);
 }
