@@ -12,12 +12,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use egret_shared::rt::task;
+use egret_shared::switch::{Switch, is_off};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +34,9 @@ use datagram::Datagrams;
 
 /// The tables of all addresses.
 pub type Tables = BTreeMap<SocketAddr, Arc<Table>>;
+
+/// How long a listener is waited for that was told to end: its turn is a fraction of a millisecond.
+const HANGING: Duration = Duration::from_secs(1);
 
 /// Bound sockets, on which nobody listens yet.
 #[derive(Debug)]
@@ -289,12 +295,18 @@ impl Listening {
     }
 
     /// Takes no more datagrams and accepts no more connections; those that there are go on. What comes in waits in the
-    /// sockets, for a successor or for `resume`.
+    /// sockets, for a successor or for `resume`. A thread that hangs is not waited for: should it go on, it may answer what it
+    /// has read, and reads no more.
     pub async fn pause(&mut self) {
         for open in self.open.values() {
             open.pause.cancel();
         }
-        self.all_ended().await;
+        if is_off(Switch::LeaveHanging) {
+            return self.all_ended().await;
+        }
+        if timeout(HANGING, self.all_ended()).await.is_err() {
+            tracing::error!("a listener hangs; its sockets are left to who comes next");
+        }
     }
 
     /// Listens again after a pause.

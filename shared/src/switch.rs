@@ -46,6 +46,8 @@ switches! {
     WatchThreads = "watch-threads",
     /// What a thread beside the first was asked it answers before dnsd ends.
     DrainThreads = "drain-threads",
+    /// Who takes over does not wait for a thread of its predecessor that hangs.
+    LeaveHanging = "leave-hanging",
     /// What was told just before dnsd ends comes to the enforcer all the same.
     TellRest = "tell-rest",
     /// Questions to other resolvers are caught.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use egret_integration::{Daemon, Lookup, PodSpec, RecordType, Records, World, node};
+use egret_integration::{Daemon, DaemonSpec, Lookup, PodSpec, RecordType, Records, World, node};
 
 use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace, with_fallback};
 use super::stage::{QUICK, Told, eventually, is_soon, metrics, within};
@@ -99,6 +99,36 @@ pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world
     replace(world, &mut serving, &spec, 0)?;
     assert_eq!(missing(&socket, 0), 0, "of {BURST} that were under way");
     serving.terminate()?;
+    Ok(())
+}
+
+/// What waits in the sockets need not wait for it.
+pub(super) fn a_thread_that_hangs_keeps_no_successor_waiting(world: &mut World) -> Told {
+    world.add(PodSpec::new("client"))?;
+    world
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]).ttl(0));
+    let spec = by_hand(world).with(THREADS);
+    let mut replaced = world.start(spec.clone())?;
+    let hanging = replaced.stop_thread("dnsd-4")?;
+    let mut successor = world.launch(DaemonSpec {
+        name: "dnsd-next".to_owned(),
+        ..spec
+    })?;
+    let leaves = || replaced.log().contains("a successor answers");
+    eventually(
+        "who has a thread that hangs leaves the sockets to its successor",
+        leaves,
+    );
+    let unsaid = "the predecessor did not say that it stopped";
+    assert!(!successor.log().contains(unsaid), "{}", successor.log());
+    let lookup = || Lookup::of("api.example.test", RecordType::A);
+    for way in [lookup().at(node::DNS), lookup().at(node::DNS_V6)] {
+        assert!(world.pod("client").look_up(&way).is_ok(), "{way:?}");
+    }
+    drop(hanging);
+    eventually("it ends", || !replaced.is_running());
+    successor.terminate()?;
     Ok(())
 }
 
