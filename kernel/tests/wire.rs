@@ -7,6 +7,7 @@ mod rules;
 
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
+use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::wire::{Error, Writer};
 use egret_kernel::iptables::{Flavour, IpTables, Rule, Table, Target};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
@@ -467,7 +468,9 @@ fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
         );
         writer.write(&[(Family::V4, &of("one"))]).unwrap();
         writer.let_go();
-        run("ipset", &["destroy", "two"]);
+        // The kernel lets go of what rules referred to a moment after they went.
+        let (mut sets, mut waits) = (IpSets::open().unwrap(), 100);
+        sets.destroy_unnamed("two", &mut waits).unwrap();
         create("three");
         create("two");
         for name in ["two", "three", "one"] {
