@@ -22,7 +22,6 @@ pub use compose::{
     synthesized_denial, truncated_reply,
 };
 pub use malformed::Malformed;
-pub(crate) use name::plain_text;
 pub use name::{InvalidText, WireName};
 pub(crate) use present::{ACCEPTED_TYPES, is_known as is_known_type, ttl_of as ttl_of_text, type_number};
 pub use present::{InvalidRecord, Reason as InvalidRecordReason, parse_record};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::switch::{Switch, is_off};
 
 /// The most octets that a name takes on the wire, its root label included (RFC 1035 §3.1).
-const MAX_WIRE: usize = 255;
+pub const MAX_WIRE: usize = 255;
 /// The most octets in a label (RFC 1035 §3.1).
 const MAX_LABEL: usize = 63;
 
@@ -81,8 +81,8 @@ impl DnsName {
     /// # Errors
     /// As of its labels.
     pub fn from_wire(octets: &[u8]) -> Result<Self, InvalidName> {
-        match plain_text(octets) {
-            Some(text) => Ok(Self(text)),
+        match plain_text(octets, &mut [0; MAX_WIRE]) {
+            Some(text) => Ok(Self(text.into())),
             None => Self::from_labels(labels(octets)),
         }
     }
@@ -120,10 +120,12 @@ fn labels(mut octets: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The text of a name in a message of which no octet has to be escaped, as nearly all are: its octets, with dots where the
-/// lengths of labels stand.
-fn plain_text(octets: &[u8]) -> Option<Box<str>> {
+/// lengths of labels stand. Nothing where one has to be, and for the root.
+pub fn plain_text<'a>(octets: &[u8], room: &'a mut [u8; MAX_WIRE]) -> Option<&'a str> {
     let (first, behind) = octets.split_first().filter(|_| octets.len() <= MAX_WIRE)?;
-    let mut text = behind.split_last().filter(|(root, _)| **root == 0)?.1.to_vec();
+    let (_, labels) = behind.split_last().filter(|(root, _)| **root == 0)?;
+    let text = &mut room[..labels.len()];
+    text.copy_from_slice(labels);
     let (mut at, mut lengths) = (usize::from(*first), 0);
     while let Some(length @ 1..=63) = text.get(at).copied() {
         text[at] = b'.';
@@ -140,7 +142,7 @@ fn plain_text(octets: &[u8]) -> Option<Box<str>> {
     if !is_off(Switch::IgnoreCase) {
         text.make_ascii_lowercase();
     }
-    String::from_utf8(text).ok().map(String::into_boxed_str)
+    str::from_utf8(text).ok()
 }
 
 fn push_label(text: &mut String, label: &[u8]) {

@@ -204,29 +204,6 @@ impl WireName {
     }
 }
 
-/// A name that stands here without compression, as the text that `DnsName` has of it; nothing where an octet of it would have
-/// to be escaped.
-pub(crate) fn plain_text<'a>(mut name: &[u8], room: &'a mut [u8; MAX]) -> Option<&'a str> {
-    let mut length = 0;
-    while let Some((label, rest)) = name.split_first().filter(|(label, _)| **label > 0) {
-        let label = rest.get(..usize::from(*label))?;
-        if length > 0 {
-            *room.get_mut(length)? = b'.';
-            length += 1;
-        }
-        for (place, octet) in room.get_mut(length..length + label.len())?.iter_mut().zip(label) {
-            if !matches!(octet, b'!'..=b'~') || matches!(octet, b'.' | b'\\') {
-                return None;
-            }
-            *place = octet.to_ascii_lowercase();
-        }
-        length += label.len();
-        name = &rest[label.len()..];
-    }
-    let is_name = name == [0] && length > 0;
-    is_name.then(|| str::from_utf8(&room[..length]).ok()).flatten()
-}
-
 impl PartialEq for WireName {
     fn eq(&self, other: &Self) -> bool {
         self.as_octets() == other.as_octets()

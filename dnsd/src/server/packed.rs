@@ -15,6 +15,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use egret_shared::name::{MAX_WIRE, plain_text};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::time::Timestamp;
 use triomphe::ThinArc;
@@ -23,7 +24,7 @@ use crate::answer::{AnswerView, Opt};
 use crate::cache::{FIXED, KeyView, Maker, Value};
 use crate::exchange::Matched;
 use crate::ledger::Marks;
-use crate::message::{HEADER, Message, plain_text};
+use crate::message::{HEADER, Message};
 use crate::observe::{Told, observe};
 use crate::room::{give_back, room_for};
 
@@ -192,7 +193,7 @@ impl Packed {
 
     /// What `act` makes of the name that was asked for, as text; nothing where that is not as plain as nearly all are.
     pub fn with_question<T>(&self, act: impl FnOnce(&str) -> T) -> Option<T> {
-        plain_text(self.name(), &mut [0; 255]).map(act)
+        plain_text(self.name(), &mut [0; MAX_WIRE]).map(act)
     }
 
     /// What it tells, in full.
