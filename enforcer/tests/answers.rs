@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod engine_world;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,17 +11,17 @@ use std::time::Duration;
 
 use egret_enforcer::backend::none::NoVerdicts;
 use egret_enforcer::backend::{Backend, BackendError, Ended, Standing, VerdictCounters};
-use egret_enforcer::engine::{Engine, Input, PeerId, Setup, SourceState};
+use egret_enforcer::engine::{Engine, Input, PeerId, Setup};
 use egret_enforcer::metrics::Metrics;
-use egret_policies::api::manifest;
-use egret_policies::compiler::{Event, NodeScope, Settings};
-use egret_policies::lower::lower;
+use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::Batch;
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
+
+use engine_world::{cluster, in_sync};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -137,17 +139,8 @@ impl Life {
         });
         engine.pass(NOW);
         let told = join(&mut engine, 1);
-        let read = manifest::read(CLUSTER, "test");
-        let entities = read
-            .documents
-            .iter()
-            .flat_map(|document| lower(&document.object).entities);
-        engine.take(Input::Cluster(entities.map(Event::Apply).collect()), NOW);
-        let is_complete = SourceState {
-            is_complete: true,
-            ..SourceState::default()
-        };
-        engine.take(Input::Source(is_complete), NOW);
+        engine.take(cluster(CLUSTER), NOW);
+        engine.take(in_sync(), NOW);
         engine.pass(NOW);
         Self {
             engine,
@@ -267,13 +260,7 @@ fn what_changes_among_answers_is_applied() {
     let [applied, ..] = life.counted();
     life.answer(NOW);
     let label = CLUSTER.replace("app: a}}\nspec", "app: other}}\nspec");
-    let read = manifest::read(&label, "test");
-    let entities = read
-        .documents
-        .iter()
-        .flat_map(|document| lower(&document.object).entities);
-    let changed = Input::Cluster(entities.map(Event::Apply).collect());
-    life.engine.take(changed, NOW);
+    life.engine.take(cluster(&label), NOW);
     life.answer(NOW);
     life.engine.pass(NOW);
     assert!(life.counted()[0] > applied);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod engine_world;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +14,7 @@ use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictC
 use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Report, Setup, SourceState, What};
 use egret_enforcer::metrics::Metrics;
 use egret_enforcer::state::{BootId, State, StateFile};
-use egret_policies::api::manifest;
-use egret_policies::compiler::{Event, NodeScope, Settings};
-use egret_policies::lower::lower;
+use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, Member, SetKind};
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use egret_shared::observation::{Observation, ObservedAddress};
@@ -22,6 +22,8 @@ use egret_shared::pod::PodKey;
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
+
+use engine_world::{cluster, in_sync};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -47,23 +49,6 @@ spec:
   - {{name: x, action: Accept, to: [{{domainNames: [\"{pattern}\"]}}]}}
 "
     )
-}
-
-fn cluster(text: &str) -> Input {
-    let read = manifest::read(text, "test");
-    assert!(read.is_whole(), "{:?}", read.problems);
-    let entities = read
-        .documents
-        .iter()
-        .flat_map(|document| lower(&document.object).entities);
-    Input::Cluster(entities.map(Event::Apply).collect())
-}
-
-fn in_sync() -> Input {
-    Input::Source(SourceState {
-        is_complete: true,
-        ..SourceState::default()
-    })
 }
 
 fn engine(backend: impl Backend + 'static) -> Engine {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod engine_world;
+
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -12,11 +14,9 @@ use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::{
     Backend, BackendError, Ended, Found, Inquiry, Meanwhile, Standing, VerdictCounters,
 };
-use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, SourceState, What};
+use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, What};
 use egret_enforcer::metrics::Metrics;
-use egret_policies::api::manifest;
-use egret_policies::compiler::{Event, NodeScope, Settings};
-use egret_policies::lower::lower;
+use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, MembersChanged};
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use egret_shared::observation::{Observation, ObservedAddress};
@@ -24,6 +24,8 @@ use egret_shared::revision::{Revision, Sequence};
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
+
+use engine_world::{cluster, in_sync};
 
 const CLUSTER: &str = "
 apiVersion: v1
@@ -248,10 +250,7 @@ impl Life {
             program: "dnsd".to_owned(),
             out: Box::new(out),
         });
-        life.say(Input::Source(SourceState {
-            is_complete: true,
-            ..SourceState::default()
-        }));
+        life.say(in_sync());
         life.let_write();
         assert_eq!(life.hear(), "interest 10.0.0.1");
         assert_eq!(life.hear(), "complete");
@@ -348,16 +347,6 @@ impl Life {
         self.say(Input::Stop);
         self.thread.join().unwrap();
     }
-}
-
-fn cluster(text: &str) -> Input {
-    let read = manifest::read(text, "test");
-    assert!(read.is_whole(), "{:?}", read.problems);
-    let entities = read
-        .documents
-        .iter()
-        .flat_map(|document| lower(&document.object).entities);
-    Input::Cluster(entities.map(Event::Apply).collect())
 }
 
 fn words(message: &ToDnsd) -> String {
