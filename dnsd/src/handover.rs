@@ -37,6 +37,8 @@ pub use wire::HandoverError;
 pub enum Purpose {
     /// Datagrams of clients.
     Udp,
+    /// Replies to them.
+    Replies,
     /// Connections of clients.
     Tcp,
     /// Pages for operators and probes.

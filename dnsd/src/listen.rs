@@ -54,6 +54,7 @@ struct Bound {
 #[derive(Debug)]
 struct Kept {
     udp: OwnedFd,
+    replies: Option<OwnedFd>,
     tcp: OwnedFd,
 }
 
@@ -174,10 +175,10 @@ impl Bound {
         };
         let mut inherited = |purpose| inheritance.socket(Name { purpose, address });
         let udp = match inherited(Purpose::Udp) {
-            Some(socket) => Datagrams::inherit(socket),
+            Some(socket) => Datagrams::inherit(socket, inherited(Purpose::Replies)),
             None => Datagrams::bind(address),
         };
-        let udp = udp.map_err(error(address, "UDP"))?;
+        let mut udp = udp.map_err(error(address, "UDP"))?;
         // Port 0 is for tests: TCP gets the port that UDP drew.
         let drawn = udp.local_address().map_err(error(address, "UDP"))?;
         let tcp = match inherited(Purpose::Tcp) {
@@ -196,6 +197,7 @@ impl Bound {
                 address,
                 "UDP and TCP for others (this needs CAP_NET_ADMIN)",
             ))?;
+            udp = udp.without_outlet();
         }
         Ok(Self {
             kept: Kept::of(&udp, &tcp).map_err(error(address, "UDP and TCP"))?,
@@ -281,14 +283,9 @@ impl Listening {
     pub fn sockets(&self) -> io::Result<Vec<(Name, OwnedFd)>> {
         let mut sockets = Vec::new();
         for (address, open) in &self.open {
-            for (purpose, socket) in [(Purpose::Udp, &open.kept.udp), (Purpose::Tcp, &open.kept.tcp)] {
-                sockets.push((
-                    Name {
-                        purpose,
-                        address: *address,
-                    },
-                    socket.try_clone()?,
-                ));
+            for (purpose, socket) in open.kept.all() {
+                let address = *address;
+                sockets.push((Name { purpose, address }, socket.try_clone_to_owned()?));
             }
         }
         Ok(sockets)
@@ -316,8 +313,7 @@ impl Listening {
     pub fn resume(&mut self) -> io::Result<()> {
         let mut again = Vec::new();
         for open in self.open.values() {
-            let (udp, tcp) = (open.kept.udp.try_clone()?, open.kept.tcp.try_clone()?);
-            again.push((Datagrams::inherit(udp)?, tcp::inherit(tcp)?));
+            again.push(open.kept.listen_again()?);
         }
         for (open, (udp, tcp)) in std::mem::take(&mut self.open).into_values().zip(again) {
             let Open {
@@ -334,11 +330,8 @@ impl Listening {
     /// While this is there, others of this user can be bound beside what is open (`SO_REUSEPORT`, socket(7)); what waits in
     /// a socket stays there.
     fn share_ports(&self) -> Shared<'_> {
-        let kept = self.open.values().map(|open| &open.kept);
-        Shared::new(
-            kept.flat_map(|kept| [kept.udp.as_fd(), kept.tcp.as_fd()])
-                .collect(),
-        )
+        let sockets = self.open.values().flat_map(|open| open.kept.all());
+        Shared::new(sockets.map(|(_, socket)| socket).collect())
     }
 
     fn open(&mut self, listeners: Listeners) {
@@ -413,8 +406,27 @@ impl Kept {
     fn of(udp: &Datagrams, tcp: &TcpListener) -> io::Result<Self> {
         Ok(Self {
             udp: udp.as_fd().try_clone_to_owned()?,
+            replies: udp
+                .outlet()
+                .map(|outlet| outlet.try_clone_to_owned())
+                .transpose()?,
             tcp: tcp.as_fd().try_clone_to_owned()?,
         })
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Purpose, BorrowedFd<'_>)> {
+        let replies = self.replies.as_ref();
+        [(Purpose::Udp, self.udp.as_fd()), (Purpose::Tcp, self.tcp.as_fd())]
+            .into_iter()
+            .chain(replies.map(|replies| (Purpose::Replies, replies.as_fd())))
+    }
+
+    fn listen_again(&self) -> io::Result<(Datagrams, TcpListener)> {
+        let replies = self.replies.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Ok((
+            Datagrams::inherit(self.udp.try_clone()?, replies)?,
+            tcp::inherit(self.tcp.try_clone()?)?,
+        ))
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Name;
 use super::memory::{LANGUAGE, Piece, write};
 use super::wire::{HandoverError, MOST_SOCKETS, Word, check_user, due, receive, send, send_octets};
+use super::{Name, Purpose};
 
 /// How long a successor may make itself ready, and be between its steps.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -141,7 +141,11 @@ impl Successor<'_> {
     }
 
     fn give(&self) -> Result<(), HandoverError> {
-        let sockets = self.ask(Event::Sockets)?;
+        let mut sockets = self.ask(Event::Sockets)?;
+        if sockets.len() > MOST_SOCKETS {
+            // A successor can do without them.
+            sockets.retain(|(name, _)| name.purpose != Purpose::Replies);
+        }
         if sockets.len() > MOST_SOCKETS {
             return Err(HandoverError::TooMany(sockets.len()));
         }

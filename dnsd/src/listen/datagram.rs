@@ -21,6 +21,8 @@ pub(super) struct Datagrams {
     /// The runtime hears of what comes alone. Of room to send it would hear after each datagram that left, and there nearly
     /// always is some.
     socket: AsyncFd<UdpSocket>,
+    /// Where replies leave, if they have a socket of their own.
+    outlet: Option<UdpSocket>,
     /// The address that it is bound to.
     bound: IpAddr,
 }
@@ -34,29 +36,40 @@ impl AsFd for Datagrams {
 impl Datagrams {
     /// Binds. The address is not shared (`SO_REUSEADDR` would let a forgotten other instance have the queries).
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-            setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
-        } else {
-            setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
-        }
-        // Beyond the host's limit only with CAP_NET_ADMIN; up to it without.
-        if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
-            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-        }
-        beside_others(&socket, || socket.bind(&address.into()))?;
-        socket.set_nonblocking(true)?;
-        Self::inherit(socket.into())
+        let Some(outlet) = outlet(address) else {
+            return Self::inherit(inlet(address)?.into(), None);
+        };
+        // The port is drawn by the first of the two where none is given.
+        let address = outlet.local_addr()?;
+        setsockopt(&outlet, sockopt::ReusePort, &true)?;
+        let inlet = inlet(address)?;
+        setsockopt(&outlet, sockopt::ReusePort, &false)?;
+        Self::inherit(inlet.into(), Some(outlet.into()))
     }
 
-    /// A socket that was bound before, perhaps by another process.
-    pub(super) fn inherit(socket: OwnedFd) -> io::Result<Self> {
+    /// Sockets that were bound before, perhaps by another process.
+    pub(super) fn inherit(socket: OwnedFd, outlet: Option<OwnedFd>) -> io::Result<Self> {
         let socket = UdpSocket::from(socket);
         Ok(Self {
             bound: socket.local_addr()?.ip(),
             socket: hear(socket, Interest::READABLE)?,
+            outlet: outlet.map(UdpSocket::from),
         })
+    }
+
+    /// Lets replies leave by the socket that queries come to, which can be given properties that they need.
+    pub(super) fn without_outlet(self) -> Self {
+        Self { outlet: None, ..self }
+    }
+
+    /// The socket that replies leave by, where it is another one.
+    pub(super) fn outlet(&self) -> Option<BorrowedFd<'_>> {
+        self.outlet.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The socket that replies leave by.
+    pub(super) fn way_out(&self) -> BorrowedFd<'_> {
+        self.outlet().unwrap_or_else(|| self.as_fd())
     }
 
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
@@ -111,6 +124,54 @@ impl Datagrams {
     }
 }
 
+/// Where queries come to.
+fn inlet(address: SocketAddr) -> io::Result<Socket> {
+    let socket = datagrams_of(address)?;
+    if address.is_ipv6() {
+        setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+    } else {
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+    }
+    // Beyond the host's limit only with CAP_NET_ADMIN; up to it without.
+    if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    }
+    beside_others(&socket, || socket.bind(&address.into()))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Where replies leave: a socket of the same address and port that nobody waits on. Of the one that queries come to, the
+/// kernel tells whoever waits on it each time that a datagram has left (`sock_wfree`, net/core/sock.c), and asks whether
+/// that is what they wait for: 3 % of what an answer costs.
+///
+/// It is connected to itself, so no query is ever for it; and it is there before the other one, so none can come between
+/// its two calls. There is none for a wildcard, which answers from many addresses, nor where the kernel refuses one: what is
+/// wrong with the address the other one says.
+fn outlet(address: SocketAddr) -> Option<UdpSocket> {
+    if address.ip().is_unspecified() {
+        return None;
+    }
+    let bind = || {
+        let socket = datagrams_of(address)?;
+        beside_others(&socket, || socket.bind(&address.into()))?;
+        socket.connect(&socket.local_addr()?)?;
+        socket.set_nonblocking(true)?;
+        io::Result::Ok(socket.into())
+    };
+    let bound =
+        bind().inspect_err(|error| tracing::debug!(%address, %error, "replies have no socket of their own"));
+    bound.ok()
+}
+
+fn datagrams_of(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}
+
 /// Binds beside sockets of this user that share their port at this moment, as a single address and a wildcard may (a reload
 /// goes from one to the other), and shares it with nobody later.
 pub(super) fn beside_others(socket: &Socket, bind: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
@@ -159,4 +220,85 @@ fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::
         }
     };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::batch::Outbox;
+
+    const BOTH: [&str; 2] = ["127.0.0.2:0", "[::1]:0"];
+
+    fn client_of(address: SocketAddr) -> UdpSocket {
+        let any = if address.is_ipv4() {
+            "127.0.0.1:0"
+        } else {
+            "[::1]:0"
+        };
+        let client = UdpSocket::bind(any).unwrap();
+        client.connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        client
+    }
+
+    #[tokio::test]
+    async fn replies_leave_by_another_socket_from_the_address_and_port_that_was_asked() {
+        for address in BOTH {
+            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let own = datagrams.local_address().unwrap();
+            assert_ne!(datagrams.way_out().as_raw_fd(), datagrams.as_fd().as_raw_fd());
+            let client = client_of(own);
+            let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+            client.send(&[7]).unwrap();
+            assert_eq!(datagrams.receive_now(&mut inbox).unwrap(), 1);
+            let (octets, envelope) = inbox.get(0).unwrap();
+            outbox.push(octets.to_vec(), envelope, datagrams.source(&envelope));
+            outbox.flush(datagrams.way_out(), |_, _, error| panic!("{error}"));
+            // It is connected: what comes from elsewhere does not reach it.
+            let mut octets = [0; 8];
+            assert_eq!((client.recv(&mut octets).unwrap(), octets[0]), (1, 7), "{own}");
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_is_heard_where_queries_come_to() {
+        for address in BOTH {
+            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let own = datagrams.local_address().unwrap();
+            let clients: Vec<UdpSocket> = (0..256).map(|_| client_of(own)).collect();
+            let mut inbox = Inbox::new();
+            // … and while a reload lets others be bound beside them, when the kernel takes all of a port for one group.
+            for is_shared in [false, true] {
+                for socket in [datagrams.as_fd(), datagrams.way_out()] {
+                    setsockopt(&socket, sockopt::ReusePort, &is_shared).unwrap();
+                }
+                for client in &clients {
+                    client.send(&[7]).unwrap();
+                    let received = datagrams.receive_now(&mut inbox);
+                    assert_eq!(received.unwrap(), 1, "{client:?}, {is_shared}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_can_be_bound_beside_the_two() {
+        for address in BOTH {
+            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let own = datagrams.local_address().unwrap();
+            let other = datagrams_of(own).unwrap();
+            let refused = beside_others(&other, || other.bind(&own.into())).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AddrInUse, "{own}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wildcard_replies_by_the_socket_that_was_asked() {
+        for address in ["0.0.0.0:0", "[::]:0"] {
+            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            assert!(datagrams.outlet().is_none(), "it has too many addresses for one");
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! Datagrams: what is there is read in one go; what can be answered at once is answered without a task.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,7 +200,7 @@ impl Listener {
 
     fn flush(&mut self) {
         let (datagrams, service) = (&self.datagrams, &self.service);
-        self.outbox.flush(datagrams.as_fd(), |reply, envelope, error| {
+        self.outbox.flush(datagrams.way_out(), |reply, envelope, error| {
             if error.kind() == io::ErrorKind::WouldBlock {
                 let datagrams = Arc::clone(datagrams);
                 let sending = async move { report(datagrams.send(&reply, &envelope).await, &envelope) };

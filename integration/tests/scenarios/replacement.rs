@@ -1,5 +1,6 @@
 //! dnsd in the place of node-local-dns: what pods get while it is dead, hangs, or is replaced.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -498,8 +499,14 @@ pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) 
         assert!(answers(world, "first", &way), "{way:?}");
     }
     assert!(world.pod("first").connect_tcp(server, QUICK).is_connected());
-    let asked = world.upstream().asked(NAME);
+    let (asked, sockets) = (world.upstream().asked(NAME), sockets(world)?);
+    assert_eq!(
+        sockets.len(),
+        4,
+        "one that is asked and one that replies, in each family: {sockets:?}"
+    );
     replace(world, &mut serving, &spec, 0)?;
+    assert_eq!(self::sockets(world)?, sockets, "they are the same");
     let told = serving.metrics()?.sum("egret_dnsd_ledger_entries", &[]);
     assert!(
         told >= 1.0,
@@ -519,6 +526,20 @@ pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) 
     enforcer.terminate()?;
     serving.terminate()?;
     Ok(())
+}
+
+/// The UDP sockets of port 53, by their numbers (inodes).
+fn sockets(world: &World) -> Result<BTreeSet<String>, Box<dyn std::error::Error>> {
+    let mut sockets = BTreeSet::new();
+    for table in ["/proc/net/udp", "/proc/net/udp6"] {
+        let table = world.node().run(&["cat", table])?.stdout;
+        let fields = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let ours = fields.filter(|fields| fields.get(1).is_some_and(|own| own.ends_with(":0035")));
+        sockets.extend(ours.filter_map(|fields| fields.get(9).map(ToString::to_string)));
+    }
+    Ok(sockets)
 }
 
 /// Nobody asks any more, also where a story ends early.
