@@ -674,12 +674,9 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
         (_, key) => {
             let mut terms = asked.view().terms();
             if let Some(key) = &key
-                && let Some(headway) = asked.entry.headway(key, &asked.query, &terms)
+                && let Some(denial) = denied_above(&asked, key, &mut terms).await
             {
-                match Box::pin(asked.entry.denied_first(headway, key, &asked.query)).await {
-                    Ok(denial) => return resolver.deny(asked.view(), &denial, clock::now()),
-                    Err(waited) => terms.waited = waited,
-                }
+                return resolver.deny(asked.view(), &denial, clock::now());
             }
             asked
                 .entry
@@ -695,6 +692,22 @@ async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Sta
             resolver.step(asked, given)
         }
         Err(failed) => resolver.fail(asked.view(), failed),
+    }
+}
+
+/// The denial of the name above a question's, if that is known by now, or soon because it is asked for first.
+async fn denied_above(asked: &Asked, key: &Key, terms: &mut Terms) -> Option<Arc<Denial>> {
+    let (entry, query) = (&asked.entry, &asked.query);
+    let Some(headway) = entry.headway(key, query, terms) else {
+        // When the question came it was not known; whom it waited behind may have heard it meanwhile.
+        return entry.denied_below(key, query, clock::now());
+    };
+    match Box::pin(entry.denied_first(headway, key, query)).await {
+        Ok(denial) => Some(denial),
+        Err(waited) => {
+            terms.waited = waited;
+            None
+        }
     }
 }
 

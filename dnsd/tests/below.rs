@@ -507,6 +507,19 @@ async fn below_a_public_label_the_first_question_of_all_is_answered_by_the_name_
 }
 
 #[tokio::test]
+async fn a_question_whose_turn_comes_when_the_name_above_was_denied_is_not_asked() {
+    let log = Log::default();
+    let upstream = cluster(&log).await;
+    let dnsd = dnsd("late", "cluster.test", &upstream, OPTIONS);
+    let name = "a.example.com.cluster.test";
+    let late = dnsd.missed(&query(name, RecordType::AAAA, None));
+    assert_eq!(dnsd.says(name).await, "NXDomain");
+    let reply = Message::from_vec(&late.reply().await.unwrap()).unwrap();
+    assert_eq!(in_short(&reply), "NXDomain");
+    assert_eq!(log.count(name), 0);
+}
+
+#[tokio::test]
 async fn what_is_not_denied_above_is_asked_for_itself_whatever_was_heard() {
     for (what, com) in [
         (

@@ -5,29 +5,14 @@ mod support;
 #[path = "support/whole.rs"]
 mod whole;
 
-use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::{Moment, Pending, Step};
-use egret_dnsd::server::Arrival;
+use egret_dnsd::resolve::Pending;
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
 use support::{address, query};
-use whole::{Dnsd, LOOPBACK, Upstream, in_short};
+use whole::{Dnsd, Upstream, in_short};
 
-/// Read, and not in the cache; nobody has its turn yet.
 fn missed(dnsd: &Dnsd, name: &str) -> Pending {
-    let arrival = Arrival {
-        source: (LOOPBACK, 5353).into(),
-        asked: None,
-        interface: None,
-        transport: Transport::Udp,
-    };
-    let resolver = &dnsd.service.resolver;
-    let serving = resolver.serving();
-    let (_, table) = serving.tables.first_key_value().unwrap();
-    match resolver.take(&query(name, RecordType::A, None), arrival, table, Moment::now()) {
-        Step::Later(pending) => pending,
-        Step::Reply(_) | Step::Silence => panic!("{name} is in the cache"),
-    }
+    dnsd.missed(&query(name, RecordType::A, None))
 }
 
 async fn said(pending: Pending) -> String {

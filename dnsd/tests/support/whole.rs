@@ -13,10 +13,10 @@ use egret_dnsd::config::{Config, Written};
 use egret_dnsd::handover::Inheritance;
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
-use egret_dnsd::metrics::Metrics;
+use egret_dnsd::metrics::{Metrics, Transport};
 use egret_dnsd::release::Holder;
-use egret_dnsd::resolve::Resolver;
-use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::resolve::{Moment, Pending, Resolver, Step};
+use egret_dnsd::server::{Arrival, Means, Outlet, Serving, host_interfaces};
 use egret_dnsd::threads::Threads;
 use egret_kernel::links::Attachment;
 use egret_shared::revision::Instance;
@@ -264,6 +264,23 @@ impl Dnsd {
     }
 
     /// What an answer says in short: its code, and its addresses in the order in which they stand.
+    /// A question that was read, and is not in the cache; it has not had its turn yet.
+    pub(crate) fn missed(&self, question: &[u8]) -> Pending {
+        let arrival = Arrival {
+            source: (LOOPBACK, 5353).into(),
+            asked: None,
+            interface: None,
+            transport: Transport::Udp,
+        };
+        let resolver = &self.service.resolver;
+        let serving = resolver.serving();
+        let (_, table) = serving.tables.first_key_value().unwrap();
+        match resolver.take(question, arrival, table, Moment::now()) {
+            Step::Later(pending) => pending,
+            Step::Reply(_) | Step::Silence => panic!("it is in the cache"),
+        }
+    }
+
     pub(crate) async fn says(&self, name: &str) -> String {
         in_short(&self.ask(name).await.expect("an answer"))
     }
