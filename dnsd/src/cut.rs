@@ -156,7 +156,8 @@ impl Cuts {
 
     /// A name was denied until `until`: whether one above it is to be asked for. It takes two different names below the same
     /// label, whatever base it stands below: a label that nobody uses twice is not worth a question, and who invents
-    /// labels cannot double what is asked of upstreams.
+    /// labels cannot double what is asked of upstreams. Where the name above was denied within the hour, one is enough:
+    /// whoever asked for names below it does so again.
     #[must_use]
     pub fn note_denied(
         self: &Arc<Self>,
@@ -172,7 +173,8 @@ impl Cuts {
         let level = known.fates.unknown(asked.class, &places, now)?;
         let name = places.at(level)?;
         let rest = &asked.name.as_octets()[..asked.name.as_octets().len() - name.len()];
-        if !known.rumours.repeats(place::label(name), rest, until, now) {
+        let is_common = known.rumours.repeats(place::label(name), rest, until, now);
+        if !is_common && !known.fates.was_shut(asked.class, &places, level, now) {
             return None;
         }
         let (name, _) = WireName::read(name, 0).ok()?;
@@ -457,6 +459,28 @@ mod tests {
             cuts.denial(Asked { class: 2, ..asked }, at(0)).is_some()
         });
         assert!(!with_do, "others asked without DO");
+    }
+
+    #[test]
+    fn a_name_that_was_denied_within_the_hour_is_asked_for_again_behind_the_first_denied_one_below_it() {
+        const HOUR: u64 = 3_600;
+        for (now, is_asked) in [(30, true), (HOUR + 29, true), (HOUR + 30, false)] {
+            let cuts = cuts();
+            cut(&cuts, "com.cluster.local");
+            let again = denied(&cuts, "three.x.com.cluster.local", now);
+            assert_eq!(again.is_some(), is_asked, "at {now}");
+            assert!(
+                denied(&cuts, "three.x.com.svc.cluster.local", now).is_none(),
+                "of another base"
+            );
+        }
+        let cuts = cuts();
+        let exists = asked_above(&cuts, "com.cluster.local", 0).unwrap();
+        exists.end(Heard::Exists(at(30)), at(0));
+        assert!(
+            denied(&cuts, "three.x.com.cluster.local", 60).is_none(),
+            "it was not denied"
+        );
     }
 
     #[test]

@@ -118,6 +118,12 @@ impl Fates {
         None
     }
 
+    /// Whether a place was denied, which has ended within the hour.
+    pub(super) fn was_shut(&self, class: u8, places: &Places<'_>, level: Level, now: Timestamp) -> bool {
+        let fate = self.get(class, places, level);
+        fate.is_some_and(|fate| matches!(fate, Fate::Shut { .. }) && fate.is_remembered(now))
+    }
+
     /// Whether something is known to exist below a place at this moment.
     pub(super) fn is_proven(&self, class: u8, places: &Places<'_>, level: Level, now: Timestamp) -> bool {
         matches!(self.get(class, places, level), Some(Fate::Open { until, is_proven: true }) if now < *until)
