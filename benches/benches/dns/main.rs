@@ -38,13 +38,14 @@ type Situations = Vec<Situation>;
 
 type Part = (&'static str, fn(u32) -> anyhow::Result<Situations>);
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("cached", answers::cached),
     ("forwarded", answers::forwarded),
     ("paced", answers::paced),
     ("large", answers::large),
     ("pods", answers::by_pods),
     ("mix", mix::all_stand),
+    ("brisk-mix", mix::brisk),
     ("fast-mix", mix::fast),
     ("held", held::measure),
     ("threads", several::measure),
