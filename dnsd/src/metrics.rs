@@ -18,18 +18,18 @@ pub const BUCKETS: [f64; 14] = [
 
 /// Upper bounds of the histograms that CoreDNS has, too, as it has them (its `TimeBuckets` and `SlimTimeBuckets`): dashboards
 /// go on working.
-pub const COREDNS_BUCKETS: [(&str, &[f64]); 2] = [
-    (
-        "coredns_proxy_request_duration_seconds",
-        &[
-            0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024,
-            2.048, 4.096, 8.192,
-        ],
-    ),
+pub const COREDNS_BUCKETS: [(&str, &[f64]); 3] = [
+    ("coredns_proxy_request_duration_seconds", &TIME_BUCKETS),
+    ("coredns_forward_request_duration_seconds", &TIME_BUCKETS),
     (
         "coredns_health_request_duration_seconds",
         &[0.000_25, 0.002_5, 0.025, 0.25, 2.5],
     ),
+];
+
+const TIME_BUCKETS: [f64; 16] = [
+    0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
+    4.096, 8.192,
 ];
 
 /// How a query came in.
@@ -371,7 +371,7 @@ impl Metrics {
 }
 
 /// What is counted of upstreams by CoreDNS' names, those of its older versions included.
-const OF_UPSTREAMS: [(&str, &str); 8] = [
+const OF_UPSTREAMS: [(&str, &str); 10] = [
     (
         "coredns_forward_healthcheck_broken_total",
         "Counter of the number of complete failures of the healthchecks.",
@@ -402,6 +402,14 @@ const OF_UPSTREAMS: [(&str, &str); 8] = [
     ),
     (
         "coredns_proxy_conn_cache_misses_total",
+        "Counter of connection cache misses per upstream and protocol.",
+    ),
+    (
+        "coredns_forward_conn_cache_hits_total",
+        "Counter of connection cache hits per upstream and protocol.",
+    ),
+    (
+        "coredns_forward_conn_cache_misses_total",
         "Counter of connection cache misses per upstream and protocol.",
     ),
 ];
@@ -615,6 +623,14 @@ fn describe() {
     total!(
         "coredns_template_matches_total",
         "Counter of template regex matches."
+    );
+    total!(
+        "coredns_template_template_failures_total",
+        "Counter of go template failures."
+    );
+    total!(
+        "coredns_template_rr_failures_total",
+        "Counter of mis-templated RRs."
     );
     total!(
         "coredns_dns64_requests_translated_total",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::{admin, task};
-use metrics::{counter, histogram};
+use metrics::{Counter, counter, histogram};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -192,13 +192,14 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>) {
     let mut open = BTreeMap::<SocketAddr, JoinHandle<()>>::new();
     let mut health = None;
+    let failures = counter!("coredns_health_request_failures_total");
     let mut looks = tokio::time::interval(LOOK);
     loop {
         let change = tokio::select! {
             change = changes.recv() => change,
             _ = looks.tick() => {
                 if let Some(address) = health {
-                    look(address).await;
+                    look(address, &failures).await;
                 }
                 continue;
             }
@@ -260,13 +261,13 @@ impl admin::Admin for SetupPages {
 }
 
 /// Asks for `/health` as a probe would.
-async fn look(address: SocketAddr) {
+async fn look(address: SocketAddr, failures: &Counter) {
     let begun = Instant::now();
     let answered = timeout(PATIENCE, get(address)).await;
     let span = begun.elapsed();
     histogram!("coredns_health_request_duration_seconds").record(span.as_secs_f64());
     if !matches!(answered, Ok(Ok(()))) {
-        counter!("coredns_health_request_failures_total").increment(1);
+        failures.increment(1);
         tracing::warn!(%address, ?answered, "the own /health did not answer");
     }
 }

@@ -102,11 +102,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// The directives that it has, by CoreDNS' names.
+    /// The directives that it has through which queries pass, by CoreDNS' names.
     pub fn plugins(&self) -> impl Iterator<Item = &'static str> {
         let has = [
             ("bufsize", self.bufsize.is_some()),
-            ("debug", self.debug),
             ("prometheus", self.prometheus),
             ("errors", self.errors.is_some()),
             ("log", !self.log.is_empty()),

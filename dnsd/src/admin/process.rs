@@ -44,13 +44,19 @@ pub(super) fn write(page: &mut Page) {
             "process_max_fds",
             "gauge",
             "Maximum number of open file descriptors.",
-            max_fds(),
+            limit("Max open files"),
         ),
         (
             "process_virtual_memory_bytes",
             "gauge",
             "Virtual memory size in bytes.",
             field(23),
+        ),
+        (
+            "process_virtual_memory_max_bytes",
+            "gauge",
+            "Maximum amount of virtual memory available in bytes.",
+            limit("Max address space"),
         ),
         (
             "process_resident_memory_bytes",
@@ -78,10 +84,13 @@ fn boot_time() -> Option<f64> {
         .find_map(|line| line.strip_prefix("btime ")?.parse().ok())
 }
 
-fn max_fds() -> Option<f64> {
+/// The soft limit; the largest number there is where there is none, as Prometheus' libraries say it.
+fn limit(name: &str) -> Option<f64> {
+    const UNLIMITED: f64 = 18_446_744_073_709_551_615.0;
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(UNLIMITED),
+        number => number.parse().ok(),
+    }
 }

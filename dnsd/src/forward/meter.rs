@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, Label, counter, histogram};
+use metrics::{Counter, Histogram, counter, histogram};
 
 use crate::message::rcode;
 
@@ -63,8 +63,8 @@ pub(super) struct Meter {
     requests: Counter,
     failed_checks: [Counter; 2],
     answers: [OnceLock<Answers>; RCODES],
-    reused: [OnceLock<Counter>; 3],
-    opened: [OnceLock<Counter>; 3],
+    reused: [OnceLock<[Counter; 2]>; 3],
+    opened: [OnceLock<[Counter; 2]>; 3],
 }
 
 struct Answers {
@@ -112,23 +112,33 @@ impl Meter {
 
     /// A socket or connection that was there is used.
     pub(super) fn reused(&self, carrier: Carrier) {
-        let register = || self.connection("coredns_proxy_conn_cache_hits_total", carrier);
-        self.reused[carrier as usize].get_or_init(register).increment(1);
+        const NAMES: [&str; 2] = [
+            "coredns_proxy_conn_cache_hits_total",
+            "coredns_forward_conn_cache_hits_total",
+        ];
+        self.connection(&self.reused[carrier as usize], NAMES, carrier);
     }
 
     /// One is opened.
     pub(super) fn opened(&self, carrier: Carrier) {
-        let register = || self.connection("coredns_proxy_conn_cache_misses_total", carrier);
-        self.opened[carrier as usize].get_or_init(register).increment(1);
+        const NAMES: [&str; 2] = [
+            "coredns_proxy_conn_cache_misses_total",
+            "coredns_forward_conn_cache_misses_total",
+        ];
+        self.connection(&self.opened[carrier as usize], NAMES, carrier);
     }
 
-    fn connection(&self, name: &'static str, carrier: Carrier) -> Counter {
-        let labels = vec![
-            Label::new("proxy_name", "forward"),
-            Label::new("to", self.to.clone()),
-            Label::new("proto", carrier.label()),
-        ];
-        counter!(name, labels)
+    fn connection(&self, of: &OnceLock<[Counter; 2]>, [new, old]: [&'static str; 2], carrier: Carrier) {
+        let (to, proto) = (self.to.clone(), carrier.label());
+        let counters = of.get_or_init(|| {
+            [
+                counter!(new, "proxy_name" => "forward", "to" => to.clone(), "proto" => proto),
+                counter!(old, "to" => to, "proto" => proto),
+            ]
+        });
+        for counter in counters {
+            counter.increment(1);
+        }
     }
 }
 

@@ -74,8 +74,32 @@ struct Compiled {
 pub struct Answered {
     /// What it comes to.
     pub outcome: Outcome,
-    /// The zone of the template that matched, under which it is counted.
-    pub zone: Option<Zone>,
+    /// The template that matched.
+    pub matched: Option<Matched>,
+}
+
+/// A template that matched: how it is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matched {
+    /// Its zone.
+    pub zone: Zone,
+    /// The class of its answer.
+    pub class: u16,
+    /// The type of its answer.
+    pub kind: u16,
+    /// The record that could not be made.
+    pub misfit: Option<Misfit>,
+}
+
+/// A record that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Where it belongs.
+    pub section: &'static str,
+    /// Its template as Go writes it.
+    pub template: String,
+    /// Whether its places were filled in: then it is no record.
+    pub is_filled_in: bool,
 }
 
 /// Whether a template answers.
@@ -115,9 +139,13 @@ impl Templates {
         for template in &self.templates {
             match template.verdict(&self.block_zones, query, asker, &name) {
                 Verdict::Matches(found) => {
+                    let (outcome, misfit) = match template.fill_in(&found, query, udp_size) {
+                        Ok(outcome) => (outcome, None),
+                        Err(misfit) => (Outcome::Fail, Some(misfit)),
+                    };
                     return Answered {
-                        zone: Some(*found.zone),
-                        outcome: template.fill_in(&found, query, udp_size),
+                        outcome,
+                        matched: Some(found.counted(misfit)),
                     };
                 }
                 Verdict::NotThis => {}
@@ -130,7 +158,10 @@ impl Templates {
 
 impl Answered {
     const fn by_none(outcome: Outcome) -> Self {
-        Self { outcome, zone: None }
+        Self {
+            outcome,
+            matched: None,
+        }
     }
 }
 
@@ -195,26 +226,13 @@ impl Compiled {
         }
     }
 
-    fn fill_in(&self, found: &Found<'_>, query: &Query, udp_size: u16) -> Outcome {
-        let section = |texts: &[Vec<Piece>]| -> Option<Vec<ResourceRecord>> {
-            texts.iter().map(|pieces| record(pieces, found)).collect()
-        };
-        let sections = || {
-            Some(Sections {
-                answer: section(&self.answer)?,
-                authority: section(&self.authority)?,
-                additional: section(&self.additional)?,
-            })
-        };
+    fn fill_in(&self, found: &Found<'_>, query: &Query, udp_size: u16) -> Result<Outcome, Misfit> {
         // CoreDNS writes no records into a failure.
         let is_failure = self.plan.rcode == rcode::SERVFAIL;
         let sections = if is_failure {
-            Some(Sections::default())
+            Sections::default()
         } else {
-            sections()
-        };
-        let Some(sections) = sections else {
-            return Outcome::Fail;
+            self.sections(found)?
         };
         let target = target(query, &sections.answer);
         let response = Response {
@@ -223,11 +241,36 @@ impl Compiled {
             extended_error: self.plan.extended_error.clone(),
             ..Response::own(Vec::new())
         };
-        match (response.write(query, udp_size), target) {
+        Ok(match (response.write(query, udp_size), target) {
             (Ok(octets), Some(target)) => Outcome::Follow(octets, Box::new(target)),
             (Ok(octets), None) => Outcome::Answer(octets),
             (Err(_too_long), _) => Outcome::Fail,
-        }
+        })
+    }
+
+    /// In the order in which CoreDNS makes them: the first that is none is counted.
+    fn sections(&self, found: &Found<'_>) -> Result<Sections, Misfit> {
+        let section = |name, records: &[Vec<Piece>]| -> Result<Vec<ResourceRecord>, Misfit> {
+            let misfit = |pieces: &[Piece], is_filled_in| Misfit {
+                section: name,
+                template: syntax::rewritten(pieces),
+                is_filled_in,
+            };
+            let record = |pieces: &Vec<Piece>| {
+                let text = filled_in(pieces, found).ok_or_else(|| misfit(pieces, false))?;
+                parse_record(&text).map_err(|_no_record| misfit(pieces, true))
+            };
+            records.iter().map(record).collect()
+        };
+        let (answer, additional) = (
+            section("answer", &self.answer)?,
+            section("additional", &self.additional)?,
+        );
+        Ok(Sections {
+            answer,
+            authority: section("authority", &self.authority)?,
+            additional,
+        })
     }
 }
 
@@ -273,15 +316,15 @@ fn check_type(pieces: &[Piece]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-fn record(pieces: &[Piece], found: &Found<'_>) -> Option<ResourceRecord> {
+fn filled_in(pieces: &[Piece], found: &Found<'_>) -> Option<String> {
     let mut text = String::new();
     for piece in pieces {
         match piece {
             Piece::Text(_, literal) => text.push_str(literal),
-            Piece::Place(_, place) => text.push_str(&place.value(found)?.to_string()),
+            Piece::Place(_, place, _) => text.push_str(&place.value(found)?.to_string()),
         }
     }
-    parse_record(&text).ok()
+    Some(text)
 }
 
 /// Where an alias leads, for questions that want what is there.

@@ -91,9 +91,9 @@ impl Chain {
     async fn make(&self, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
         let (asker, size) = (terms.asker(), u16::MAX);
         if let Some(templates) = &self.own.templates {
-            let Answered { outcome, zone } = templates.answer(query, &asker, size);
-            if let Some(zone) = zone {
-                terms.count_template(&query.question, &zone);
+            let Answered { outcome, matched } = templates.answer(query, &asker, size);
+            if let Some(matched) = matched {
+                terms.count_template(&matched);
             }
             if outcome != Outcome::Next {
                 return Box::pin(local(outcome, query, terms, By::Template)).await;

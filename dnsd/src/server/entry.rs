@@ -13,7 +13,8 @@ use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::forward::{Failure, Landings};
 use crate::local::Asker;
-use crate::message::{Message, Query, Question, WireName, explained_reply, kind, rcode};
+use crate::local::template::Matched;
+use crate::message::{Message, Query, WireName, explained_reply, kind, rcode};
 use crate::metrics::Transport;
 use crate::plan::Zone;
 
@@ -130,16 +131,25 @@ impl Terms {
         })
     }
 
-    /// Counts that a template of this zone answered.
-    pub(super) fn count_template(&self, question: &Question, zone: &Zone) {
-        let labels = [
+    /// Counts that a template matched, and what came of it.
+    pub(super) fn count_template(&self, matched: &Matched) {
+        let mut labels = vec![
             Label::new("server", self.table.server()),
-            Label::new("zone", zone.to_string()),
+            Label::new("zone", matched.zone.to_string()),
             Label::new("view", ""),
-            Label::new("class", class_name(question.class)),
-            Label::new("type", kind_name(question.kind)),
+            Label::new("class", class_name(matched.class)),
+            Label::new("type", kind_name(matched.kind)),
         ];
         counter!("coredns_template_matches_total", labels.iter()).increment(1);
+        if let Some(misfit) = &matched.misfit {
+            labels.push(Label::new("section", misfit.section));
+            labels.push(Label::new("template", misfit.template.clone()));
+            let name = match misfit.is_filled_in {
+                true => "coredns_template_rr_failures_total",
+                false => "coredns_template_template_failures_total",
+            };
+            counter!(name, labels).increment(1);
+        }
     }
 }
 

@@ -89,6 +89,11 @@ pub(crate) fn in_a_block() -> Vec<(&'static str, &'static str, Value)> {
         ("cache {\nkeepttl\n}", "/cache/keepTtl", json!(true)),
         ("cache { keepttl }", "/cache/keepTtl", json!(true)),
         ("forward . 192.0.2.1", "/forward/0/to", json!(["192.0.2.1:53"])),
+        (
+            "forward . 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8 192.0.2.9 192.0.2.10 192.0.2.11 192.0.2.12 192.0.2.13 192.0.2.14 192.0.2.15",
+            "/forward/0/to/14",
+            json!("192.0.2.15:53"),
+        ),
         ("forward . 192.0.2.1", "/forward/0/policy", json!("random")),
         (
             "forward . 192.0.2.1",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use regex::Captures;
 
-use super::{class_name, type_name};
+use super::{Matched, Misfit, class_name, type_name};
 use crate::local::Asker;
 use crate::message::{Query, flag};
 use crate::plan::{Expression, Zone};
@@ -168,6 +168,15 @@ impl Place {
 }
 
 impl Found<'_> {
+    pub(super) fn counted(&self, misfit: Option<Misfit>) -> Matched {
+        Matched {
+            zone: *self.zone,
+            class: self.class,
+            kind: self.kind,
+            misfit,
+        }
+    }
+
     /// A group by its name or its number as a text; one that took no part in the match is empty, as in Go.
     fn group(&self, name: &str) -> Option<String> {
         let Some((expression, groups)) = &self.captured else {

@@ -16,7 +16,8 @@ use crate::plan::Expression;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(usize, String),
-    Place(usize, Place),
+    /// With its action as Go writes it.
+    Place(usize, Place, String),
 }
 
 impl Piece {
@@ -24,7 +25,7 @@ impl Piece {
     pub(super) fn tells_the_client(&self) -> bool {
         match self {
             Self::Text(..) => false,
-            Self::Place(_, place) => place.tells_the_client(),
+            Self::Place(_, place, _) => place.tells_the_client(),
         }
     }
 }
@@ -85,12 +86,21 @@ pub(super) fn parse(text: &str, matches: &[Expression]) -> Result<Vec<Piece>, (u
         let code = text.get(from..to).unwrap_or_default();
         if !is_comment(code) {
             let place = action::parse(code, matches).map_err(|(place, refused)| (from + place, refused))?;
-            pieces.push(Piece::Place(at + open, place));
+            pieces.push(Piece::Place(at + open, place, action::rewritten(code)));
         }
         (at, trims) = (close + 2, trims_after);
     }
     push_text(&mut pieces, text, at..text.len(), trims, false);
     Ok(pieces)
+}
+
+/// The template as Go writes one that it has read: CoreDNS counts under this.
+pub(super) fn rewritten(pieces: &[Piece]) -> String {
+    let written = |piece: &Piece| match piece {
+        Piece::Text(_, text) => text.clone(),
+        Piece::Place(_, _, action) => format!("{{{{{action}}}}}"),
+    };
+    pieces.iter().map(written).collect()
 }
 
 /// The words of a template.
@@ -99,13 +109,13 @@ pub(super) fn words(pieces: &[Piece]) -> Vec<WordOf<'_>> {
     let mut is_open = false;
     for piece in pieces {
         match piece {
-            Piece::Place(at, place) if is_open => {
+            Piece::Place(at, place, _) if is_open => {
                 if let Some(word) = words.last_mut() {
                     (word.text, word.place) = (None, None);
                 }
                 let _where_it_goes_on = (at, place);
             }
-            Piece::Place(at, place) => {
+            Piece::Place(at, place, _) => {
                 words.push(WordOf {
                     at: *at,
                     text: None,

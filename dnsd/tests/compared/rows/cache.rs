@@ -230,6 +230,14 @@ pub(super) const ROWS: &[Row] = &[
         &[Again("bad.test A")],
     ),
     Row::new(
+        "cache servfail",
+        "cache {\n servfail 0\n}\nforward . UP1 {\n max_fails 0\n read_timeout 300ms\n}",
+        "cache\nforward . UP1 {\n max_fails 0\n read_timeout 300ms\n}",
+        &[Ask("a60.test A"), Step::Mode(1, Mode::Honest), Ask("a60.test A")],
+    )
+    .case("no answer")
+    .modes(&[(1, Mode::Silent)]),
+    Row::new(
         "cache disable",
         "forward . UP1\ncache",
         "forward . UP1\ncache {\n disable success off.test\n}",

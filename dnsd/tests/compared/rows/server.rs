@@ -147,7 +147,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new(
         "prometheus",
         "forward . UP1\ncache",
-        "prometheus HERE:9199\nforward . UP1\ncache\nhosts {\n 192.0.2.1 b.test\n fallthrough\n}\ntemplate IN A c.test {\n rcode NXDOMAIN\n}",
+        "prometheus HERE:9199\ndebug\nforward . UP1\ncache\nhosts {\n 192.0.2.1 b.test\n fallthrough\n}\ntemplate IN A c.test {\n rcode NXDOMAIN\n}",
         &[
             Ask("a60.test A"),
             Ask("a60.test A"),

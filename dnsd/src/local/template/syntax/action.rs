@@ -20,6 +20,19 @@ pub(super) fn parse(code: &str, matches: &[Expression]) -> Result<Place, Wrong> 
     }
 }
 
+/// An action that can be read, with one blank between its words and none within parentheses.
+pub(super) fn rewritten(code: &str) -> String {
+    let tokens = tokens(code).unwrap_or_default();
+    let ends = tokens.iter().skip(1).map(|(at, _)| *at).chain([code.len()]);
+    let mut text = String::new();
+    for ((at, token), end) in tokens.iter().zip(ends) {
+        let is_inside = text.is_empty() || text.ends_with('(') || *token == Token::Close;
+        text.push_str(if is_inside { "" } else { " " });
+        text.push_str(code[*at..end].trim_end());
+    }
+    text
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     /// `.A.B`
