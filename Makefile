@@ -77,7 +77,7 @@ fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300
 	  mkdir -p found/$$reader; \
 	  target/$(FUZZ_TARGET)/release/$$reader found/$$reader corpus/$$reader -artifact_prefix=found/$$reader- \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=16384 \
-	    $$(case $$reader in reader|probes) echo -dict=words;; corefile) echo -dict=directives;; esac) || found+=" $$reader"; \
+	    $$(case $$reader in reader|probes) echo -dict=words;; corefile|config) echo -dict=directives;; esac) || found+=" $$reader"; \
 	done; [ -z "$$found" ] || { echo "found, in fuzz/found:$$found" >&2; exit 1; }
 
 .PHONY: image

@@ -1,4 +1,4 @@
-//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles
+//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles, of YAML
 //! and of what upstreams and predecessors send busy or make them panic. The functions are those of `make fuzz`, the octets those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
@@ -15,6 +15,10 @@ mod message;
 #[path = "../../fuzz/src/corefile.rs"]
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
 mod corefile;
+
+#[path = "../../fuzz/src/config.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod config;
 
 #[path = "../../fuzz/src/upstream.rs"]
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
@@ -39,6 +43,7 @@ fn what_was_found_stays_mended() {
     for (reader, check) in [
         ("message", message::check as fn(&[u8])),
         ("corefile", corefile::check),
+        ("config", config::check),
         ("upstream", upstream::check),
         ("memory", memory::check),
     ] {
@@ -47,6 +52,24 @@ fn what_was_found_stays_mended() {
         for octets in files {
             check(&octets);
         }
+    }
+}
+
+/// What is looked for begins behind what is refused only where nothing is.
+#[test]
+fn what_has_every_word_of_a_corefile_is_taken() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/corefile");
+    let words = [
+        "every-cache",
+        "every-forward",
+        "every-own-answer",
+        "every-rewrite",
+        "node-local-dns",
+        "words-that-yaml-knows",
+    ];
+    for file in words {
+        let text = fs::read_to_string(folder.join(file)).unwrap();
+        assert!(corefile::is_taken(&text), "{file}");
     }
 }
 

@@ -28,6 +28,11 @@ pub fn check(octets: &[u8]) {
     }
 }
 
+/// Whether a text is accepted.
+pub fn is_taken(text: &str) -> bool {
+    read(text, "Corefile", &env, &load, 53).is_ok()
+}
+
 fn means_the_same(text: &str, plan: Plan) {
     let plan = without_places(plan);
     let yaml = to_yaml(&plan).expect("a plan can be written");
