@@ -86,6 +86,25 @@ fn texts_keep_their_parts_and_their_octets() {
 }
 
 #[test]
+fn a_text_that_is_too_long_goes_on_in_the_next() {
+    for (length, lengths) in [
+        (255, vec![255]),
+        (256, vec![255, 1]),
+        (510, vec![255, 255]),
+        (511, vec![255, 255, 1]),
+    ] {
+        let text = "x".repeat(length);
+        let record = parse_record(&format!("a.test 60 TXT \"{text}\" y")).unwrap();
+        let octets = written(record, &asked("a.test", RecordType::A));
+        let one = |length: u8| std::iter::once(length).chain(std::iter::repeat_n(b'x', length.into()));
+        let mut expected: Vec<u8> = lengths.into_iter().flat_map(one).collect();
+        expected.extend_from_slice(b"\x01y");
+        assert!(octets.ends_with(&expected), "{length}");
+    }
+    assert!(parse_record(&format!("a.test 60 HINFO {} y", "x".repeat(256))).is_err());
+}
+
+#[test]
 fn a_record_that_is_none_is_refused_where_it_is_wrong() {
     for (text, at, part) in [
         ("", 0, "the owner is expected"),

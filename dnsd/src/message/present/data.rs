@@ -112,10 +112,19 @@ fn start_of_authority(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<()
     Ok(())
 }
 
+/// What is too long for one goes on in the next, as in CoreDNS.
 fn texts(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     let first = words.next("a text")?;
-    text(&first, parts)?;
-    words.rest().try_for_each(|word| text(&word, parts))
+    for word in std::iter::once(first).chain(words.rest()) {
+        let (mut octets, longest) = (word.octets(), usize::from(u8::MAX));
+        while octets.len() > longest {
+            let rest = octets.split_off(longest);
+            push_text(&word, &octets, parts)?;
+            octets = rest;
+        }
+        push_text(&word, &octets, parts)?;
+    }
+    Ok(())
 }
 
 fn text_fields(
@@ -128,13 +137,16 @@ fn text_fields(
         .try_for_each(|field| text(&words.next(field)?, parts))
 }
 
-/// A length octet and the text (RFC 1035 §3.3).
 fn text(word: &Word<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
-    let octets = word.octets();
+    push_text(word, &word.octets(), parts)
+}
+
+/// A length octet and the text (RFC 1035 §3.3).
+fn push_text(word: &Word<'_>, octets: &[u8], parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     let length = u8::try_from(octets.len())
         .map_err(|_error| word.wrong(Reason::TooLong("a text", octets.len(), 255)))?;
     push(parts, &[length]);
-    push(parts, &octets);
+    push(parts, octets);
     Ok(())
 }
 

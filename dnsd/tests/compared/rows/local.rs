@@ -33,6 +33,14 @@ pub(super) const ROWS: &[Row] = &[
         "template IN A b.test {\n answer \"{{ .Name }} 60 IN A 192.0.2.51\"\n answer \"{{ .Name }} 60 {{ .Class }} {{ .Type }} 192.0.2.52\"\n}",
         &[Ask("x.b.test A")],
     ),
+    // A key of DKIM is longer than one text of a record.
+    Row::new(
+        "template answer",
+        "template IN TXT b.test {\n answer \"{{ .Name }} 60 IN TXT short\"\n}",
+        "template IN TXT b.test {\n answer \"{{ .Name }} 60 IN TXT 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef \\\"and more\\\"\"\n}",
+        &[Ask("x.b.test TXT")],
+    )
+    .case("a long text"),
     Row::new(
         "template additional",
         "template IN A b.test {\n answer \"{{ .Name }} 60 IN A 192.0.2.50\"\n}",
