@@ -18,6 +18,64 @@ pub(super) const ROWS: &[Row] = &[
         &[Ask("a60.test A at=THERE"), Ask("a60.test A")],
     ),
     Row::new(
+        "keys",
+        ".:5399 {\n bind HERE\n forward . UP1\n}",
+        ".:5399 {\n bind HERE\n forward . UP1\n}\nb.test:5399, dns://C.test:5399 {\n bind HERE\n forward . UP2\n}",
+        &[
+            Ask("a60.b.test A"),
+            Ask("a60.c.test A"),
+            Ask("a60.x.b.test A"),
+            Ask("a60.bb.test A"),
+        ],
+    ),
+    Row::new(
+        "keys",
+        ".:5399 {\n bind HERE\n forward . UP1\n}",
+        ".:5399 {\n bind HERE\n forward . UP1\n}\n10.1.0.0/23:5399 {\n bind HERE\n forward . UP2\n}",
+        &[
+            Ask("1.0.1.10.in-addr.arpa PTR"),
+            Ask("1.1.1.10.in-addr.arpa PTR"),
+            Ask("1.2.1.10.in-addr.arpa PTR"),
+        ],
+    )
+    .case("networks"),
+    Row::new(
+        "keys",
+        ".:5399 {\n bind HERE\n forward . UP1\n}",
+        ".:5398 {\n bind HERE\n whoami\n}\nb.test:5399 {\n bind HERE\n forward . UP1\n}",
+        &[Ask("a60.b.test A"), Ask("a60.c.test A"), Ask("a60.c.test A tcp")],
+    )
+    .case("no block"),
+    Row::new(
+        "import",
+        "template IN A b.test {\n answer \"{{ .Name }} 60 IN A 192.0.2.50\"\n}",
+        "import FOLDER/*.more",
+        &[Ask("x.b.test A"), Ask("x.c.test A")],
+    )
+    .files(&[
+        (
+            "1.more",
+            "template IN A b.test {\n answer \"{{ .Name }} 60 IN A 192.0.2.51\"\n fallthrough\n}\n",
+        ),
+        (
+            "2.more",
+            "template IN A c.test {\n answer \"{{ .Name }} 60 IN A 192.0.2.52\"\n}\n",
+        ),
+    ]),
+    Row::new(
+        "import",
+        ".:5398 {\n bind HERE\n whoami\n}\n(own) {\n forward . UP1\n}\n.:5399 {\n bind HERE\n import own\n}",
+        ".:5398 {\n bind HERE\n whoami\n}\n(own) {\n forward . UP2\n}\n.:5399 {\n bind HERE\n import own\n}",
+        &[Ask("a60.b.test A")],
+    )
+    .case("a snippet"),
+    Row::new(
+        "variables",
+        "template IN TXT b.test {\n answer \"{{ .Name }} 60 IN TXT x{$EGRET_NOBODY_SET_THIS}\"\n}",
+        "template IN TXT b.test {\n answer \"{{ .Name }} 60 IN TXT x{$HOME}{%HOME%}\"\n}",
+        &[Ask("x.b.test TXT")],
+    ),
+    Row::new(
         "bufsize",
         "forward . UP1",
         "bufsize 512\nforward . UP1",
