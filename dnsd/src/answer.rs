@@ -66,12 +66,16 @@ impl Answer {
     /// The same of a message whose question ends there.
     pub(crate) fn behind(
         question_end: usize,
-        octets: Vec<u8>,
+        mut octets: Vec<u8>,
         arrived: Timestamp,
         limits: &TtlLimits,
     ) -> Self {
-        let places = places(Records::behind(question_end, &octets), octets.len()).ok();
-        let (ttls, opt) = places.map_or((None, Opt::Fixed), |(ttls, opt)| (Some(ttls), opt));
+        let places = places(Records::behind(question_end, &octets), question_end).ok();
+        let (ttls, opt) = places.map_or((None, Opt::Fixed), |(ttls, opt, end)| {
+            // What is behind the last record is no part of the message: an OPT would be added behind it.
+            octets.truncate(end);
+            (Some(ttls), opt)
+        });
         let mut answer = Self {
             octets,
             question_end,
@@ -325,19 +329,24 @@ fn place(at: usize) -> Result<Place, Malformed> {
         .map_err(|_too_far| Malformed::Cut(at))
 }
 
-fn places(records: Records<'_>, length: usize) -> Result<(Vec<Place>, Opt), Malformed> {
+/// Where TTLs and the OPT stand, and where the last record ends.
+fn places(records: Records<'_>, question_end: usize) -> Result<(Vec<Place>, Opt, usize), Malformed> {
     let mut ttls = Vec::with_capacity(4);
-    let mut opt = Opt::Absent;
+    let (mut opt, mut end) = (Opt::Absent, question_end);
     for record in records {
         let record = record?;
-        let is_last = record.section == Section::Additional && record.data.end == length;
-        match (record.kind == kind::OPT, opt) {
-            (true, Opt::Absent) if is_last => opt = Opt::Last(record.owner_at),
-            (true, _) => opt = Opt::Fixed,
-            (false, _) => ttls.push(place(record.ttl_at)?),
+        let is_opt = record.kind == kind::OPT;
+        opt = match opt {
+            Opt::Absent if is_opt && record.section == Section::Additional => Opt::Last(record.owner_at),
+            Opt::Absent if !is_opt => Opt::Absent,
+            Opt::Absent | Opt::Last(_) | Opt::Fixed => Opt::Fixed,
+        };
+        if !is_opt {
+            ttls.push(place(record.ttl_at)?);
         }
+        end = record.data.end;
     }
-    Ok((ttls, opt))
+    Ok((ttls, opt, end))
 }
 
 #[cfg(test)]

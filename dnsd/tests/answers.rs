@@ -331,6 +331,38 @@ fn clients_with_and_without_an_opt_share_an_answer() {
     }
 }
 
+/// An OPT that was added behind them would be read as a part of them.
+#[test]
+fn what_is_behind_the_last_record_is_given_to_nobody() {
+    use hickory_proto::op::Message as Hickory;
+    let octets = query("api.example.test", RecordType::A, None);
+    let client = Query::read(&octets).unwrap();
+    let exchange = Exchange::new(&client, Transport::Udp, Case::Mixed, 1232);
+    let answer = response(
+        exchange.octets(),
+        vec![address("api.example.test", 60, "192.0.2.1")],
+    );
+    let whole = answer.to_vec().unwrap();
+    for behind in [
+        &[][..],
+        &[0],
+        &[0, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 51, 100, 9],
+        &[7; 500],
+    ] {
+        let heard = [&whole, behind].concat();
+        let answer = exchange.take(&heard, NOW, &ANY_TTL).unwrap();
+        for size in [None, Some(1232)] {
+            let octets = query("api.example.test", RecordType::A, size);
+            let client = Query::read(&octets).unwrap();
+            let (reply, is_whole) = answer.get().reply_within(&client, Ttls::Original, 512, 1232);
+            let read = Hickory::from_vec(&reply).unwrap();
+            assert_eq!((read.answers.len(), read.edns.is_some()), (1, size.is_some()));
+            let last = Message::read(&reply).unwrap().records().last().unwrap().unwrap();
+            assert_eq!((last.data.end, is_whole), (reply.len(), true));
+        }
+    }
+}
+
 #[test]
 fn flags_are_the_clients_and_only_who_asked_hears_that_data_is_authentic() {
     use hickory_proto::op::{Edns, Message as Hickory};
