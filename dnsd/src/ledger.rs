@@ -254,6 +254,7 @@ impl Ledger {
         let keep = observation.question.as_str();
         while self.addresses_of(observation.client) > self.limits.per_client {
             if !self.evict_oldest(observation.client, Some(keep), now) {
+                self.shorten(observation, now);
                 break;
             }
         }
@@ -280,12 +281,25 @@ impl Ledger {
         else {
             return false;
         };
-        self.addresses -= evicted.len();
-        self.unmark(client);
-        let lived = |address: &Address| now < address.told.expires;
-        let lived = evicted.addresses().filter(lived).count();
-        self.evictions += u64::try_from(lived).unwrap_or(u64::MAX);
+        self.note_evicted(client, evicted.addresses(), now);
         true
+    }
+
+    /// A name of which no two answers are alike is not left to grow either.
+    fn shorten(&mut self, observation: &Observation, now: Timestamp) {
+        let (client, most) = (observation.client, self.limits.per_client);
+        if let Some(told) = self.clients.get_mut(&client) {
+            let evicted = told.shorten(observation, most);
+            self.note_evicted(client, evicted.into_iter(), now);
+        }
+    }
+
+    fn note_evicted(&mut self, client: IpAddr, evicted: impl Iterator<Item = Address>, now: Timestamp) {
+        for address in evicted {
+            self.addresses -= 1;
+            self.evictions += u64::from(now < address.told.expires);
+        }
+        self.unmark(client);
     }
 }
 

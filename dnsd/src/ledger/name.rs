@@ -5,6 +5,7 @@
 //!  2 octets of length before each name     4 + 8                               16 + 8
 //! ```
 
+use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use egret_shared::name::DnsName;
@@ -36,7 +37,7 @@ pub(super) struct Address {
 }
 
 impl Name {
-    /// Puts it together; of addresses there is at least one.
+    /// Puts it together; of addresses there is at least one, and those of a family are in order.
     pub(super) fn new<'a>(
         names: impl Iterator<Item = &'a str> + Clone,
         addresses: impl Iterator<Item = Address> + Clone,
@@ -112,9 +113,23 @@ impl Name {
     /// How an address was told. The same answer has it at the same place, so that is looked at first: an answer of a hundred
     /// is not a hundred searches.
     pub(super) fn find(&self, address: IpAddr, likely: usize) -> Option<Address> {
-        let is_it = |known: &Address| known.told.address == address;
-        let there = self.address(likely).filter(is_it);
-        there.or_else(|| self.addresses().find(is_it))
+        let there = self.address(likely).filter(|known| known.told.address == address);
+        there.or_else(|| self.search(address))
+    }
+
+    /// Among all of them, which are in order.
+    fn search(&self, address: IpAddr) -> Option<Address> {
+        let (mut first, mut behind) = (0, self.len());
+        while first < behind {
+            let middle = first.midpoint(behind);
+            let known = self.address(middle)?;
+            match known.told.address.cmp(&address) {
+                Ordering::Less => first = middle + 1,
+                Ordering::Equal => return Some(known),
+                Ordering::Greater => behind = middle,
+            }
+        }
+        None
     }
 
     fn address(&self, place: usize) -> Option<Address> {

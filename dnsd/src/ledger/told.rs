@@ -1,5 +1,7 @@
 //! What one client was told: names, found by their text, and in the order of their last telling.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -141,19 +143,22 @@ impl Told {
         }
         let before = found.and_then(|id| self.get(id));
         let mut addresses: Vec<Address> = before.into_iter().flat_map(Name::addresses).collect();
+        let known = addresses.len();
         let mut longer = Vec::new();
-        let mut sequences: Vec<Sequence> = observation
-            .addresses
+        let observed = each_once(&observation.addresses);
+        let mut sequences: Vec<Sequence> = observed
             .iter()
-            .enumerate()
-            .map(|(place, told)| {
-                let known = note(&mut addresses, *told, place, next, &is_stale);
+            .map(|told| {
+                let known = note(&mut addresses, known, *told, next, &is_stale);
                 longer.extend(
                     (known.told.expires > told.expires && known.sequence == next).then_some(known.told),
                 );
                 known.sequence
             })
             .collect();
+        if addresses.len() > known {
+            addresses.sort_by_key(|known| known.told.address);
+        }
         sequences.sort_unstable();
         sequences.dedup();
         let new = (sequences.last() == Some(&next)).then_some(next);
@@ -204,6 +209,27 @@ impl Told {
             oldest
         };
         Some(self.remove(id))
+    }
+
+    /// Forgets of a name what was told longest ago, but nothing of this answer, where it has more addresses than so many.
+    pub(super) fn shorten(&mut self, observation: &Observation, most: usize) -> Vec<Address> {
+        let found = self.find(observation.question.as_str());
+        let Some((id, name)) = found.and_then(|id| Some((id, self.get(id)?))) else {
+            return Vec::new();
+        };
+        let observed = each_once(&observation.addresses);
+        let is_observed = |known: &Address| {
+            let found = observed.binary_search_by_key(&known.told.address, |told| told.address);
+            found.is_ok()
+        };
+        let (kept, mut others): (Vec<_>, Vec<_>) = name.addresses().partition(is_observed);
+        others.sort_unstable_by_key(|known| (known.sequence, known.told.expires));
+        let gone = (kept.len() + others.len()).saturating_sub(most).min(others.len());
+        let mut left: Vec<Address> = kept.into_iter().chain(others.drain(gone..)).collect();
+        left.sort_unstable_by_key(|known| known.told.address);
+        let name = Name::new(name.names(), left.iter().copied());
+        self.put(id, name);
+        others
     }
 
     /// Forgets what is dead; says how many addresses that were.
@@ -340,28 +366,36 @@ fn all_new(addresses: &[ObservedAddress], sequence: Sequence) -> impl Iterator<I
     })
 }
 
-/// Notes an address; gives what was told of it last.
+/// The addresses in order, each with its latest end: a name whose server always gives others has thousands, and who looked
+/// for each of them among all others would have everybody wait.
+fn each_once(addresses: &[ObservedAddress]) -> Cow<'_, [ObservedAddress]> {
+    if are_unlike(addresses) {
+        return Cow::Borrowed(addresses);
+    }
+    let mut addresses = addresses.to_vec();
+    addresses.sort_by_key(|told| (told.address, Reverse(told.expires)));
+    addresses.dedup_by_key(|told| told.address);
+    Cow::Owned(addresses)
+}
+
+/// Notes an address, of which the first so many are in order; gives what was told of it last.
 fn note(
     addresses: &mut Vec<Address>,
+    known: usize,
     told: ObservedAddress,
-    likely: usize,
     next: Sequence,
     is_stale: impl Fn(Sequence) -> bool,
 ) -> Address {
-    let is_it = |known: &Address| known.told.address == told.address;
-    let place = if addresses.get(likely).is_some_and(is_it) {
-        Some(likely)
-    } else {
-        addresses.iter().position(is_it)
-    };
-    match place.map(|place| &mut addresses[place]) {
-        Some(known) if known.told.expires >= told.expires && !is_stale(known.sequence) => *known,
-        Some(known) => {
-            known.told.expires = known.told.expires.max(told.expires);
-            known.sequence = next;
+    match addresses[..known].binary_search_by_key(&told.address, |known| known.told.address) {
+        Ok(place) => {
+            let known = &mut addresses[place];
+            if known.told.expires < told.expires || is_stale(known.sequence) {
+                known.told.expires = known.told.expires.max(told.expires);
+                known.sequence = next;
+            }
             *known
         }
-        None => {
+        Err(_new) => {
             let new = Address { told, sequence: next };
             addresses.push(new);
             new
