@@ -68,6 +68,36 @@ impl Unattributed {
     }
 }
 
+/// From whose share of what is limited for each client a query is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Payer {
+    /// From that of an address.
+    Address(IpAddr),
+    /// From that of all who write addresses as their source that are not to be found behind the interface that they came in
+    /// by: were it taken from the address, a pod could use up the shares of others, and have as many as it writes addresses.
+    Interface(Option<u32>),
+}
+
+impl Payer {
+    /// Of a query of this client.
+    #[must_use]
+    pub fn of(client: Client, source: IpAddr, interface: Option<u32>) -> Self {
+        match client {
+            _ if switch::is_off(Switch::PayByInterface) => Self::Address(source),
+            Client::Attributed(_) | Client::Unattributed(Unattributed::Local) => Self::Address(source),
+            Client::Unattributed(Unattributed::Interface | Unattributed::NoRoute | Unattributed::Unknown) => {
+                Self::Interface(interface)
+            }
+        }
+    }
+}
+
+impl From<IpAddr> for Payer {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
 /// The way to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -281,6 +311,22 @@ mod tests {
                     "{source:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn what_comes_in_anothers_name_is_not_taken_from_the_others_share() {
+        let attribution = attribution();
+        let [pod, other, host, nobody] = [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 9], [192, 0, 2, 1]];
+        for (source, interface, payer) in [
+            (pod, Some(7), Payer::Address(pod.into())),
+            (host, Some(1), Payer::Address(host.into())),
+            (other, Some(7), Payer::Interface(Some(7))),
+            (nobody, Some(7), Payer::Interface(Some(7))),
+            (pod, None, Payer::Interface(None)),
+        ] {
+            let client = attribution.client(source.into(), interface, NOW);
+            assert_eq!(Payer::of(client, source.into(), interface), payer, "{source:?}");
         }
     }
 

@@ -1,15 +1,16 @@
 //! How often a client may ask, and all of them together: so that one pod that asks without end leaves the others their
 //! turns.
 
-use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
+use crate::client::Payer;
 use crate::table::HashMap;
 
-/// Clients that are remembered; with more, those that have asked nothing for a second are forgotten.
+/// Clients that are remembered; with more, those that have asked nothing for a second are forgotten, or all, where that is
+/// nobody: to look for such at each query would cost more than the query.
 const MAX_REMEMBERED: usize = 16_384;
 /// Milliseconds of a second: what a query costs, in thousandths of it.
 const SECOND: u64 = 1000;
@@ -55,7 +56,7 @@ pub struct Rates {
 
 #[derive(Debug, Default)]
 struct Buckets {
-    by_client: HashMap<IpAddr, Bucket>,
+    by_client: HashMap<Payer, Bucket>,
     total: Option<Bucket>,
 }
 
@@ -72,7 +73,7 @@ impl Rates {
     ///
     /// # Errors
     /// With the limit that it is over.
-    pub fn admit(&self, client: IpAddr, limits: RateLimits, now: Timestamp) -> Result<(), OverRate> {
+    pub fn admit(&self, client: Payer, limits: RateLimits, now: Timestamp) -> Result<(), OverRate> {
         if limits == RateLimits::default() {
             return Ok(());
         }
@@ -94,9 +95,12 @@ impl Rates {
 }
 
 impl Buckets {
-    fn of(&mut self, client: IpAddr, rate: u32, now: Timestamp) -> &mut Bucket {
+    fn of(&mut self, client: Payer, rate: u32, now: Timestamp) -> &mut Bucket {
         if self.by_client.len() >= MAX_REMEMBERED {
             self.by_client.retain(|_, bucket| millis(now, bucket.at) < SECOND);
+            if self.by_client.len() > MAX_REMEMBERED / 2 {
+                self.by_client.clear();
+            }
         }
         let bucket = self.by_client.entry(client);
         bucket.or_insert_with(|| Bucket::full(rate, now))
@@ -132,6 +136,7 @@ fn millis(now: Timestamp, before: Timestamp) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::time::Duration;
 
     use super::*;
@@ -141,11 +146,15 @@ mod tests {
         total: None,
     };
 
+    fn of(client: u8) -> Payer {
+        IpAddr::from([10, 0, 0, client]).into()
+    }
+
     #[test]
     fn a_client_has_so_many_a_second_and_others_have_theirs() {
         let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
         let admitted = |client: u8, now| {
-            let asked = (0..20).filter(|_| rates.admit([10, 0, 0, client].into(), FIVE, now).is_ok());
+            let asked = (0..20).filter(|_| rates.admit(of(client), FIVE, now).is_ok());
             asked.count()
         };
         assert_eq!((admitted(1, now), admitted(1, now), admitted(2, now)), (5, 0, 5));
@@ -157,7 +166,7 @@ mod tests {
     fn a_query_that_comes_here_late_brings_no_time_back() {
         let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
         let at = |millis| now.after(Duration::from_millis(millis));
-        let one = IpAddr::from([10, 0, 0, 1]);
+        let one = of(1);
         while rates.admit(one, FIVE, at(20)).is_ok() {}
         // Of a thread that is always 20 ms behind the other.
         let admitted = (2..50).flat_map(|turn| [at(turn * 20), at((turn - 1) * 20)]);
@@ -168,11 +177,15 @@ mod tests {
     #[test]
     fn a_flood_of_addresses_is_forgotten_again() {
         let rates = Rates::default();
-        for client in 0..40_000_u32 {
-            let now = Timestamp::from_millis(u64::from(client));
-            assert_eq!(rates.admit(IpAddr::from(client.to_be_bytes()), FIVE, now), Ok(()));
+        // Some in each millisecond, and all in one.
+        for moment in [|client: u32| u64::from(client), |_| 40_000] {
+            for client in 0..40_000_u32 {
+                let (now, address) = (Timestamp::from_millis(moment(client)), client.to_be_bytes());
+                let payer = Payer::from(IpAddr::from(address));
+                assert_eq!(rates.admit(payer, FIVE, now), Ok(()));
+            }
+            assert!(rates.buckets.lock().unwrap().by_client.len() <= MAX_REMEMBERED);
         }
-        assert!(rates.buckets.lock().unwrap().by_client.len() <= MAX_REMEMBERED);
     }
 
     #[test]
@@ -182,7 +195,7 @@ mod tests {
             total: Some(8),
             ..FIVE
         };
-        let admit = |client: u8| rates.admit([10, 0, 0, client].into(), limits, now);
+        let admit = |client: u8| rates.admit(of(client), limits, now);
         let flood: Vec<_> = (0..100).map(|_| admit(1)).collect();
         assert_eq!(flood.iter().filter(|admitted| admitted.is_ok()).count(), 5);
         assert_eq!(flood[99], Err(OverRate::Client));

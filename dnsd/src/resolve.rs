@@ -225,7 +225,7 @@ impl Resolver {
             self.metrics.unattributed(reason);
         }
         let rate = table.config.queries_per_second;
-        if let Err(over) = self.rates.admit(arrival.source.ip(), rate, now) {
+        if let Err(over) = self.rates.admit(arrival.payer(client), rate, now) {
             self.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
             self.metrics.response(rcode::REFUSED);
@@ -335,8 +335,8 @@ impl Resolver {
 
     /// Makes a query wait for an upstream, if there is room; what is stale is given if nothing better comes.
     fn wait(self: &Arc<Self>, asked: View<'_>, key: Option<Key>, stale: Option<Stale>) -> Step {
-        let source = asked.arrival.source.ip();
-        match (self.waiting.take(source, asked.table.config.waiting), stale) {
+        let payer = asked.arrival.payer(asked.client);
+        match (self.waiting.take(payer, asked.table.config.waiting), stale) {
             (Some(place), stale) => Step::Later(Pending(Waiting::ForAnswer(
                 Arc::clone(self),
                 asked.owned(key),

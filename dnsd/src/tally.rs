@@ -1,11 +1,11 @@
 //! Places that are few: each client may have some of them, and all clients together some more.
 
 use std::collections::hash_map::Entry;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_shared::switch::{Switch, is_off};
 
+use crate::client::Payer;
 use crate::table::HashMap;
 
 /// How many places there are.
@@ -26,7 +26,7 @@ pub struct Tally {
 
 #[derive(Debug, Default)]
 struct Taken {
-    by_client: HashMap<IpAddr, usize>,
+    by_client: HashMap<Payer, usize>,
     total: usize,
 }
 
@@ -34,7 +34,7 @@ struct Taken {
 #[derive(Debug)]
 pub struct Place {
     tally: Arc<Tally>,
-    client: IpAddr,
+    client: Payer,
     amount: usize,
 }
 
@@ -47,13 +47,13 @@ impl Tally {
 
     /// Takes a place, if there is one for this client.
     #[must_use]
-    pub fn take(self: &Arc<Self>, client: IpAddr, places: Places) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, client: Payer, places: Places) -> Option<Place> {
         self.take_some(client, 1, places)
     }
 
     /// Takes so many at once, or none.
     #[must_use]
-    pub fn take_some(self: &Arc<Self>, client: IpAddr, amount: usize, places: Places) -> Option<Place> {
+    pub fn take_some(self: &Arc<Self>, client: Payer, amount: usize, places: Places) -> Option<Place> {
         let mut taken = self.lock();
         let total = taken.total + amount;
         let entry = taken.by_client.entry(client);
@@ -96,6 +96,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -105,15 +107,16 @@ mod tests {
             per_client: 2,
             total: 3,
         };
-        let take = |client: u8| tally.take([10, 0, 0, client].into(), places);
+        let of = |client: u8| Payer::from(IpAddr::from([10, 0, 0, client]));
+        let take = |client| tally.take(of(client), places);
         let mine = [take(1), take(1)];
         assert!(take(1).is_none());
         let other = take(2);
         assert!(other.is_some() && take(3).is_none(), "three are taken");
         drop(mine);
         assert_eq!(tally.taken(), 1);
-        assert!(tally.take_some([10, 0, 0, 1].into(), 3, places).is_none());
-        drop(tally.take_some([10, 0, 0, 1].into(), 2, places).unwrap());
+        assert!(tally.take_some(of(1), 3, places).is_none());
+        drop(tally.take_some(of(1), 2, places).unwrap());
         assert!(take(1).is_some() && take(3).is_some());
     }
 }

@@ -80,6 +80,8 @@ switches! {
     RetryTruncated = "retry-truncated",
     /// A client of dnsd has so many places, connections and questions, and no more.
     FairShares = "fair-shares",
+    /// What comes in another's name is not taken from the other's places.
+    PayByInterface = "pay-by-interface",
     /// dnsd asks equal questions that are under way at once only once.
     OneFlight = "one-flight",
     /// dnsd denies what is below a name that the upstream denied.

@@ -118,7 +118,7 @@ impl Door {
     fn admit(&self, stream: TcpStream, client: SocketAddr) {
         let table = self.port.table();
         let connections = &self.service.connections;
-        match connections.take(client.ip(), table.config.tcp.connections) {
+        match connections.take(client.ip().into(), table.config.tcp.connections) {
             Some(place) => {
                 let serving = converse(stream, client, self.clone(), table.timeouts, place);
                 let serving = self.service.under_way.track_future(serving);
@@ -178,7 +178,7 @@ impl Outbox {
     /// Has a reply written when its turn comes; false when the connection is gone, and so is who wanted this.
     async fn put(&self, reply: Vec<u8>) -> bool {
         let unwritten = &self.service.unwritten;
-        match unwritten.take_some(self.client, reply.len(), UNWRITTEN) {
+        match unwritten.take_some(self.client.into(), reply.len(), UNWRITTEN) {
             Some(place) => self.replies.send((reply, place)).await.is_ok(),
             None => {
                 if !self.cut.is_cancelled() {

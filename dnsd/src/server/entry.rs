@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
+use crate::client::{Client, Payer};
 use crate::forward::{Failure, Landings};
 use crate::local::Asker;
 use crate::local::template::Matched;
@@ -49,6 +50,14 @@ pub struct Arrival {
     pub interface: Option<u32>,
     /// How.
     pub transport: Transport,
+}
+
+impl Arrival {
+    /// From whose share of what is limited a query of this client is taken.
+    #[must_use]
+    pub fn payer(&self, client: Client) -> Payer {
+        Payer::of(client, self.source.ip(), self.interface)
+    }
 }
 
 /// Under which conditions a question is answered.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     io::Write as _,
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -232,6 +232,57 @@ pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut W
     assert!(
         stage.dnsd_counted("egret_dnsd_over_rate_total", &[("limit", "total")]) == 0.0,
         "what the flood asks too often is not taken from what all have"
+    );
+    Ok(())
+}
+
+/// One pod writes the addresses of another, and such as nobody has, into questions that take as long as they may: it uses up
+/// what there is for one client, and neither what the other has nor what is for all.
+pub(super) fn questions_in_the_name_of_others_take_nothing_from_them(world: &mut World) -> Told {
+    const OWN: usize = 8;
+    const TOTAL: usize = 40;
+    let stage = Setting::of(only_names(&["*.example.test"]))
+        .and_pod("victim")
+        .dnsd(&["--waiting-per-client", &OWN.to_string()])
+        .dnsd(&["--waiting-total", &TOTAL.to_string()])
+        .dnsd(&["--total-timeout", "60s", "--try-timeout", "20s"])
+        .play(world)?;
+    stage.upstream().set("*.silent.example.test", Records::silence());
+    stage
+        .upstream()
+        .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    let nobody = (0..TOTAL).map(|number| IpAddr::from([198, 18, 0, u8::try_from(number).expect("few")]));
+    let victims = stage.pod("victim").addresses().into_iter();
+    let sources: Vec<IpAddr> = nobody
+        .chain(victims.flat_map(|address| [address; 2 * OWN]))
+        .collect();
+    for (number, source) in sources.iter().enumerate() {
+        let name = format!("n{number}.silent.example.test");
+        let server = if source.is_ipv4() {
+            IpAddr::from(node::DNS)
+        } else {
+            node::DNS_V6.into()
+        };
+        let (source, server) = (SocketAddr::new(*source, 5353), SocketAddr::new(server, 53));
+        let question = Lookup::of(&name, RecordType::A).to_vec();
+        stage.pod("client").send_udp_as(source, server, &question)?;
+    }
+    let counted = |metric, labels: &[_]| stage.dnsd_counted(metric, labels);
+    eventually("dnsd has all of them", || {
+        counted("egret_dnsd_queries_total", &[]) >= sources.len() as f64
+    });
+    for server in [IpAddr::from(node::DNS), node::DNS_V6.into()] {
+        let lookup = Lookup::of("api.example.test", RecordType::A).at(server);
+        let reply = stage.pod("victim").look_up(&lookup.patience(PATIENCE));
+        let code = reply.map(|reply| reply.message.response_code);
+        assert!(matches!(code, Ok(ResponseCode::NoError)), "{server}: {code:?}");
+    }
+    stage.assert_reaches("victim", "203.0.113.7");
+    let refused = counted("egret_dnsd_upstream_errors_total", &[("reason", "over_limit")]);
+    assert_eq!(
+        refused,
+        (sources.len() - OWN) as f64,
+        "there are places of one client for them"
     );
     Ok(())
 }
