@@ -5,13 +5,16 @@ mod support;
 #[path = "support/whole.rs"]
 mod whole;
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::rdata::opt::EdnsCode;
 use hickory_proto::rr::{Record, RecordType};
 use support::{address, alias, query, response, with_code};
+use tokio::net::UdpSocket;
 use tokio::time::timeout;
 use whole::{Dnsd, PATIENCE, Upstream, extended_error, in_short};
 
@@ -187,6 +190,53 @@ async fn whoami_answers_where_nobody_else_does_and_tells_each_client_about_itsel
         ports.push(answer.additionals[1].data.to_string());
     }
     assert_ne!(ports[0], ports[1]);
+}
+
+/// A question from this address: it is sent before anybody else's turn.
+fn asked_from(source: Ipv4Addr, dnsd: &Dnsd, name: &str) -> UdpSocket {
+    let client = std::net::UdpSocket::bind((source, 0)).unwrap();
+    client.connect(dnsd.address).unwrap();
+    client.set_nonblocking(true).unwrap();
+    client.send(&query(name, RecordType::A, Some(1232))).unwrap();
+    UdpSocket::from_std(client).unwrap()
+}
+
+async fn told_to(client: &UdpSocket) -> String {
+    let mut buffer = vec![0; 65_535];
+    let length = timeout(PATIENCE, client.recv(&mut buffer)).await.unwrap();
+    in_short(&Message::from_vec(&buffer[..length.unwrap()]).unwrap())
+}
+
+/// By a template that names who asks, and by an upstream that is told who asks and answers with that.
+#[tokio::test]
+async fn what_is_for_one_client_alone_is_given_to_nobody_else() {
+    let up = Upstream::start(|query, _| {
+        let message = Message::from_vec(query).unwrap();
+        let option = message.edns.as_ref().unwrap().option(EdnsCode::Unknown(65_001));
+        let octets: [u8; 4] = Vec::<u8>::try_from(option.unwrap()).unwrap().try_into().unwrap();
+        let name = message.queries[0].name.to_ascii();
+        let told = address(&name, 60, &Ipv4Addr::from(octets).to_string());
+        vec![response(query, vec![told]).to_vec().unwrap()]
+    })
+    .await;
+    let forward = format!(
+        "rewrite edns0 local set 65001 {{client_ip}}\n forward . {} {{\n max_fails 0\n }}",
+        up.address
+    );
+    let template = "template IN A test {\n answer \"{{ .Name }} 60 IN A {{ .Remote }}\"\n }";
+    let sources = [1, 2].map(|last| Ipv4Addr::new(127, 0, 0, last));
+    for (number, answers) in [template, &forward].into_iter().enumerate() {
+        let corefile = format!(". {{\n bind 127.0.0.1\n cache\n {answers}\n}}\n");
+        let dnsd = Dnsd::with(&format!("alone-{number}"), &corefile);
+        for source in sources {
+            let client = asked_from(source, &dnsd, "one-by-one.test");
+            assert_eq!(told_to(&client).await, format!("NoError {source}"), "{answers}");
+        }
+        let at_once = sources.map(|source| asked_from(source, &dnsd, "at-once.test"));
+        for (client, source) in at_once.iter().zip(sources) {
+            assert_eq!(told_to(client).await, format!("NoError {source}"), "{answers}");
+        }
+    }
 }
 
 #[tokio::test]

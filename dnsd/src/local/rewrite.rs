@@ -10,7 +10,7 @@ mod options;
 use super::Asker;
 use super::names::{Back, matches, replaced};
 use crate::message::{Query, WireName};
-use crate::plan::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule};
+use crate::plan::{AnswerRewrite, EdnsAction, NameMatch, NameRewrite, Rewrite, RewriteRule};
 
 pub use edns::{VARIABLES, is_variable};
 pub use revert::Revert;
@@ -31,6 +31,22 @@ impl Rules {
     #[must_use]
     pub fn new(plan: &[Rewrite]) -> Self {
         Self(plan.to_vec())
+    }
+
+    /// Whether a question may be changed to one that tells who asks: such answers are for one client alone.
+    #[must_use]
+    pub fn tell_clients_apart(&self) -> bool {
+        self.0.iter().any(|rewrite| match &rewrite.rule {
+            RewriteRule::Edns { field, action, .. } => {
+                *action != EdnsAction::Unset && edns::tells_the_client(field)
+            }
+            RewriteRule::Name(_)
+            | RewriteRule::Type { .. }
+            | RewriteRule::Class { .. }
+            | RewriteRule::Ttl { .. }
+            | RewriteRule::Cname { .. }
+            | RewriteRule::Rcode { .. } => false,
+        })
     }
 
     /// The query that is to be asked, and what takes that back in the answer.

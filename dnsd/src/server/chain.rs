@@ -31,16 +31,20 @@ pub(super) struct Chain {
     bufsize: Option<u16>,
     pub(super) own: Own,
     forward: Vec<Asked>,
+    /// Whether an answer may be for one client alone.
+    pub(super) tells_clients_apart: bool,
     metrics: Arc<Metrics>,
 }
 
 impl Chain {
     pub(super) fn new(plan: &plan::Block, before: &[&Self], metrics: &Arc<Metrics>) -> Result<Self, Unfit> {
         let forward = plan.forward.iter().map(|plan| Asked::new(plan, before, metrics));
+        let own = Own::new(plan).map_err(|error| Unfit::Own(plan.origin.clone(), error))?;
         Ok(Self {
             cache: plan.cache.clone(),
             bufsize: plan.bufsize,
-            own: Own::new(plan).map_err(|error| Unfit::Own(plan.origin.clone(), error))?,
+            tells_clients_apart: own.tells_clients_apart(),
+            own,
             forward: forward.collect::<Result<_, _>>()?,
             metrics: Arc::clone(metrics),
         })
@@ -96,7 +100,11 @@ impl Chain {
                 terms.count_template(&matched);
             }
             if outcome != Outcome::Next {
-                return Box::pin(local(outcome, query, terms, By::Template)).await;
+                let made = Box::pin(local(outcome, query, terms, By::Template)).await?;
+                return Ok(Made {
+                    is_shareable: !templates.tell_clients_apart(),
+                    ..made
+                });
             }
         }
         if let Some(hosts) = &self.own.hosts {

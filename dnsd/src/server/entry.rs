@@ -234,6 +234,10 @@ impl Entry {
         {
             return Ok(denial);
         }
+        if self.block.chain.tells_clients_apart {
+            // What one client is told about itself is not the answer for who asks the same meanwhile.
+            return Box::pin(self.solve(key, query, terms, missed_at)).await;
+        }
         let known = match stays {
             Stays::Always => {
                 let asking = || self.solve(key, query, terms, missed_at);

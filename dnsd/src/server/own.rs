@@ -56,6 +56,13 @@ impl Own {
         })
     }
 
+    /// Whether an answer may tell who asked for it.
+    pub(super) fn tells_clients_apart(&self) -> bool {
+        let by_templates = self.templates.as_ref().is_some_and(Templates::tell_clients_apart);
+        let by_rules = self.rewrite.as_ref().is_some_and(Rules::tell_clients_apart);
+        self.whoami || by_templates || by_rules
+    }
+
     /// The answer in another order, where the block says so.
     pub(super) fn balance(&self, reply: Vec<u8>, query: &Query, udp_size: u16) -> Vec<u8> {
         match &self.balancer {

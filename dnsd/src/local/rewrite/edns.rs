@@ -74,7 +74,7 @@ const fn code_of(field: &EdnsField) -> u16 {
     }
 }
 
-fn tells_the_client(field: &EdnsField) -> bool {
+pub(super) fn tells_the_client(field: &EdnsField) -> bool {
     match field {
         EdnsField::Local(_, value) => value.starts_with("{client_"),
         EdnsField::Nsid => false,
