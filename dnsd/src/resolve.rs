@@ -351,12 +351,18 @@ impl Resolver {
         }
     }
 
-    /// Asks for an answer again that was given just now.
+    /// Asks for an answer again that was given just now, if who was given it has room for one more that waits.
     fn refresh_behind(&self, asked: View<'_>, key: Key) {
         let entry = Arc::clone(asked.entry);
+        let payer = asked.arrival.payer(asked.client);
+        let Some(place) = self.waiting.take(payer, asked.table.config.waiting) else {
+            self.metrics.upstream_error(Failure::OverLimit);
+            return entry.block.refresh_failed(&key, clock::now());
+        };
         let (query, terms) = (asked.query.owned(), asked.terms());
         drop(task::spawn_brief(async move {
             drop(entry.refresh(key, query, terms).await);
+            drop(place);
         }));
     }
 

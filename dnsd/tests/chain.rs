@@ -5,9 +5,10 @@ mod support;
 #[path = "support/whole.rs"]
 mod whole;
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hickory_proto::op::{Message, ResponseCode};
@@ -16,7 +17,7 @@ use hickory_proto::rr::{Record, RecordType};
 use support::{address, alias, query, response, with_code};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
-use whole::{Dnsd, PATIENCE, Upstream, extended_error, in_short};
+use whole::{Dnsd, PATIENCE, Upstream, extended_error, in_short, with_blocks};
 
 /// Tells 192.0.2.1 for each name when asked for A, 10 addresses for `many.test`, an alias for `www.test`, and nothing for
 /// AAAA.
@@ -312,6 +313,54 @@ async fn a_stale_answer_is_given_while_nobody_answers_if_the_block_says_so() {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert_eq!(dnsd.says("a.test").await, said, "{option}");
     }
+}
+
+/// Whoever asks for all that has ended would have all of it asked for at once.
+#[tokio::test]
+async fn behind_stale_answers_no_more_is_asked_for_than_a_client_may_have_waiting() {
+    let (answers, in_vain) = (Arc::new(AtomicBool::new(true)), Arc::default());
+    let (lets, asked) = (
+        Arc::clone(&answers),
+        Arc::<Mutex<BTreeSet<String>>>::clone(&in_vain),
+    );
+    let up = Upstream::start(move |query, _| {
+        let name = Message::from_vec(query).unwrap().queries[0].name.to_ascii();
+        if !lets.load(Ordering::Relaxed) {
+            asked.lock().unwrap().insert(name.to_ascii_lowercase());
+            return Vec::new();
+        }
+        let answer = response(query, vec![address(&name, 1, "192.0.2.1")]);
+        vec![answer.to_vec().unwrap()]
+    })
+    .await;
+    let corefile = format!(
+        ". {{\n bind 127.0.0.1\n cache {{\n success 100 1 1\n serve_stale\n }}\n forward . {} {{\n read_timeout 4s\n max_fails 0\n }}\n}}\n",
+        up.address
+    );
+    let config = with_blocks(&corefile, "waitingPerClient: 3").unwrap();
+    let dnsd = Dnsd::run(config, "/nonexistent".into());
+    let names: Vec<String> = (0..20).map(|number| format!("n{number}.test")).collect();
+    for name in &names {
+        assert_eq!(dnsd.says(name).await, "NoError 192.0.2.1");
+    }
+    answers.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    for name in &names {
+        assert_eq!(
+            dnsd.says(name).await,
+            "NoError 192.0.2.1",
+            "it is given all the same"
+        );
+    }
+    assert_eq!(dnsd.service.resolver.waiting(), 3);
+    let asked = || in_vain.lock().unwrap().len();
+    let three = async {
+        while asked() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, three).await.expect("three are asked for");
+    assert_eq!(asked(), 3);
 }
 
 #[tokio::test]

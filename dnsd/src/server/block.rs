@@ -207,7 +207,7 @@ impl Block {
     }
 
     /// Notes that nothing better came.
-    pub(super) fn refresh_failed(&self, key: &Key, now: Timestamp) {
+    pub fn refresh_failed(&self, key: &Key, now: Timestamp) {
         if let Some(mut cache) = self.cache() {
             cache.refresh_failed(key, now);
         }
