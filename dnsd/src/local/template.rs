@@ -285,6 +285,9 @@ fn compile(text: &TemplateText, matches: &[Expression]) -> Result<Vec<Piece>, In
         [Piece::Text(at, whole)] => {
             parse_record(whole).map_err(|invalid| wrong(at + invalid.at, invalid.into()))?;
         }
+        [] => parse_record("")
+            .map(drop)
+            .map_err(|invalid| wrong(invalid.at, invalid.into()))?,
         _places => check_type(&pieces).map_err(|(at, word)| wrong(at, Reason::Type(word)))?,
     }
     Ok(pieces)

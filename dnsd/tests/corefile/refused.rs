@@ -344,6 +344,8 @@ pub(crate) const fn in_a_block() -> &'static [&'static str] {
         "template IN A {\nmatch (\n}",
         "template IN A {\nanswer\n}",
         "template IN A {\nanswer \"{{ .Name 60 IN A 192.0.2.1\"\n}",
+        "template IN A {\nanswer \"\"\n}",
+        "template IN A {\nanswer \"{{/* nothing */}}\"\n}",
         "template IN A {\nrcode NO\n}",
         "template IN A {\nederror 65536\n}",
         "template IN A {\nvar a 1\n}",
