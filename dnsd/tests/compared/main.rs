@@ -46,6 +46,36 @@ fn every_option_that_is_accepted_has_a_row() {
     }
 }
 
+/// The function of `make fuzz`.
+#[path = "../../../fuzz/src/corefile.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod round_trip;
+
+#[test]
+fn each_configuration_of_a_row_means_the_same_as_yaml() {
+    let places = ["THERE", "HERE", "UP1", "UP2", "UP3", "PORT1", "FOLDER"].map(str::to_owned);
+    let values = [
+        "192.0.2.1",
+        "192.0.2.2",
+        "192.0.2.3:53",
+        "192.0.2.4:53",
+        "192.0.2.5:53",
+        "53",
+        "/folder",
+    ];
+    let places: Vec<(String, String)> = places.into_iter().zip(values.map(str::to_owned)).collect();
+    for (row, body) in rows::all().flat_map(|row| [(row, row.plain), (row, row.with)]) {
+        let text = run::filled(&run::corefile(body), &places);
+        let needs_files = text.contains("import /folder");
+        assert!(
+            round_trip::is_taken(&text) || needs_files,
+            "{}: {text}",
+            row.name()
+        );
+        round_trip::check(text.as_bytes());
+    }
+}
+
 #[test]
 fn every_difference_is_of_a_row() {
     for difference in DIFFERENCES {

@@ -55,7 +55,15 @@ struct Run {
     seen: Vec<String>,
 }
 
-fn filled(text: &str, places: &[(String, String)]) -> String {
+/// The Corefile of a row's side.
+pub(crate) fn corefile(body: &str) -> String {
+    match body.starts_with('.') {
+        true => body.to_owned(),
+        false => format!(".:{PORT} {{\nbind HERE\n{body}\n}}\n"),
+    }
+}
+
+pub(crate) fn filled(text: &str, places: &[(String, String)]) -> String {
     places
         .iter()
         .fold(text.to_owned(), |text, (word, place)| text.replace(word, place))
@@ -64,10 +72,7 @@ fn filled(text: &str, places: &[(String, String)]) -> String {
 impl Run {
     async fn one(which: Which, binary: &Path, place: Ipv4Addr, row: &'static Row, body: &str) -> String {
         let mut upstreams = Vec::new();
-        let text = match body.starts_with('.') {
-            true => body.to_owned(),
-            false => format!(".:{PORT} {{\nbind HERE\n{body}\n}}\n"),
-        };
+        let text = corefile(body);
         let [_, _, c, d] = place.octets();
         let mut places = vec![
             ("HERE".to_owned(), place.to_string()),
