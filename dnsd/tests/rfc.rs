@@ -379,6 +379,26 @@ async fn messages_of_all_lengths_leave_the_connection_as_it_was() {
     }
 }
 
+/// RFC 7766 §6.2.3: a client may close its half behind its last question, and wait for what it asked.
+#[tokio::test]
+async fn who_says_that_it_asks_no_more_is_answered_what_it_asked() {
+    let upstream = upstream().await;
+    let dnsd = Dnsd::start("rfc-half", &[&upstream], "");
+    let mut stream = TcpStream::connect(dnsd.address).await.unwrap();
+    let names = (0..30).map(|number| format!("n{number}.example.test"));
+    let asked: Vec<u8> = names
+        .flat_map(|name| framed(&query(&name, RecordType::A, None)))
+        .collect();
+    stream.write_all(&asked).await.unwrap();
+    stream.shutdown().await.unwrap();
+    for number in 0..30 {
+        let reply = timeout(PATIENCE, read_framed(&mut stream)).await;
+        assert_eq!(reply.expect("an answer")[6..8], [0, 1], "{number}");
+    }
+    let end = timeout(PATIENCE, stream.read(&mut [0])).await;
+    assert_eq!(end.expect("the end").unwrap(), 0);
+}
+
 /// RFC 7766 §6.2.3, §10: who does not go on, and who does not read, is left.
 #[tokio::test]
 async fn who_is_idle_or_does_not_read_is_left() {
