@@ -33,6 +33,8 @@ use super::host::{self, Host};
 
 /// How long what is under way may take when dnsd is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How long the enforcer may take, then, to hear what it was not told yet.
+const TELLING: Duration = Duration::from_secs(1);
 /// How long connections may go on after a successor has taken over.
 const LINGER: Duration = Duration::from_secs(20);
 
@@ -301,17 +303,27 @@ fn warn(config: &Config) {
 
 /// Takes nothing new, answers what is under way, and tells the enforcer of it.
 async fn drain(service: &Service, listeners: &mut Listening, holder: &Holder) {
+    close(service, listeners).await;
+    finish(service, holder).await;
+}
+
+async fn close(service: &Service, listeners: &mut Listening) {
     tracing::info!("stopping; what is under way is answered");
     service.stop.cancel();
     service.under_way.close();
-    let drained = tokio::time::timeout(DRAIN, async {
-        listeners.all_ended().await;
-        service.under_way.wait().await;
-        holder.tell_rest().await;
-    });
-    match drained.await {
-        Ok(()) => tracing::info!("stopped"),
-        Err(_elapsed) => tracing::warn!(left = service.under_way.len(), "stopped before all was answered"),
+    listeners.all_ended().await;
+}
+
+/// What was told to pods the enforcer hears of, whatever could not be answered.
+async fn finish(service: &Service, holder: &Holder) {
+    let answered = tokio::time::timeout(DRAIN, service.under_way.wait()).await;
+    let told = tokio::time::timeout(TELLING, holder.tell_rest()).await;
+    if answered.is_err() {
+        tracing::warn!(left = service.under_way.len(), "stopped before all was answered");
+    } else if told.is_err() {
+        tracing::warn!("stopped before the enforcer was told all");
+    } else {
+        tracing::info!("stopped");
     }
 }
 

@@ -64,6 +64,7 @@ pub struct Listening {
     service: Service,
     open: BTreeMap<SocketAddr, Open>,
     tasks: JoinSet<bool>,
+    is_paused: bool,
 }
 
 #[derive(Debug)]
@@ -154,6 +155,7 @@ impl Listeners {
             service: service.clone(),
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
+            is_paused: false,
         };
         listening.open(self);
         listening
@@ -271,9 +273,16 @@ impl Listening {
         std::future::pending().await
     }
 
-    /// Waits until all have ended.
+    /// Waits until all have ended, which were told to. A thread that hangs is not waited for: should it go on, it may answer
+    /// what it has read, and reads no more.
     pub async fn all_ended(&mut self) {
-        while self.tasks.join_next().await.is_some() {}
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if is_off(Switch::LeaveHanging) {
+            return ended.await;
+        }
+        if timeout(HANGING, ended).await.is_err() {
+            tracing::error!("a listener hangs; it is not waited for");
+        }
     }
 
     /// Descriptors of all sockets, for a successor.
@@ -292,25 +301,25 @@ impl Listening {
     }
 
     /// Takes no more datagrams and accepts no more connections; those that there are go on. What comes in waits in the
-    /// sockets, for a successor or for `resume`. A thread that hangs is not waited for: should it go on, it may answer what it
-    /// has read, and reads no more.
+    /// sockets, for a successor or for `resume`.
     pub async fn pause(&mut self) {
+        if std::mem::replace(&mut self.is_paused, true) {
+            return;
+        }
         for open in self.open.values() {
             open.pause.cancel();
         }
-        if is_off(Switch::LeaveHanging) {
-            return self.all_ended().await;
-        }
-        if timeout(HANGING, self.all_ended()).await.is_err() {
-            tracing::error!("a listener hangs; its sockets are left to who comes next");
-        }
+        self.all_ended().await;
     }
 
-    /// Listens again after a pause.
+    /// Listens again after a pause, if there is one.
     ///
     /// # Errors
     /// When the sockets cannot be listened on any more.
     pub fn resume(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.is_paused) {
+            return Ok(());
+        }
         let mut again = Vec::new();
         for open in self.open.values() {
             again.push(open.kept.listen_again()?);

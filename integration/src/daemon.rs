@@ -321,8 +321,10 @@ pub struct StoppedThread(Pid, PhantomData<*const ()>);
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        // Its process may have ended; one that did not could not, while nobody reaps a thread that is traced.
-        if let Err(error) = ptrace::detach(self.0, None) {
+        // Where its process has ended, that one's end is told to nobody before this thread's is taken.
+        if ptrace::detach(self.0, None).is_err()
+            && let Err(error) = waitpid(self.0, Some(WaitPidFlag::__WALL))
+        {
             eprintln!("a stopped thread does not go on: {error}");
         }
     }

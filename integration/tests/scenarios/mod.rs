@@ -107,6 +107,7 @@ macro_rules! with_every_scenario {
             threads: what_further_threads_were_asked_they_answer_before_dnsd_ends without DrainThreads;
             threads: one_thread_that_hangs_leaves_pods_to_the_cluster_dns without WatchThreads;
             threads: a_thread_that_hangs_keeps_no_successor_waiting without LeaveHanging;
+            threads: a_thread_that_hangs_keeps_nothing_from_being_told_when_dnsd_ends without LeaveHanging;
             interception: a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own without Intercept;
             interception: what_is_caught_is_judged_by_the_address_that_was_asked without MatchPeers;
             interception: pods_of_a_spared_namespace_ask_other_resolvers_themselves without SpareNamespaces;

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use egret_integration::{Daemon, DaemonSpec, Lookup, PodSpec, RecordType, Records, World, node};
+use nix::sys::signal::Signal;
 
 use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace, with_fallback};
-use super::stage::{QUICK, Told, eventually, is_soon, metrics, within};
+use super::stage::{QUICK, Setting, Told, eventually, ip, is_soon, metrics, only_names, within};
 
 const THREADS: [&str; 2] = ["--threads", "4"];
 /// Names that are asked for; they live for a second, so some are always asked of the upstream.
@@ -129,6 +130,36 @@ pub(super) fn a_thread_that_hangs_keeps_no_successor_waiting(world: &mut World) 
     drop(hanging);
     eventually("it ends", || !replaced.is_running());
     successor.terminate()?;
+    Ok(())
+}
+
+/// Nobody waits for it at the end either: what else is under way is answered, and the enforcer is told of it.
+pub(super) fn a_thread_that_hangs_keeps_nothing_from_being_told_when_dnsd_ends(world: &mut World) -> Told {
+    let (name, address) = ("late.example.test", "203.0.113.8");
+    let mut stage = Setting::of(only_names(&["api.example.test"]))
+        .dnsd(&THREADS)
+        .play(world)?;
+    stage
+        .upstream()
+        .set(name, Records::addresses([address]).after(SLOWLY));
+    let hanging = stage.dnsd.stop_thread("dnsd-4")?;
+    let socket = stage.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
+    socket.connect((node::DNS, 53))?;
+    socket.set_read_timeout(Some(GAP * 2))?;
+    socket.send(&Lookup::of(name, RecordType::A).to_vec())?;
+    eventually("it is under way", || stage.upstream().asked(name) > 0);
+    stage.dnsd.signal(Signal::SIGTERM)?;
+    socket.recv(&mut [0; 1500])?;
+    eventually("it says that it ends", || stage.dnsd.log().contains("\"stopped"));
+    drop(hanging);
+    eventually("it ends", || !stage.dnsd.is_running());
+    let log = stage.dnsd.log();
+    assert!(!log.contains("stopped before"), "{log}");
+    let policy = only_names(&[name]);
+    stage.world.manifests().write("policy.yaml", &policy)?;
+    eventually("what was told last is known", || {
+        stage.kernel_records("client").contains(&ip(address))
+    });
     Ok(())
 }
 
