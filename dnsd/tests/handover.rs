@@ -82,6 +82,29 @@ fn a_successor_that_dies_before_it_serves_changes_nothing() {
 }
 
 #[test]
+fn of_two_successors_at_once_the_second_takes_over_from_the_first() {
+    let place = Place::new("two");
+    let (socket, name) = socket();
+    let mut of_predecessor = place.offer();
+    let (path, after_first) = (place.path(), place.path());
+    let first = std::thread::spawn(move || take(&path, PATIENCE).unwrap().unwrap().0);
+    answer_sockets(&mut of_predecessor, &socket, name);
+    let first = first.join().unwrap();
+    let second = std::thread::spawn(move || take(&after_first, PATIENCE).map(|taken| taken.is_some()));
+    // It is to wait for its turn at the predecessor; comes it later, it finds the first at once.
+    std::thread::sleep(Duration::from_millis(100));
+    let stopping = std::thread::spawn(move || first.stop_predecessor().unwrap());
+    let Some(Event::Pause(stopped)) = of_predecessor.blocking_recv() else {
+        panic!("the successor stops its predecessor");
+    };
+    stopped.send(()).unwrap();
+    let mut of_first = place.offer();
+    stopping.join().unwrap().serving();
+    std::thread::spawn(move || answer_sockets(&mut of_first, &socket, name));
+    assert!(second.join().unwrap().unwrap(), "it is given the sockets");
+}
+
+#[test]
 fn where_nobody_listens_there_is_nothing_to_take() {
     let place = Place::new("nobody");
     assert!(take(&place.path(), PATIENCE).unwrap().is_none(), "no file");

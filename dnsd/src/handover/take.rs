@@ -15,6 +15,8 @@ use super::wire::{HandoverError, Word, check_user, despite_signals, due, namespa
 
 /// Octets of a message about what is known: an answer of the largest size, and some more.
 const LARGEST_PIECES: usize = 160 << 10;
+/// How often it is looked who is there: of several successors that start together each has one before it.
+const LOOKS: usize = 8;
 
 /// A predecessor that has given its sockets, and still answers.
 #[derive(Debug)]
@@ -61,11 +63,29 @@ pub fn is_somebody_at(path: &Path) -> bool {
 }
 
 /// Asks whoever listens at `path` for its sockets; nothing where nobody does. The other one is waited for by
-/// `patience` at each step.
+/// `patience` at each step. One that goes before it gives anything has a successor already, or is at its end: it is looked
+/// again who is there.
 ///
 /// # Errors
 /// When somebody listens and gives nothing that can be used.
 pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, HandoverError> {
+    for _ in 1..LOOKS {
+        match ask(path, patience) {
+            Err(HandoverError::Connection(error)) if is_gone(&error) => {
+                tracing::debug!(%error, "who was asked for its sockets is gone");
+            }
+            asked => return asked,
+        }
+    }
+    ask(path, patience)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
+}
+
+fn ask(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, HandoverError> {
     let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     connection.set_read_timeout(Some(patience))?;
     connection.set_write_timeout(Some(patience))?;
