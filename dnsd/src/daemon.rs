@@ -13,7 +13,7 @@ use egret_shared::rt::{clock, task, telemetry};
 use egret_dnsd::admin::{Heart, Operators};
 use egret_dnsd::client::Attribution;
 use egret_dnsd::config::{Args, Config, file_name};
-use egret_dnsd::handover::{Event, Granted, Inheritance, Name};
+use egret_dnsd::handover::{Event, Granted, Inheritance, Name, UNREAD};
 use egret_dnsd::link;
 use egret_dnsd::listen::{Listeners, Listening, Service};
 use egret_dnsd::memory::Remembering;
@@ -35,6 +35,8 @@ use super::host::{self, Host};
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long the enforcer may take, then, to hear what it was not told yet.
 const TELLING: Duration = Duration::from_secs(1);
+/// How long, then, a successor may take that was given the sockets.
+const SUCCESSION: Duration = Duration::from_secs(5);
 /// How long connections may go on after a successor has taken over.
 const LINGER: Duration = Duration::from_secs(20);
 
@@ -52,6 +54,8 @@ pub(crate) struct Daemon {
     host: Host,
     holder: Arc<Holder>,
     link: JoinHandle<()>,
+    /// A successor was given the sockets, and is neither gone nor there.
+    is_succession_open: bool,
 }
 
 impl Daemon {
@@ -141,6 +145,7 @@ impl Daemon {
             host,
             holder,
             link,
+            is_succession_open: false,
         })
     }
 
@@ -156,29 +161,95 @@ impl Daemon {
                     Request::Reload => self.reload().await,
                 },
                 () = self.looks.next() => self.look().await,
-                event = self.host.successor() => match event {
-                    Event::Sockets(answer) => self.give(answer),
-                    Event::Pause(answer) => {
-                        self.listeners.pause().await;
-                        if answer.send(()).is_err() {
-                            tracing::debug!("the successor is gone meanwhile");
-                        }
-                    }
-                    Event::Resume => self.listeners.resume()?,
-                    Event::Leave => return self.leave(signals).await,
+                event = self.host.successor() => if self.meet(event).await? {
+                    return self.leave(signals, false).await;
                 },
                 () = self.listeners.ended() => anyhow::bail!("a listener ended"),
             }
         }
-        self.limp(&mut signals).await;
-        self.host.stop_living();
-        drain(&self.service, &mut self.listeners, &self.holder).await;
-        self.host.tear_down();
+        if self.limp(&mut signals).await? {
+            return self.leave(signals, true).await;
+        }
+        self.end().await;
         Ok(())
     }
 
+    /// Does what a successor wants; says whether everything is its own now.
+    async fn meet(&mut self, event: Event) -> anyhow::Result<bool> {
+        match event {
+            Event::Sockets(answer) => self.give(answer),
+            Event::Pause(answer) => return self.hand_over(answer).await,
+            Event::Resume => self.read_again()?,
+            Event::Leave => return Ok(true),
+        }
+        Ok(false)
+    }
+
+    /// Nobody reads until the successor does, or this one again; whatever else is asked for waits until it is known who. The
+    /// thread that serves successors says so in time, unless it hangs itself.
+    async fn hand_over(&mut self, answer: oneshot::Sender<()>) -> anyhow::Result<bool> {
+        self.listeners.pause().await;
+        if answer.send(()).is_err() {
+            tracing::debug!("the successor is gone meanwhile");
+        }
+        let decided = tokio::time::timeout(2 * UNREAD, self.host.successor()).await;
+        if matches!(decided, Ok(Event::Leave)) {
+            return Ok(true);
+        }
+        self.read_again()?;
+        Ok(false)
+    }
+
+    fn read_again(&mut self) -> anyhow::Result<()> {
+        self.is_succession_open = false;
+        Ok(self.listeners.resume()?)
+    }
+
+    /// Answers what is under way, and removes what was set up, unless a successor needs it.
+    async fn end(mut self) {
+        self.host.stop_living();
+        close(&self.service, &mut self.listeners).await;
+        let (service, holder) = (self.service.clone(), Arc::clone(&self.holder));
+        let mut finishing = std::pin::pin!(finish(&service, &holder));
+        let mut is_left = tokio::select! {
+            () = &mut finishing => false,
+            is_left = self.meet_at_end() => {
+                finishing.await;
+                is_left
+            }
+        };
+        // Who was given the sockets is about to answer what waits in them.
+        if self.is_succession_open && !is_left {
+            let met = tokio::time::timeout(SUCCESSION, self.meet_at_end()).await;
+            is_left = met.unwrap_or(false);
+        }
+        if is_left || self.host.is_succeeded() {
+            self.host.rest();
+            self.host.end();
+        } else {
+            self.host.tear_down();
+        }
+    }
+
+    /// Does what a successor wants, though nothing is read here any more, until one has everything or is gone; says which.
+    async fn meet_at_end(&mut self) -> bool {
+        loop {
+            match self.host.successor().await {
+                Event::Sockets(answer) => self.give(answer),
+                // It may be gone meanwhile; then the next word says so.
+                Event::Pause(answer) => drop(answer.send(())),
+                Event::Resume => {
+                    self.is_succession_open = false;
+                    return false;
+                }
+                Event::Leave => return true,
+            }
+        }
+    }
+
     /// Gives a successor descriptors of all sockets.
-    fn give(&self, answer: oneshot::Sender<Vec<(Name, OwnedFd)>>) {
+    fn give(&mut self, answer: oneshot::Sender<Vec<(Name, OwnedFd)>>) {
+        self.is_succession_open = true;
         let sockets = self.listeners.sockets().and_then(|mut sockets| {
             sockets.extend(self.pages.sockets()?);
             Ok(sockets)
@@ -192,17 +263,19 @@ impl Daemon {
 
     /// Answers what it has read, and ends. Where somebody looks after it, it waits to be stopped: one that ended by itself would
     /// be started again, and take over from its successor.
-    async fn leave(mut self, mut signals: Signals) -> anyhow::Result<()> {
+    async fn leave(mut self, mut signals: Signals, is_asked: bool) -> anyhow::Result<()> {
         tracing::info!("a successor answers; connections that are open are answered until they are idle");
+        self.listeners.pause().await;
         self.host.rest();
         self.listeners.release();
         self.pages.close();
         self.service.under_way.close();
         let idle = tokio::time::timeout(LINGER, self.service.under_way.wait());
-        let is_asked = tokio::select! {
-            _waited = idle => false,
-            request = signals.next() => request == Request::Stop,
-        };
+        let is_asked = is_asked
+            || tokio::select! {
+                _waited = idle => false,
+                request = signals.next() => request == Request::Stop,
+            };
         drain(&self.service, &mut self.listeners, &self.holder).await;
         self.link.abort();
         if !is_asked && self.host.is_looked_after() {
@@ -214,8 +287,8 @@ impl Daemon {
     }
 
     /// Answers on for as long as `health` says (`lameduck`): who balances load has to hear of the end first. A second
-    /// signal ends it.
-    async fn limp(&mut self, signals: &mut Signals) {
+    /// signal ends it; a successor that comes meanwhile takes over: says whether one has.
+    async fn limp(&mut self, signals: &mut Signals) -> anyhow::Result<bool> {
         let serving = self.service.resolver.serving();
         let lameduck = serving
             .config
@@ -225,12 +298,18 @@ impl Daemon {
             .map(|health| health.lameduck)
             .max();
         let Some(lameduck) = lameduck.filter(|span| !span.is_zero()) else {
-            return;
+            return Ok(false);
         };
         tracing::info!(?lameduck, "going into lameduck mode");
-        tokio::select! {
-            () = tokio::time::sleep(lameduck) => {}
-            _request = signals.next() => {}
+        let mut ended = std::pin::pin!(tokio::time::sleep(lameduck));
+        loop {
+            tokio::select! {
+                () = &mut ended => return Ok(false),
+                _request = signals.next() => return Ok(false),
+                event = self.host.successor() => if self.meet(event).await? {
+                    return Ok(true);
+                },
+            }
         }
     }
 

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Between "stop" and the successor's first look nobody reads: what comes in waits in the sockets. A successor that
-//! dies before it has said "serving" changes nothing: the predecessor reads again. Closing a socket that two
+//! dies before it has said "serving" changes nothing: the predecessor reads again. So it does when that one hangs, and hands
+//! over when it goes on. Closing a socket that two
 //! processes have closes it for one of them; a socket that is bound a second time (`SO_REUSEPORT`) would have a queue
 //! of its own, and who closes it loses what is in there.
 
@@ -27,8 +28,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use offer::{Event, Memory, Offer};
-pub use take::{Granted, Inheritance, Taken, is_somebody_at, take};
+pub use offer::{Event, Memory, Offer, UNREAD};
+pub use take::{Granted, Inheritance, Taken, is_somebody_at, is_somebody_else_at, take};
 pub use wire::HandoverError;
 
 /// What a socket is for.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
-use egret_dnsd::handover::{Event, HandoverError, Inheritance, Offer, Taken, is_somebody_at, take};
+use egret_dnsd::handover::{
+    Event, HandoverError, Inheritance, Offer, Taken, is_somebody_at, is_somebody_else_at, take,
+};
 use egret_dnsd::intercept::{Seats, seat};
 use egret_dnsd::memory::{self, Begun, Remembering};
 use egret_dnsd::node_cache::keeper::{Keeper, Prepared};
@@ -40,6 +42,8 @@ pub(crate) struct Host {
     pidfile: Option<PathBuf>,
     /// Where successors ask.
     handover: Option<PathBuf>,
+    /// What is there while nobody has succeeded.
+    place: Option<(u64, u64)>,
     is_looked_after: bool,
 }
 
@@ -162,10 +166,12 @@ impl Host {
         if let Some(path) = &pidfile {
             std::fs::write(path, format!("{}\n", std::process::id()))?;
         }
+        let (place, successors) = successors(config, memory).unzip();
         Ok(Self {
             keeper,
             life,
-            successors: successors(config, memory),
+            successors,
+            place,
             pidfile,
             handover: config.fixed.handover.clone(),
             is_looked_after: args.node_cache.is_some() || std::process::id() == 1 || is_unit(),
@@ -185,6 +191,12 @@ impl Host {
     /// Gives no more signs of life: what comes in is the fallback's.
     pub(crate) fn stop_living(&self) {
         self.life.send_replace(Alive::No);
+    }
+
+    /// Whether somebody took over, though it did not say so in time.
+    pub(crate) fn is_succeeded(&self) -> bool {
+        let place = self.handover.as_deref().zip(self.place);
+        place.is_some_and(|(path, own)| is_somebody_else_at(path, own))
     }
 
     /// Removes what was set up, unless it is to stay.
@@ -236,11 +248,15 @@ fn is_unit() -> bool {
 }
 
 /// The place where successors ask. Without it dnsd answers as well; it can only not be replaced without a gap.
-fn successors(config: &Config, memory: Remembering) -> Option<UnboundedReceiver<Event>> {
+fn successors(config: &Config, memory: Remembering) -> Option<((u64, u64), UnboundedReceiver<Event>)> {
     let path = config.fixed.handover.as_ref()?;
     let (sender, events) = unbounded_channel();
-    match Offer::at(path).and_then(|offer| offer.serve(sender, Arc::new(memory))) {
-        Ok(()) => Some(events),
+    let offered = Offer::at(path).and_then(|offer| {
+        let file = offer.file();
+        offer.serve(sender, Arc::new(memory)).map(|()| file)
+    });
+    match offered {
+        Ok(file) => Some((file, events)),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "a successor will not be able to take over");
             None

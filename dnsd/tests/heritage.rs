@@ -428,6 +428,19 @@ fn who_was_replaced_ends_by_itself_unless_somebody_looks_after_it() {
     }
 }
 
+/// Who balances load sends to the old one for as long as it says that it is well.
+#[test]
+fn who_is_told_to_stop_and_limps_is_replaced_meanwhile() {
+    let place = Place::new("limps", 5);
+    let corefile = block("example.test", CACHE, "health ADDRESS:8080 {\n lameduck 5m\n }");
+    let mut old = place.run_as("4c6e", &corefile);
+    kill(Pid::from_raw(old.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    old.says("going into lameduck mode");
+    let _new = place.run(&corefile);
+    assert!(old.child.wait().unwrap().success());
+    assert_eq!(place.ask("answer.example.test").answers.len(), 1);
+}
+
 // --- what is damaged --------------------------------------------------------------------------------------------
 
 /// The key of a question of class IN.

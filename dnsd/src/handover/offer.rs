@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,8 @@ use super::{Name, Purpose};
 
 /// How long a successor may make itself ready, and be between its steps.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nobody reads because a successor is about to: it has everything ready then, and needs some milliseconds.
+pub const UNREAD: Duration = Duration::from_secs(1);
 
 /// What is to be done for a successor.
 #[derive(Debug)]
@@ -23,9 +26,9 @@ pub enum Event {
     Sockets(oneshot::Sender<Vec<(Name, OwnedFd)>>),
     /// Read no more, and say so.
     Pause(oneshot::Sender<()>),
-    /// It is gone before it read anything: read again.
+    /// It is gone before it read anything, or does not read in time: read again.
     Resume,
-    /// It reads: drain and go, and leave what is set up to it.
+    /// It reads: drain and go, and leave what is set up to it. One that did not read in time may have begun to all the same.
     Leave,
 }
 
@@ -43,6 +46,7 @@ pub trait Memory: Send + Sync {
 pub struct Offer {
     listener: Socket,
     path: PathBuf,
+    file: (u64, u64),
 }
 
 impl Offer {
@@ -65,11 +69,19 @@ impl Offer {
         }
         listener.bind(&SockAddr::unix(&beside)?)?;
         listener.listen(4)?;
+        let file = file(&beside)?;
         std::fs::rename(&beside, path)?;
         Ok(Self {
+            file,
             listener,
             path: path.to_owned(),
         })
+    }
+
+    /// The file at its path, while nobody else took that place: by device and number.
+    #[must_use]
+    pub const fn file(&self) -> (u64, u64) {
+        self.file
     }
 
     /// Serves successors, one after the other; `events` does what they want, `memory` is what they are told. Ends when one has taken over, or when
@@ -106,6 +118,12 @@ impl Offer {
     }
 }
 
+/// What is at a path, by device and number.
+pub(super) fn file(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
 struct Successor<'a> {
     connection: Socket,
     events: &'a mpsc::UnboundedSender<Event>,
@@ -123,6 +141,14 @@ impl Successor<'_> {
             other => Err(other),
         })?;
         tracing::info!(successor = program, "a successor asks for the sockets");
+        let taken_over = self.hand_over();
+        if taken_over.is_err() {
+            self.tell(Event::Resume)?;
+        }
+        taken_over
+    }
+
+    fn hand_over(&self) -> Result<(), HandoverError> {
         self.give()?;
         let (mut word, mut beside) = receive(self.connection.as_fd())?;
         if word == Word::Memory {
@@ -133,11 +159,7 @@ impl Successor<'_> {
             Word::Stop => Ok(()),
             other => Err(other),
         })?;
-        let taken_over = self.pause();
-        if taken_over.is_err() {
-            self.tell(Event::Resume)?;
-        }
-        taken_over
+        self.pause()
     }
 
     fn give(&self) -> Result<(), HandoverError> {
@@ -176,12 +198,24 @@ impl Successor<'_> {
     fn pause(&self) -> Result<(), HandoverError> {
         self.ask(Event::Pause)?;
         send(self.connection.as_fd(), &Word::Stopped, &[])?;
+        match self.serves_within(UNREAD) {
+            Err(HandoverError::Connection(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                tracing::error!("the successor hangs; its turn is over until it goes on");
+                self.tell(Event::Resume)?;
+                self.serves_within(PATIENCE)?;
+            }
+            served => served?,
+        }
+        self.tell(Event::Leave)
+    }
+
+    fn serves_within(&self, patience: Duration) -> Result<(), HandoverError> {
+        self.connection.set_read_timeout(Some(patience))?;
         let (word, _none) = receive(self.connection.as_fd())?;
         due(word, "that it serves", |word| match word {
             Word::Serving => Ok(()),
             other => Err(other),
-        })?;
-        self.tell(Event::Leave)
+        })
     }
 
     fn ask<T>(&self, event: impl FnOnce(oneshot::Sender<T>) -> Event) -> Result<T, HandoverError> {

@@ -11,6 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Name;
 use super::memory::{Damaged, LANGUAGE, Piece, read};
+use super::offer::file;
 use super::wire::{HandoverError, Word, check_user, despite_signals, due, namespace, receive, send};
 
 /// Octets of a message about what is known: an answer of the largest size, and some more.
@@ -60,6 +61,12 @@ pub fn is_somebody_at(path: &Path) -> bool {
     let asked = Socket::new(Domain::UNIX, Type::SEQPACKET, None)
         .and_then(|socket| socket.connect(&SockAddr::unix(path)?));
     asked.is_ok()
+}
+
+/// Whether somebody gives sockets at `path`, and is not who has this file there.
+#[must_use]
+pub fn is_somebody_else_at(path: &Path, own: (u64, u64)) -> bool {
+    file(path).is_ok_and(|found| found != own) && is_somebody_at(path)
 }
 
 /// Asks whoever listens at `path` for its sockets; nothing where nobody does. The other one is waited for by

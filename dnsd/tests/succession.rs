@@ -1,0 +1,244 @@
+//! A successor that hangs, comes late or dies, and a predecessor that is told to stop meanwhile: pods are answered, and what is
+//! set up goes with the last dnsd alone. The test is the successor.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use egret_dnsd::handover::memory::Piece;
+use egret_dnsd::handover::{Granted, Inheritance, Memory, Name, Offer, Purpose, Taken, take};
+use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::Signal;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::sync::mpsc::unbounded_channel;
+
+const NAME: &str = "api.example.test";
+/// How long pods may be without DNS.
+const GAP: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How far the successor gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// It is there, and says nothing.
+    None,
+    /// It was given the sockets.
+    Hello,
+    /// Its predecessor reads no more.
+    Stop,
+}
+
+#[test]
+fn pods_are_answered_whatever_word_a_successor_hangs_at() {
+    let Some(world) = world() else { return };
+    let (mut dnsd, place) = start(&world, 0);
+    for word in [Word::None, Word::Hello, Word::Stop] {
+        let successor = Successor::of(&dnsd, &place, word);
+        assert_is_answered(&world, word);
+        drop(successor);
+        assert_is_answered(&world, word);
+    }
+    let late = Successor::of(&dnsd, &place, Word::Stop);
+    assert_is_answered(&world, Word::Stop);
+    late.serves(&place);
+    eventually("who goes on takes over", || {
+        dnsd.ended().is_some_and(|end| end.success())
+    });
+    assert!(is_set_up(&world));
+    late.is_asked(&world);
+}
+
+/// Which of two is told first is chance: the order to stop comes between any two words.
+#[test]
+fn who_is_told_to_stop_while_another_takes_over_leaves_everything_to_it() {
+    let Some(world) = world() else { return };
+    for (number, word) in [Word::Hello, Word::Stop].into_iter().enumerate() {
+        let (mut dnsd, place) = start(&world, number);
+        let mut successor = Successor::of(&dnsd, &place, word);
+        dnsd.signal(Signal::SIGTERM).unwrap();
+        if word == Word::Hello {
+            eventually("it is about to end", || {
+                dnsd.log().contains("what is under way is answered")
+            });
+            successor.stop_predecessor();
+        }
+        successor.serves(&place);
+        eventually("it ends", || dnsd.ended().is_some_and(|end| end.success()));
+        assert!(is_set_up(&world), "after {word:?}");
+        successor.is_asked(&world);
+    }
+}
+
+#[test]
+fn what_is_set_up_goes_with_who_is_told_to_stop_only_where_nobody_else_lives() {
+    let Some(world) = world() else { return };
+    for (number, lives) in [true, false].into_iter().enumerate() {
+        let (mut dnsd, place) = start(&world, number);
+        let successor = Successor::of(&dnsd, &place, Word::Stop);
+        if lives {
+            // It reads, and could not say so.
+            offer(&place);
+        }
+        drop(successor);
+        assert_is_answered(&world, Word::Stop);
+        assert!(dnsd.terminate().unwrap().success());
+        assert_eq!(is_set_up(&world), lives);
+    }
+}
+
+/// The pod and the upstream; nothing where there are no rights for it.
+fn world() -> Option<World> {
+    let world = World::or_skip()?.with_pod("client").unwrap();
+    world
+        .upstream()
+        .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
+    Some(world)
+}
+
+/// A dnsd that has set up its rules, and where its successors ask.
+fn start(world: &World, number: usize) -> (Daemon, PathBuf) {
+    let place = world.files().join(format!("handover-{number}.sock"));
+    let handover = ["--handover".to_owned(), place.display().to_string()];
+    let spec = world.dnsd().with(["--rules"]).with(handover);
+    // Nobody starts it again.
+    let dnsd = world.start(spec.with_variable("INVOCATION_ID", "")).unwrap();
+    eventually("it has set up its rules", || is_set_up(world));
+    (dnsd, place)
+}
+
+fn is_set_up(world: &World) -> bool {
+    let lets_in = |family| {
+        world
+            .node()
+            .iptables_save(family)
+            .unwrap()
+            .matches("allow DNS traffic")
+            .count()
+    };
+    lets_in(Family::V4) + lets_in(Family::V6) == 8
+}
+
+#[track_caller]
+fn assert_is_answered(world: &World, word: Word) {
+    let lookup = || Lookup::of(NAME, RecordType::A).patience(GAP);
+    let over = |lookup: Lookup| [lookup.clone(), lookup.over_tcp()];
+    for server in [IpAddr::from(node::DNS), node::DNS_V6.into()] {
+        for way in over(lookup().at(server)) {
+            let reply = world.pod("client").look_up(&way);
+            assert!(reply.is_ok(), "{word:?}: {way:?}: {:?}", reply.err());
+        }
+    }
+}
+
+struct Successor {
+    _connection: Option<Socket>,
+    taken: Option<Taken>,
+    granted: std::cell::Cell<Option<Granted>>,
+    sockets: Vec<UdpSocket>,
+}
+
+impl Successor {
+    fn of(dnsd: &Daemon, place: &Path, last: Word) -> Self {
+        let mut successor = Self {
+            _connection: None,
+            taken: None,
+            granted: std::cell::Cell::new(None),
+            sockets: Vec::new(),
+        };
+        if last == Word::None {
+            let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+            connection.connect(&SockAddr::unix(place).unwrap()).unwrap();
+            successor._connection = Some(connection);
+            return successor;
+        }
+        let (taken, mut inheritance) = take_beside(dnsd, place);
+        let at_port_53 = |name: &&Name| name.purpose == Purpose::Udp && name.address.port() == 53;
+        let names: Vec<Name> = inheritance.left().filter(at_port_53).copied().collect();
+        let sockets = names
+            .into_iter()
+            .map(|name| inheritance.socket(name).unwrap().into());
+        successor.sockets = sockets.collect();
+        successor.taken = Some(taken);
+        if last == Word::Stop {
+            successor.stop_predecessor();
+        }
+        successor
+    }
+
+    fn stop_predecessor(&mut self) {
+        let granted = self.taken.take().unwrap().stop_predecessor().unwrap();
+        self.granted.set(Some(granted));
+    }
+
+    /// As a dnsd does: its place is there before it says so.
+    fn serves(&self, place: &Path) {
+        offer(place);
+        self.granted.take().unwrap().serving();
+    }
+
+    /// What a pod asks from now on comes to its sockets.
+    fn is_asked(&self, world: &World) {
+        let client = world
+            .pod("client")
+            .udp_socket_at("0.0.0.0:0".parse().unwrap())
+            .unwrap();
+        let question = Lookup::of(NAME, RecordType::A).with_id(77).to_vec();
+        client.send_to(&question, (node::DNS, 53)).unwrap();
+        eventually("the question has come", || {
+            let mut octets = [0; 1500];
+            let mut heard = self
+                .sockets
+                .iter()
+                .filter_map(|socket| socket.recv(&mut octets).ok());
+            heard.any(|length| length == question.len())
+        });
+    }
+}
+
+/// In the network of this dnsd: who is elsewhere has no use for its sockets.
+fn take_beside(dnsd: &Daemon, place: &Path) -> (Taken, Inheritance) {
+    let network = File::open(format!("/proc/{}/ns/net", dnsd.pid())).unwrap();
+    std::thread::scope(|scope| {
+        let taking = scope.spawn(|| {
+            setns(network, CloneFlags::CLONE_NEWNET).unwrap();
+            take(place, PATIENCE).unwrap().unwrap()
+        });
+        taking.join().unwrap()
+    })
+}
+
+/// Somebody is where successors ask, until the test ends.
+fn offer(place: &Path) {
+    let (sender, events) = unbounded_channel();
+    Offer::at(place)
+        .unwrap()
+        .serve(sender, Arc::new(Nothing))
+        .unwrap();
+    std::mem::forget(events);
+}
+
+/// Who knows nothing.
+struct Nothing;
+
+impl Memory for Nothing {
+    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
+        hear(&[Piece::End])
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if is_so() {
+            return;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    panic!("not so: {what}");
+}
