@@ -263,7 +263,6 @@ impl Dnsd {
         Ok(())
     }
 
-    /// What an answer says in short: its code, and its addresses in the order in which they stand.
     /// A question that was read, and is not in the cache; it has not had its turn yet.
     pub(crate) fn missed(&self, question: &[u8]) -> Pending {
         let arrival = Arrival {
@@ -281,6 +280,7 @@ impl Dnsd {
         }
     }
 
+    /// What an answer says in short: its code, and its addresses in the order in which they stand.
     pub(crate) async fn says(&self, name: &str) -> String {
         in_short(&self.ask(name).await.expect("an answer"))
     }

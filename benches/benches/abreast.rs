@@ -1,0 +1,234 @@
+//! Promise S-1, its part on cores: what threads that answer from one cache take from each other. Each answers cached
+//! questions, as it would those of a batch, and nothing comes or goes: sockets, whose locks are the kernel's, have no part in
+//! it, and no generator needs a processor.
+//!
+//! Prints how many answers so many threads make in the time in which one makes one: as many as there are threads would be
+//! perfect. With more threads than processors it says nothing.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a bench is an edge: it measures how long threads take"
+)]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use egret_dnsd::client::{Attribution, Routes, Way};
+use egret_dnsd::config::{Config, Written};
+use egret_dnsd::metrics::{Metrics, Transport};
+use egret_dnsd::release::Holder;
+use egret_dnsd::resolve::{Moment, Resolver, Step};
+use egret_dnsd::server::{Arrival, Means, Outlet, Serving, Table, host_interfaces};
+use egret_kernel::links::Attachment;
+use egret_shared::rt::{clock, task};
+use tokio::task::JoinSet;
+
+const NAMES: usize = 4_000;
+/// Questions that come together: what a busy dnsd reads in one call.
+const BATCH: usize = 8;
+/// Questions that wait at a time while the cache is filled.
+const AT_ONCE: usize = 256;
+const SPAN: Duration = Duration::from_millis(500);
+const ROUNDS: usize = 9;
+
+fn main() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let _entered = runtime.enter();
+    let door = Arc::new(Door::new()?);
+    let most = thread::available_parallelism()?.get().min(16);
+    runtime.block_on(door.fill(most))?;
+    println!("/proc/loadavg: {}", std::fs::read_to_string("/proc/loadavg")?);
+    println!("| threads | answers a second of each | as many as one makes × |\n|---|---|---|");
+    let counts: Vec<usize> = [1, 2, 4, 8, 16]
+        .into_iter()
+        .filter(|count| *count <= most)
+        .collect();
+    let mut made = vec![Vec::new(); counts.len()];
+    for _ in 0..ROUNDS {
+        for (count, made) in counts.iter().zip(&mut made) {
+            made.push(answers(&door, *count)?);
+        }
+    }
+    let alone = median(&mut made[0]);
+    for (count, made) in counts.iter().zip(&mut made) {
+        let made = median(made);
+        let (each, gain) = (made / count, per_cent(made, alone));
+        println!("| {count} | {each} | {}.{:02} |", gain / 100, gain % 100);
+    }
+    Ok(())
+}
+
+/// A dnsd without sockets.
+struct Door {
+    resolver: Arc<Resolver>,
+    table: Arc<Table>,
+    questions: Vec<Vec<u8>>,
+}
+
+impl Door {
+    fn new() -> anyhow::Result<Self> {
+        let yaml = format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"{}\"]\n", upstream()?);
+        let written: Written = serde_saphyr::from_str(&yaml)?;
+        let config: Config = written.mean()?;
+        let (metrics, hold) = (Arc::new(Metrics::register()), config.hold);
+        let means = Means {
+            metrics: Arc::clone(&metrics),
+            counts: Arc::default(),
+            outlet: Outlet::to(std::io::sink())?,
+        };
+        let serving = Serving::new(config, None, &host_interfaces, &means)?;
+        let (_, table) = serving.tables.first_key_value().context("one address")?;
+        let table = Arc::clone(table);
+        let attribution = Arc::new(Attribution::new(Box::new(Everywhere)));
+        let holder = Holder::new(hold, clock::now(), Arc::clone(&attribution), Arc::clone(&metrics));
+        let holder = Arc::new(holder);
+        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        let resolver = Resolver::new(serving, attribution, holder, metrics);
+        Ok(Self {
+            resolver: Arc::new(resolver),
+            table,
+            questions: (0..NAMES).map(question).collect(),
+        })
+    }
+
+    /// Tells each of these pods each name, until no answer is held any more: dnsd waits some time for an enforcer.
+    async fn fill(&self, pods: usize) -> anyhow::Result<()> {
+        for pod in 0..pods {
+            let mut passes = 0;
+            while self.tell(pod).await? > 0 {
+                passes += 1;
+                ensure!(passes < 100, "answers are held for ever");
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a pod each name; how many of them it waited for.
+    async fn tell(&self, pod: usize) -> anyhow::Result<usize> {
+        let (mut waiting, mut waited) = (JoinSet::new(), 0);
+        for question in &self.questions {
+            let step = self
+                .resolver
+                .take(question, arrival(pod), &self.table, Moment::now());
+            if let Step::Later(pending) = step {
+                waiting.spawn(pending.reply());
+                waited += 1;
+            }
+            if waiting.len() == AT_ONCE {
+                let reply = waiting.join_next().await.context("they wait")?;
+                reply?.context("an answer")?;
+            }
+        }
+        while let Some(reply) = waiting.join_next().await {
+            reply?.context("an answer")?;
+        }
+        Ok(waited)
+    }
+
+    /// Answers for as long as it may; how often.
+    fn answer(&self, thread: usize) -> anyhow::Result<usize> {
+        let (begun, mut made) = (Instant::now(), 0);
+        let mut questions = self.questions.iter().cycle().skip(thread * NAMES / 16);
+        while begun.elapsed() < SPAN {
+            let batch = self.resolver.batch(&self.table, Moment::now());
+            for question in questions.by_ref().take(BATCH) {
+                let Step::Reply(_) = batch.take(question, arrival(thread)) else {
+                    bail!("all of them are in the cache");
+                };
+                made += 1;
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// Of a pod of its own for each thread.
+fn arrival(thread: usize) -> Arrival {
+    let pod = u8::try_from(thread + 1).expect("16 threads");
+    Arrival {
+        source: SocketAddr::from((Ipv4Addr::new(10, 0, 0, pod), 5_353)),
+        asked: None,
+        interface: Some(1),
+        transport: Transport::Udp,
+    }
+}
+
+fn answers(door: &Arc<Door>, threads: usize) -> anyhow::Result<usize> {
+    let together = Arc::new(Barrier::new(threads));
+    let threads = (0..threads).map(|number| {
+        let (door, together) = (Arc::clone(door), Arc::clone(&together));
+        thread::spawn(move || {
+            together.wait();
+            door.answer(number)
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let made = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("answering does not panic"));
+    made.sum()
+}
+
+fn median(numbers: &mut [usize]) -> usize {
+    numbers.sort_unstable();
+    numbers[numbers.len() / 2]
+}
+
+const fn per_cent(part: usize, whole: usize) -> usize {
+    part * 100 / whole
+}
+
+/// RFC 1035 section 4.1.1: an id, RD, one question, for A in IN.
+fn question(number: usize) -> Vec<u8> {
+    let label = format!("n{number}");
+    let mut octets = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in [label.as_bytes(), b"abreast", b"test"] {
+        octets.push(u8::try_from(label.len()).expect("a short label"));
+        octets.extend_from_slice(label);
+    }
+    octets.extend_from_slice(&[0, 0, 1, 0, 1]);
+    octets
+}
+
+/// Answers everything with one address for an hour; its thread ends with the program.
+fn upstream() -> anyhow::Result<SocketAddr> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let address = socket.local_addr()?;
+    thread::spawn(move || {
+        let mut octets = [0; 1_500];
+        while let Ok((length, asker)) = socket.recv_from(&mut octets) {
+            // The OPT behind the question goes: one address, whose name is the question's.
+            let end = 12
+                + octets[12..length]
+                    .iter()
+                    .position(|octet| *octet == 0)
+                    .unwrap_or(0)
+                + 5;
+            let mut answer = octets[..end].to_vec();
+            answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+            answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 14, 16, 0, 4, 192, 0, 2, 1]);
+            if let Err(error) = socket.send_to(&answer, asker) {
+                eprintln!("the upstream cannot send: {error}");
+            }
+        }
+    });
+    Ok(address)
+}
+
+/// Every pod is behind the interface that it asks by.
+struct Everywhere;
+
+impl Routes for Everywhere {
+    fn way_to(&mut self, _address: IpAddr) -> std::io::Result<Way> {
+        Ok(Way::Leaves(1))
+    }
+
+    fn attachment(&mut self, interface: u32, _address: IpAddr) -> std::io::Result<Option<Attachment>> {
+        Ok(Some(Attachment::to(&interface)))
+    }
+}
