@@ -12,7 +12,9 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::Name;
 use super::memory::{Damaged, LANGUAGE, Piece, read};
 use super::offer::file;
-use super::wire::{HandoverError, Word, check_user, despite_signals, due, namespace, receive, send};
+use super::wire::{
+    HandoverError, Wait, Word, again_until, check_user, despite_signals, due, namespace, receive, send,
+};
 
 /// Octets of a message about what is known: an answer of the largest size, and some more.
 const LARGEST_PIECES: usize = 160 << 10;
@@ -97,7 +99,7 @@ fn ask(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, 
     connection.set_read_timeout(Some(patience))?;
     connection.set_write_timeout(Some(patience))?;
     let place = SockAddr::unix(path)?;
-    match despite_signals(|| connection.connect(&place)) {
+    match despite_signals(connection.as_fd(), Wait::ToSend, || connection.connect(&place)) {
         Ok(()) => {}
         // No file, or one that a dnsd left which was killed.
         Err(error)
@@ -154,11 +156,7 @@ impl Taken {
         drop(theirs);
         let mut octets = vec![0; LARGEST_PIECES];
         loop {
-            let heard = despite_signals(|| {
-                let left = end.since(clock::now());
-                if left.is_zero() {
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
+            let heard = again_until(end, |left| {
                 mine.set_read_timeout(Some(left))?;
                 (&mine).read(&mut octets)
             });

@@ -4,13 +4,16 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recv, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 
 use super::Name;
 use super::memory::Damaged;
@@ -96,13 +99,14 @@ pub(super) fn send_octets(socket: BorrowedFd<'_>, octets: &[u8], sockets: &[RawF
     let (fd, slices) = (socket.as_raw_fd(), [IoSlice::new(octets)]);
     let send =
         || sendmsg::<UnixAddr>(fd, &slices, beside, MsgFlags::MSG_NOSIGNAL, None).map_err(io::Error::from);
-    despite_signals(send).map(drop)
+    despite_signals(socket, Wait::ToSend, send).map(drop)
 }
 
 /// Receives a word, and the sockets beside it; they are closed if nobody takes them.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), HandoverError> {
     let fd = socket.as_raw_fd();
-    despite_signals(|| recv(fd, &mut [0], MsgFlags::MSG_PEEK).map_err(io::Error::from))?;
+    let wait = || recv(fd, &mut [0], MsgFlags::MSG_PEEK).map_err(io::Error::from);
+    despite_signals(socket, Wait::ToReceive, wait)?;
     let mut octets = vec![0; LARGEST];
     let mut room = nix::cmsg_space!([RawFd; MOST_SOCKETS]);
     let (length, sockets) = {
@@ -125,16 +129,82 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), Ha
     Ok((word, sockets))
 }
 
-/// Acts until no signal ends it. A wait that is bounded (`SO_RCVTIMEO`, `SO_SNDTIMEO`) ends with any signal, whatever its
-/// handler asks for (signal(7)), and each iptables that dnsd runs ends with one.
-pub(super) fn despite_signals<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match act() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            outcome => return outcome,
+/// What a socket is waited for, and for how long (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// That something comes.
+    ToReceive,
+    /// That there is room, or somebody who accepts.
+    ToSend,
+}
+
+impl Wait {
+    fn bound(self, socket: &SockRef<'_>) -> io::Result<Option<Duration>> {
+        match self {
+            Self::ToReceive => socket.read_timeout(),
+            Self::ToSend => socket.write_timeout(),
+        }
+    }
+
+    fn set_bound(self, socket: &SockRef<'_>, bound: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::ToReceive => socket.set_read_timeout(bound),
+            Self::ToSend => socket.set_write_timeout(bound),
         }
     }
 }
+
+/// Acts until no signal ends it. A wait that is bounded ends with any signal, whatever its handler asks for (signal(7)), and
+/// each iptables that dnsd runs ends with one. However many come, all waits together are no longer than one may be.
+pub(super) fn despite_signals<T>(
+    socket: BorrowedFd<'_>,
+    wait: Wait,
+    mut act: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let begun = clock::now();
+    let first = act();
+    if !is_interrupted(&first) {
+        return first;
+    }
+    let socket = SockRef::from(&socket);
+    let Some(bound) = wait.bound(&socket)? else {
+        return again(act);
+    };
+    let outcome = again_until(begun.after(bound), |left| {
+        wait.set_bound(&socket, Some(left))?;
+        act()
+    });
+    wait.set_bound(&socket, Some(bound))?;
+    outcome
+}
+
+fn is_interrupted<T>(outcome: &io::Result<T>) -> bool {
+    matches!(outcome, Err(error) if error.kind() == io::ErrorKind::Interrupted)
+}
+
+fn again<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        let outcome = act();
+        if !is_interrupted(&outcome) {
+            return outcome;
+        }
+    }
+}
+
+/// Acts until no signal ends it, or the time is over. `act` is told how long it may wait.
+pub(super) fn again_until<T>(
+    end: Timestamp,
+    mut act: impl FnMut(Duration) -> io::Result<T>,
+) -> io::Result<T> {
+    again(|| match end.since(clock::now()) {
+        // A socket whose bound is nothing waits for ever, and so it is with what is rounded to that.
+        left if left < SHORTEST => Err(io::ErrorKind::WouldBlock.into()),
+        left => act(left),
+    })
+}
+
+/// The shortest wait that can be asked for.
+const SHORTEST: Duration = Duration::from_micros(1);
 
 fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
     match beside {
@@ -197,21 +267,104 @@ pub(super) fn due<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::thread::{sleep, spawn};
+
+    use nix::libc::pthread_kill;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use socket2::{Domain, Type};
+
     use super::*;
+
+    const BOUND: Duration = Duration::from_millis(200);
+    /// How long signals come: nobody waits that long who is bounded.
+    const STORM: Duration = Duration::from_secs(10);
+
+    fn pair() -> (Socket, Socket) {
+        let (mine, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        mine.set_read_timeout(Some(BOUND)).unwrap();
+        mine.set_write_timeout(Some(BOUND)).unwrap();
+        (mine, theirs)
+    }
 
     #[test]
     fn what_a_signal_ended_is_done_again_and_what_else_goes_wrong_is_told() {
-        for (last, wanted) in [
-            (Ok(7), Ok(7)),
-            (Err(io::ErrorKind::WouldBlock), Err(io::ErrorKind::WouldBlock)),
-        ] {
-            let mut outcomes = [Err(io::ErrorKind::Interrupted); 3].into_iter().chain([last]);
-            let acted = despite_signals(|| {
-                let outcome = outcomes.next().expect("it ends with the last");
-                outcome.map_err(io::Error::from)
+        let (mine, _theirs) = pair();
+        mine.set_read_timeout(Some(STORM)).unwrap();
+        let unbounded = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap().0;
+        for socket in [mine, unbounded] {
+            for (last, wanted) in [
+                (Ok(7), Ok(7)),
+                (Err(io::ErrorKind::WouldBlock), Err(io::ErrorKind::WouldBlock)),
+            ] {
+                let mut outcomes = [Err(io::ErrorKind::Interrupted); 3].into_iter().chain([last]);
+                let acted = despite_signals(socket.as_fd(), Wait::ToReceive, || {
+                    let outcome = outcomes.next().expect("it ends with the last");
+                    outcome.map_err(io::Error::from)
+                });
+                assert_eq!(acted.map_err(|error| error.kind()), wanted);
+                assert_eq!(outcomes.next(), None, "each was asked for");
+            }
+        }
+    }
+
+    extern "C" fn heard(_signal: libc::c_int) {}
+
+    /// Signals whoever waits, again and again, until it ends or the storm does; says what it came to, and how long it took.
+    fn in_a_storm<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> (T, Duration) {
+        let handler = SigAction::new(SigHandler::Handler(heard), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, and nobody else uses this signal.
+        unsafe { sigaction(Signal::SIGUSR2, &handler) }.unwrap();
+        let (sender, done) = channel();
+        let begun = clock::now();
+        let (go, may_end) = channel::<()>();
+        let waiting = spawn(move || {
+            sender.send((act(), clock::now().since(begun))).unwrap();
+            // A thread that has ended cannot be signalled.
+            may_end.recv().unwrap_err();
+        });
+        let outcome = loop {
+            match done.recv_timeout(BOUND / 10) {
+                Ok(outcome) => break outcome,
+                Err(RecvTimeoutError::Timeout) if clock::now().since(begun) < STORM => {
+                    // SAFETY: the thread is there until it is allowed to end, below.
+                    unsafe { pthread_kill(waiting.as_pthread_t(), Signal::SIGUSR2 as libc::c_int) };
+                }
+                Err(_) => sleep(BOUND / 10),
+            }
+        };
+        drop(go);
+        waiting.join().unwrap();
+        outcome
+    }
+
+    fn hear(socket: &Socket) -> io::ErrorKind {
+        match receive(socket.as_fd()) {
+            Err(HandoverError::Connection(error)) => error.kind(),
+            other => panic!("nothing comes: {other:?}"),
+        }
+    }
+
+    fn fill(socket: &Socket) -> io::ErrorKind {
+        loop {
+            if let Err(error) = send_octets(socket.as_fd(), &[0; 1 << 10], &[]) {
+                return error.kind();
+            }
+        }
+    }
+
+    #[test]
+    fn a_storm_of_signals_makes_no_wait_longer_than_its_bound() {
+        for wait in [hear, fill] {
+            let (mine, _theirs) = pair();
+            let (end, took) = in_a_storm(move || {
+                let end = wait(&mine);
+                (end, mine.read_timeout().unwrap(), mine.write_timeout().unwrap())
             });
-            assert_eq!(acted.map_err(|error| error.kind()), wanted);
-            assert_eq!(outcomes.next(), None, "each was asked for");
+            assert!(took < STORM / 2, "{took:?}");
+            assert_eq!(end, (io::ErrorKind::WouldBlock, Some(BOUND), Some(BOUND)));
         }
     }
 }
