@@ -5,9 +5,10 @@ mod host;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use egret_dnsd::command::{Command, CommandLine};
-use egret_dnsd::config::{Args, Config, Written};
+use egret_dnsd::config::{Args, Config, Invalid, Written};
 use egret_dnsd::exit::USAGE;
 use egret_dnsd::faults::{self, Fault};
 use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
@@ -17,6 +18,7 @@ use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
 use egret_dnsd::node_cache::source::Source;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
+use tokio::sync::oneshot;
 
 use daemon::Daemon;
 
@@ -72,10 +74,60 @@ fn plugin_lines() -> String {
     lines.collect()
 }
 
-/// The Corefile of node-cache is made before it is read, and the host is set up before anything is bound.
+/// The first thread serves, and has the tasks of which there is one; others help it where they are wanted.
 fn start(args: Args) -> anyhow::Result<ExitCode> {
-    faults::tell_to(Fault::log);
-    let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        // First of all: a signal would end it with its interface left behind, or be lost on the first process of a container.
+        let mut signals = Signals::listen()?;
+        faults::tell_to(Fault::log);
+        let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS)?;
+        let read = tokio::select! {
+            biased;
+            () = signals.stop() => return Ok(ExitCode::SUCCESS),
+            read = read_beside(args) => read?,
+        };
+        let Read {
+            args,
+            config,
+            source,
+            errors,
+        } = match read {
+            Ok(read) => read,
+            Err(error) => return Ok(refuse(&error)),
+        };
+        let setup = config.fixed.host.clone();
+        let prepared = setup.map(|setup| Prepared::new(setup, source, errors));
+        let daemon = Daemon::start(args, config, recorder, prepared).await?;
+        daemon.run(signals).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// What is there before anything is set up.
+struct Read {
+    args: Args,
+    config: Config,
+    source: Option<Source>,
+    errors: SetupErrors,
+}
+
+/// In a thread that nobody waits for: a file may be where nothing answers.
+async fn read_beside(args: Args) -> anyhow::Result<Result<Read, Invalid>> {
+    let (sender, read) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("read".to_owned());
+    // As deep as the thread that reads them again later.
+    thread.stack_size(8 << 20).spawn(move || {
+        // Nobody hears it who was asked to stop.
+        drop(sender.send(read_files(args)));
+    })?;
+    read.await.context("the configuration could not be read")
+}
+
+/// The Corefile of node-cache is made before it is read.
+fn read_files(args: Args) -> Result<Read, Invalid> {
     let errors = SetupErrors::default();
     let is_logged = args.node_cache.is_some();
     if is_logged {
@@ -89,35 +141,15 @@ fn start(args: Args) -> anyhow::Result<ExitCode> {
         }
         source
     });
-    let config = match Config::load(&args) {
-        Ok(config) => config,
-        Err(error) => return Ok(refuse(&error)),
-    };
+    let config = Config::load(&args)?;
     if !is_logged {
         telemetry::start_log();
     }
-    let setup = config.fixed.host.clone();
-    let prepared = setup.map(|setup| Prepared::new(setup, source, errors));
-    serve(args, config, recorder, prepared)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The first thread serves, and has the tasks of which there is one; others help it where they are wanted.
-fn serve(
-    args: Args,
-    config: Config,
-    recorder: telemetry::Metrics,
-    prepared: Option<Prepared>,
-) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let signals = Signals::listen()?;
-        Daemon::start(args, config, recorder, prepared)
-            .await?
-            .run(signals)
-            .await
+    Ok(Read {
+        args,
+        config,
+        source,
+        errors,
     })
 }
 

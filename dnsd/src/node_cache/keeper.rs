@@ -317,11 +317,16 @@ impl Work {
     }
 
     fn ensure_rules(&mut self) -> Result<usize, NetworkError> {
-        let rules = match &mut self.rules {
-            Some(rules) => rules,
-            none => none.insert(Rules::new(self.prepared.setup.situation.clone())?),
-        };
+        let rules = rules(&mut self.rules, &self.prepared.setup)?;
         rules.ensure(&self.told, |family, past| self.went_past.count(family, past))
+    }
+
+    /// Those of a life before, too, which was killed: it may be told to end before it has looked at them.
+    fn remove_rules(&mut self) -> Result<(), NetworkError> {
+        if self.prepared.setup.rules {
+            rules(&mut self.rules, &self.prepared.setup)?.remove()?;
+        }
+        Ok(())
     }
 
     fn config(&mut self, reload: impl Fn()) {
@@ -334,19 +339,25 @@ impl Work {
         }
     }
 
-    fn tear_down(self) {
-        let setup = &self.prepared.setup;
-        if setup.skips_teardown {
+    fn tear_down(mut self) {
+        if self.prepared.setup.skips_teardown {
             return;
         }
         tracing::info!("tearing down");
-        let removed = self.rules.as_ref().map_or(Ok(()), Rules::remove);
+        let removed = self.remove_rules();
         removed.unwrap_or_else(|error| self.prepared.errors.network(&error));
-        if let Some(name) = &setup.interface {
+        if let Some(name) = &self.prepared.setup.interface {
             match remove_interface(name) {
                 Ok(_was_there) => {}
                 Err(error) => self.prepared.errors.network(&error),
             }
         }
+    }
+}
+
+fn rules<'a>(made: &'a mut Option<Rules>, setup: &Setup) -> Result<&'a mut Rules, NetworkError> {
+    match made {
+        Some(rules) => Ok(rules),
+        none => Ok(none.insert(Rules::new(setup.situation.clone())?)),
     }
 }

@@ -34,6 +34,14 @@ impl Signals {
         })
     }
 
+    /// Waits until it is asked to stop; any other request is kept for [`Self::next`].
+    pub async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
     /// Waits for the next request.
     pub async fn next(&mut self) -> Request {
         tokio::select! {
