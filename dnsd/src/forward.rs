@@ -10,6 +10,7 @@ mod build;
 mod failure;
 mod course;
 mod order;
+mod room;
 mod timers;
 mod upstream;
 mod health;
@@ -34,13 +35,15 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{Answer, TtlLimits};
+use crate::client::Payer;
 use crate::exchange::Matched;
 use crate::message::{Query, WireName, rcode};
 use crate::metrics::{Metrics, Retry, Transport};
 use crate::plan::{self, Zone};
-use course::{Budget, Choice, Course, Next, Room, Turn};
+use course::{Budget, Choice, Course, Next, Turn};
 use meter::Shared;
 use order::Order;
+use room::Room;
 use timers::wait_until;
 use upstream::Inquiry;
 
@@ -61,6 +64,8 @@ pub struct Limits {
     pub udp_size: u16,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
+    /// Whose place it takes of those that there are (`max_concurrent`).
+    pub payer: Payer,
 }
 
 /// Asks the upstreams of one `forward`.
@@ -127,8 +132,8 @@ impl Forwarder {
             || self.next_on_nodata && answer.rcode() == rcode::NOERROR && is_empty()
     }
 
-    /// Asks upstreams until one answers or the time is up. After an answer with a code of `failover` the next one is
-    /// asked, each once; the last such answer is given if nobody has a better one.
+    /// Asks upstreams until one answers, the time is up, or another client is given the place. After an answer with a
+    /// code of `failover` the next one is asked, each once; the last such answer is given if nobody has a better one.
     ///
     /// # Errors
     /// Why the last one gave none.
@@ -138,10 +143,8 @@ impl Forwarder {
         client: Transport,
         limits: &Limits,
     ) -> Result<Matched<Answer>, Failure> {
-        let Some(_place) = self.room.enter() else {
-            self.choice.shared.rejected.increment(1);
-            self.metrics.upstream_error(Failure::OverLimit);
-            return Err(Failure::OverLimit);
+        let Some(mut place) = self.room.enter(limits.payer) else {
+            return Err(self.over_limit());
         };
         let inquiry = Inquiry {
             query,
@@ -149,7 +152,17 @@ impl Forwarder {
             limits,
         };
         self.budget.earn();
-        self.pursue(inquiry).await
+        tokio::select! {
+            biased;
+            result = self.pursue(inquiry) => result,
+            () = place.lost() => Err(self.over_limit()),
+        }
+    }
+
+    fn over_limit(&self) -> Failure {
+        self.choice.shared.rejected.increment(1);
+        self.metrics.upstream_error(Failure::OverLimit);
+        Failure::OverLimit
     }
 
     async fn pursue(&self, inquiry: Inquiry<'_>) -> Result<Matched<Answer>, Failure> {

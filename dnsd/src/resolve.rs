@@ -632,6 +632,7 @@ impl View<'_> {
         Terms {
             table: Arc::clone(self.table),
             arrival: *self.arrival,
+            payer: self.arrival.payer(self.client),
             may_ask_outside: self.entry.may_ask_outside,
             may_forward: self.entry.block.may_forward(self.query),
             zone: self.entry.zone,
@@ -723,6 +724,7 @@ async fn asked_there(resolver: &Arc<Resolver>, asked: Box<Asked>, server: Socket
         patience: asked.table.config.total_timeout,
         udp_size: asked.view().udp_size(),
         ttl: asked.table.config.ttl,
+        payer: asked.arrival.payer(asked.client),
     };
     let (query, client) = (&asked.query, asked.arrival.transport);
     let serving = resolver.serving();

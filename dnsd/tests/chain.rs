@@ -583,3 +583,124 @@ async fn an_upstream_that_answers_only_later_is_no_loop() {
     assert_eq!(dnsd.says("a.test").await, "NoError 192.0.2.1");
     assert!(!dnsd.lines.text().contains("HINFO"), "{}", dnsd.lines.text());
 }
+
+/// A pod that asks at an address of its own.
+struct Pod(UdpSocket);
+
+impl Pod {
+    async fn at(source: [u8; 4], dnsd: &Dnsd) -> Self {
+        let socket = UdpSocket::bind((Ipv4Addr::from(source), 0)).await.unwrap();
+        socket.connect(dnsd.address).await.unwrap();
+        Self(socket)
+    }
+
+    async fn asks(&self, names: impl IntoIterator<Item = &str>) {
+        for name in names {
+            let question = query(name, RecordType::A, Some(1232));
+            self.0.send(&question).await.unwrap();
+        }
+    }
+
+    /// What it is told next, and of which name.
+    async fn hears(&self) -> (String, String) {
+        let mut buffer = [0; 2048];
+        let length = timeout(PATIENCE, self.0.recv(&mut buffer)).await;
+        let reply = Message::from_vec(&buffer[..length.expect("a reply").unwrap()]).unwrap();
+        (reply.queries[0].name.to_ascii(), in_short(&reply))
+    }
+}
+
+/// A block with 8 places, whose upstream says nothing of names that begin with `slow`, nor of `both.test` before it is told to.
+async fn eight_places() -> (Dnsd, Upstream, Arc<AtomicBool>) {
+    let may_tell = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&may_tell);
+    let up = Upstream::start(move |query, _| {
+        let name = Message::from_vec(query).unwrap().queries[0].name.to_ascii();
+        let name = name.to_ascii_lowercase();
+        let is_told = !name.starts_with("slow") && (name != "both.test." || told.load(Ordering::Relaxed));
+        let answer = || response(query, vec![address(&name, 60, "192.0.2.1")]);
+        is_told.then(|| answer().to_vec().unwrap()).into_iter().collect()
+    })
+    .await;
+    let corefile = format!(
+        ". {{\n bind 127.0.0.1\n cache\n forward . {} {{\n read_timeout 60s\n max_fails 0\n max_concurrent 8\n }}\n}}\n",
+        up.address
+    );
+    let dnsd = Dnsd::run(
+        with_blocks(&corefile, "totalTimeout: 60s\nstallDeadline: 1ms").unwrap(),
+        "/nonexistent".into(),
+    );
+    (dnsd, up, may_tell)
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, waiting).await.expect(what);
+}
+
+/// Whoever asks for enough names of a slow upstream would have everybody else REFUSED.
+#[tokio::test]
+async fn a_client_that_takes_all_places_at_an_upstream_gives_some_up_to_others() {
+    let (dnsd, _up, _) = eight_places().await;
+    let [flood, pod] = [
+        Pod::at([127, 0, 0, 2], &dnsd).await,
+        Pod::at([127, 0, 0, 3], &dnsd).await,
+    ];
+    let slow: Vec<String> = (0..20).map(|number| format!("slow{number}.test.")).collect();
+    flood.asks(slow.iter().map(String::as_str)).await;
+    let mut refused = BTreeSet::new();
+    for _ in 0..12 {
+        let (name, told) = flood.hears().await;
+        assert_eq!(told, "Refused", "{name}");
+        refused.insert(name);
+    }
+    assert_eq!(
+        (refused.len(), dnsd.service.resolver.waiting()),
+        (12, 8),
+        "alone it has all of them"
+    );
+    for number in 0..10 {
+        // It takes again what is free.
+        flood.asks([format!("slow-too{number}.test.").as_str()]).await;
+        let name = format!("quick{number}.test.");
+        pod.asks([name.as_str()]).await;
+        assert_eq!(pod.hears().await, (name, "NoError 192.0.2.1".to_owned()));
+    }
+    // The first came while it had all; then one was taken each time.
+    for _ in 0..11 {
+        let (name, told) = flood.hears().await;
+        assert_eq!(told, "Refused", "{name}");
+        assert!(refused.insert(name));
+    }
+    assert_eq!(dnsd.service.resolver.waiting(), 7);
+}
+
+/// Else who floods could take along whoever asks for the same.
+#[tokio::test]
+async fn who_waits_for_anothers_question_asks_itself_when_that_loses_its_place() {
+    let (dnsd, up, may_tell) = eight_places().await;
+    let [flood, pod, other] =
+        [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]].map(|source| Pod::at(source, &dnsd));
+    let (flood, pod, other) = tokio::join!(flood, pod, other);
+    let waiting = |count| {
+        let dnsd = &dnsd;
+        move || dnsd.service.resolver.waiting() == count
+    };
+    flood.asks(["both.test."]).await;
+    until("it is asked", || up.asked() == 1).await;
+    pod.asks(["both.test."]).await;
+    until("both wait", waiting(2)).await;
+    let slow: Vec<String> = (0..7).map(|number| format!("slow{number}.test.")).collect();
+    flood.asks(slow.iter().map(String::as_str)).await;
+    until("all places are taken", || up.asked() == 8).await;
+    may_tell.store(true, Ordering::Relaxed);
+    other.asks(["quick.test."]).await;
+    let told = |name: &str, what: &str| (name.to_owned(), what.to_owned());
+    assert_eq!(other.hears().await, told("quick.test.", "NoError 192.0.2.1"));
+    assert_eq!(flood.hears().await, told("both.test.", "Refused"));
+    assert_eq!(pod.hears().await, told("both.test.", "NoError 192.0.2.1"));
+}

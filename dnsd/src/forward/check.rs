@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Limits;
 use crate::answer::TtlLimits;
+use crate::client::Payer;
 use crate::message::Query;
 use crate::plan::HealthCheck;
 
@@ -39,6 +40,7 @@ impl Check {
                 at_least: 0,
                 at_most: u32::MAX,
             },
+            payer: Payer::Interface(None),
         }
     }
 

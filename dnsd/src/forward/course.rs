@@ -1,7 +1,7 @@
 //! Whom one question goes to, one after the other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use egret_shared::rt::clock;
@@ -133,38 +133,6 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Places for questions under way (`max_concurrent`).
-#[derive(Debug)]
-pub(super) struct Room {
-    most: usize,
-    taken: AtomicUsize,
-}
-
-/// One place; given back when it is dropped.
-#[derive(Debug)]
-pub(super) struct Place<'a>(&'a AtomicUsize);
-
-impl Room {
-    /// For so many; 0 means any number.
-    pub(super) const fn new(most: usize) -> Self {
-        Self {
-            most: if most == 0 { usize::MAX } else { most },
-            taken: AtomicUsize::new(0),
-        }
-    }
-
-    pub(super) fn enter(&self) -> Option<Place<'_>> {
-        let place = Place(&self.taken);
-        (self.taken.fetch_add(1, Ordering::Relaxed) < self.most).then_some(place)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// How many questions may be asked twice since the first is slow: one in ten, and a few at once. Were there no
 /// bound, upstreams that are slow because they have too much to do would get twice as much.
 #[derive(Debug)]
@@ -212,15 +180,5 @@ mod tests {
             })
             .count();
         assert_eq!(later, 100);
-    }
-
-    #[test]
-    fn a_place_is_given_back_and_one_too_many_takes_none() {
-        let room = Room::new(2);
-        let (first, second) = (room.enter(), room.enter());
-        assert!(first.is_some() && second.is_some() && room.enter().is_none());
-        drop(first);
-        let third = room.enter();
-        assert!(third.is_some() && room.enter().is_none());
     }
 }

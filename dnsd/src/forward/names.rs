@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::build::Unusable;
 use super::{Forwarder, Limits};
 use crate::answer::{Answer, TtlLimits};
+use crate::client::Payer;
 use crate::message::{CLASS_IN, HEADER, Query, Question, Section, WireName, flag, kind};
 use crate::metrics::{Metrics, Transport};
 use crate::plan::{Forward, Policy, Protocol, Tls, Upstream, UpstreamHost};
@@ -81,6 +82,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
                 at_least: 0,
                 at_most: u32::MAX,
             },
+            payer: Payer::Interface(None),
         };
         match resolver
             .ask(&question(name, kind, true), Transport::Udp, &limits)

@@ -139,6 +139,7 @@ impl Chain {
             patience: terms.table.config.total_timeout.saturating_sub(terms.waited),
             udp_size: self.udp_size(&terms.table.config),
             ttl: terms.table.config.ttl,
+            payer: terms.payer,
         };
         if !terms.may_forward {
             return Err(Failed::Loop);

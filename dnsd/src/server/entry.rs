@@ -67,6 +67,8 @@ pub struct Terms {
     pub table: Arc<Table>,
     /// Who asked first.
     pub arrival: Arrival,
+    /// From whose share its upstreams are asked.
+    pub payer: Payer,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
     /// Whether upstreams may be asked at all.
@@ -240,8 +242,23 @@ impl Entry {
         }
         let known = match stays {
             Stays::Always => {
-                let asking = || self.solve(key, query, terms, missed_at);
-                flights.join(key, asking).await
+                let (begun, mut is_first) = (clock::now(), false);
+                let asking = || {
+                    is_first = true;
+                    self.solve(key, query, terms, missed_at)
+                };
+                match flights.join(key, asking).await {
+                    // Who asked first had no place, or lost it: that is not this client's.
+                    Some(Err(Failed::Upstream(Failure::OverLimit))) if !is_first => {
+                        let terms = Terms {
+                            waited: terms.waited + clock::now().since(begun),
+                            ..terms.clone()
+                        };
+                        let asking = || self.solve(key, query, &terms, missed_at);
+                        Box::pin(flights.join(key, asking)).await
+                    }
+                    known => known,
+                }
             }
             Stays::Perhaps => {
                 let (entry, key, query, terms) = (Arc::clone(self), *key, query.owned(), terms.clone());

@@ -195,6 +195,21 @@ pub(super) const ROWS: &[Row] = &[
     )
     .modes(&[(1, Mode::Slow(millis(1_500)))]),
     Row::new(
+        "forward max_concurrent",
+        "forward . UP1 {\n max_concurrent 6\n}",
+        "forward . UP1 {\n max_concurrent 4\n}",
+        &[Step::Codes(&[
+            "a60.one.test AAAA",
+            "a60.two.test AAAA",
+            "a60.three.test AAAA",
+            "a60.four.test AAAA",
+            "a60.five.test AAAA",
+            "a60.six.test AAAA",
+        ])],
+    )
+    .case("one client has all of it")
+    .modes(&[(1, Mode::Slow(millis(1_500)))]),
+    Row::new(
         "forward next",
         "forward . UP1\nforward . UP2",
         "forward . UP1 {\n next NXDOMAIN\n}\nforward . UP2",
