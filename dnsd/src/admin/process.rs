@@ -6,8 +6,6 @@ use egret_shared::rt::telemetry::Page;
 
 /// Clock ticks of a second in /proc: the kernel says 100 to programs on every architecture that it runs on today.
 const TICKS: f64 = 100.0;
-/// Octets of a page of memory.
-const PAGE: f64 = 4096.0;
 
 /// Writes them; what the kernel does not tell is left out.
 pub(super) fn write(page: &mut Page) {
@@ -62,7 +60,9 @@ pub(super) fn write(page: &mut Page) {
             "process_resident_memory_bytes",
             "gauge",
             "Resident memory size in bytes.",
-            field(24).map(|pages| pages * PAGE),
+            fs::read_to_string("/proc/self/status")
+                .ok()
+                .and_then(|status| resident(&status)),
         ),
         (
             "process_start_time_seconds",
@@ -76,6 +76,14 @@ pub(super) fn write(page: &mut Page) {
             page.series(name, &[], value);
         }
     }
+}
+
+/// Octets that are in memory, of what /proc/PID/status says: there, unlike in stat, it is not in pages, which on arm64 and
+/// ppc64le may have 16 or 64 KiB.
+fn resident(status: &str) -> Option<f64> {
+    let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: f64 = size.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024.0)
 }
 
 fn boot_time() -> Option<f64> {
@@ -92,5 +100,23 @@ fn limit(name: &str) -> Option<f64> {
     match line.split_whitespace().next()? {
         "unlimited" => Some(UNLIMITED),
         number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_in_octets_whatever_a_page_is() {
+        let status = "VmHWM:\t   30000 kB\nVmRSS:\t    8192 kB\nRssAnon:\t 1000 kB\n";
+        assert_eq!(resident(status), Some(8_388_608.0));
+        for status in ["", "VmRSS:\n", "VmRSS:\t 2 pages\n", "VmHWM:\t 1 kB\n"] {
+            assert_eq!(resident(status), None, "{status:?}");
+        }
+        let own = fs::read_to_string("/proc/self/status").unwrap();
+        // Nobody has less than a page, nor more than there is.
+        let octets = resident(&own).unwrap();
+        assert!((4_096.0..1e13).contains(&octets), "{octets}");
     }
 }
