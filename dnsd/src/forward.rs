@@ -246,6 +246,7 @@ impl Forwarder {
 
     /// Nobody answered in time. Who had hardly any of it, since the client's was nearly up, is not to blame.
     fn gave_up(&self, turn: Turn<'_>, inquiry: Inquiry<'_>, patience: Duration) -> Failure {
+        turn.upstream.keep_swept();
         let fair = self.read_timeout.min(inquiry.limits.patience) / 2;
         if patience >= fair {
             turn.upstream.failed(Failure::Timeout);

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{self, IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use egret_shared::rt::clock;
@@ -48,8 +48,9 @@ pub(super) struct Sockets {
     to: SocketAddr,
     source: Option<IpAddr>,
     keeping: Option<Keeping>,
-    /// Held for a few operations on the list.
-    lanes: Mutex<Vec<Arc<Lane>>>,
+    /// Each is kept by its own task, so that one which has ended is closed though nobody asks any more. Held for a few
+    /// operations on the list.
+    lanes: Mutex<Vec<Weak<Lane>>>,
 }
 
 /// How sockets are kept.
@@ -128,7 +129,7 @@ impl Sockets {
             return false;
         };
         let mut lanes = self.lanes();
-        lanes.retain(|lane| lane.room(&keeping, now) != Room::Never);
+        lanes.retain(|lane| is_kept(lane, &keeping, now));
         !lanes.is_empty()
     }
 
@@ -153,7 +154,7 @@ impl Sockets {
         }
         meter.opened(Carrier::Udp);
         let lane = Lane::open(open(self.to, self.source)?, now, metrics)?;
-        lanes.push(Arc::clone(&lane));
+        lanes.push(Arc::downgrade(&lane));
         Ok(lane)
     }
 
@@ -164,14 +165,14 @@ impl Sockets {
         socket.send(octets).await
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Vec<Arc<Lane>>> {
+    fn lanes(&self) -> MutexGuard<'_, Vec<Weak<Lane>>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        for lane in self.lanes().iter() {
+        for lane in self.lanes().iter().filter_map(Weak::upgrade) {
             lane.close();
         }
     }
@@ -181,19 +182,22 @@ impl Keeping {
     /// One that takes another question; those that take none any more are let go.
     ///
     /// The one that was drawn last is the last of them: most questions of a batch look at that one alone.
-    fn draw(&self, lanes: &mut Vec<Arc<Lane>>, now: Timestamp) -> Option<Arc<Lane>> {
-        if let Some(last) = lanes.last()
+    fn draw(&self, lanes: &mut Vec<Weak<Lane>>, now: Timestamp) -> Option<Arc<Lane>> {
+        if let Some(last) = lanes.last().and_then(Weak::upgrade)
             && last.room(self, now) == Room::Boarding
         {
-            return Some(Arc::clone(last));
+            return Some(last);
         }
         let (mut boarding, mut drawn) = (None, None);
         let (mut free, mut idle) = (0_usize, 0);
         lanes.retain(|lane| {
+            let Some(lane) = lane.upgrade() else {
+                return false;
+            };
             match lane.room(self, now) {
                 Room::Never => return false,
                 Room::NotNow => {}
-                Room::Boarding => boarding = Some(Arc::clone(lane)),
+                Room::Boarding => boarding = Some(lane),
                 Room::Free { is_idle } => {
                     idle += usize::from(is_idle);
                     if self.most_idle != 0 && idle > self.most_idle {
@@ -202,19 +206,24 @@ impl Keeping {
                     }
                     free += 1;
                     if free == 1 || rand::random_range(0..free) == 0 {
-                        drawn = Some(Arc::clone(lane));
+                        drawn = Some(lane);
                     }
                 }
             }
             true
         });
         let found = boarding.or(drawn)?;
-        if let Some(place) = lanes.iter().position(|lane| Arc::ptr_eq(lane, &found)) {
+        if let Some(place) = lanes.iter().position(|lane| lane.as_ptr() == Arc::as_ptr(&found)) {
             let last = lanes.len() - 1;
             lanes.swap(place, last);
         }
         Some(found)
     }
+}
+
+fn is_kept(lane: &Weak<Lane>, keeping: &Keeping, now: Timestamp) -> bool {
+    lane.upgrade()
+        .is_some_and(|lane| lane.room(keeping, now) != Room::Never)
 }
 
 /// A socket that takes messages from this server and port only: the kernel drops all others.

@@ -94,10 +94,10 @@ impl Upstream {
                 self.health.answered(span);
                 self.meter.answered(answer.get().rcode(), span);
                 self.metrics.upstream_seconds.record(span.as_secs_f64());
-                self.keep_swept();
             }
             Err(failure) => self.failed(*failure),
         }
+        self.keep_swept();
         result
     }
 
@@ -268,7 +268,7 @@ impl Upstream {
     }
 
     /// Sockets that are kept are closed in time though nobody asks any more.
-    fn keep_swept(self: &Arc<Self>) {
+    pub(super) fn keep_swept(self: &Arc<Self>) {
         let is_swept = self.is_swept.load(Ordering::Relaxed);
         if is_swept || self.sockets.count() == 0 || self.is_swept.swap(true, Ordering::Relaxed) {
             return;
