@@ -25,7 +25,7 @@ use egret_dnsd::release::Holder;
 use egret_dnsd::resolve::Resolver;
 use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
 use egret_dnsd::threads::Threads;
-use egret_dnsd::{faults, files};
+use egret_dnsd::{faults, files, forward};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -70,7 +70,10 @@ impl Daemon {
         prepared: Option<Prepared>,
     ) -> anyhow::Result<Self> {
         match files::raise_limit() {
-            Ok(limit) => tracing::debug!(limit, "open files"),
+            Ok(limit) => {
+                tracing::debug!(limit, "open files");
+                forward::limit_sockets(limit);
+            }
             Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
         }
         let metrics = Arc::new(Metrics::register());

@@ -17,6 +17,7 @@ mod health;
 mod check;
 mod udp;
 mod lane;
+mod share;
 mod stream;
 mod connection;
 mod dial;
@@ -52,6 +53,7 @@ pub use failure::{Failure, extended};
 pub use flights::{Flights, Landings};
 pub use names::look_up;
 pub use resolv::search_domains;
+pub use share::limit_sockets;
 pub use tls::TlsError;
 pub(crate) use udp::is_near;
 

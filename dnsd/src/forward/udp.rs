@@ -24,6 +24,7 @@ use super::failure::Failure;
 use super::fault;
 use super::lane::{Asked, Lane, Room};
 use super::meter::{Carrier, Meter};
+use super::share::Share;
 use crate::answer::{Answer, TtlLimits};
 use crate::exchange::{Exchange, Matched, Mismatch};
 use crate::metrics::Metrics;
@@ -48,6 +49,8 @@ pub(super) struct Sockets {
     to: SocketAddr,
     source: Option<IpAddr>,
     keeping: Option<Keeping>,
+    /// Of questions with a socket of their own.
+    share: Share,
     /// Each is kept by its own task, so that one which has ended is closed though nobody asks any more. Held for a few
     /// operations on the list.
     lanes: Mutex<Vec<Weak<Lane>>>,
@@ -71,6 +74,7 @@ impl Sockets {
             to,
             source,
             keeping: shares.then_some(keeping),
+            share: Share::new(),
             lanes: Mutex::default(),
         }
     }
@@ -116,6 +120,7 @@ impl Sockets {
         ttl: &TtlLimits,
         metrics: &Metrics,
     ) -> Result<Datagram, Failure> {
+        let _place = self.share.enter().ok_or(Failure::Local)?;
         let socket = open(self.to, self.source).and_then(UdpSocket::from_std);
         let socket = socket.map_err(|error| fault::of(&error))?;
         let sent = self.send(&socket, exchange.octets()).await;
