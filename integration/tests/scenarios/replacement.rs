@@ -188,6 +188,9 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
             .all(|way| answers(world, "client", way) && last_asked_by_pod(world, "client"))
     };
     eventually("dnsd answers", by_dnsd);
+    eventually("the way past it is there, in both families", || {
+        rules(world).is_ok_and(|rules| rules.matches("--to-destination").count() == 8)
+    });
 
     dnsd.kill()?;
     within(GAP, "the cluster DNS answers after a death", by_cluster_dns);
@@ -209,6 +212,19 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
             .zip(before)
             .all(|(count, before)| *count > before)
     });
+
+    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    eventually("dnsd knows the enforcer", || {
+        let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");
+        dnsd.get("/readyz").is_ok_and(knows_interest)
+    });
+    enforcer.stop()?;
+    dnsd.stop()?;
+    within(GAP, "the cluster DNS answers while both hang", by_cluster_dns);
+    enforcer.cont()?;
+    dnsd.cont()?;
+    eventually("dnsd answers when both go on", by_dnsd);
+    enforcer.terminate()?;
 
     dnsd.terminate()?;
     assert!(!rules(world)?.contains("NodeLocal"), "what was set up is removed");
