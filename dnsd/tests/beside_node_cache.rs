@@ -731,6 +731,8 @@ fn query(labels: &[&str], kind: u8) {
                 // Another refusal may be told here.
                 drop(socket.send(&query));
             }
+            // A signal ends a wait that has an end (signal(7)).
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             received => break received.unwrap(),
         }
     };
