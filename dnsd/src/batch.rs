@@ -333,7 +333,7 @@ fn length_of<T>() -> libc::socklen_t {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
     use std::time::Duration;
@@ -359,7 +359,8 @@ mod tests {
         (socket, SocketAddr::new(address.parse().unwrap(), port))
     }
 
-    fn client_of(address: SocketAddr) -> UdpSocket {
+    /// Who asks at an address, and hears what comes from there alone.
+    pub(crate) fn client_of(address: SocketAddr) -> UdpSocket {
         let any = if address.is_ipv4() {
             "127.0.0.1:0"
         } else {

@@ -12,9 +12,9 @@ use std::time::Duration;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::SRV;
 use hickory_proto::rr::{RData, Record, RecordType};
-use support::{address, alias, authority, name, query, response, with_code};
+use support::{address, alias, authority, extended_error, name, query, response, with_code};
 use tokio::time::timeout;
-use whole::{Dnsd, PATIENCE, Upstream, extended_error, in_short, with_blocks};
+use whole::{Dnsd, PATIENCE, Upstream, in_short, with_blocks};
 
 /// What an upstream was asked, by name and type.
 #[derive(Clone, Default)]

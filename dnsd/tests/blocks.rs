@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use hickory_proto::op::Message;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
-use support::{address, query, response};
+use support::{address, extended_error, query, response};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
-use whole::{Dnsd, PATIENCE, Upstream, extended_error, framed, in_short, read_framed};
+use whole::{Dnsd, PATIENCE, Upstream, framed, in_short, read_framed};
 
 /// An upstream that tells this address for each name.
 async fn upstream(told: &'static str) -> Upstream {

@@ -14,10 +14,10 @@ use std::time::Duration;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::opt::EdnsCode;
 use hickory_proto::rr::{Record, RecordType};
-use support::{address, alias, query, response, with_code};
+use support::{address, alias, extended_error, query, response, with_code};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
-use whole::{Dnsd, PATIENCE, Upstream, extended_error, in_short, with_blocks};
+use whole::{Dnsd, PATIENCE, Upstream, in_short, with_blocks};
 
 /// Tells 192.0.2.1 for each name when asked for A, 10 addresses for `many.test`, an alias for `www.test`, and nothing for
 /// AAAA.

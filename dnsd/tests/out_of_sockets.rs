@@ -19,8 +19,7 @@ use egret_shared::rt::task;
 use fresh::{enter_fresh_namespace, in_a_thread, run};
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
-use hickory_proto::rr::rdata::opt::EdnsCode;
-use support::query;
+use support::{extended_error, query};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 use world::{Asked, Deed, LOOPBACK, PATIENCE, Upstream, until};
@@ -127,12 +126,6 @@ async fn ask_the_silent(client: usize) -> BTreeSet<Option<u16>> {
         ));
     }
     said
-}
-
-fn extended_error(message: &Message) -> Option<u16> {
-    let option = message.edns.as_ref()?.option(EdnsCode::Unknown(15))?;
-    let octets = Vec::<u8>::try_from(option).ok()?;
-    octets.first_chunk().map(|code| u16::from_be_bytes(*code))
 }
 
 /// The code of an answer; nobody asks twice.

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
-use support::query;
+use support::{extended_error, query};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
-use whole::{Dnsd, LOOPBACK, extended_error, with_blocks};
+use whole::{Dnsd, LOOPBACK, with_blocks};
 use world::{Asked, Deed, Over, Upstream, join_all, nobody, until};
 
 /// Questions to the upstream that misbehaves, at once.

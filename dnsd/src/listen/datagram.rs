@@ -224,24 +224,11 @@ fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::batch::Outbox;
+    use crate::batch::tests::client_of;
 
     const BOTH: [&str; 2] = ["127.0.0.2:0", "[::1]:0"];
-
-    fn client_of(address: SocketAddr) -> UdpSocket {
-        let any = if address.is_ipv4() {
-            "127.0.0.1:0"
-        } else {
-            "[::1]:0"
-        };
-        let client = UdpSocket::bind(any).unwrap();
-        client.connect(address).unwrap();
-        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        client
-    }
 
     #[tokio::test]
     async fn replies_leave_by_another_socket_from_the_address_and_port_that_was_asked() {

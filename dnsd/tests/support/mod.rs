@@ -8,6 +8,7 @@ use egret_dnsd::exchange::{Case, Exchange, Matched, Transport};
 use egret_dnsd::message::Query;
 use egret_shared::time::Timestamp;
 use hickory_proto::op::{Edns, Message, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::opt::EdnsCode;
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, SOA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::{TcpListener, UdpSocket};
@@ -87,4 +88,11 @@ pub(crate) fn authority(ttl: u32, minimum: u32) -> Record {
 pub(crate) fn with_code(mut message: Message, code: ResponseCode) -> Message {
     message.metadata.response_code = code;
     message
+}
+
+/// The code of its extended error (RFC 8914).
+pub(crate) fn extended_error(message: &Message) -> Option<u16> {
+    let option = message.edns.as_ref()?.option(EdnsCode::Unknown(15))?;
+    let octets = Vec::<u8>::try_from(option).ok()?;
+    octets.first_chunk().map(|code| u16::from_be_bytes(*code))
 }

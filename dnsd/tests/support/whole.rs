@@ -22,7 +22,6 @@ use egret_kernel::links::Attachment;
 use egret_shared::revision::Instance;
 use egret_shared::rt::{clock, task};
 use hickory_proto::op::Message;
-use hickory_proto::rr::rdata::opt::EdnsCode;
 use hickory_proto::rr::{Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -330,13 +329,6 @@ pub(crate) fn in_short(message: &Message) -> String {
         .chain(addresses)
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-/// The code of its extended error (RFC 8914).
-pub(crate) fn extended_error(message: &Message) -> Option<u16> {
-    let option = message.edns.as_ref()?.option(EdnsCode::Unknown(15))?;
-    let octets = Vec::<u8>::try_from(option).ok()?;
-    octets.first_chunk().map(|code| u16::from_be_bytes(*code))
 }
 
 impl Drop for Dnsd {
