@@ -47,7 +47,7 @@ fn attribute(kind: u16, text: &str) -> Vec<u8> {
 type Held = Vec<Vec<(u16, Vec<u8>)>>;
 
 /// What the kernel tells of each rule of a chain: its expressions and its user data, as they are.
-fn held(family: Family, chain: &str) -> Held {
+fn held(family: Family, table: Table, chain: &str) -> Held {
     const GET_RULES: [u8; 4] = [7, 10, 1, 3];
     let file = socket(
         AddressFamily::Netlink,
@@ -57,7 +57,12 @@ fn held(family: Family, chain: &str) -> Held {
     )
     .unwrap();
     let number = if family == Family::V4 { 2 } else { 10 };
-    let asked = [vec![number, 0, 0, 0], attribute(1, "filter"), attribute(2, chain)].concat();
+    let asked = [
+        vec![number, 0, 0, 0],
+        attribute(1, table.name()),
+        attribute(2, chain),
+    ]
+    .concat();
     let length = u32::try_from(16 + asked.len()).unwrap();
     let header = [&length.to_ne_bytes()[..], &GET_RULES, &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
     send(file.as_raw_fd(), &[header, asked].concat(), MsgFlags::empty()).unwrap();
@@ -197,7 +202,7 @@ fn compare(family: Family, rules: &[String]) -> Vec<String> {
     }
     nft(family).restore(&batch("PROGRAM", &known)).unwrap();
     write(&[(family, &batch("WIRE", &known))]).unwrap();
-    let (program, ours) = (held(family, "PROGRAM"), held(family, "WIRE"));
+    let [program, ours] = ["PROGRAM", "WIRE"].map(|chain| held(family, Table::Filter, chain));
     assert_eq!(program.len(), known.len());
     for ((rule, program), ours) in known.iter().zip(&program).zip(&ours) {
         assert_eq!(*ours, as_written_here(program), "{family:?} {rule}");
@@ -296,20 +301,21 @@ fn whole_tables_are_held_as_iptables_writes_them() {
             Family::V4
         };
         let golden = std::fs::read_to_string(&path).unwrap();
-        for text in golden
-            .split_inclusive("COMMIT\n")
-            .filter(|text| text.contains("*filter\n"))
-        {
-            let text = text[text.find("*filter\n").unwrap()..].to_owned();
-            let name = name.clone();
-            in_fresh_namespace(move || compare_tables(&name, family, &text));
-            compared += 1;
+        for text in golden.split_inclusive("COMMIT\n") {
+            for table in [Table::Raw, Table::Filter] {
+                let Some(at) = text.find(&format!("*{table}\n")) else {
+                    continue;
+                };
+                let (name, text) = (name.clone(), text[at..].to_owned());
+                in_fresh_namespace(move || compare_tables(&name, family, table, &text));
+                compared += 1;
+            }
         }
     }
     assert!(compared >= 14, "{compared}");
 }
 
-fn compare_tables(name: &str, family: Family, text: &str) {
+fn compare_tables(name: &str, family: Family, table: Table, text: &str) {
     let word = if family == Family::V4 { "inet" } else { "inet6" };
     let mut sets = BTreeMap::new();
     for line in text.lines() {
@@ -333,21 +339,21 @@ fn compare_tables(name: &str, family: Family, text: &str) {
     let lead_to = text.lines().filter_map(|line| line.rsplit(' ').next());
     let chains: BTreeSet<&str> = lead_to.filter(|name| name.starts_with("EGRET")).collect();
     let chains: String = chains.iter().map(|name| format!(":{name} - [0:0]\n")).collect();
-    let before = format!("*filter\n{chains}{taken_out}COMMIT\n");
+    let before = format!("*{table}\n{chains}{taken_out}COMMIT\n");
     let everything = |family| -> BTreeMap<String, Held> {
-        let listing = nft(family).save(Table::Filter).unwrap();
+        let listing = nft(family).save(table).unwrap();
         let chains = listing.chains.iter().map(|chain| chain.name.clone());
         chains
-            .map(|chain| (chain.clone(), held(family, &chain)))
+            .map(|chain| (chain.clone(), held(family, table, &chain)))
             .collect()
     };
     nft(family).restore(&before).unwrap();
     nft(family).restore(text).unwrap();
-    let program = (everything(family), nft(family).save(Table::Filter).unwrap());
+    let program = (everything(family), nft(family).save(table).unwrap());
     run("nft", &["flush", "ruleset"]);
     nft(family).restore(&before).unwrap();
     write(&[(family, text)]).unwrap();
-    let ours = (everything(family), nft(family).save(Table::Filter).unwrap());
+    let ours = (everything(family), nft(family).save(table).unwrap());
     let names: BTreeSet<_> = program.0.keys().chain(ours.0.keys()).collect();
     for chain in names {
         let program = program
@@ -579,4 +585,48 @@ fn of_many_sets_each_rule_has_its_own() {
         write(&[(Family::V4, &batch("EG-A", &rules))]).unwrap();
         assert_eq!(texts(Family::V4, "EG-A"), rules);
     });
+}
+
+/// The table `raw` is in front of conntrack: its hook has another priority.
+#[test]
+fn rules_of_the_raw_table_are_held_as_iptables_writes_them() {
+    for family in Family::BOTH {
+        let host = if family == Family::V4 {
+            "10.0.0.2/32"
+        } else {
+            "fd00::2/128"
+        };
+        let text = format!(
+            "*raw\n:EGRET-SOURCE - [0:0]\n-A EGRET-SOURCE -s {host} -i veth1 -j RETURN\n-A EGRET-SOURCE -i veth+ -j NOTRACK\n\
+             -I PREROUTING -j EGRET-SOURCE\nCOMMIT\n"
+        );
+        in_fresh_namespace(move || compare_tables("raw", family, Table::Raw, &text));
+        in_fresh_namespace(move || {
+            let both =
+                "*raw\n:A - [0:0]\n-I PREROUTING -j A\nCOMMIT\n*filter\n:A - [0:0]\n-I INPUT -j A\nCOMMIT\n";
+            write(&[(family, both)]).unwrap();
+            let jumps = [(Table::Raw, "PREROUTING"), (Table::Filter, "INPUT")].map(|(table, hook)| {
+                let listing = nft(family).save(table).unwrap();
+                listing.chain(hook).unwrap().rules.len()
+            });
+            assert_eq!(jumps, [1, 1]);
+            let base = |table| {
+                run(
+                    "nft",
+                    &[
+                        "list",
+                        "chain",
+                        if family == Family::V4 { "ip" } else { "ip6" },
+                        "raw",
+                        table,
+                    ],
+                )
+            };
+            assert!(
+                base("PREROUTING").contains("priority raw"),
+                "{}",
+                base("PREROUTING")
+            );
+        });
+    }
 }

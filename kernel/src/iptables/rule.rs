@@ -5,7 +5,7 @@ mod text;
 use super::{ChainName, InterfaceName, InterfacePattern, SetName};
 use crate::{Mark, Transport};
 use ipnet::IpNet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
@@ -123,6 +123,12 @@ impl Rule {
         self.with(Clause::Tracked(states.to_vec(), direction))
     }
 
+    /// A packet of a flow in one of these states, of which the first packet of a direction has this source.
+    #[must_use]
+    pub fn of_flow_from(self, states: &[ConnState], direction: Direction, source: IpAddr) -> Self {
+        self.with(Clause::OfFlowFrom(states.to_vec(), direction, source))
+    }
+
     /// A packet for a transparent socket of this host.
     #[must_use]
     pub fn transparent_socket(self) -> Self {
@@ -224,6 +230,8 @@ pub enum Match {
     ToThisHost,
     /// `-m addrtype --src-type LOCAL`.
     FromThisHost,
+    /// `-m addrtype --dst-type UNICAST`: to one host that is not this one.
+    ToAnotherHost,
     /// `-m owner --socket-exists`: sent by a socket of this host; for OUTPUT and POSTROUTING.
     OfSocket,
     /// The port of a bridge by which a packet came in.
@@ -336,6 +344,8 @@ enum Clause {
         condition: Match,
     },
     Tracked(Vec<ConnState>, Direction),
+    /// `--ctorigsrc` or `--ctreplsrc`.
+    OfFlowFrom(Vec<ConnState>, Direction, IpAddr),
     TransparentSocket,
     Limit(Limit),
     /// `-m statistic --mode random`: one packet of so many, on average.

@@ -15,7 +15,7 @@ mod expression;
 mod rule;
 mod sets;
 
-use super::{Hook, children};
+use super::{Hook, Table, children};
 use crate::Family;
 use crate::faults::{self, Step};
 use crate::netlink::{self, Answer, Attributes, CREATE, EXCLUSIVE, Failed, Request, Socket, Transaction};
@@ -90,7 +90,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Applies batches, each to the filter table of a family in the network namespace in which the first ones were: all of all of them,
+    /// Applies batches, each to the tables `filter` and `raw` of a family in the network namespace in which the first ones were: all of all of them,
     /// or nothing.
     pub fn write(&mut self, batches: &[(Family, &str)]) -> Result<(), Error> {
         let mut socket = match self.socket.take() {
@@ -180,6 +180,7 @@ fn build(socket: &mut Socket, batches: &[(Family, &str)], sets: &Indices<'_>) ->
         socket,
         sets,
         hooks: BTreeMap::new(),
+        table: Table::Filter,
         built,
         at: (0, 0),
     };
@@ -223,7 +224,9 @@ struct Built {
 struct Building<'a> {
     socket: &'a mut Socket,
     sets: &'a Indices<'a>,
-    hooks: BTreeMap<(Family, Hook), HookChain>,
+    hooks: BTreeMap<(Family, Table, Hook), HookChain>,
+    /// The table that the lines are about.
+    table: Table,
     built: Built,
     at: (usize, usize),
 }
@@ -255,13 +258,16 @@ impl From<netlink::Error> for Why {
 impl Building<'_> {
     fn line(&mut self, family: Family, line: &str) -> Result<(), Why> {
         match Line::read(line)? {
-            Line::Table => self.push(&message(NEW_TABLE, CREATE, family)),
-            Line::Declare(chain) => {
-                self.push(&message(NEW_CHAIN, CREATE, family).text(CHAIN_NAME, chain));
-                self.push(&message(DELETE_RULE, 0, family).text(RULE_CHAIN, chain));
+            Line::Table(table) => {
+                self.table = table;
+                self.push(&self.message(NEW_TABLE, CREATE, family));
             }
-            Line::Flush(chain) => self.push(&message(DELETE_RULE, 0, family).text(RULE_CHAIN, chain)),
-            Line::Remove(chain) => self.push(&message(DELETE_CHAIN, 0, family).text(CHAIN_NAME, chain)),
+            Line::Declare(chain) => {
+                self.push(&self.message(NEW_CHAIN, CREATE, family).text(CHAIN_NAME, chain));
+                self.push(&self.message(DELETE_RULE, 0, family).text(RULE_CHAIN, chain));
+            }
+            Line::Flush(chain) => self.push(&self.message(DELETE_RULE, 0, family).text(RULE_CHAIN, chain)),
+            Line::Remove(chain) => self.push(&self.message(DELETE_CHAIN, 0, family).text(CHAIN_NAME, chain)),
             Line::Append { place, counted, rule } => {
                 self.rule(CREATE | APPEND, family, place, counted, rule)?
             }
@@ -270,6 +276,10 @@ impl Building<'_> {
             Line::Commit => {}
         }
         Ok(())
+    }
+
+    fn message(&self, command: u8, flags: u16, family: Family) -> Request {
+        message(command, flags, family, self.table)
     }
 
     fn push(&mut self, message: &Request) {
@@ -289,7 +299,9 @@ impl Building<'_> {
         if let Place::Hook(hook) = place {
             self.need_hook(family, hook)?;
         }
-        let message = message(NEW_RULE, flags, family).text(RULE_CHAIN, place.name());
+        let message = self
+            .message(NEW_RULE, flags, family)
+            .text(RULE_CHAIN, place.name());
         self.push(&rule.put(message));
         Ok(())
     }
@@ -298,20 +310,21 @@ impl Building<'_> {
     fn need_hook(&mut self, family: Family, hook: Hook) -> Result<(), Why> {
         let chain = self.hook(family, hook)?;
         if !std::mem::replace(&mut chain.is_there, true) {
-            self.push(&chain_of(family, hook));
+            self.push(&chain_of(family, self.table, hook));
         }
         Ok(())
     }
 
     fn hook(&mut self, family: Family, hook: Hook) -> Result<&mut HookChain, netlink::Error> {
-        let chain = match self.hooks.remove(&(family, hook)) {
+        let place = (family, self.table, hook);
+        let chain = match self.hooks.remove(&place) {
             Some(chain) => chain,
             None => HookChain {
-                is_there: has_chain(self.socket, family, FILTER, hook.name())?,
+                is_there: has_chain(self.socket, family, self.table.name(), hook.name())?,
                 jumps: None,
             },
         };
-        Ok(self.hooks.entry((family, hook)).or_insert(chain))
+        Ok(self.hooks.entry(place).or_insert(chain))
     }
 
     fn delete_jump(&mut self, family: Family, hook: Hook, to: &str) -> Result<(), Why> {
@@ -324,7 +337,8 @@ impl Building<'_> {
             return Err(Unknown("a jump to be deleted that is not there".to_owned()).into());
         };
         let (handle, _) = jumps.remove(found);
-        let message = message(DELETE_RULE, 0, family)
+        let message = self
+            .message(DELETE_RULE, 0, family)
             .text(RULE_CHAIN, hook.name())
             .bytes(RULE_HANDLE, &handle.to_be_bytes());
         self.push(&message);
@@ -339,7 +353,7 @@ impl Building<'_> {
             netlink::DUMP,
             family.number(),
         )
-        .text(TABLE, FILTER)
+        .text(TABLE, self.table.name())
         .text(RULE_CHAIN, hook.name());
         let listed = self.socket.ask(&request, |answer| jump_in(answer, hook));
         match listed {
@@ -349,22 +363,23 @@ impl Building<'_> {
     }
 }
 
-const FILTER: &str = "filter";
 const CHANGE: &str = "change of rules";
 
-fn message(command: u8, flags: u16, family: Family) -> Request {
-    Request::netfilter(CHANGE, SUBSYSTEM, command, flags, family.number()).text(TABLE, FILTER)
+fn message(command: u8, flags: u16, family: Family, table: Table) -> Request {
+    Request::netfilter(CHANGE, SUBSYSTEM, command, flags, family.number()).text(TABLE, table.name())
 }
 
 /// The chain of a hook where there is none. One that somebody made meanwhile, with a policy of his own, is refused: kernels that do not
 /// know generations (before 4.10) would give it ours.
-fn chain_of(family: Family, hook: Hook) -> Request {
+fn chain_of(family: Family, table: Table, hook: Hook) -> Request {
     /// `NF_ACCEPT`.
     const ACCEPT: u32 = 1;
-    message(NEW_CHAIN, CREATE | EXCLUSIVE, family)
+    message(NEW_CHAIN, CREATE | EXCLUSIVE, family, table)
         .text(CHAIN_NAME, hook.name())
         .nest(CHAIN_HOOK, |place| {
-            place.plain_be32(1, number_of(hook)).plain_be32(2, 0)
+            place
+                .plain_be32(1, number_of(hook))
+                .plain_be32(2, priority_of(table).cast_unsigned())
         })
         .plain_be32(CHAIN_POLICY, ACCEPT)
         .text(CHAIN_TYPE, "filter")
@@ -402,6 +417,16 @@ fn jump_of(expressions: &Attributes<'_>) -> Result<Option<String>, netlink::Malf
         }
     }
     Ok(jump)
+}
+
+/// `NF_IP_PRI_*` of linux/netfilter_ipv4.h; those of IPv6 are the same.
+fn priority_of(table: Table) -> i32 {
+    match table {
+        Table::Raw => -300,
+        Table::Mangle => -150,
+        Table::Nat => -100,
+        Table::Filter => 0,
+    }
 }
 
 fn number_of(hook: Hook) -> u32 {
@@ -464,7 +489,7 @@ mod tests {
     /// No test can be between the look for a hook and the transaction: where generations count, that is refused for them.
     #[test]
     fn a_hook_is_made_only_where_nobody_made_it() {
-        let made = chain_of(Family::V4, Hook::Forward);
+        let made = chain_of(Family::V4, Table::Filter, Hook::Forward);
         assert_eq!(made.flags() & (CREATE | EXCLUSIVE), CREATE | EXCLUSIVE);
     }
 
@@ -483,7 +508,7 @@ mod tests {
     }
 
     fn listed(chain: &str, expressions: &[Expression]) -> Option<(u64, String)> {
-        let rule = message(NEW_RULE, 0, Family::V4).text(RULE_CHAIN, chain);
+        let rule = message(NEW_RULE, 0, Family::V4, Table::Filter).text(RULE_CHAIN, chain);
         let rule = rule.bytes(RULE_HANDLE, &7u64.to_be_bytes());
         let rule = rule.nest(RULE_EXPRESSIONS, |list| {
             expressions.iter().fold(list, |list, one| one.put(list))

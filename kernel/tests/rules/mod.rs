@@ -25,7 +25,7 @@ pub(crate) fn filter_rules(family: Family) -> Vec<Rule> {
         Family::V4 => ["10.1.2.3/32", "10.1.2.3/16", "0.0.0.0/0"],
         Family::V6 => ["fd00::1/128", "fd00::1/64", "::/0"],
     };
-    let [host, net, any] = nets.map(|net| net.parse().unwrap());
+    let [host, net, any]: [ipnet::IpNet; 3] = nets.map(|net| net.parse().unwrap());
     let (icmp, prohibited) = match family {
         Family::V4 => (Protocol::Icmp, RejectWith::IcmpProhibited),
         Family::V6 => (Protocol::IcmpV6, RejectWith::IcmpV6Prohibited),
@@ -75,6 +75,13 @@ pub(crate) fn filter_rules(family: Family) -> Vec<Rule> {
         ret().when(Match::ToThisHost),
         ret().unless(Match::ToThisHost),
         ret().when(Match::FromThisHost),
+        ret().unless(Match::ToAnotherHost),
+        ret().of_flow_from(&[ConnState::Related], Direction::Original, host.addr()),
+        ret().of_flow_from(
+            &[ConnState::Related, ConnState::Established],
+            Direction::Reply,
+            host.addr(),
+        ),
         ret().unless(Match::OfSocket),
         ret().when(Match::BridgePortIn(interface("veth0"))),
         ret().unless(Match::BridgePortOut(interface("veth0"))),

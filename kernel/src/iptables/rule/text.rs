@@ -104,6 +104,13 @@ impl Display for Clause {
                     direction.name()
                 )
             }
+            Self::OfFlowFrom(states, direction, source) => {
+                let side = match direction {
+                    Direction::Original => "--ctorigsrc",
+                    Direction::Reply => "--ctreplsrc",
+                };
+                write!(f, "-m conntrack --ctstate {} {side} {source}", ordered(states))
+            }
             Self::TransparentSocket => f.write_str("-m socket --transparent"),
             Self::Limit(Limit { interval, burst }) => {
                 write!(f, "-m limit --limit {}/sec", Limit::SCALE / interval)?;
@@ -132,6 +139,7 @@ fn write_condition(f: &mut Formatter<'_>, not: &str, condition: &Match) -> fmt::
         Match::Mark(mark) => write!(f, "-m mark {not}--mark {}", matched(*mark)),
         Match::ConnState(states) => write!(f, "-m conntrack {not}--ctstate {}", ordered(states)),
         Match::ToThisHost => write!(f, "-m addrtype {not}--dst-type LOCAL"),
+        Match::ToAnotherHost => write!(f, "-m addrtype {not}--dst-type UNICAST"),
         Match::FromThisHost => write!(f, "-m addrtype {not}--src-type LOCAL"),
         Match::OfSocket => write!(f, "-m owner {not}--socket-exists"),
         Match::BridgePortIn(port) => write!(f, "-m physdev {not}--physdev-in {}", port.as_str()),

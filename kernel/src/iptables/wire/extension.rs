@@ -3,6 +3,7 @@
 
 use super::expression::Expression;
 use crate::Family;
+use std::net::IpAddr;
 
 const fn put<const N: usize, const M: usize>(mut all: [u8; N], at: usize, octets: [u8; M]) -> [u8; N] {
     let mut number = 0;
@@ -30,13 +31,41 @@ pub(super) fn connmark(value: u32, mask: u32, holds: bool) -> Expression {
     Expression::Match("connmark", 1, put(info, 8, [u8::from(!holds)]).to_vec())
 }
 
-/// `struct xt_conntrack_mtinfo3`; states as its bits, and whether the packet is an answer, where that is asked.
-pub(super) fn conntrack(states: u16, is_reply: Option<bool>, holds: bool) -> Expression {
+/// An address that the tuple of a flow begins with in a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlowSource {
+    Original(IpAddr),
+    Reply(IpAddr),
+}
+
+/// `struct xt_conntrack_mtinfo3`; states as its bits, the source of a direction of the flow, and whether the packet is a reply,
+/// where that is asked.
+pub(super) fn conntrack(
+    states: u16,
+    source: Option<FlowSource>,
+    is_reply: Option<bool>,
+    holds: bool,
+) -> Expression {
     const STATE: u16 = 1;
+    const ORIGINAL_SOURCE: u16 = 1 << 2;
+    const REPLY_SOURCE: u16 = 1 << 4;
     const DIRECTION: u16 = 1 << 12;
-    let asked = STATE | if is_reply.is_some() { DIRECTION } else { 0 };
+    /// The mask of one address, in either family.
+    const HOST: [u8; 16] = [u8::MAX; 16];
+    // Address and mask of the original direction's source and destination, then the reply's: 16 octets each.
+    let (asks_source, at, address) = match source {
+        None => (0, 0, None),
+        Some(FlowSource::Original(address)) => (ORIGINAL_SOURCE, 0, Some(address)),
+        Some(FlowSource::Reply(address)) => (REPLY_SOURCE, 64, Some(address)),
+    };
+    let asked = STATE | asks_source | if is_reply.is_some() { DIRECTION } else { 0 };
     let inverted = if holds { 0 } else { STATE } | if is_reply == Some(true) { DIRECTION } else { 0 };
-    let info = put([0u8; 168], 146, asked.to_ne_bytes());
+    let info = match address {
+        None => [0u8; 168],
+        Some(IpAddr::V4(address)) => put(put([0u8; 168], at, address.octets()), at + 16, HOST),
+        Some(IpAddr::V6(address)) => put(put([0u8; 168], at, address.octets()), at + 16, HOST),
+    };
+    let info = put(info, 146, asked.to_ne_bytes());
     let info = put(put(info, 148, inverted.to_ne_bytes()), 150, states.to_ne_bytes());
     Expression::Match("conntrack", 3, info.to_vec())
 }
@@ -55,13 +84,28 @@ pub(super) fn state(name: &str) -> Option<u16> {
     })
 }
 
-/// `struct xt_addrtype_info_v1`: the sender's or the receiver's is an address of this host.
-pub(super) fn local_address(is_source: bool, holds: bool) -> Expression {
-    const LOCAL: u16 = 1 << 2;
+/// The bit of a type of addresses, `XT_ADDRTYPE_*`.
+pub(super) fn address_type(name: &str) -> Option<u16> {
+    match name {
+        "UNICAST" => Some(1 << 1),
+        "LOCAL" => Some(1 << 2),
+        _ => None,
+    }
+}
+
+/// `struct xt_addrtype_info_v1`: the sender's or the receiver's address is of this type.
+pub(super) fn of_address_type(kind: u16, is_source: bool, holds: bool) -> Expression {
     let (at, inverted) = if is_source { (0, 1) } else { (2, 2) };
     let flags: u32 = if holds { 0 } else { inverted };
-    let info = put(put([0u8; 8], at, LOCAL.to_ne_bytes()), 4, flags.to_ne_bytes());
+    let info = put(put([0u8; 8], at, kind.to_ne_bytes()), 4, flags.to_ne_bytes());
     Expression::Match("addrtype", 1, info.to_vec())
+}
+
+/// `struct xt_ct_target_info_v1` as the target NOTRACK fills it.
+pub(super) fn no_track() -> Expression {
+    /// `XT_CT_NOTRACK` and `XT_CT_NOTRACK_ALIAS`.
+    const FLAGS: u16 = 3;
+    Expression::Target("CT", 2, put([0u8; 72], 0, FLAGS.to_ne_bytes()).to_vec())
 }
 
 /// `struct xt_owner_match_info`, asking for a socket alone.

@@ -1,13 +1,13 @@
 //! The lines of a batch for `iptables-restore --noflush --counters`, as far as the writer of transactions knows them.
 
 use super::words::Unknown;
-use crate::iptables::Hook;
+use crate::iptables::{Hook, Table};
 
 /// A line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
-    /// `*filter`: all that follows is about that table.
-    Table,
+    /// `*filter`, `*raw`: all that follows is about that table.
+    Table(Table),
     /// A chain is made, or emptied.
     Declare(&'a str),
     Append {
@@ -48,8 +48,10 @@ impl<'a> Place<'a> {
 
     fn read(name: &'a str) -> Result<Self, Unknown> {
         match hook(name) {
-            Some(hook @ (Hook::Input | Hook::Forward | Hook::Output)) => Ok(Self::Hook(hook)),
-            Some(Hook::Prerouting | Hook::Postrouting) => Err(Unknown::word(name)),
+            Some(hook @ (Hook::Prerouting | Hook::Input | Hook::Forward | Hook::Output)) => {
+                Ok(Self::Hook(hook))
+            }
+            Some(Hook::Postrouting) => Err(Unknown::word(name)),
             None => chain(name).map(Self::Chain),
         }
     }
@@ -57,8 +59,10 @@ impl<'a> Place<'a> {
 
 impl<'a> Line<'a> {
     pub(super) fn read(line: &'a str) -> Result<Self, Unknown> {
-        if line == "*filter" {
-            return Ok(Self::Table);
+        match line {
+            "*filter" => return Ok(Self::Table(Table::Filter)),
+            "*raw" => return Ok(Self::Table(Table::Raw)),
+            _ => {}
         }
         if line == "COMMIT" {
             return Ok(Self::Commit);
@@ -162,6 +166,15 @@ mod tests {
             ),
             ("-F A", Line::Flush("A")),
             ("-X A", Line::Remove("A")),
+            ("*filter", Line::Table(Table::Filter)),
+            ("*raw", Line::Table(Table::Raw)),
+            (
+                "-I PREROUTING -j A",
+                Line::Insert {
+                    place: Place::Hook(Hook::Prerouting),
+                    rule: "-j A",
+                },
+            ),
         ];
         for (text, line) in rows {
             assert_eq!(Line::read(text), Ok(line), "{text}");
@@ -179,7 +192,6 @@ mod tests {
             "-D INPUT -s 10.0.0.0/8 -j A",
             "-D INPUT -j DROP",
             "-D A -j B",
-            "-A PREROUTING -j A",
             "-R A 1 -j B",
             "-F INPUT",
             "-X",

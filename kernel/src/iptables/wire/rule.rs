@@ -3,12 +3,13 @@
 //! here. What is not known here is not guessed: half a rule would be another one.
 
 use super::expression::{Base, Comparison, Expression, Meta, Verdict};
-use super::extension;
+use super::extension::{self, FlowSource};
 use super::words::{Unknown, Words};
 use crate::netlink::Request;
 use crate::{Family, Transport};
 use ipnet::IpNet;
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 /// A rule as the kernel takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,13 +230,31 @@ impl Reading<'_> {
         for name in names.split(',') {
             states |= extension::state(name).ok_or_else(|| Unknown::word(name))?;
         }
+        let original = self.words.option("--ctorigsrc")?;
+        let reply = self.words.option("--ctreplsrc")?;
+        let source = match (original, reply) {
+            (None, None) => None,
+            (Some(address), None) => Some(FlowSource::Original(self.host(&address)?)),
+            (None, Some(address)) => Some(FlowSource::Reply(self.host(&address)?)),
+            (Some(_), Some(address)) => return Err(Unknown::word(&address)),
+        };
         let is_reply = match self.words.option("--ctdir")?.as_deref() {
             None => None,
             Some("REPLY") => Some(true),
             Some("ORIGINAL") => Some(false),
             Some(other) => return Err(Unknown::word(other)),
         };
-        Ok(extension::conntrack(states, is_reply, holds))
+        Ok(extension::conntrack(states, source, is_reply, holds))
+    }
+
+    /// An address of the family without a mask.
+    fn host(&self, word: &str) -> Result<IpAddr, Unknown> {
+        let address: IpAddr = word.parse().map_err(|_not_one| Unknown::word(word))?;
+        if Family::of(address) == self.family && !address.is_unspecified() {
+            Ok(address)
+        } else {
+            Err(Unknown::word(word))
+        }
     }
 
     fn mark(&mut self) -> Result<Vec<Expression>, Unknown> {
@@ -261,8 +280,9 @@ impl Reading<'_> {
             "--dst-type" => false,
             other => return Err(Unknown::word(other)),
         };
-        self.words.expect("LOCAL")?;
-        Ok(extension::local_address(is_source, holds))
+        let name = self.words.need()?;
+        let kind = extension::address_type(&name).ok_or_else(|| Unknown::word(&name))?;
+        Ok(extension::of_address_type(kind, is_source, holds))
     }
 
     fn bridge_port(&mut self) -> Result<Expression, Unknown> {
@@ -344,6 +364,7 @@ impl Reading<'_> {
                 extension::reject(self.family, &with).ok_or_else(|| Unknown::word(&with))?
             }
             "NFLOG" => self.nflog()?,
+            "NOTRACK" => extension::no_track(),
             // One that is not there is refused by the kernel.
             chain => Expression::Verdict(Verdict::Jump(chain.to_owned())),
         })
@@ -513,6 +534,10 @@ mod tests {
             "-p tcp -m tcp --dport 1:65535 -j A",
             "-p udp -m udp --dport 53 -j A",
             "-m conntrack ! --ctstate NEW,DNAT --ctdir REPLY -j A",
+            "-m conntrack --ctstate RELATED --ctorigsrc 10.0.0.2 -j A",
+            "-m conntrack --ctstate RELATED --ctreplsrc 10.0.0.2 --ctdir REPLY -j A",
+            "-m addrtype ! --dst-type UNICAST -j A",
+            "-j NOTRACK",
             "-j MARK --set-xmark 0xffffffff/0x0",
             "-g A",
         ] {
@@ -562,10 +587,14 @@ mod tests {
             "! -m set --match-set there src -j A",
             "-m conntrack --ctstate NONE -j A",
             "-m conntrack --ctstate NEW --ctdir BOTH -j A",
+            "-m conntrack --ctstate RELATED --ctorigsrc 10.0.0.0/8 -j A",
+            "-m conntrack --ctstate RELATED --ctorigsrc fd00::2 -j A",
+            "-m conntrack --ctstate RELATED --ctorigsrc 10.0.0.2 --ctreplsrc 10.0.0.2 -j A",
+            "-m conntrack --ctorigsrc 10.0.0.2 -j A",
             "-m connmark --mark 5 -j A",
             "-m mark --mark 0x5/7 -j A",
             "-m mark --mark 0x100000000 -j A",
-            "-m addrtype --src-type UNICAST -j A",
+            "-m addrtype --src-type BROADCAST -j A",
             "-m addrtype --limit-iface-in LOCAL -j A",
             "-m owner --uid-owner 0 -j A",
             "-m physdev --physdev-in port+ -j A",
