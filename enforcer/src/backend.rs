@@ -237,14 +237,64 @@ pub struct VerdictCount {
     pub packets: u64,
 }
 
-/// In the place of a tier, what decides about a pod that nobody knows yet.
-pub const UNKNOWN_POD: &str = "unknown-pod";
+/// What decides about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Decider {
+    /// The policies of a tier.
+    Tier(Tier),
+    /// Nothing: no tier decided.
+    Default,
+    /// It is of a pod that nobody knows yet.
+    UnknownPod,
+    /// Its source address is not of the pod that sends it.
+    SpoofedSource,
+    /// It is an ICMP error about a flow of somebody else than the pod that sends it.
+    SpoofedError,
+    /// It is encapsulated, and would leave the node as nobody's.
+    Encapsulation,
+}
+
+impl Decider {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let others = [
+            Self::Default,
+            Self::UnknownPod,
+            Self::SpoofedSource,
+            Self::SpoofedError,
+            Self::Encapsulation,
+        ];
+        Tier::ALL.into_iter().map(Self::Tier).chain(others)
+    }
+
+    /// Whether it decides in a direction. What a pod pretends to be concerns what it sends.
+    #[must_use]
+    pub fn is_of(self, direction: Direction) -> bool {
+        match self {
+            Self::Tier(_) | Self::Default | Self::UnknownPod => true,
+            Self::SpoofedSource | Self::SpoofedError | Self::Encapsulation => direction == Direction::Egress,
+        }
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tier(tier) => tier.word(),
+            Self::Default => "default",
+            Self::UnknownPod => "unknown-pod",
+            Self::SpoofedSource => "spoofed-source",
+            Self::SpoofedError => "spoofed-error",
+            Self::Encapsulation => "encapsulation",
+        }
+    }
+}
 
 /// The bounded part of a verdict's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VerdictKey {
-    /// The tier; none where no tier decided: an Allow then is the `default`, a Deny is a pod's that nobody knows yet.
-    pub tier: Option<Tier>,
+    /// What decided.
+    pub decider: Decider,
     /// What was decided, or would be.
     pub action: Action,
     /// In which direction.
@@ -252,37 +302,33 @@ pub struct VerdictKey {
 }
 
 impl VerdictKey {
-    /// All that can be counted: no Pass without a tier, and none among NetworkPolicies.
+    /// All that can be counted: only tiers pass, NetworkPolicies do not, and by default everything is allowed.
     pub fn all() -> impl Iterator<Item = Self> {
         use Action::{Allow, Deny, Pass, WouldDeny};
-        let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
-        tiers.flat_map(|tier| {
-            let actions: &[Action] = match tier {
-                Some(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => {
+        Decider::all().flat_map(|decider| {
+            let actions: &[Action] = match decider {
+                Decider::Tier(Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline) => {
                     &[Allow, Deny, Pass, WouldDeny]
                 }
-                Some(Tier::NetworkPolicy) => &[Allow, Deny, WouldDeny],
-                None => &[Allow, Deny],
+                Decider::Tier(Tier::NetworkPolicy) => &[Allow, Deny, WouldDeny],
+                Decider::Default => &[Allow],
+                Decider::UnknownPod
+                | Decider::SpoofedSource
+                | Decider::SpoofedError
+                | Decider::Encapsulation => &[Deny],
             };
             let each = move |direction| {
                 actions.iter().map(move |action| Self {
-                    tier,
+                    decider,
                     action: *action,
                     direction,
                 })
             };
-            Direction::ALL.into_iter().flat_map(each)
+            Direction::ALL
+                .into_iter()
+                .filter(move |direction| decider.is_of(*direction))
+                .flat_map(each)
         })
-    }
-
-    /// The word for the tier.
-    #[must_use]
-    pub fn tier_word(self) -> &'static str {
-        match (self.tier, self.action) {
-            (Some(tier), _) => tier.word(),
-            (None, Action::Deny) => UNKNOWN_POD,
-            (None, Action::Allow | Action::Pass | Action::WouldDeny) => "default",
-        }
     }
 
     /// The word for the action.

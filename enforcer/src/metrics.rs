@@ -301,14 +301,14 @@ pub fn verdict_counts(counts: &[VerdictCount], rules: bool) {
 fn verdicts(key: VerdictKey) -> Counter {
     counter!(
         "egret_enforcer_verdicts_total",
-        "tier" => key.tier_word(), "action" => key.action_word(), "direction" => key.direction.word()
+        "tier" => key.decider.word(), "action" => key.action_word(), "direction" => key.direction.word()
     )
 }
 
 fn rule_packets(key: VerdictKey, policy: String, rule: String) -> Counter {
     counter!(
         "egret_enforcer_rule_packets_total",
-        "tier" => key.tier_word(), "action" => key.action_word(), "direction" => key.direction.word(),
+        "tier" => key.decider.word(), "action" => key.action_word(), "direction" => key.direction.word(),
         "policy" => policy, "rule" => rule
     )
 }

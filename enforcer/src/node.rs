@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Attachment, Interface, Links, Route};
+use egret_kernel::links::{Attachment, Decapsulates, Interface, Links, Route};
 use egret_kernel::netlink;
 
 use cables::Cables;
@@ -42,7 +42,13 @@ pub struct Surroundings {
     /// Bridges whose ports are virtual cables alone: what is behind them is on this node. One that has another port as
     /// well (a card, a tunnel, a virtual machine) joins others, whom nobody here knows.
     pub bridges_of_cables: BTreeSet<InterfaceName>,
+    /// UDP ports at which interfaces of the node take packets out of datagrams.
+    pub encapsulation_ports: BTreeSet<u16>,
 }
+
+/// VXLAN as Linux and Flannel have it and as IANA does (RFC 7348), Geneve (RFC 8926): closed to pods also before the
+/// interface is there.
+pub const ENCAPSULATION_PORTS: [u16; 3] = [8472, 4789, 6081];
 
 /// An interface of the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +139,16 @@ fn name_of(interface: &Interface) -> Option<InterfaceName> {
     InterfaceName::new(interface.name.clone()).ok()
 }
 
+fn encapsulation_ports(interfaces: &[Interface]) -> BTreeSet<u16> {
+    let told = interfaces
+        .iter()
+        .filter_map(|interface| match interface.decapsulates {
+            Decapsulates::UdpPort(port) => Some(port),
+            Decapsulates::Nothing | Decapsulates::UdpSomewhere => None,
+        });
+    told.collect()
+}
+
 fn bridges_of_cables(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
     let kind = |interface: &Interface, kind: &str| interface.kind.as_deref() == Some(kind);
     let is_of_cables = |bridge: &&Interface| {
@@ -179,6 +195,7 @@ impl Locate for Node {
         Ok(Surroundings {
             uplinks,
             bridges_of_cables: bridges_of_cables(&interfaces),
+            encapsulation_ports: encapsulation_ports(&interfaces),
         })
     }
 }

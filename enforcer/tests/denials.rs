@@ -11,7 +11,7 @@ use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, Standing};
+use egret_enforcer::backend::{Backend, Decider, Standing};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
@@ -102,15 +102,15 @@ fn a_reason_has_one_chain_for_all_pods_that_goes_with_the_last_of_them() {
                 (other, _) => panic!("{to}: {other:?}"),
             }
         }
-        // The rule, isolation, and revoked flows of two directions: two lines each, in both families.
+        // The rule, isolation, errors about others, encapsulation, and revoked flows of two directions: two lines each, in both families.
         let lines = || {
             filter(flavour)
                 .lines()
                 .filter(|line| line.starts_with("-A EGRET-D-"))
                 .count()
         };
-        assert_eq!(lines(), 16);
-        for (pods, left) in [(["b"], 16), (["a"], 8)] {
+        assert_eq!(lines(), 24);
+        for (pods, left) in [(["b"], 24), (["a"], 12)] {
             let mut gone = Change::new();
             gone.0
                 .pods_removed
@@ -126,9 +126,9 @@ fn a_reason_has_one_chain_for_all_pods_that_goes_with_the_last_of_them() {
 /// Series by their rule's policy; the others are "other".
 fn series(backend: &Netfilter, most: usize) -> BTreeMap<String, u64> {
     let counts = backend.counters().by_series(most).unwrap();
-    let denied = counts
-        .into_iter()
-        .filter(|count| count.key.action == Action::Deny.into() && count.key.tier.is_some());
+    let denied = counts.into_iter().filter(|count| {
+        count.key.action == Action::Deny.into() && matches!(count.key.decider, Decider::Tier(_))
+    });
     let name = |origin: Option<(std::sync::Arc<str>, usize)>| {
         origin.map_or_else(|| "other".into(), |(policy, _)| policy.to_string())
     };

@@ -11,6 +11,7 @@ use egret_enforcer::backend::netfilter::available::AvailableSets;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::closed::Closed;
 use egret_enforcer::backend::netfilter::dispatch;
+use egret_enforcer::backend::netfilter::encapsulation;
 use egret_enforcer::backend::netfilter::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
@@ -18,6 +19,8 @@ use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
 use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
 use egret_enforcer::backend::netfilter::restore::Change as Restore;
+use egret_enforcer::backend::netfilter::source_check;
+use egret_enforcer::node::ENCAPSULATION_PORTS;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, InterfaceName, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
@@ -146,12 +149,15 @@ impl Node {
         let closed = Closed::default();
         let mut rewrite = dispatch::shared(&attached, &closed, None, masks, DenyAction::Drop, family);
         ipvs::add(&mut rewrite, &led, family);
+        rewrite.extend(source_check::chains(&attached, &closed, None, family));
+        let encapsulated = encapsulation::chain(&ENCAPSULATION_PORTS.into(), family);
+        rewrite.insert(names::encapsulation().as_str().to_owned(), encapsulated);
         rewrite.extend(pods.iter().flat_map(|rules| render::pod(rules, marks, around)));
         let put = Put {
             copies: 0,
             place: JumpPlace::Insert,
         };
-        let jumps = [Hook::Forward, Hook::Input, Hook::Output].map(|hook| (hook, put));
+        let jumps = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output].map(|hook| (hook, put));
         let restore = Restore {
             rewrite,
             jumps: jumps.into(),
@@ -172,7 +178,7 @@ impl Node {
     fn flush(&self, chain: &egret_kernel::iptables::ChainName) {
         run(
             &format!("iptables-{}", self.flavour.name()),
-            &["-F", chain.as_str()],
+            &["-t", names::table(chain.as_str()).name(), "-F", chain.as_str()],
         );
     }
 
@@ -197,7 +203,7 @@ const IMITATED_IPVS: &str = "table ip imitated {
     counter came { }
     counter arrived { }
     chain in {
-        type filter hook prerouting priority -300;
+        type filter hook prerouting priority -400;
         ip daddr 10.96.0.0/16 ip protocol udp counter name came
     }
     chain ipvs {

@@ -117,7 +117,17 @@ fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
                 let all = format!("{} && {} && ipset destroy", of("iptables"), of("ip6tables"));
                 let flush = ["sh", "-c", &all];
                 let said = found(&mut backend, &flush, "tables changed", "set_missing");
-                assert!(said.contains(&"jump: V4 FORWARD".to_owned()), "{said:?}");
+                assert!(
+                    said.contains(&"chain missing: V4 EGRET-FORWARD".to_owned()),
+                    "{said:?}"
+                );
+                let said = found(
+                    &mut backend,
+                    &["iptables-legacy", "-t", "raw", "-F", "EGRET-SOURCE"],
+                    "tables changed",
+                    "chain_changed",
+                );
+                assert_eq!(said, ["chain changed: V4 EGRET-SOURCE"]);
                 // As large as it was, with the jumps where they were.
                 run("iptables-legacy", &["-R", "EGRET-DENY", "1", "-j", "ACCEPT"]);
                 assert!(backend.look(seconds(4)).is_some(), "{}", filter(flavour));
@@ -355,7 +365,11 @@ fn while_the_lock_is_held_rules_wait_and_say_so_and_sets_do_not() {
 }
 
 /// As Docker, kube-proxy and Calico have them, in three tables, with what they have counted.
-const FOREIGN: &str = "*mangle
+const FOREIGN: &str = "*raw
+:PREROUTING ACCEPT [0:0]
+[2:120] -A PREROUTING -p udp -m udp --dport 53 -j NOTRACK
+COMMIT
+*mangle
 :PREROUTING ACCEPT [7:700]
 :KUBE-PROXY-CANARY - [0:0]
 :cali-PREROUTING - [0:0]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::unknown::{Stance, UnknownPods};
-use egret_enforcer::backend::{Backend, Pending, VerdictKey};
+use egret_enforcer::backend::{Backend, Decider, Pending, VerdictKey};
 use egret_enforcer::node::{Locate, Node};
 use egret_kernel::iptables::{Flavour, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};
@@ -118,7 +118,10 @@ fn assert_decided(backend: &dyn Backend, allowed: u64, refused: u64) {
 /// What no tier decided.
 fn decided(backend: &dyn Backend, action: Action) -> u64 {
     let key = VerdictKey {
-        tier: None,
+        decider: match action {
+            Action::Deny => Decider::UnknownPod,
+            Action::Allow | Action::Pass => Decider::Default,
+        },
         action: action.into(),
         direction: Direction::Egress,
     };

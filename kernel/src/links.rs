@@ -7,9 +7,10 @@ use crate::Family;
 use crate::netlink::{Answer, Attributes, DUMP, Error, Malformed, Request, Socket};
 use ipnet::IpNet;
 use nix::libc::{
-    IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER,
-    IFLA_MTU, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_DELADDR, RTM_DELLINK, RTM_DELROUTE, RTM_GETADDR,
-    RTM_GETLINK, RTM_GETROUTE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE, RTN_LOCAL, RTN_UNICAST,
+    IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_DELADDR, RTM_DELLINK,
+    RTM_DELROUTE, RTM_GETADDR, RTM_GETLINK, RTM_GETROUTE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE, RTN_LOCAL,
+    RTN_UNICAST,
 };
 use nix::sys::socket::SockProtocol;
 use std::net::IpAddr;
@@ -38,6 +39,19 @@ pub struct Interface {
     pub hardware: Vec<u8>,
     /// The namespace that `link` is in, by the number that this one has for it; none where that is this one.
     pub link_namespace: Option<u32>,
+    /// What the interface takes out of datagrams that reach this host.
+    pub decapsulates: Decapsulates,
+}
+
+/// What an interface takes out of UDP datagrams to this host, as packets of nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Decapsulates {
+    /// Nothing, or what comes by protocols of IP other than UDP.
+    Nothing,
+    /// What comes to a UDP port (vxlan, geneve, bareudp).
+    UdpPort(u16),
+    /// What comes to a UDP port that the interface does not tell (an IP tunnel with FOU or GUE).
+    UdpSomewhere,
 }
 
 /// An address of this host.
@@ -219,12 +233,35 @@ pub(crate) fn read_interface(answer: Answer<'_>) -> Result<Option<Interface>, Ma
     let name = attributes
         .text(IFLA_IFNAME)
         .ok_or(Malformed("an interface without a name"))?;
-    Ok(Some(interface(
-        header,
-        &attributes,
-        name,
-        attributes.nest(IFLA_LINKINFO)?.text(IFLA_INFO_KIND),
-    )))
+    let information = attributes.nest(IFLA_LINKINFO)?;
+    let kind = information.text(IFLA_INFO_KIND);
+    let decapsulates = decapsulates(kind.as_deref(), &information.nest(IFLA_INFO_DATA)?);
+    Ok(Some(Interface {
+        decapsulates,
+        ..interface(header, &attributes, name, kind)
+    }))
+}
+
+/// `IFLA_VXLAN_PORT`, `IFLA_GENEVE_PORT`, `IFLA_BAREUDP_PORT` of linux/if_link.h; `IFLA_IPTUN_ENCAP_TYPE` and
+/// `IFLA_GRE_ENCAP_TYPE` of linux/if_tunnel.h.
+fn decapsulates(kind: Option<&str>, data: &Attributes<'_>) -> Decapsulates {
+    let port = |attribute| {
+        data.be16(attribute)
+            .map_or(Decapsulates::UdpSomewhere, Decapsulates::UdpPort)
+    };
+    let encapsulated = |attribute| match data.get(attribute) {
+        None | Some([0, 0]) => Decapsulates::Nothing,
+        Some(_) => Decapsulates::UdpSomewhere,
+    };
+    match kind {
+        Some("vxlan") => port(15),
+        Some("geneve") => port(5),
+        Some("bareudp") => port(1),
+        Some("ipip" | "sit" | "ip6tnl") => encapsulated(15),
+        Some("gre" | "gretap" | "ip6gre" | "ip6gretap") => encapsulated(14),
+        Some("gtp") => Decapsulates::UdpSomewhere,
+        Some(_) | None => Decapsulates::Nothing,
+    }
 }
 
 fn interface(
@@ -245,6 +282,7 @@ fn interface(
         link: attributes.native32(IFLA_LINK),
         hardware: attributes.get(IFLA_ADDRESS).unwrap_or_default().to_vec(),
         link_namespace: attributes.native32(IFLA_LINK_NETNSID),
+        decapsulates: Decapsulates::Nothing,
     }
 }
 

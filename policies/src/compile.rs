@@ -11,7 +11,7 @@ use egret_shared::net::{PortRange, Transport};
 use crate::compiler::PodToOwnNode;
 use crate::index::LivePod;
 use crate::model::{Action, Direction, Enforcement, Labels};
-use crate::rules::{ITSELF, NodeRules, Origin, PeerMatch, PortMatch, Rule, SetId};
+use crate::rules::{ITSELF, NodeRules, OWN_NODE, Origin, PeerMatch, PortMatch, Rule, SetId};
 
 mod content;
 mod template;
@@ -166,7 +166,7 @@ fn own_node_rules(own_node: PodToOwnNode) -> Vec<Rule> {
         except: None,
         port,
         origin: Origin {
-            policy: "own-node".into(),
+            policy: OWN_NODE.into(),
             rule: 0,
             name: None,
         },

@@ -360,13 +360,16 @@ pub enum PortMatch {
     Icmp,
 }
 
+/// The origin of the rule that exempts a pod's own node from isolation by a NetworkPolicy.
+pub const OWN_NODE: &str = "own-node";
+
 /// The origin of the rule that exempts a pod that a Service leads back to itself from isolation by a NetworkPolicy.
 pub const ITSELF: &str = "itself";
 
 /// The object and rule that a rule comes from; the label of counters and logs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
-    /// `Kind/namespace/name`; or `own-node` for the exemption of the pod's node, [`ITSELF`] for that of the pod itself.
+    /// `Kind/namespace/name`; or [`OWN_NODE`] for the exemption of the pod's node, [`ITSELF`] for that of the pod itself.
     pub policy: Arc<str>,
     /// `0`-based index of the rule in the object's list.
     pub rule: usize,

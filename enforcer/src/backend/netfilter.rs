@@ -37,6 +37,8 @@ pub mod cleanup;
 pub mod denials;
 pub mod unknown;
 mod generations;
+pub mod source_check;
+pub mod encapsulation;
 pub mod joint;
 mod sets;
 mod room;
@@ -456,12 +458,12 @@ impl Netfilter {
         }
     }
 
-    /// Gives these pods and directions, and those that have none yet, a generation that no flow bears. Returns the
-    /// marks that flows of the asked pods bear so far.
+    /// Gives these pods and directions, and those that have none yet, a generation that no flow and no other pod bears: what one pod
+    /// marks counts for no other. Returns the marks that flows of the asked pods bear so far.
     fn renew(&mut self, asked: &BTreeSet<(PodKey, Direction)>) -> Vec<(PodKey, PodMarks)> {
-        let mut drawn: Option<Generation> = None;
         let mut before = Vec::new();
         for (pod, local) in &self.pods {
+            let mut drawn: Option<Generation> = None;
             if asked.contains(&(pod.clone(), Direction::Egress)) {
                 before.extend(
                     self.generations

@@ -40,13 +40,15 @@ pub enum GapKind {
     Interface,
     /// IPVS, which may lead to a process of the node.
     Ipvs,
+    /// An interface that takes packets out of datagrams to a port that it does not tell.
+    Tunnel,
     /// The node's network cannot be looked at.
     Unseen,
 }
 
 impl GapKind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Flowtable,
         Self::Tc,
         Self::Tcx,
@@ -54,6 +56,7 @@ impl GapKind {
         Self::Bridge,
         Self::Interface,
         Self::Ipvs,
+        Self::Tunnel,
         Self::Unseen,
     ];
 
@@ -68,6 +71,7 @@ impl GapKind {
             Self::Bridge => "bridge",
             Self::Interface => "interface",
             Self::Ipvs => "ipvs",
+            Self::Tunnel => "tunnel",
             Self::Unseen => "unseen",
         }
     }
@@ -77,7 +81,7 @@ impl GapKind {
     pub const fn is_fast_path(self) -> bool {
         match self {
             Self::Flowtable | Self::Tc | Self::Tcx | Self::Xdp => true,
-            Self::Bridge | Self::Interface | Self::Ipvs | Self::Unseen => false,
+            Self::Bridge | Self::Interface | Self::Ipvs | Self::Tunnel | Self::Unseen => false,
         }
     }
 }

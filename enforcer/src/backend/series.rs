@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{VerdictCount, VerdictKey};
+use super::{Decider, VerdictCount, VerdictKey};
 
 /// A rule: what it decides, its object, its index there.
 pub type RuleKey = (VerdictKey, Arc<str>, usize);
@@ -50,7 +50,7 @@ impl Series {
         let mut by_rule: BTreeMap<RuleKey, u64> = BTreeMap::new();
         for count in counts {
             *by_key.entry(count.key).or_default() += count.packets;
-            if let (Some((policy, rule)), Some(_)) = (&count.origin, count.key.tier) {
+            if let (Some((policy, rule)), Decider::Tier(_)) = (&count.origin, count.key.decider) {
                 let rule = (count.key, Arc::clone(policy), *rule);
                 *by_rule.entry(rule).or_default() += count.packets;
             }
@@ -104,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     const KEY: VerdictKey = VerdictKey {
-        tier: Some(Tier::Admin),
+        decider: Decider::Tier(Tier::Admin),
         action: Action::Deny,
         direction: Direction::Egress,
     };

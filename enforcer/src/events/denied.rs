@@ -50,6 +50,7 @@ const fn judged(denial: &Denial) -> Judged {
     match (&denial.cause, denial.direction) {
         (Cause::Exposure(_), _) => Judged::Nobody,
         (Cause::Revoked, _) => Judged::Either,
+        (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => Judged::Sender,
         (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => Judged::Sender,
         (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => Judged::Receiver,
     }

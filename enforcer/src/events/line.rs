@@ -231,7 +231,12 @@ impl<'a> Why<'a> {
     fn of(denial: &'a Denial) -> Self {
         let said = match &denial.cause {
             Cause::Rule(said) | Cause::Exposure(said) => Some(said),
-            Cause::Isolation | Cause::Revoked | Cause::UnknownPod => None,
+            Cause::Isolation
+            | Cause::Revoked
+            | Cause::UnknownPod
+            | Cause::SpoofedSource
+            | Cause::SpoofedError
+            | Cause::Encapsulation => None,
         };
         Self {
             reason: denial.cause.word(),
@@ -265,7 +270,7 @@ const fn is_received(denial: &Denial) -> bool {
     use egret_policies::rules::Direction;
     match (&denial.cause, denial.direction) {
         (Cause::Exposure(_), _) => true,
-        (Cause::Revoked, _) => false,
+        (Cause::Revoked | Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => false,
         (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => true,
         (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => false,
     }

@@ -59,7 +59,7 @@ impl OthersNews {
 }
 
 fn concerns_us(change: &Change, hooks: &[Hook]) -> bool {
-    change.table == Table::Filter.name()
+    [Table::Raw.name(), Table::Filter.name()].contains(&change.table.as_str())
         && change
             .chain
             .as_deref()

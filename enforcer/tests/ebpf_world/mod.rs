@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use egret_enforcer::backend::ebpf::{Ebpf, Options};
-use egret_enforcer::backend::{Backend, Standing};
+use egret_enforcer::backend::{Backend, Decider, Standing};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
     Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules,
@@ -149,9 +149,11 @@ impl World {
     pub(crate) fn count(&self, backend: &Ebpf, tier: Option<Tier>, action: Action) -> u64 {
         let counts = backend.counters().read().unwrap();
         let of_key = counts.iter().filter(|count| {
-            count.key.tier == tier
-                && count.key.action == action.into()
-                && count.key.direction == Direction::Egress
+            let is_asked = match tier {
+                Some(tier) => count.key.decider == Decider::Tier(tier),
+                None => !matches!(count.key.decider, Decider::Tier(_)),
+            };
+            is_asked && count.key.action == action.into() && count.key.direction == Direction::Egress
         });
         of_key.map(|count| count.packets).sum()
     }

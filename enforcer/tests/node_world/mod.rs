@@ -13,7 +13,7 @@ use egret_enforcer::backend::netfilter::denials::{Denial, Denials};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, VerdictKey};
+use egret_enforcer::backend::{Backend, Decider, VerdictKey};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_kernel::nflog::Listener;
@@ -168,7 +168,7 @@ pub(crate) fn told(listener: &mut Listener, denials: &Denials) -> Vec<Denial> {
 /// Packets that the NetworkPolicy tier refused.
 pub(crate) fn packets_denied(backend: &dyn Backend) -> u64 {
     let key = VerdictKey {
-        tier: Some(Tier::NetworkPolicy),
+        decider: Decider::Tier(Tier::NetworkPolicy),
         action: Action::Deny.into(),
         direction: Direction::Egress,
     };

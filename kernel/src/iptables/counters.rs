@@ -2,6 +2,7 @@
 //! whole table. Requests and attributes are those of `linux/netfilter/nf_tables.h`; the kernel finds the chain by its name and
 //! sends its rules in their order (`nf_tables_dump_rules` of net/netfilter/nf_tables_api.c).
 
+use super::Table;
 use crate::Family;
 use crate::netlink::{Attributes, DUMP, Error, Malformed, Request, Socket};
 use nix::sys::socket::SockProtocol;
@@ -15,7 +16,7 @@ const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
 const COUNTER_PACKETS: u16 = 2;
 
-/// The counters of chains of the filter table, in the network namespace of the thread that opened it.
+/// The counters of chains, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct ChainCounters {
     socket: Socket,
@@ -28,9 +29,9 @@ impl ChainCounters {
     }
 
     /// Packets that met each rule of a chain, in the order of the rules; of a chain that is not there, none.
-    pub fn packets(&mut self, family: Family, chain: &str) -> Result<Vec<u64>, Error> {
+    pub fn packets(&mut self, family: Family, table: Table, chain: &str) -> Result<Vec<u64>, Error> {
         let request = Request::netfilter("counters of a chain", SUBSYSTEM, GET_RULE, DUMP, family.number())
-            .text(RULE_TABLE, "filter")
+            .text(RULE_TABLE, table.name())
             .text(RULE_CHAIN, chain);
         self.socket.ask(&request, |answer| {
             let (_, rule) = answer.split::<4>()?;

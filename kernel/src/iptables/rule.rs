@@ -167,6 +167,8 @@ pub enum Protocol {
     Segments(Segments, RangeInclusive<u16>),
     Icmp,
     IcmpV6,
+    /// `-m icmp6 --icmpv6-type`: this type, with whatever code.
+    IcmpV6Type(u8),
 }
 
 impl Protocol {

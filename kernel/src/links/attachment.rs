@@ -104,10 +104,12 @@ fn read_neighbour(answer: Answer<'_>) -> Result<Option<Vec<u8>>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::links::Decapsulates;
 
     #[test]
     fn a_cable_is_known_by_all_that_it_shows_and_nothing_else_is_a_cable() {
         let cable = Interface {
+            decapsulates: Decapsulates::Nothing,
             index: 3,
             name: "veth0".to_owned(),
             is_up: true,

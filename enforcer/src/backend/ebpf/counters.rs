@@ -10,7 +10,7 @@ use egret_policies::rules::{Action, Direction, Tier};
 use super::layout::{CounterKey, CounterTier};
 use super::syscall::{Map, Update};
 use crate::backend::series::Series;
-use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
+use crate::backend::{BackendError, Decider, VerdictCount, VerdictCounters, VerdictKey};
 
 /// TCP connections that came about, as sock_ops saw them.
 #[derive(Debug)]
@@ -164,12 +164,13 @@ fn words(octets: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 fn verdict_key(key: CounterKey) -> VerdictKey {
-    let tier = match key.tier {
-        CounterTier::Policy(tier) => Some(tier),
-        CounterTier::Default | CounterTier::Unprogrammed => None,
+    let decider = match key.tier {
+        CounterTier::Policy(tier) => Decider::Tier(tier),
+        CounterTier::Default => Decider::Default,
+        CounterTier::Unprogrammed => Decider::UnknownPod,
     };
     VerdictKey {
-        tier,
+        decider,
         action: key.action.into(),
         direction: key.direction,
     }

@@ -3,10 +3,10 @@
 
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
-use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, TableListing};
+use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, Table, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
-use super::hooks::{Jump, jumps};
+use super::hooks::{self, Jump, jumps};
 use super::names;
 use super::table;
 use super::{bridges, inside};
@@ -90,7 +90,7 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
             .iter()
             .map(|bridge| format!("br_netfilter for the bridge {}", bridge.as_str())),
     );
-    if mode == Mode::Remove && !found.is_empty() {
+    if mode == Mode::Remove && !text.is_empty() {
         tables.restore(&text).map_err(failed)?;
     }
     let place = format!("{:?} {}", tables.family(), tables.flavour().name());
@@ -99,17 +99,29 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
 
 /// What is there of ours, and the text that removes it.
 fn removal(listing: &TableListing) -> (Vec<String>, String) {
-    let mut text = String::from("*filter\n");
+    let mut text = String::new();
     let mut found = Vec::new();
-    let chains: Vec<&str> = table::ours(listing).map(|chain| chain.name.as_str()).collect();
-    text.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]\n")));
-    for (hook, rule) in jumps_to(listing) {
-        found.push(format!("rule {} {rule}", hook.name()));
-        text += &format!("-D {} {rule}\n", hook.name());
+    for table in [Table::Raw, Table::Filter] {
+        let chains: Vec<&str> = table::ours(listing)
+            .map(|chain| chain.name.as_str())
+            .filter(|chain| names::table(chain) == table)
+            .collect();
+        let jumps = jumps_to(listing).into_iter();
+        let jumps: Vec<(Hook, String)> = jumps.filter(|(hook, _)| hooks::table(*hook) == table).collect();
+        if chains.is_empty() && jumps.is_empty() {
+            continue;
+        }
+        text += &format!("*{table}\n");
+        text.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]\n")));
+        for (hook, rule) in jumps {
+            found.push(format!("rule {} {rule}", hook.name()));
+            text += &format!("-D {} {rule}\n", hook.name());
+        }
+        text.extend(chains.iter().map(|chain| format!("-X {chain}\n")));
+        found.extend(chains.iter().map(|chain| format!("chain {chain}")));
+        text += "COMMIT\n";
     }
-    text.extend(chains.iter().map(|chain| format!("-X {chain}\n")));
-    found.extend(chains.iter().map(|chain| format!("chain {chain}")));
-    (found, text + "COMMIT\n")
+    (found, text)
 }
 
 fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {

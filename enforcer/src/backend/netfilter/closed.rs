@@ -8,7 +8,7 @@ use super::attached::{Attached, through};
 use super::front::{neighbours, related};
 use super::names;
 use super::tally::Label;
-use crate::backend::{self, UNKNOWN_POD, VerdictKey};
+use crate::backend::{self, Decider, VerdictKey};
 
 /// What is closed in the dispatch, behind the lines of the pods that have chains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,21 +42,25 @@ impl Closed {
     }
 }
 
-/// The end of a packet that is an unknown pod's; a chain of its own, so that what it counts outlives the dispatch, which
+/// The end of a packet that is an unknown pod's: not even errors come from it, for what they quote is another's. A chain of its own, so that what it counts outlives the dispatch, which
 /// is written anew with each pod. Where a bridge hands its packets to iptables, neighbour discovery between pods passes
 /// here.
 pub(super) fn chain(direction: Direction, family: Family) -> Vec<String> {
     let label = Label {
         key: VerdictKey {
-            tier: None,
+            decider: Decider::UnknownPod,
             action: backend::Action::Deny,
             direction,
         },
         rule: 0,
-        policy: UNKNOWN_POD.into(),
+        policy: "none".into(),
     };
     let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
-    let lines = related().into_iter().chain([close]);
+    let errors = match direction {
+        Direction::Egress => None,
+        Direction::Ingress => related(family),
+    };
+    let lines = errors.into_iter().chain([close]);
     neighbours(family)
         .chain(lines.map(|line| line.to_string()))
         .collect()

@@ -49,10 +49,7 @@ fn ask_for(table: &Table, going: &BTreeSet<&str>) -> Option<Totals> {
     }
     let counted = match table.programs().flavour() {
         Flavour::Nft => chain_by_chain(table, going)?,
-        Flavour::Legacy => {
-            let entries = Entries::read(table.family(), Which::Filter).ok()?;
-            entries?.packets(going)
-        }
+        Flavour::Legacy => entries_of(table, going)?,
     };
     for name in going {
         let (texts, packets) = (table.chains.programmed().get(*name)?, counted.get(name)?);
@@ -64,10 +61,22 @@ fn ask_for(table: &Table, going: &BTreeSet<&str>) -> Option<Totals> {
     Some(totals)
 }
 
+fn entries_of<'a>(table: &Table, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
+    let mut counted = BTreeMap::new();
+    for which in [Which::Raw, Which::Filter] {
+        let here = going.iter().copied().filter(|chain| names::table(chain) == which);
+        let here: BTreeSet<&str> = here.collect();
+        if !here.is_empty() {
+            counted.extend(Entries::read(table.family(), which).ok()??.packets(&here));
+        }
+    }
+    Some(counted)
+}
+
 fn chain_by_chain<'a>(table: &Table, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
     let mut counters = ChainCounters::open().ok()?;
     let each = going.iter().map(|name| {
-        let packets = counters.packets(table.family(), name).ok()?;
+        let packets = counters.packets(table.family(), names::table(name), name).ok()?;
         Some((*name, packets))
     });
     each.collect()

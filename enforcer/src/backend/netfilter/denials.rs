@@ -22,7 +22,7 @@ use super::front;
 use super::marks::Marks;
 use super::names;
 use super::tally::Label;
-use crate::backend::{Action, UNKNOWN_POD};
+use crate::backend::{Action, Decider};
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
 pub(super) const ISOLATION: &str = "isolation";
@@ -36,6 +36,13 @@ pub struct Telling {
     pub group: u16,
     /// How many packets a second for each reason.
     pub per_second: u32,
+}
+
+impl Telling {
+    /// How many at once, after a quiet time.
+    pub(super) fn burst(self) -> u16 {
+        u16::try_from(self.per_second.saturating_mul(2)).unwrap_or(u16::MAX)
+    }
 }
 
 /// Why a packet is denied.
@@ -71,6 +78,12 @@ pub enum Cause {
     Revoked,
     /// It comes from or goes to a pod that nobody knows yet.
     UnknownPod,
+    /// Its source address is not of the pod that sends it.
+    SpoofedSource,
+    /// It is an ICMP error about a flow of somebody else than the pod that sends it.
+    SpoofedError,
+    /// It is encapsulated, goes to the node, and no policy allows it.
+    Encapsulation,
 }
 
 /// A rule.
@@ -98,12 +111,15 @@ impl Denial {
             // A rule that closes says what it is for.
             Action::Deny | Action::Allow | Action::Pass => Outcome::Denied,
         };
-        let cause = match (label.key.tier, label.policy.as_ref()) {
-            (None, UNKNOWN_POD) => Cause::UnknownPod,
-            (None, _) => return None,
-            (Some(tier), _) if is_exposed => Cause::Exposure(said(tier)),
-            (Some(_), ISOLATION) => Cause::Isolation,
-            (Some(tier), _) => Cause::Rule(said(tier)),
+        let cause = match (label.key.decider, label.policy.as_ref()) {
+            (Decider::UnknownPod, _) => Cause::UnknownPod,
+            (Decider::SpoofedSource, _) => Cause::SpoofedSource,
+            (Decider::SpoofedError, _) => Cause::SpoofedError,
+            (Decider::Encapsulation, _) => Cause::Encapsulation,
+            (Decider::Default, _) => return None,
+            (Decider::Tier(tier), _) if is_exposed => Cause::Exposure(said(tier)),
+            (Decider::Tier(_), ISOLATION) => Cause::Isolation,
+            (Decider::Tier(tier), _) => Cause::Rule(said(tier)),
         };
         Some(Self {
             outcome,
@@ -114,7 +130,13 @@ impl Denial {
 
     /// What no rule of a pod says.
     fn of_nobody() -> impl Iterator<Item = Self> {
-        let causes = [Cause::Revoked, Cause::UnknownPod];
+        let causes = [
+            Cause::Revoked,
+            Cause::UnknownPod,
+            Cause::SpoofedSource,
+            Cause::SpoofedError,
+            Cause::Encapsulation,
+        ];
         causes.into_iter().flat_map(|cause| {
             Direction::ALL.map(|direction| Self {
                 outcome: Outcome::Denied,
@@ -147,7 +169,7 @@ impl Denial {
     }
 
     /// What the kernel says of such a packet.
-    fn prefix(&self) -> String {
+    pub(super) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.digest())
     }
 }
@@ -161,7 +183,12 @@ impl fmt::Display for Denial {
             Cause::Rule(said) | Cause::Exposure(said) => {
                 write!(f, " {} {} {}", said.tier.word(), said.rule, said.policy)
             }
-            Cause::Isolation | Cause::Revoked | Cause::UnknownPod => Ok(()),
+            Cause::Isolation
+            | Cause::Revoked
+            | Cause::UnknownPod
+            | Cause::SpoofedSource
+            | Cause::SpoofedError
+            | Cause::Encapsulation => Ok(()),
         }
     }
 }
@@ -175,7 +202,10 @@ impl Cause {
             Self::Exposure(_) => "exposure",
             Self::Isolation => "isolation",
             Self::Revoked => "revoked",
-            Self::UnknownPod => "unknown-pod",
+            Self::UnknownPod => Decider::UnknownPod.word(),
+            Self::SpoofedSource => Decider::SpoofedSource.word(),
+            Self::SpoofedError => Decider::SpoofedError.word(),
+            Self::Encapsulation => Decider::Encapsulation.word(),
         }
     }
 }
@@ -226,7 +256,6 @@ pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
 
 /// What stands in a chain that tells.
 pub(super) fn lines(chain: &str, telling: Telling) -> Vec<String> {
-    let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
     let tell = Target::Nflog {
         prefix: prefix_of(chain),
         group: telling.group,
@@ -234,7 +263,7 @@ pub(super) fn lines(chain: &str, telling: Telling) -> Vec<String> {
     let tell = if is_off(Switch::LimitTelling) {
         Line::to(tell)
     } else {
-        Line::to(tell).limit(Limit::per_second(telling.per_second, burst))
+        Line::to(tell).limit(Limit::per_second(telling.per_second, telling.burst()))
     };
     let end = match names::is_told_would(chain) {
         true => Target::Return,
@@ -398,6 +427,9 @@ mod tests {
             Cause::Isolation,
             Cause::Revoked,
             Cause::UnknownPod,
+            Cause::SpoofedSource,
+            Cause::SpoofedError,
+            Cause::Encapsulation,
         ];
         let chains = causes.into_iter().flat_map(|cause| {
             Direction::ALL.map(|direction| Denial {
@@ -412,6 +444,6 @@ mod tests {
         };
         let chains = chains.flat_map(would);
         let chains: BTreeSet<String> = chains.map(|denial| denial.chain().as_str().to_owned()).collect();
-        assert_eq!(chains.len(), 28);
+        assert_eq!(chains.len(), 40);
     }
 }

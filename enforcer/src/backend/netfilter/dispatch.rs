@@ -24,7 +24,7 @@ use super::marks::Marks;
 use super::names::{self, PodChains};
 use super::refusal::{DenyAction, refusal};
 
-mod hints;
+pub(super) mod hints;
 mod tree;
 
 pub(super) use tree::MOST_BRANCHES;
@@ -77,7 +77,7 @@ pub fn shared(
         .chain(exposed.map(Exposed::rewritten));
     let output = exposed
         .and_then(Exposed::sent_by_ipvs)
-        .map(|line| texts(front::replies().into_iter().chain([line])));
+        .map(|line| texts(front::replies(family).into_iter().chain([line])));
     let (forward, input) = (judged.clone().chain(to.question), judged);
     let mut chains = Chains::from([
         (
@@ -93,10 +93,6 @@ pub fn shared(
         (
             names::revoked().as_str().to_owned(),
             texts(front::ended(marks).into_iter()),
-        ),
-        (
-            names::beside().as_str().to_owned(),
-            texts(front::beside().into_iter()),
         ),
         (
             names::deny().as_str().to_owned(),

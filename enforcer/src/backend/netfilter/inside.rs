@@ -225,7 +225,7 @@ impl<'a> Wanted<'a> {
             let mut lines: Vec<String> = Vec::new();
             if place == 0 {
                 lines.extend(neighbours(family));
-                lines.extend(text(replies()));
+                lines.extend(text(replies(family)));
             }
             let rules = tier
                 .rules

@@ -3,23 +3,22 @@
 //! net/netfilter/ipvs/ip_vs_xmit.c). FORWARD never sees it:
 //!
 //! ```text
-//!  INPUT ── EGRET-INPUT ── EGRET-SOURCE (whose address is it) ─ EGRET-FROM: the address of the Service
+//!  INPUT ── EGRET-INPUT ── EGRET-FROM: the address of the Service
 //!  OUTPUT ─ EGRET-OUTPUT ─ replies ▸ return ─ EGRET-BEHIND ─ -s pod ▸ goto EGRET-E2-x: the endpoint
 //!                                           └ EGRET-LED ──── EGRET-TO ─ -o veth ▸ goto EGRET-I-x
 //! ```
 //!
-//! In OUTPUT there is no interface to know the sender by, so its address must be its own: that is asked in front, where
-//! the interface is known. Nothing is rewritten twice, so INPUT judges what it always did, and whatever passes there is
+//! In OUTPUT there is no interface to know the sender by. Its address is its own: the source check sees to that. Nothing is rewritten twice, so INPUT judges what it always did, and whatever passes there is
 //! judged again. Each packet anew: the mark of the flow says that the address of the Service was allowed, no more.
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Rule as Line, Target};
 use egret_policies::rules::{Direction, PodRules, Tier};
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 
 use super::attached::{Attached, Port, through};
 use super::chains::Chains;
-use super::front::{neighbours, related, replies};
+use super::front::{neighbours, replies};
 use super::names;
 use crate::backend::outlook::{Gap, GapKind};
 
@@ -68,21 +67,6 @@ impl Led {
         of_family.map(|address| IpNet::from(*address))
     }
 
-    /// What comes by the interface that is the pod's alone has an address of the pod.
-    fn sources(&self, family: Family) -> Vec<Line> {
-        let alone = self.attached.interfaces.iter().filter_map(|port| match port {
-            Port::Own(name) => Some(name),
-            // Known by its address as it is.
-            Port::Shared(_) | Port::Of { .. } => None,
-        });
-        let lines = |name: &InterfaceName| {
-            let own = |host: IpNet| Line::to(Target::Return).source(host).input(name.clone());
-            let other = Line::to(Target::Goto(names::deny())).input(name.clone());
-            self.hosts(family).map(own).chain([other]).collect::<Vec<_>>()
-        };
-        alone.flat_map(lines).collect()
-    }
-
     fn behind(&self, family: Family) -> Vec<Line> {
         let ask = |chain: &ChainName| {
             let line = |host| Line::to(Target::Goto(chain.clone())).source(host);
@@ -113,17 +97,12 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
         lines.map(|line| line.to_string()).collect::<Vec<String>>()
     };
     let mut put = |name: ChainName, lines| chains.insert(name.as_str().to_owned(), lines);
-    let related = related().map(|line| line.to_string());
-    put(
-        names::source(),
-        related.into_iter().chain(each(Led::sources)).collect(),
-    );
     put(names::behind(), each(Led::behind));
     let to = Line::to(Target::Goto(names::to())).to_string();
     put(names::led(), [each(Led::itself), vec![to]].concat());
     let output = names::output();
     let of_node = chains.remove(output.as_str());
-    let replies: Vec<String> = replies().iter().map(Line::to_string).collect();
+    let replies: Vec<String> = replies(family).iter().map(Line::to_string).collect();
     let of_node = of_node
         .into_iter()
         .flatten()
@@ -135,12 +114,6 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
         .chain(of_node)
         .chain([asked(names::led())]);
     chains.insert(output.as_str().to_owned(), lines.collect());
-    let asks = [names::hints(Direction::Egress), names::from()]
-        .map(|chain| Line::to(Target::Jump(chain)).to_string());
-    let input = chains.entry(names::input().as_str().to_owned()).or_default();
-    let is_question = |line: &String| asks.iter().any(|ask| line.ends_with(ask));
-    let at = input.iter().position(is_question).unwrap_or_default();
-    input.insert(at, source(family).to_string());
 }
 
 /// What the rules do not see of what IPVS leads on.
@@ -162,16 +135,4 @@ pub(super) fn has_ipvs() -> bool {
 /// What was sent by nobody here: a connection of the node's own that is being closed has no socket either.
 pub(super) fn passing(line: Line) -> Line {
     line.unless(Match::FromThisHost).unless(Match::OfSocket)
-}
-
-/// Not about what is sent to all (DHCP), nor from link to link: IPVS leads neither on.
-fn source(family: Family) -> Line {
-    let line = Line::to(Target::Jump(names::source())).when(Match::ToThisHost);
-    match family {
-        Family::V4 => line,
-        Family::V6 => {
-            let link = Ipv6Net::new_assert(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
-            line.destination_other_than(link.into())
-        }
-    }
 }

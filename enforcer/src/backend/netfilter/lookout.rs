@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use egret_kernel::fast_paths::{FastPath, FastPaths, Kind};
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Interface, Links};
+use egret_kernel::links::{Decapsulates, Interface, Links};
 use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -77,6 +77,22 @@ impl Lookout {
     pub(super) fn outlook(&self) -> Outlook {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Interfaces by which a pod could have the node forward packets that nobody judges, though encapsulation is denied to pods by port.
+fn tunnels(links: &mut Links) -> Result<Vec<Gap>, String> {
+    let interfaces = links.interfaces().map_err(|error| error.to_string())?;
+    let hidden = interfaces
+        .into_iter()
+        .filter(|interface| interface.decapsulates == Decapsulates::UdpSomewhere);
+    let gap = |interface: Interface| Gap {
+        kind: GapKind::Tunnel,
+        what: format!(
+            "the interface {} takes packets out of datagrams to a port that it does not tell: what a pod may send there is judged, what is inside is not",
+            interface.name
+        ),
+    };
+    Ok(hidden.map(gap).collect())
 }
 
 /// Links come and go in bursts, and a look asks hundreds of questions.
@@ -144,6 +160,7 @@ impl Sight {
             outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
         }
         outlook.gaps.extend(ipvs::gaps());
+        outlook.gaps.extend(tunnels(&mut links)?);
         outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
         let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
         self.guard(&mut links, view, &elsewhere, &mut outlook);

@@ -2,7 +2,7 @@
 //! the whole shape of a name counts, not only a prefix that dnsd's own chains and sets may share.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::{ChainName, SetName};
+use egret_kernel::iptables::{ChainName, SetName, Table};
 use egret_policies::rules::{Digest, Direction, SetId, Tier};
 use egret_shared::pod::PodKey;
 use ipnet::IpNet;
@@ -66,6 +66,12 @@ impl PodChains {
     #[must_use]
     pub fn default(self, direction: Direction) -> ChainName {
         self.chain(direction, "D")
+    }
+
+    /// Judges what is related to a flow, and drops what belongs to none.
+    #[must_use]
+    pub fn related(self, direction: Direction) -> ChainName {
+        self.chain(direction, "R")
     }
 
     /// Marks the flow as allowed.
@@ -148,10 +154,40 @@ pub fn from() -> ChainName {
     ours("FROM")
 }
 
-/// Asks whether what comes from a pod has its address, where IPVS is.
+/// Behind the jump from PREROUTING of the table `raw`: checks that what comes from a pod has an address of the pod.
 #[must_use]
 pub fn source() -> ChainName {
     ours("SOURCE")
+}
+
+/// The source check by address, where there are many pods.
+#[must_use]
+pub fn source_hints() -> ChainName {
+    ours("SOURCE-BY")
+}
+
+/// The same, about the addresses of a network.
+#[must_use]
+pub fn source_hinted(network: IpNet) -> ChainName {
+    ours(&format!("SRC-{}", Digest::of(&network.to_string())))
+}
+
+/// The source check by interface: what comes here has no address of the pod behind its interface.
+#[must_use]
+pub fn source_interfaces() -> ChainName {
+    ours("SOURCE-ASK")
+}
+
+/// Where a packet of a pod ends that has a source address which is not the pod's.
+#[must_use]
+pub fn spoofed() -> ChainName {
+    ours("SPOOFED")
+}
+
+/// Where encapsulated packets to the node end that no policy allows.
+#[must_use]
+pub fn encapsulation() -> ChainName {
+    ours("ENCAP")
 }
 
 /// Asks the egress of the pod that IPVS leads on.
@@ -237,12 +273,6 @@ pub fn unknown(direction: Direction) -> ChainName {
         Direction::Egress => "UNKNOWN-E",
         Direction::Ingress => "UNKNOWN-I",
     })
-}
-
-/// Where a packet goes that is beside all flows, or belongs to none.
-#[must_use]
-pub fn beside() -> ChainName {
-    ours("BESIDE")
 }
 
 /// Where a packet of a flow that is to end goes.
@@ -366,28 +396,56 @@ pub fn family_of_set(name: &str) -> Option<Family> {
 /// Whether a chain is one that all pods share; such chains count nothing.
 #[must_use]
 pub fn is_shared(name: &str) -> bool {
-    const ALONE: [&str; 19] = [
-        "FORWARD", "INPUT", "OUTPUT", "SOURCE", "BEHIND", "LED", "FROM", "TO", "BY-E", "BY-I", "ASK-E",
-        "ASK-I", "REST-E", "REST-I", "BESIDE", "REVOKED", "DENY", "TOTALS", "BRIDGES",
+    const ALONE: [&str; 20] = [
+        "FORWARD",
+        "INPUT",
+        "OUTPUT",
+        "SOURCE",
+        "SOURCE-BY",
+        "SOURCE-ASK",
+        "BEHIND",
+        "LED",
+        "FROM",
+        "TO",
+        "BY-E",
+        "BY-I",
+        "ASK-E",
+        "ASK-I",
+        "REST-E",
+        "REST-I",
+        "REVOKED",
+        "DENY",
+        "TOTALS",
+        "BRIDGES",
     ];
     name.strip_prefix(CHAIN_PREFIX).is_some_and(|rest| {
         let is_branch = ["FROM-", "TO-", "BY-E-", "BY-I-"]
             .iter()
             .any(|branch| rest.starts_with(branch));
-        is_branch || ALONE.contains(&rest)
+        is_branch || ALONE.contains(&rest) || rest.strip_prefix("SRC-").is_some_and(is_digest)
     })
+}
+
+/// The table in which a chain of ours is.
+#[must_use]
+pub fn table(chain: &str) -> Table {
+    let is_raw = chain.strip_prefix(CHAIN_PREFIX).is_some_and(|rest| {
+        ["SOURCE", "SOURCE-BY", "SOURCE-ASK", "SPOOFED"].contains(&rest) || rest.starts_with("SRC-")
+    });
+    if is_raw { Table::Raw } else { Table::Filter }
 }
 
 /// Whether a chain is there whatever pods and rules there are.
 #[must_use]
 pub fn is_of_no_rules(name: &str) -> bool {
     is_shared(name)
-        || Direction::ALL
+        || [spoofed(), encapsulation()]
             .iter()
-            .any(|direction| name == unknown(*direction).as_str())
+            .chain(&Direction::ALL.map(unknown))
+            .any(|chain| name == chain.as_str())
 }
 
-/// Whether a chain of the filter table is the enforcer's.
+/// Whether a chain is the enforcer's.
 #[must_use]
 pub fn is_own_chain(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(CHAIN_PREFIX) else {
@@ -401,7 +459,7 @@ pub fn is_own_chain(name: &str) -> bool {
     };
     let mut letters = part.chars();
     let direction = letters.next().is_some_and(|letter| "EIei".contains(letter));
-    let kind = letters.next().is_none_or(|letter| "0123ADP".contains(letter));
+    let kind = letters.next().is_none_or(|letter| "0123ADPR".contains(letter));
     let place = letters.as_str();
     let is_place =
         place.is_empty() || (place.len() == 3 && place.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -442,7 +500,12 @@ mod tests {
             pod.entry(Direction::Ingress),
             pod.default(Direction::Egress),
             pod.ports(Direction::Egress, 3),
-            beside(),
+            pod.related(Direction::Egress),
+            source_hints(),
+            source_hinted("10.0.0.0/29".parse().unwrap()),
+            source_interfaces(),
+            spoofed(),
+            encapsulation(),
             revoked(),
             forward(),
             from(),

@@ -8,6 +8,7 @@ use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, IpTables, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
+use super::hooks;
 use super::marks::Marks;
 use super::names;
 
@@ -77,7 +78,8 @@ pub(super) fn in_front(
             .into_iter()
             .flatten()
             .filter(|text| accepts(listing, text, &mut BTreeSet::new()));
-        found.extend(accepting.map(|text| format!("{family:?} filter -A {} {text}", hook.name())));
+        let table = hooks::table(*hook);
+        found.extend(accepting.map(|text| format!("{family:?} {table} -A {} {text}", hook.name())));
     }
     found
 }

@@ -59,9 +59,10 @@ impl Netfilter {
         self.program_the_rest(&BTreeSet::new());
     }
 
-    /// Where pods' rules send what they deny: it must be there before they are.
+    /// Where pods' rules send what they deny, and what they ask about encapsulation: it must be there before they are.
     fn program_the_end(&mut self) {
-        let is_end = |name: &str| name == names::deny().as_str() || names::is_told(name);
+        let shared = [names::deny(), names::encapsulation()];
+        let is_end = |name: &str| shared.iter().any(|chain| chain.as_str() == name) || names::is_told(name);
         let changes = self.tables.each_ref().map(|table| Change {
             rewrite: only(table.pending(), is_end).rewrite,
             ..Change::default()

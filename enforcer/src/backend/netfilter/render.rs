@@ -16,12 +16,14 @@
 //! that a packet which has no flow (`NOTRACK`) is judged by the same chains. What is allowed returns, it is not
 //! accepted: the other end's chains and everybody else's rules still judge it.
 
+use std::net::IpAddr;
+
 use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind,
-    TierRules,
+    Action, Direction, DirectionRules, OWN_NODE, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    SetKind, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::switch::{Switch, is_off};
@@ -31,10 +33,11 @@ use ipnet::IpNet;
 use super::available::AvailableSets;
 use super::chains::Chains;
 use super::denials::{self, Denial};
+use super::encapsulation;
 use super::front;
 use super::names::{self, PodChains};
 use super::tally::Label;
-use crate::backend::{self, VerdictKey};
+use crate::backend::{self, Decider, VerdictKey};
 
 mod alike;
 mod audit;
@@ -94,9 +97,6 @@ pub fn pod(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chain
 #[must_use]
 pub fn generation(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chains {
     let each = |which| {
-        if rules.direction(which).tiers.is_empty() {
-            return direction(rules, which, marks, around);
-        }
         let mut pod = PodDirection::of(rules, which, around);
         pod.render_generation(&in_order(rules.direction(which)), marks.of(which));
         if audit::is_asked(rules, which, around.sets) {
@@ -165,13 +165,17 @@ impl<'a> PodDirection<'a> {
     fn render(&mut self, rules: &DirectionRules, mark: Mark) {
         let tiers = in_order(rules);
         let (name, lines) = self.render_generation(&tiers, mark);
+        self.render_unsolicited(&tiers);
         let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
         let allow = Target::Goto(self.chains.allow(self.direction));
         let default = VerdictKey {
-            tier: None,
+            decider: Decider::Default,
             action: backend::Action::Allow,
             direction: self.direction,
         };
+        if self.direction == Direction::Egress {
+            lines.push(encapsulation::ask());
+        }
         lines.push(self.labelled(
             Line::to(allow),
             &Label {
@@ -183,18 +187,57 @@ impl<'a> PodDirection<'a> {
         self.put(&name, lines);
     }
 
+    /// Where the rules begin, behind what bears the generation.
+    fn first(&self, tiers: &[&TierRules]) -> ChainName {
+        match tiers.first() {
+            Some(first) => self.chains.tier(self.direction, first.tier, 0),
+            None => self.chains.default(self.direction),
+        }
+    }
+
+    /// Writes what becomes of errors, and of what belongs to no flow.
+    fn render_unsolicited(&mut self, tiers: &[&TierRules]) {
+        let own: Vec<IpAddr> = self.own.iter().map(IpNet::addr).collect();
+        let label = Label {
+            key: VerdictKey {
+                decider: Decider::SpoofedError,
+                action: backend::Action::Deny,
+                direction: self.direction,
+            },
+            rule: 0,
+            policy: "none".into(),
+        };
+        let spoofed = || Line::to(self.denial(&label)).comment(&label.to_string());
+        let own = match self.direction {
+            Direction::Egress => Some((own.as_slice(), spoofed())),
+            // The kernel has compared the receiver with the sender of the packet that is quoted (`nf_conntrack_inet_error` of
+            // net/netfilter/nf_conntrack_proto_icmp.c).
+            Direction::Ingress => None,
+        };
+        let lines = front::judge_unsolicited(self.around.family, own, Target::Goto(self.first(tiers)));
+        self.put(&self.chains.related(self.direction), lines);
+    }
+
+    /// In front of the rules: what was allowed under the present rules, and what opens no flow.
+    fn head(&self, mark: Mark) -> Vec<Line> {
+        let fast = Line::to(Target::Return).when(Match::Connmark(mark));
+        let unsolicited = front::unsolicited(self.chains.related(self.direction));
+        if is_off(Switch::KeepEstablished) {
+            vec![unsolicited]
+        } else {
+            vec![fast, unsolicited]
+        }
+    }
+
     /// Writes what bears the generation. Returns the chain in which the rules begin, and what is in front of them there.
     fn render_generation(&mut self, tiers: &[&TierRules], mark: Mark) -> (ChainName, Vec<Line>) {
         self.put(
             &self.chains.allow(self.direction),
             vec![Line::to(Target::SetConnmark(mark))],
         );
-        let (entry, mut lines) = (self.chains.entry(self.direction), head(mark));
-        // With a chain of its own for the first tier, a new generation writes no rules again.
-        let Some(first) = tiers.first() else {
-            return (entry, lines);
-        };
-        let first = self.chains.tier(self.direction, first.tier, 0);
+        let (entry, mut lines) = (self.chains.entry(self.direction), self.head(mark));
+        // With a chain of its own for what is asked first, a new generation writes no rules again.
+        let first = self.first(tiers);
         lines.push(Line::to(Target::Goto(first.clone())));
         self.put(&entry, lines);
         (first, Vec::new())
@@ -256,6 +299,12 @@ impl<'a> PodDirection<'a> {
     fn lines(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
         match rule.peer {
             PeerMatch::Itself => self.meeting_itself(tier, rule, next),
+            PeerMatch::OwnNode if is_exemption(rule) && self.asks == Asks::WhatIs => {
+                let guard = Line::to(Target::Jump(names::encapsulation())).when(Match::ToThisHost);
+                std::iter::once(guard)
+                    .chain(self.rule(tier, rule, next))
+                    .collect()
+            }
             PeerMatch::Any | PeerMatch::In(_) | PeerMatch::OwnNode => {
                 self.rule(tier, rule, next).into_iter().collect()
             }
@@ -324,7 +373,7 @@ impl<'a> PodDirection<'a> {
 
     fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
         VerdictKey {
-            tier: Some(tier.tier),
+            decider: Decider::Tier(tier.tier),
             action: match (self.asks, action) {
                 (Asks::WhatWouldBe, Action::Deny) => backend::Action::WouldDeny,
                 (Asks::WhatIs | Asks::WhatWouldBe, action) => action.into(),
@@ -449,20 +498,15 @@ fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpNet> {
         .collect()
 }
 
+/// Whether a rule is the exemption of the pod's node, rather than what a policy says.
+fn is_exemption(rule: &Rule) -> bool {
+    rule.origin.policy.as_ref() == OWN_NODE && rule.port == PortMatch::Any
+}
+
 enum Peer {
     Any,
     Matching(Match),
     Missing,
-}
-
-/// In front of the rules: what was allowed under the present rules, and what is beside flows.
-fn head(mark: Mark) -> Vec<Line> {
-    let fast = Line::to(Target::Return).when(Match::Connmark(mark));
-    if is_off(Switch::KeepEstablished) {
-        vec![front::aside()]
-    } else {
-        vec![fast, front::aside()]
-    }
 }
 
 /// The kernel crate's word for it.

@@ -1,16 +1,17 @@
-//! The filter table of one family: what it holds of ours, and what it should.
+//! The tables of one family, `raw` and `filter`: what they hold of ours, and what they should.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use egret_kernel::Family;
+use egret_kernel::iptables::legacy;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
 use super::chains::Chains;
 use super::denials::{self, Telling};
 use super::drift::Drift;
-use super::hooks::{Jump, jumps};
+use super::hooks::{self, Jump, jumps};
 use super::names;
 use super::neighbours;
 use super::place::{Contest, JumpPlace, Put};
@@ -32,7 +33,7 @@ pub(super) enum Part {
     Pod(PodKey),
 }
 
-/// The table of a family.
+/// The tables of a family.
 #[derive(Debug)]
 pub(super) struct Table {
     tables: IpTables,
@@ -254,6 +255,8 @@ impl Table {
         let early = self.places.iter().filter(|(hook, places)| {
             self.place == JumpPlace::Append && places.last().is_some_and(|place| place + 1 < rules(**hook))
         });
+        // What is checked in front of everything is checked in front of everybody: it judges nothing that others have a say in.
+        let early = early.filter(|(hook, _)| hooks::table(**hook) == Which::Filter);
         self.too_early = early.map(|(hook, _)| *hook).collect();
     }
 
@@ -284,10 +287,10 @@ impl Table {
             .map(|(hook, _)| *hook)
             .collect();
         self.left_to_others.retain(|hook| pushed.contains(hook));
-        if self.place == JumpPlace::Append {
-            return;
-        }
         for hook in pushed {
+            if self.place_at(hook) == JumpPlace::Append {
+                continue;
+            }
             if self.contest.may_move(hook, now) {
                 self.left_to_others.remove(&hook);
             } else if self.left_to_others.insert(hook) {
@@ -308,17 +311,25 @@ impl Table {
             .filter(|jump| !self.is_in_place(jump.hook))
             .map(|jump| {
                 let copies = self.places.get(&jump.hook).map_or(0, Vec::len);
-                let place = self.place;
+                let place = self.place_at(jump.hook);
                 (jump.hook, Put { copies, place })
             })
             .collect()
+    }
+
+    /// Where the jump of a hook should stand. Sources are checked before anybody lets a packet pass.
+    fn place_at(&self, hook: Hook) -> JumpPlace {
+        match hooks::table(hook) {
+            Which::Raw => JumpPlace::Insert,
+            Which::Mangle | Which::Nat | Which::Filter => self.place,
+        }
     }
 
     fn is_in_place(&self, hook: Hook) -> bool {
         match self.places.get(&hook).map(Vec::as_slice) {
             Some(_) if self.too_early.contains(&hook) => false,
             Some([0]) => true,
-            Some([_]) => self.place == JumpPlace::Append || self.left_to_others.contains(&hook),
+            Some([_]) => self.place_at(hook) == JumpPlace::Append || self.left_to_others.contains(&hook),
             Some(_) | None => false,
         }
     }
@@ -369,14 +380,14 @@ impl Table {
     }
 }
 
-/// Lists the filter table. Where only the programs of IPv6 are not there, it is taken for empty: IPv4 is written all the same,
+/// Lists the filter table, and of the table `raw` the hook that leads to our chains and these chains. Where only the programs of IPv6 are not there, it is taken for empty: IPv4 is written all the same,
 /// and what cannot be written says so.
 pub(super) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
     let nothing = || Ok(TableListing::empty(Which::Filter.name()));
     if !is_spoken(tables.family()) {
         return nothing();
     }
-    match tables.save(Which::Filter) {
+    match list_both(tables) {
         Err(iptables::Error::Missing { .. })
             if tables.family() == Family::V6 && !is_off(Switch::OneFamilyAlone) =>
         {
@@ -384,6 +395,23 @@ pub(super) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
         }
         listed => listed,
     }
+}
+
+fn list_both(tables: IpTables) -> Result<TableListing, iptables::Error> {
+    let mut listing = tables.save(Which::Filter)?;
+    listing
+        .chains
+        .retain(|chain| names::table(&chain.name) == Which::Filter);
+    // Listing a legacy table makes it.
+    if tables.flavour() == Flavour::Nft || legacy::is_there(tables.family(), Which::Raw) {
+        let raw = tables.save(Which::Raw)?;
+        let ours = raw
+            .chains
+            .into_iter()
+            .filter(|chain| chain.name == Hook::Prerouting.name() || names::table(&chain.name) == Which::Raw);
+        listing.chains.extend(ours);
+    }
+    Ok(listing)
 }
 
 /// Whether this kernel speaks a family at all. With `ipv6.disable=1` it does not, and `ip6tables-legacy` cannot be used.

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use egret_kernel::iptables::Chain;
-use egret_policies::rules::{Direction, Tier};
+use egret_policies::rules::Direction;
 
-use crate::backend::{Action, UNKNOWN_POD, VerdictCount, VerdictKey};
+use crate::backend::{Action, Decider, VerdictCount, VerdictKey};
 
 /// The label of a rule that decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Label {
 pub fn key_words(key: VerdictKey) -> String {
     format!(
         "{} {} {}",
-        key.tier_word(),
+        key.decider.word(),
         key.action_word(),
         key.direction.word()
     )
@@ -62,11 +62,8 @@ pub fn key_words(key: VerdictKey) -> String {
 /// The inverse of [`key_words`].
 #[must_use]
 pub fn key_of(words: &[&str; 3]) -> Option<VerdictKey> {
-    let [tier, action, direction] = *words;
-    let tier = match tier {
-        "default" | UNKNOWN_POD => None,
-        word => Some(*Tier::ALL.iter().find(|tier| tier.word() == word)?),
-    };
+    let [decider, action, direction] = *words;
+    let decider = Decider::all().find(|known| known.word() == decider)?;
     let action = match action {
         "allow" => Action::Allow,
         "deny" => Action::Deny,
@@ -76,7 +73,7 @@ pub fn key_of(words: &[&str; 3]) -> Option<VerdictKey> {
     };
     let direction = *Direction::ALL.iter().find(|known| known.word() == direction)?;
     Some(VerdictKey {
-        tier,
+        decider,
         action,
         direction,
     })

@@ -21,7 +21,7 @@ use super::closed::Closed;
 use super::table::Table;
 use super::{Netfilter, Settings, dispatch, names};
 use crate::backend::BackendError;
-use crate::node::{self, Locate};
+use crate::node::{self, ENCAPSULATION_PORTS, Locate};
 
 /// What happens to pods that are not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,11 +75,14 @@ impl Unknown {
         }
     }
 
+    /// UDP ports at which the node takes packets out of datagrams.
+    pub(super) fn encapsulation_ports(&self) -> BTreeSet<u16> {
+        let known = self.around.encapsulation_ports.iter().copied();
+        known.chain(ENCAPSULATION_PORTS).collect()
+    }
+
     /// Looks at the node's links again; says whether anything is otherwise.
     pub(super) fn look_around(&mut self, locate: &mut dyn Locate) -> bool {
-        if self.pods.is_none() {
-            return false;
-        }
         match locate.surroundings() {
             Ok(around) => std::mem::replace(&mut self.around, around) != self.around,
             Err(reason) => {

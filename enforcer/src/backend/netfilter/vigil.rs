@@ -6,6 +6,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use egret_kernel::Family;
 use egret_kernel::iptables::legacy::{Entries, Outline};
 use egret_kernel::iptables::{Flavour, Table as Which};
 use egret_shared::switch::{Switch, is_off};
@@ -19,8 +20,8 @@ use super::neighbours::{ForeignMarks, look_for_marks};
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     /// Of the legacy tables, right before they were listed.
-    outlines: [Option<Outline>; 2],
-    fingerprints: [Option<u64>; 2],
+    outlines: Vec<Option<Outline>>,
+    fingerprints: Vec<Option<u64>>,
     next_fingerprints: Option<Timestamp>,
     /// Sets that were not as they should be; what cannot be repaired is no news.
     odd_sets: Vec<String>,
@@ -71,24 +72,28 @@ impl Netfilter {
         self.fingerprints() != self.vigil.fingerprints
     }
 
-    fn outlines(&self) -> [Option<Outline>; 2] {
-        if self.settings.flavour == Flavour::Nft {
-            return [None, None];
-        }
-        self.tables
-            .each_ref()
-            .map(|table| Outline::read(table.family(), Which::Filter).ok().flatten())
+    fn outlines(&self) -> Vec<Option<Outline>> {
+        self.legacy_tables()
+            .map(|(family, table)| Outline::read(family, table).ok().flatten())
+            .collect()
     }
 
-    fn fingerprints(&self) -> [Option<u64>; 2] {
-        if self.settings.flavour == Flavour::Nft {
-            return [None, None];
-        }
-        self.tables.each_ref().map(|table| {
+    fn fingerprints(&self) -> Vec<Option<u64>> {
+        let fingerprint = |(family, table)| {
             // What cannot be read now is read when everything is compared, and said then.
-            let entries = Entries::read(table.family(), Which::Filter).ok().flatten();
+            let entries = Entries::read(family, table).ok().flatten();
             entries.map(|entries| entries.fingerprint())
-        })
+        };
+        self.legacy_tables().map(fingerprint).collect()
+    }
+
+    /// The tables that hold chains of ours, where the kernel tells of no change to them.
+    fn legacy_tables(&self) -> impl Iterator<Item = (Family, Which)> {
+        let tables = self
+            .tables
+            .iter()
+            .filter(|_| self.settings.flavour == Flavour::Legacy);
+        tables.flat_map(|table| [Which::Raw, Which::Filter].map(|which| (table.family(), which)))
     }
 
     fn sets_changed(&mut self, now: Timestamp) -> Option<String> {

@@ -13,10 +13,12 @@ use super::chains::Chains;
 use super::closed::Closed;
 use super::denials::{self, Telling};
 use super::dispatch::{self, Exposed};
+use super::encapsulation;
 use super::ipvs::{self, Led};
 use super::names::{self, PodChains};
 use super::render::{self, PodMarks, Surroundings};
 use super::sets::There;
+use super::source_check;
 use super::table::{Part, Table};
 use super::{Local, Netfilter, Settings};
 
@@ -43,6 +45,8 @@ struct Stale {
 pub(super) struct Shared {
     attached: Vec<Attached>,
     closed: Closed,
+    /// UDP ports at which the node takes packets out of datagrams.
+    encapsulation_ports: BTreeSet<u16>,
     exposed: Option<Exposed>,
     /// None where there is no IPVS.
     led: Option<Vec<Led>>,
@@ -56,6 +60,7 @@ impl Shared {
             attached,
             closed,
             exposed,
+            encapsulation_ports,
             ..
         } = self;
         let mut chains = dispatch::shared(attached, closed, *exposed, settings.marks, settings.deny, family);
@@ -63,9 +68,12 @@ impl Shared {
             ipvs::add(&mut chains, led, family);
         }
         chains.extend(self.bridges[at].clone());
+        let encapsulated = encapsulation::chain(encapsulation_ports, family);
+        chains.insert(names::encapsulation().as_str().to_owned(), encapsulated);
         if settings.telling.is_some() {
             denials::tell_of_shared(&mut chains, settings.marks);
         }
+        chains.extend(source_check::chains(attached, closed, settings.telling, family));
         chains
     }
 }
@@ -122,6 +130,7 @@ impl Netfilter {
         let has_ipvs = ipvs::has_ipvs();
         let shared = Shared {
             closed: self.closed(&without),
+            encapsulation_ports: self.unknown.encapsulation_ports(),
             exposed: self.node_rules.as_ref().map(|_| Exposed {
                 unmarked: self.settings.marks.unmarked(Direction::Egress),
                 by_ipvs: has_ipvs,

@@ -57,6 +57,7 @@ impl Display for Protocol {
             Self::Segments(segments, ports) => write_segments(f, *segments, ports),
             Self::Icmp => f.write_str("-p icmp"),
             Self::IcmpV6 => f.write_str("-p ipv6-icmp"),
+            Self::IcmpV6Type(kind) => write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {kind}"),
         }
     }
 }

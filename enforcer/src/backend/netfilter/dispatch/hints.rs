@@ -25,7 +25,7 @@ use crate::backend::netfilter::names;
 const FEW: usize = 3;
 
 /// A line that decides, and the address that a packet has for which it does.
-pub(super) type Hint = (IpNet, Line);
+pub(in crate::backend::netfilter) type Hint = (IpNet, Line);
 
 /// The chains that ask by address first.
 pub(super) struct Hints {
@@ -34,18 +34,48 @@ pub(super) struct Hints {
     pub(super) chains: BTreeMap<ChainName, Vec<Line>>,
 }
 
+/// How chains are called that ask by address.
+pub(in crate::backend::netfilter) struct Names {
+    /// The one that all packets enter.
+    pub(in crate::backend::netfilter) root: ChainName,
+    /// Those behind it, each about a network.
+    pub(in crate::backend::netfilter) of_network: fn(IpNet) -> ChainName,
+}
+
 /// Asks by these; `own` are all lines about interfaces. None where the addresses have nothing in common.
-pub(super) fn of(direction: Direction, mut hints: Vec<Hint>, own: &[Own]) -> Option<Hints> {
+pub(super) fn of(direction: Direction, hints: Vec<Hint>, own: &[Own]) -> Option<Hints> {
+    let ask = Line::to(Target::Goto(names::ask(direction)));
+    let names = Names {
+        root: names::hints(direction),
+        of_network: match direction {
+            Direction::Egress => |network| names::hinted(Direction::Egress, network),
+            Direction::Ingress => |network| names::hinted(Direction::Ingress, network),
+        },
+    };
+    let (all, mut chains) = grouped(direction, hints, &names, &ask)?;
+    let last = Line::to(Target::Goto(names::rest(direction)));
+    let each = own.iter().map(|(_, line)| line.clone()).chain([last]);
+    chains.insert(names::ask(direction), each.collect());
+    Some(Hints { all, chains })
+}
+
+/// The chains that find the line of an address, and the network that holds all addresses; what they find nothing for goes on by
+/// `otherwise`. None where the addresses have nothing in common.
+pub(in crate::backend::netfilter) fn grouped(
+    direction: Direction,
+    mut hints: Vec<Hint>,
+    names: &Names,
+    otherwise: &Line,
+) -> Option<(IpNet, BTreeMap<ChainName, Vec<Line>>)> {
     hints.sort_by_key(|(host, _)| *host);
     let all = wide(common(&hints)?);
     if all.prefix_len() == 0 {
         return None;
     }
-    let ask = Line::to(Target::Goto(names::ask(direction)));
     let (mut lines, mut chains) = (Vec::new(), BTreeMap::new());
     for group in groups(&hints) {
         let Some(network) = common(group) else { continue };
-        let chain = names::hinted(direction, network);
+        let chain = (names.of_network)(network);
         lines.push(of_network(
             Line::to(Target::Goto(chain.clone())),
             direction,
@@ -54,14 +84,11 @@ pub(super) fn of(direction: Direction, mut hints: Vec<Hint>, own: &[Own]) -> Opt
         let exact = group
             .iter()
             .map(|(host, line)| of_network(line.clone(), direction, *host));
-        chains.insert(chain, exact.chain([ask.clone()]).collect());
+        chains.insert(chain, exact.chain([otherwise.clone()]).collect());
     }
-    lines.push(ask);
-    chains.insert(names::hints(direction), lines);
-    let last = Line::to(Target::Goto(names::rest(direction)));
-    let each = own.iter().map(|(_, line)| line.clone()).chain([last]);
-    chains.insert(names::ask(direction), each.collect());
-    Some(Hints { all, chains })
+    lines.push(otherwise.clone());
+    chains.insert(names.root.clone(), lines);
+    Some((all, chains))
 }
 
 impl Hints {

@@ -45,7 +45,10 @@ impl PodDirection<'_> {
         }
         // What the node sends to an address of its own comes in there, rewritten or not.
         let own = Line::to(Target::Return).input(loopback());
-        let lines: Vec<Line> = front::related().into_iter().chain([own]).collect();
+        let lines: Vec<Line> = front::related(self.around.family)
+            .into_iter()
+            .chain([own])
+            .collect();
         let name = self.chains.entry(self.direction);
         let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
         let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);

@@ -1,0 +1,58 @@
+//! Encapsulated packets that a pod sends to its node. What is inside leaves an interface of the node, as nobody's: no rule of the pod
+//! would judge it. So neither the exemption of the own node nor the default lets them in; a rule of a policy does.
+//!
+//! ```text
+//!  EGRET-E2-x ─ own-node exemption: to this host ─ jump EGRET-ENCAP ─ tcp ▸ return
+//!             │                                                     ├ udp to a port of a tunnel ▸ goto EGRET-DENY
+//!             │                                                     ├ udp, icmp, sctp ▸ return
+//!             │                                                     └ any other protocol ▸ goto EGRET-DENY
+//!             └ to this host ▸ goto EGRET-EA-x
+//! ```
+
+use std::collections::BTreeSet;
+
+use egret_kernel::Family;
+use egret_kernel::Transport;
+use egret_kernel::iptables::{Match, Protocol, Rule as Line, Target};
+use egret_policies::rules::Direction;
+
+use super::names;
+use super::tally::Label;
+use crate::backend::{self, Decider, VerdictKey};
+
+/// The chain that all pods share.
+#[must_use]
+pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
+    let label = Label {
+        key: VerdictKey {
+            decider: Decider::Encapsulation,
+            action: backend::Action::Deny,
+            direction: Direction::Egress,
+        },
+        rule: 0,
+        policy: "none".into(),
+    };
+    let deny = || Line::to(Target::Goto(names::deny()));
+    let plain = |protocol| Line::to(Target::Return).protocol(protocol);
+    let any = Protocol::any_port;
+    let icmp = match family {
+        Family::V4 => Protocol::Icmp,
+        Family::V6 => Protocol::IcmpV6,
+    };
+    let tunnels = ports.iter().map(|port| {
+        let line = deny().protocol(Protocol::to_ports(Transport::Udp, *port..=*port));
+        line.comment(&label.to_string())
+    });
+    [plain(any(Transport::Tcp))]
+        .into_iter()
+        .chain(tunnels)
+        .chain([any(Transport::Udp), icmp, any(Transport::Sctp)].map(plain))
+        .chain([deny().comment(&label.to_string())])
+        .map(|line| line.to_string())
+        .collect()
+}
+
+/// What asks it in front of the default: about what the node takes in, whether it is sent to the node alone or to a group.
+pub(super) fn ask() -> Line {
+    Line::to(Target::Jump(names::encapsulation())).unless(Match::ToAnotherHost)
+}
