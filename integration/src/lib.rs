@@ -41,6 +41,7 @@ pub mod manifests;
 pub mod demo;
 pub mod holdings;
 pub mod peers;
+pub mod adversary;
 
 mod netns;
 mod command;
@@ -50,6 +51,7 @@ mod datagram;
 mod traces;
 mod error;
 
+pub use adversary::{Adversary, MacAddress, Packet, Seen, Segment, Sniffer};
 pub use cables::{Attachment, SecondInterface};
 pub use client::Client;
 pub use command::Output;

@@ -203,6 +203,10 @@ impl Pod {
         self.is_announced.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn netns(&self) -> &Arc<Netns> {
+        &self.netns
+    }
+
     pub(crate) fn spec(&self) -> &PodSpec {
         &self.spec
     }
