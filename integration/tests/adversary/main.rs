@@ -1,0 +1,86 @@
+//! What somebody gains who is root in the network namespace of a pod: any packet that an interface can send.
+//!
+//! Each story has an attack and its honest twin: what others, or the same pod, do in their own name and go on being able
+//! to do. A story says nothing of how the daemons keep it; it is told under each enforcement of the list below.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "stories are about real packets, which take real time"
+)]
+#![allow(clippy::unwrap_used, reason = "a story says what it expects")]
+
+use egret_integration::World;
+
+#[path = "../scenarios/stage.rs"]
+#[allow(dead_code, reason = "the words of other stories, too")]
+mod stage;
+mod words;
+
+mod replies;
+mod sources;
+mod flows;
+mod errors;
+
+use stage::{Setting, Told};
+
+/// What enforces while a story is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Enforcement {
+    backend: &'static str,
+    arguments: &'static [&'static str],
+}
+
+impl Enforcement {
+    pub(crate) fn of(self, setting: Setting) -> Setting {
+        setting.backend(self.backend).enforcer(self.arguments)
+    }
+}
+
+pub(crate) type Story = fn(&mut World, Enforcement) -> Told;
+
+/// Tells a story in a world of its own, and looks whether anything is left of it.
+fn tell(story: Story, enforcement: Enforcement) -> Told {
+    let Some(mut world) = World::or_skip() else {
+        return Ok(());
+    };
+    story(&mut world, enforcement)?;
+    world.assert_nothing_left();
+    Ok(())
+}
+
+macro_rules! stories {
+    ($($chapter:ident: $story:ident;)*) => {
+        stories!(netfilter_nft: "netfilter", ["--iptables", "nft"], $($chapter: $story;)*);
+        stories!(netfilter_legacy: "netfilter", ["--iptables", "legacy"], $($chapter: $story;)*);
+    };
+    ($name:ident: $backend:literal, $arguments:expr, $($chapter:ident: $story:ident;)*) => {
+        mod $name {
+            use super::{Enforcement, Told, tell};
+
+            const ENFORCEMENT: Enforcement = Enforcement { backend: $backend, arguments: &$arguments };
+
+            $(
+                #[test]
+                fn $story() -> Told {
+                    tell(super::$chapter::$story, ENFORCEMENT)
+                }
+            )*
+        }
+    };
+}
+
+stories! {
+    replies: a_datagram_of_its_own_making_opens_no_way_back_to_an_address_outside;
+    replies: a_segment_of_its_own_making_opens_no_way_back_to_an_address_outside;
+    replies: a_packet_of_its_own_making_opens_no_way_back_to_a_pod_that_nobody_may_enter;
+    replies: a_packet_of_its_own_making_opens_no_way_back_to_a_node_that_is_denied;
+    sources: nobody_enters_a_pod_in_the_name_of_one_who_may;
+    sources: nothing_leaves_the_node_in_anothers_name;
+    flows: a_flow_that_one_pod_opens_in_anothers_name_is_judged_when_the_other_uses_it;
+    flows: segments_in_a_neighbours_name_do_not_end_its_connection;
+    flows: a_reset_in_a_neighbours_name_does_not_end_a_connection_whose_record_is_over;
+    errors: an_error_that_a_pod_makes_up_ends_no_flow_of_its_neighbour;
+    errors: an_error_that_a_pod_makes_up_changes_no_route_of_its_neighbour;
+    errors: an_error_that_a_pod_makes_up_ends_no_flow_of_the_node;
+    errors: errors_of_those_whom_they_concern_arrive;
+}

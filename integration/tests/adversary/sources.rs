@@ -1,0 +1,85 @@
+//! Packets from a pod with a source address that is not the pod's.
+
+use egret_integration::{Packet, PodSpec, World};
+
+use crate::{
+    Enforcement,
+    stage::{PATIENCE, Setting, Told},
+    words::{ALLOWED, HONEST, STOLEN, UDP_ECHO, assert_honest_alone, at, families, one_of_each, send_all},
+};
+
+const MUTE: u16 = 5140;
+const OWN: &[u8] = b"own-own-own";
+
+/// Friends and one place outside enter the server; everybody may send whatever they like.
+fn friends_alone() -> String {
+    let [v4, v6] = ALLOWED;
+    format!(
+        r#"apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: server, namespace: default}}
+spec:
+  podSelector: {{matchLabels: {{app: server}}}}
+  policyTypes: [Ingress]
+  ingress:
+  - from:
+    - podSelector: {{matchLabels: {{app: friend}}}}
+    - ipBlock: {{cidr: {v4}/32}}
+    - ipBlock: {{cidr: "{v6}/128"}}
+"#
+    )
+}
+
+pub(crate) fn nobody_enters_a_pod_in_the_name_of_one_who_may(
+    world: &mut World,
+    enforcement: Enforcement,
+) -> Told {
+    let pods = ["client", "friend", "server"].map(PodSpec::new);
+    let setting = Setting::of(friends_alone()).instead(pods);
+    let stage = enforcement.of(setting).play(world)?;
+    let (client, friend) = (stage.world.adversary("client")?, stage.world.adversary("friend")?);
+    let outside = stage.world.router_outside()?;
+    let inside = stage.world.adversary("server")?.sniff()?;
+    let friends = stage.pod("friend").addresses();
+    let servers = stage.pod("server").addresses();
+    for ((friends, server), family) in friends
+        .into_iter()
+        .zip(servers)
+        .zip(families(stage.pod("client")))
+    {
+        let to = at(server, UDP_ECHO);
+        send_all(&client, &one_of_each(at(friends, 4000), to, STOLEN))?;
+        friend.send(&Packet::udp(at(friends, 4001), to, HONEST))?;
+        assert_honest_alone(&inside, format!("in the name of {friends}"));
+        send_all(&client, &one_of_each(at(family.allowed, 4000), to, STOLEN))?;
+        outside.send(&Packet::udp(at(family.allowed, 4001), to, HONEST))?;
+        assert_honest_alone(&inside, format!("in the name of {}", family.allowed));
+    }
+    Ok(())
+}
+
+/// Nobody says what the pods may; so they may all.
+pub(crate) fn nothing_leaves_the_node_in_anothers_name(world: &mut World, enforcement: Enforcement) -> Told {
+    let stage = enforcement
+        .of(Setting::of(friends_alone()).and_pod("friend"))
+        .play(world)?;
+    // An echo would come back as an error that quotes it.
+    let _mute = stage.world.mute_on_internet(MUTE)?;
+    let adversary = stage.world.adversary("client")?;
+    let outside = stage.world.router_outside()?.sniff()?;
+    for (family, friend) in families(stage.pod("client")).zip(stage.pod("friend").addresses()) {
+        let to = at(family.allowed, MUTE);
+        for (source, port) in [(friend, 4000), (family.denied, 5000)] {
+            send_all(&adversary, &one_of_each(at(source, port), to, STOLEN))?;
+            // Each packet of its own is seen, so what is not seen was not lost.
+            let own = one_of_each(at(family.own, port), to, OWN);
+            send_all(&adversary, &own)?;
+            adversary.send(&Packet::udp(at(family.own, port), to, HONEST))?;
+            let seen = outside.until(HONEST, PATIENCE)?;
+            let count = |word: &[u8]| seen.iter().filter(|seen| seen.holds(word)).count();
+            assert_eq!(count(OWN), own.len(), "packets in its own name");
+            assert_eq!(count(STOLEN), 0, "packets in the name of {source}");
+        }
+    }
+    Ok(())
+}
