@@ -99,6 +99,11 @@ impl World {
         Adversary::at(self.internet().netns(), "eth0", gateway)
     }
 
+    /// The hardware address of an interface of the node.
+    pub fn mac_on_node(&self, interface: &str) -> Result<MacAddress, WorldError> {
+        mac_of(self.node().netns(), interface)
+    }
+
     /// Sees what comes to an interface of the node.
     pub fn sniff_on_node(&self, interface: &str) -> Result<Sniffer, WorldError> {
         sniff(self.node().netns(), interface, true)

@@ -20,6 +20,9 @@ mod replies;
 mod sources;
 mod flows;
 mod errors;
+mod tunnels;
+mod bridges;
+mod discovery;
 
 use stage::{Setting, Told};
 
@@ -83,4 +86,13 @@ stories! {
     errors: an_error_that_a_pod_makes_up_changes_no_route_of_its_neighbour;
     errors: an_error_that_a_pod_makes_up_ends_no_flow_of_the_node;
     errors: errors_of_those_whom_they_concern_arrive;
+    tunnels: what_a_pod_wraps_in_vxlan_is_not_forwarded;
+    tunnels: what_a_pod_wraps_in_ip_or_gre_does_not_come_to_the_node;
+    tunnels: what_a_pod_wraps_in_geneve_does_not_come_to_the_node;
+    bridges: a_question_in_a_neighbours_name_teaches_nothing_on_a_bridge;
+    bridges: nobody_enters_a_pod_in_its_neighbours_name_on_a_bridge;
+    discovery: a_pod_and_its_node_discover_each_other_though_all_is_denied;
+    discovery: a_pod_and_its_node_talk_by_link_local_addresses;
+    discovery: a_pod_is_no_router_of_its_node;
+    discovery: a_pod_that_says_it_is_its_neighbour_is_not_believed;
 }

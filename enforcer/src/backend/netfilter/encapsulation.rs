@@ -10,11 +10,13 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 
 use egret_kernel::Family;
 use egret_kernel::Transport;
 use egret_kernel::iptables::{Match, Protocol, Rule as Line, Target};
 use egret_policies::rules::Direction;
+use ipnet::Ipv6Net;
 
 use super::names;
 use super::tally::Label;
@@ -52,7 +54,15 @@ pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
         .collect()
 }
 
-/// What asks it in front of the default: about what the node takes in, whether it is sent to the node alone or to a group.
-pub(super) fn ask() -> Line {
-    Line::to(Target::Jump(names::encapsulation())).unless(Match::ToAnotherHost)
+/// What asks it in front of the default: about what the node takes in, whether it is sent to the node alone or to a group. In IPv6
+/// the type UNICAST holds addresses of this host as well (`match_type6` of net/netfilter/xt_addrtype.c).
+pub(super) fn ask(family: Family) -> Vec<Line> {
+    let ask = || Line::to(Target::Jump(names::encapsulation()));
+    match family {
+        Family::V4 => vec![ask().unless(Match::ToAnotherHost)],
+        Family::V6 => {
+            let groups = Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8);
+            vec![ask().when(Match::ToThisHost), ask().destination(groups.into())]
+        }
+    }
 }

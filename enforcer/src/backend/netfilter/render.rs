@@ -174,7 +174,7 @@ impl<'a> PodDirection<'a> {
             direction: self.direction,
         };
         if self.direction == Direction::Egress {
-            lines.push(encapsulation::ask());
+            lines.extend(encapsulation::ask(self.around.family));
         }
         lines.push(self.labelled(
             Line::to(allow),
