@@ -8,7 +8,7 @@ mod rules;
 use common::{in_fresh_namespace, run};
 use egret_kernel::iptables::legacy::Entries;
 use egret_kernel::iptables::{
-    Batch, Error, Evidence, Flavour, Hook, IpTables, Protocol, Rule, Segments, Table, Target,
+    Batch, Error, Evidence, Flavour, Hook, IpTables, Match, Protocol, Rule, Segments, Table, Target,
 };
 use egret_kernel::{Family, Transport};
 use rules::{chain, filter_rules, mark};
@@ -66,7 +66,15 @@ fn the_rules_of_the_other_tables_are_saved_as_they_were_rendered() {
             };
             let [any, to] = [any, to].map(|address| address.parse().unwrap());
             let dns = |target| Rule::to(target).protocol(Protocol::to_ports(Transport::Udp, 53..=53));
-            assert_round_trip(tables, Table::Raw, &[dns(Target::NoTrack)]);
+            assert_round_trip(
+                tables,
+                Table::Raw,
+                &[
+                    dns(Target::NoTrack),
+                    Rule::count().when(Match::FromItsRoute),
+                    Rule::count().unless(Match::FromItsRoute),
+                ],
+            );
             assert_round_trip(
                 tables,
                 Table::Mangle,

@@ -597,7 +597,7 @@ fn rules_of_the_raw_table_are_held_as_iptables_writes_them() {
             "fd00::2/128"
         };
         let text = format!(
-            "*raw\n:EGRET-SOURCE - [0:0]\n-A EGRET-SOURCE -s {host} -i veth1 -j RETURN\n-A EGRET-SOURCE -i veth+ -j NOTRACK\n\
+            "*raw\n:EGRET-SOURCE - [0:0]\n-A EGRET-SOURCE -s {host} -i veth1 -j RETURN\n-A EGRET-SOURCE -m rpfilter -j RETURN\n-A EGRET-SOURCE -i veth+ -j NOTRACK\n\
              -I PREROUTING -j EGRET-SOURCE\nCOMMIT\n"
         );
         in_fresh_namespace(move || compare_tables("raw", family, Table::Raw, &text));

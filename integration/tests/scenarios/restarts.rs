@@ -171,7 +171,26 @@ pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut Wo
 }
 
 pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &mut World) -> Told {
-    let foreign: [&[&str]; 6] = [
+    let untracked = |program| {
+        [
+            program,
+            "-w",
+            "-t",
+            "raw",
+            "-A",
+            "PREROUTING",
+            "-p",
+            "udp",
+            "--dport",
+            "53",
+            "-j",
+            "NOTRACK",
+        ]
+    };
+    let (raw, raw6) = (untracked("iptables"), untracked("ip6tables"));
+    let foreign: [&[&str]; 8] = [
+        &raw,
+        &raw6,
         &["ipset", "create", "foreign", "hash:ip"],
         &["ipset", "add", "foreign", "203.0.113.99"],
         &["iptables", "-w", "-N", "FOREIGN"],

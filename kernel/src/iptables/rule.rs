@@ -234,6 +234,8 @@ pub enum Match {
     FromThisHost,
     /// `-m addrtype --dst-type UNICAST`: to one host that is not this one.
     ToAnotherHost,
+    /// `-m rpfilter`: the route back to its source leads out by the interface by which it came; for PREROUTING of `raw` and `mangle`.
+    FromItsRoute,
     /// `-m owner --socket-exists`: sent by a socket of this host; for OUTPUT and POSTROUTING.
     OfSocket,
     /// The port of a bridge by which a packet came in.

@@ -6,13 +6,14 @@
 //! ```text
 //!  PREROUTING ─ EGRET-SOURCE ─ -s 10.0.0.0/24 ▸ goto EGRET-SOURCE-BY ─ -s 10.0.0.0/29 ▸ goto EGRET-SRC-… ─ -s 10.0.0.2 -i veth1 ▸ return
 //!                            │                                       └ goto EGRET-SOURCE-ASK             └ goto EGRET-SOURCE-ASK
-//!                            └ -i veth+ ▸ goto EGRET-SOURCE-ASK ─ -i veth1 ▸ goto EGRET-SPOOFED ─ neighbour discovery ▸ return
+//!                            └ -i veth+ ▸ goto EGRET-SOURCE-ASK ─ the node's route to the source leads here ▸ return
+//!                                                               ├ -i veth1 ▸ goto EGRET-SPOOFED ─ neighbour discovery ▸ return
 //!                                                               │                               └ drop
 //!                                                               └ a pod that nobody knows ▸ kept out of conntrack
 //! ```
 //!
-//! What comes by an interface where unknown pods are closed is kept out of conntrack: it is of no flow, so the filter table judges
-//! it as an unknown pod's.
+//! What comes by an interface where unknown pods are closed, and not from where the node's routes lead there, is kept out of conntrack:
+//! it is of no flow, so the filter table judges it as an unknown pod's.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -56,7 +57,7 @@ pub fn chains(pods: &[Attached], closed: &Closed, telling: Option<Telling>, fami
     };
     root.extend(interfaces.into_iter().map(|pattern| ask().input(pattern)));
     chains.insert(names::source(), root);
-    chains.insert(names::source_interfaces(), by_interface(&pods, closed));
+    chains.insert(names::source_interfaces(), by_interface(&pods, closed, family));
     chains.insert(names::spoofed(), spoofed(telling, family));
     let texts = |lines: Vec<Line>| lines.iter().map(Line::to_string).collect();
     chains
@@ -72,11 +73,6 @@ fn ask() -> Line {
 /// Each address of a pod with the line that lets it pass where the pod is.
 fn own(pods: &[&Attached], family: Family) -> Vec<Hint> {
     let of_pod = |pod: &&Attached| {
-        let hosts = pod
-            .addresses
-            .iter()
-            .filter(|address| Family::of(**address) == family);
-        let hosts = hosts.map(|address| IpNet::from(*address));
         let lines = |host: IpNet| {
             let line = move |port: &Port| {
                 let line = Line::to(Target::Return).source(host);
@@ -84,7 +80,7 @@ fn own(pods: &[&Attached], family: Family) -> Vec<Hint> {
             };
             pod.interfaces.iter().map(line).collect::<Vec<_>>()
         };
-        hosts.flat_map(lines).collect::<Vec<_>>()
+        hosts(pod, family).flat_map(lines).collect::<Vec<_>>()
     };
     pods.iter().flat_map(of_pod).collect()
 }
@@ -106,23 +102,53 @@ fn by_network(own: Vec<Hint>) -> Option<(Line, BTreeMap<ChainName, Vec<Line>>)> 
     Some((lead, chains))
 }
 
-/// What has an address that is not the pod's, by where it comes in; and what no known pod sends.
-fn by_interface(pods: &[&Attached], closed: &Closed) -> Vec<Line> {
-    let alone = pods
-        .iter()
-        .flat_map(|pod| &pod.interfaces)
-        .filter(|port| match port {
-            Port::Own(_) | Port::Of { .. } => true,
-            // Whose packet it is on a bridge is said by its address alone.
-            Port::Shared(_) => false,
-        });
-    let alone = alone.map(|port| through(Line::to(Target::Goto(names::spoofed())), port));
+/// What has no address of the pods' status, by where it comes in. The node's routes lead to further addresses of a pod: those of an
+/// interface that no status tells, and those of a pod that nobody knows yet. On a bridge they lead to every port, so there the port
+/// decides where it is seen.
+fn by_interface(pods: &[&Attached], closed: &Closed, family: Family) -> Vec<Line> {
+    let spoofed = || Line::to(Target::Goto(names::spoofed()));
+    let ports = || {
+        pods.iter()
+            .flat_map(|pod| pod.interfaces.iter().map(move |port| (pod, port)))
+    };
+    let on_bridges = ports().flat_map(|(pod, port)| match port {
+        Port::Of { bridge, .. } => {
+            let others = hosts(pod, family).map(|host| spoofed().source(host).input(bridge.clone()));
+            others.chain([through(spoofed(), port)]).collect()
+        }
+        Port::Own(_) | Port::Shared(_) => Vec::new(),
+    });
+    let routed = Line::to(Target::Return).when(Match::FromItsRoute);
+    let routed = match family {
+        Family::V4 => routed,
+        Family::V6 => routed.source_other_than(LINK_LOCAL.into()),
+    };
+    let alone = ports().filter_map(|(_, port)| match port {
+        Port::Own(_) => Some(through(spoofed(), port)),
+        // Whose packet it is on a bridge is said by its address alone.
+        Port::Of { .. } | Port::Shared(_) => None,
+    });
     let spared = closed.spared.iter();
     let spared = spared.map(|name| Line::to(Target::Return).input(name.clone()));
     let unknown = closed.interfaces.iter();
     let unknown = unknown.map(|pattern| Line::to(Target::NoTrack).input(pattern.clone()));
-    alone.chain(spared).chain(unknown).collect()
+    on_bridges
+        .chain([routed])
+        .chain(alone)
+        .chain(spared)
+        .chain(unknown)
+        .collect()
 }
+
+fn hosts(pod: &Attached, family: Family) -> impl Iterator<Item = IpNet> {
+    let of_family = pod
+        .addresses
+        .iter()
+        .filter(move |address| Family::of(**address) == family);
+    of_family.map(|address| IpNet::from(*address))
+}
+
+const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
 
 /// The end of a packet in another's name. A pod speaks for itself on its link before it has an address (RFC 4862, section 5.4: from
 /// the unspecified address; RFC 2131, section 4.1: from 0.0.0.0) and from its link-local one; it is no router.
@@ -136,13 +162,12 @@ fn spoofed(telling: Option<Telling>, family: Family) -> Vec<Line> {
                 .protocol(Protocol::to_ports(Transport::Udp, 67..=67)),
         ],
         Family::V6 => {
-            let link = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
             let unspecified = Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128);
             let router = |kind| end().protocol(Protocol::IcmpV6Type(kind));
             vec![
                 router(ROUTER_ADVERTISEMENT),
                 router(REDIRECT),
-                own().source(link.into()),
+                own().source(LINK_LOCAL.into()),
                 own().source(unspecified.into()).protocol(Protocol::IcmpV6),
             ]
         }

@@ -140,6 +140,7 @@ fn write_condition(f: &mut Formatter<'_>, not: &str, condition: &Match) -> fmt::
         Match::Mark(mark) => write!(f, "-m mark {not}--mark {}", matched(*mark)),
         Match::ConnState(states) => write!(f, "-m conntrack {not}--ctstate {}", ordered(states)),
         Match::ToThisHost => write!(f, "-m addrtype {not}--dst-type LOCAL"),
+        Match::FromItsRoute => write!(f, "-m rpfilter{}", if not.is_empty() { "" } else { " --invert" }),
         Match::ToAnotherHost => write!(f, "-m addrtype {not}--dst-type UNICAST"),
         Match::FromThisHost => write!(f, "-m addrtype {not}--src-type LOCAL"),
         Match::OfSocket => write!(f, "-m owner {not}--socket-exists"),

@@ -108,6 +108,11 @@ pub(super) fn no_track() -> Expression {
     Expression::Target("CT", 2, put([0u8; 72], 0, FLAGS.to_ne_bytes()).to_vec())
 }
 
+/// `struct xt_rpfilter_info` without flags.
+pub(super) fn reverse_path() -> Expression {
+    Expression::Match("rpfilter", 0, vec![0; 8])
+}
+
 /// `struct xt_owner_match_info`, asking for a socket alone.
 pub(super) fn of_socket(holds: bool) -> Expression {
     const SOCKET: u8 = 1 << 2;

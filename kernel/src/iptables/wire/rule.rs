@@ -168,6 +168,7 @@ impl Reading<'_> {
             }
             "mark" => self.mark(),
             "addrtype" => one(self.address_type()?),
+            "rpfilter" => one(extension::reverse_path()),
             "owner" => {
                 let holds = self.words.holds();
                 self.words.expect("--socket-exists")?;
@@ -538,6 +539,7 @@ mod tests {
             "-m conntrack --ctstate RELATED --ctreplsrc 10.0.0.2 --ctdir REPLY -j A",
             "-m addrtype ! --dst-type UNICAST -j A",
             "-j NOTRACK",
+            "-m rpfilter -j A",
             "-j MARK --set-xmark 0xffffffff/0x0",
             "-g A",
         ] {
@@ -596,6 +598,8 @@ mod tests {
             "-m mark --mark 0x100000000 -j A",
             "-m addrtype --src-type BROADCAST -j A",
             "-m addrtype --limit-iface-in LOCAL -j A",
+            "-m rpfilter --invert -j A",
+            "-m rpfilter --loose -j A",
             "-m owner --uid-owner 0 -j A",
             "-m physdev --physdev-in port+ -j A",
             "-m physdev --physdev-in a-port-of-16-oct -j A",
