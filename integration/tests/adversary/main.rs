@@ -20,6 +20,8 @@ mod replies;
 mod sources;
 mod flows;
 mod errors;
+mod further;
+mod shapes;
 mod tunnels;
 mod bridges;
 mod discovery;
@@ -95,4 +97,12 @@ stories! {
     discovery: a_pod_and_its_node_talk_by_link_local_addresses;
     discovery: a_pod_is_no_router_of_its_node;
     discovery: a_pod_that_says_it_is_its_neighbour_is_not_believed;
+    further: nobody_answers_a_neighbours_question_in_anothers_name;
+    further: forged_sources_take_no_room_in_connection_tracking;
+    further: what_a_helper_expects_is_judged_as_any_connection;
+    further: a_service_leads_nobody_to_a_pod_in_anothers_name;
+    further: nothing_leaves_by_a_second_cable_in_anothers_name;
+    shapes: a_packet_of_unusual_shape_is_judged_as_any_other;
+    shapes: a_source_that_no_host_may_have_gets_nowhere;
+    shapes: a_source_route_by_way_of_the_node_leads_nowhere;
 }

@@ -218,14 +218,15 @@ impl<'a> PodDirection<'a> {
         self.put(&self.chains.related(self.direction), lines);
     }
 
-    /// In front of the rules: what was allowed under the present rules, and what opens no flow.
+    /// In front of the rules: what opens no flow, and what was allowed under the present rules. In this order: a connection that a helper
+    /// of conntrack expects has the mark of the one that announced it (`init_conntrack` of net/netfilter/nf_conntrack_core.c).
     fn head(&self, mark: Mark) -> Vec<Line> {
         let fast = Line::to(Target::Return).when(Match::Connmark(mark));
         let unsolicited = front::unsolicited(self.chains.related(self.direction));
         if is_off(Switch::KeepEstablished) {
             vec![unsolicited]
         } else {
-            vec![fast, unsolicited]
+            vec![unsolicited, fast]
         }
     }
 
