@@ -252,6 +252,23 @@ fn a_record_that_is_over_or_unspecified_is_never_written() {
     });
 }
 
+/// What one pod's rules allowed would count for the other.
+#[test]
+fn pods_of_one_batch_have_marks_of_their_own() {
+    in_both_flavours(|flavour| {
+        let (backend, _) = life(flavour, &first());
+        let listed = filter(flavour);
+        let marks: Vec<&str> = listed
+            .lines()
+            .filter_map(|line| line.split_once("-j CONNMARK --set-xmark ").map(|(_, mark)| mark))
+            .collect();
+        let different: std::collections::BTreeSet<&str> = marks.iter().copied().collect();
+        // Two pods, two directions, both families.
+        assert_eq!((marks.len(), different.len()), (8, 4), "{marks:?}");
+        drop(backend);
+    });
+}
+
 #[test]
 fn only_the_pods_that_are_asked_again_get_a_generation() {
     in_both_flavours(|flavour| {
