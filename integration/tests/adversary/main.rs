@@ -81,6 +81,7 @@ stories! {
     replies: a_packet_of_its_own_making_opens_no_way_back_to_a_node_that_is_denied;
     sources: nobody_enters_a_pod_in_the_name_of_one_who_may;
     sources: nothing_leaves_the_node_in_anothers_name;
+    sources: what_is_sent_in_anothers_name_is_counted_and_told;
     flows: a_flow_that_one_pod_opens_in_anothers_name_is_judged_when_the_other_uses_it;
     flows: segments_in_a_neighbours_name_do_not_end_its_connection;
     flows: a_reset_in_a_neighbours_name_does_not_end_a_connection_whose_record_is_over;

@@ -4,7 +4,7 @@ use egret_integration::{Packet, PodSpec, World};
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, Setting, Told},
+    stage::{PATIENCE, Setting, Told, eventually, metrics},
     words::{ALLOWED, HONEST, STOLEN, UDP_ECHO, assert_honest_alone, at, families, one_of_each, send_all},
 };
 
@@ -80,6 +80,63 @@ pub(crate) fn nothing_leaves_the_node_in_anothers_name(world: &mut World, enforc
             assert_eq!(count(OWN), own.len(), "packets in its own name");
             assert_eq!(count(STOLEN), 0, "packets in the name of {source}");
         }
+    }
+    Ok(())
+}
+
+/// With the pod that sent it, not with the one that it pretends to be.
+pub(crate) fn what_is_sent_in_anothers_name_is_counted_and_told(
+    world: &mut World,
+    enforcement: Enforcement,
+) -> Told {
+    let events = world.files().join("events.jsonl");
+    let path = events.display().to_string();
+    let setting = Setting::of(friends_alone()).and_pod("friend");
+    let stage = enforcement
+        .of(setting)
+        .enforcer(&["--events", &path])
+        .play(world)?;
+    let adversary = stage.world.adversary("client")?;
+    let mut sent = 0.0;
+    for (family, friend) in families(stage.pod("client")).zip(stage.pod("friend").addresses()) {
+        let forged = one_of_each(at(friend, 4000), at(family.allowed, MUTE), STOLEN);
+        send_all(&adversary, &forged)?;
+        adversary.send(&Packet::udp(
+            at(family.own, 4001),
+            at(family.allowed, MUTE),
+            HONEST,
+        ))?;
+        sent += f64::from(u32::try_from(forged.len())?);
+    }
+    let counted = || {
+        let labels = [
+            ("tier", "spoofed-source"),
+            ("action", "deny"),
+            ("direction", "egress"),
+        ];
+        metrics(&stage.enforcer).sum("egret_enforcer_verdicts_total", &labels)
+    };
+    eventually("each is counted", || counted() >= sent);
+    assert!(
+        (counted() - sent).abs() < 0.5,
+        "and nothing else: {} of {sent}",
+        counted()
+    );
+    let told = || -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(&events).unwrap_or_default();
+        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let lines = lines.map(|line| serde_json::from_str(line).unwrap());
+        lines
+            .filter(|line: &serde_json::Value| line["reason"] == "spoofed-source")
+            .collect()
+    };
+    eventually("it is told", || !told().is_empty());
+    for line in told().iter().filter(|line| line["type"] == "denied") {
+        assert_eq!(
+            (&line["pod"], &line["direction"]),
+            (&"client".into(), &"egress".into()),
+            "{line}"
+        );
     }
     Ok(())
 }
