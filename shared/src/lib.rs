@@ -12,5 +12,6 @@ pub mod revision;
 pub mod observation;
 pub mod link;
 pub mod switch;
+pub mod escape;
 #[cfg(feature = "rt")]
 pub mod rt;
