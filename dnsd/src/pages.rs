@@ -86,7 +86,7 @@ impl Pages {
                 address: *address,
             };
             let listener = match inheritance.socket(name) {
-                Some(socket) => socket.into(),
+                Some(socket) => admin::inherit(socket)?,
                 None => bind(*address)?,
             };
             let open = Open {
@@ -174,19 +174,16 @@ fn wanted(config: &Config) -> BTreeSet<SocketAddr> {
 
 /// A wildcard means both families where the host has both.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let any = |ip: IpAddr| TcpListener::bind(SocketAddr::new(ip, address.port()));
+    let any = |ip: IpAddr| admin::bind(SocketAddr::new(ip, address.port()));
     let bound = if address.ip().is_unspecified() {
         any(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.raw_os_error() {
             Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => any(Ipv4Addr::UNSPECIFIED.into()),
             Some(_) | None => Err(error),
         })
     } else {
-        TcpListener::bind(address)
+        admin::bind(address)
     };
-    let listener = bound
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
 async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>) {

@@ -392,9 +392,7 @@ fn serve_operators(address: SocketAddr, operators: Arc<dyn admin::Admin>) -> any
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let listener =
-        std::net::TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    listener.set_nonblocking(true)?;
+    let listener = admin::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let listener = {
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?

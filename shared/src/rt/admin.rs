@@ -1,8 +1,13 @@
-//! The admin listener of both daemons: `/healthz`, `/readyz`, `/metrics`, and what a daemon adds.
+//! The admin listener of both daemons: `/healthz`, `/readyz`, `/metrics`, and what a daemon adds, which is told on the
+//! machine itself alone.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -10,7 +15,9 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use super::task;
 
@@ -31,47 +38,144 @@ pub trait Admin: Send + Sync + 'static {
     /// Prometheus' text.
     fn metrics(&self) -> String;
 
-    /// Any other page, as plain text; nothing where there is none.
+    /// Any other page, as plain text; nothing where there is none. Such pages tell of pods and policies: they are for who is on
+    /// the machine itself, and nobody else is told even whether they are there.
     fn page(&self, path: &str) -> Option<String>;
 }
 
-/// Binds the listener: done before anything else starts, so that a wrong address is an error at once.
+/// Connections that are open at once: so many from the machine itself, and so many from elsewhere. Beyond, the oldest ends:
+/// who asks has its answer within milliseconds, and who holds connections open does not keep others from asking.
+const MOST: usize = 64;
+/// How long a connection may last, with its answer. Prometheus waits as long by default (`scrape_timeout`).
+const LONGEST: Duration = Duration::from_secs(10);
+/// Octets of a request, with its headers.
+const LARGEST: usize = 16 << 10;
+/// The interface of what comes from the machine itself.
+const LOOPBACK: &[u8] = b"lo";
+
+/// Binds a listener. On a loopback address it takes what comes in by `lo` alone, which is what the machine sends to itself:
+/// with `route_localnet`, others reach 127.0.0.0/8 as well.
 ///
 /// # Errors
-/// With the address.
-pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+/// As the kernel says it, without the address.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    keep_to_loopback(&socket, address);
+    socket.bind(&address.into())?;
+    socket.listen(128)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// A listener that another process bound.
+///
+/// # Errors
+/// When it has no address.
+pub fn inherit(socket: OwnedFd) -> io::Result<TcpListener> {
+    let listener = TcpListener::from(socket);
+    keep_to_loopback(&SockRef::from(&listener), listener.local_addr()?);
+    Ok(listener)
+}
+
+/// What cannot be kept to `lo` (before Linux 5.7 that needs CAP_NET_RAW) is refused when it was accepted, see [`serve`].
+fn keep_to_loopback(socket: &Socket, address: SocketAddr) {
+    if !is_loopback(address) || matches!(socket.device(), Ok(Some(device)) if device == LOOPBACK) {
+        return;
+    }
+    if let Err(error) = socket.bind_device(Some(LOOPBACK)) {
+        tracing::warn!(
+            %address, %error,
+            "the admin listener cannot be kept to the interface lo (CAP_NET_RAW): connections from elsewhere are closed unanswered"
+        );
+    }
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// Whether a peer's address is the machine's own: then the kernel would send to it from itself. Nobody else can have such an
+/// address for a whole handshake, as the answers to it do not leave the machine. A link-local address counts with its interface.
+fn is_own(peer: SocketAddr) -> bool {
+    let ip = peer.ip().to_canonical();
+    // Connecting a datagram socket looks for the way and the source, and sends nothing.
+    let source = match ip {
+        IpAddr::V4(_) => source_towards((Ipv4Addr::UNSPECIFIED, 0), SocketAddr::new(ip, peer.port())),
+        IpAddr::V6(_) => source_towards((Ipv6Addr::UNSPECIFIED, 0), peer),
+    };
+    ip.is_loopback() || source.is_ok_and(|source| source == ip)
+}
+
+fn source_towards(any: impl ToSocketAddrs, peer: SocketAddr) -> io::Result<IpAddr> {
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(peer)?;
+    socket.local_addr().map(|source| source.ip())
 }
 
 /// Answers until the runtime ends.
-pub async fn serve(listener: TcpListener, admin: Arc<dyn Admin>) {
+pub async fn serve(listener: tokio::net::TcpListener, admin: Arc<dyn Admin>) {
+    let is_for_here = listener.local_addr().is_ok_and(is_loopback);
+    let (mut of_here, mut of_others) = (Connections::default(), Connections::default());
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => drop(task::spawn("admin", answer(stream, Arc::clone(&admin)))),
+            Ok((stream, peer)) => {
+                let is_from_here = is_own(peer);
+                let connections = if is_from_here {
+                    &mut of_here
+                } else if is_for_here {
+                    tracing::debug!(%peer, "the admin listener on loopback is reached from elsewhere");
+                    continue;
+                } else {
+                    &mut of_others
+                };
+                connections.add(task::spawn(
+                    "admin",
+                    answer(stream, is_from_here, Arc::clone(&admin)),
+                ));
+            }
             Err(error) => {
                 tracing::warn!(%error, "the admin listener cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-async fn answer(stream: TcpStream, admin: Arc<dyn Admin>) {
-    let service = service_fn(move |request| {
-        let response = respond(&request, admin.as_ref());
-        async move { Ok::<_, Infallible>(response) }
-    });
-    if let Err(error) = hyper::server::conn::http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await
-    {
-        tracing::debug!(%error, "an admin connection ended early");
+/// Open connections, the oldest first.
+#[derive(Debug, Default)]
+struct Connections(VecDeque<JoinHandle<()>>);
+
+impl Connections {
+    fn add(&mut self, connection: JoinHandle<()>) {
+        self.0.retain(|it| !it.is_finished());
+        if self.0.len() >= MOST
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(connection);
     }
 }
 
-fn respond(request: &Request<Incoming>, admin: &dyn Admin) -> Response<Full<Bytes>> {
+/// One request a connection: what is idle keeps no place.
+async fn answer(stream: TcpStream, is_from_here: bool, admin: Arc<dyn Admin>) {
+    let service = service_fn(move |request| {
+        let response = respond(&request, is_from_here, admin.as_ref());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(LARGEST)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(LONGEST, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an admin connection ended early"),
+        Err(_elapsed) => tracing::debug!("an admin connection took too long"),
+    }
+}
+
+fn respond(request: &Request<Incoming>, is_from_here: bool, admin: &dyn Admin) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -87,6 +191,11 @@ fn respond(request: &Request<Incoming>, admin: &dyn Admin) -> Response<Full<Byte
         "/healthz" => state(admin.health().map(|()| "ok".to_owned())),
         "/readyz" => state(admin.readiness()),
         "/metrics" => text(StatusCode::OK, admin.metrics()),
+        _detail if !is_from_here => text(
+            StatusCode::FORBIDDEN,
+            "this page is for connections from the node itself; others are answered /healthz, /readyz and /metrics\n"
+                .to_owned(),
+        ),
         other => match admin.page(other) {
             Some(page) => text(StatusCode::OK, page),
             None => text(
