@@ -51,6 +51,15 @@ fn a_datagram_that_waits_is_read_by_the_successor() {
 }
 
 #[test]
+fn the_place_for_successors_is_for_this_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("mode");
+    let _events = place.offer();
+    let mode = std::fs::metadata(place.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+}
+
+#[test]
 fn a_successor_that_dies_before_it_serves_changes_nothing() {
     let place = Place::new("dies");
     let (socket, name) = socket();

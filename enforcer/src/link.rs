@@ -13,6 +13,7 @@ use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::Instance;
 use egret_shared::rt::task;
 use egret_shared::rt::wire::Wire;
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
@@ -24,16 +25,20 @@ pub const MOST_PEERS: usize = 16;
 /// Messages (of a pass each) that wait for a dnsd before it is dropped.
 const MOST_WAITING: usize = 256;
 
-/// Makes the socket: its folder where that is missing, in place of one that nobody listens on.
+/// Makes the socket: its folder where that is missing, in place of one that nobody listens on. Its owner and group may
+/// connect, whatever the umask says: nobody can before it listens.
 ///
 /// # Errors
 /// With the path: when somebody listens there, or something else is in the way.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     make_way(path)
-        .and_then(|()| UnixListener::bind(path))
-        .and_then(|listener| {
+        .and_then(|()| {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            socket.bind(&SockAddr::unix(path)?)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-            Ok(listener)
+            socket.listen(1024)?;
+            socket.set_nonblocking(true)?;
+            UnixListener::from_std(socket.into())
         })
         .map_err(|error| {
             io::Error::new(

@@ -1,8 +1,9 @@
 //! The predecessor's side: from a thread of its own, so that a successor that is slow or hangs stops nothing.
 
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,8 @@ impl Offer {
             Ok(()) | Err(_) => {}
         }
         listener.bind(&SockAddr::unix(&beside)?)?;
+        // Nobody connects before it listens.
+        std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
         listener.listen(4)?;
         let file = file(&beside)?;
         std::fs::rename(&beside, path)?;
