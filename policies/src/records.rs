@@ -2,6 +2,7 @@
 //! every answer is kept, whether or not a policy asks for its name now, so that a policy that comes
 //! later works from history.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ mod waiting;
 mod remembered;
 mod news;
 mod few;
+mod name;
+mod sizes;
 
 pub use news::Walk;
 pub use remembered::{Ledger, Remembered, RememberedChange, RememberedRecord};
@@ -33,6 +36,7 @@ pub(crate) use waiting::Waiting;
 use guard::Guard;
 use news::News;
 use pod::PodRecords;
+use sizes::Sizes;
 
 /// A name and an address that a pod was told or does not have any more.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +76,8 @@ pub struct RecordStats {
     pub addresses_per_name_limit: usize,
     /// Records that went because a pod had too many names.
     pub evicted_names_per_pod: u64,
-    /// Records that went because a name had too many addresses.
+    /// Records that went because a name had too many addresses, and addresses that were not taken in because their answer
+    /// had.
     pub evicted_addresses_per_name: u64,
     /// Records that went because there were too many in all.
     pub evicted_total: u64,
@@ -98,7 +103,13 @@ const MOST_ENDS: usize = 1_024;
 pub(crate) struct Records {
     settings: RecordSettings,
     pods: BTreeMap<PodKey, PodRecords>,
+    /// The names that policies of a pod mention. What nobody mentions makes room first.
+    mentioned: BTreeMap<PodKey, Arc<BTreeSet<NamePattern>>>,
     by_expiry: BTreeSet<(Timestamp, Told)>,
+    /// Pods by their live records.
+    by_size: Sizes,
+    /// Pods by their records that are over.
+    by_lapsed: Sizes,
     /// Answers are numbered, so that the oldest can be found whatever the clock says.
     answers: u64,
     /// What is restored is older than any answer: it has numbers of its own, below those of answers.
@@ -109,6 +120,8 @@ pub(crate) struct Records {
     /// How many records ended at the last moment at which any did.
     ended: (Timestamp, usize),
     guard: Guard,
+    /// Entries that were looked at to take answers in, to make room, and to say until when an address lives.
+    steps: Cell<usize>,
     pub(crate) stats: RecordStats,
 }
 
@@ -128,7 +141,11 @@ impl Records {
             guard: Guard::new(settings.names_may_open),
             settings,
             pods: BTreeMap::new(),
+            mentioned: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
+            by_size: Sizes::default(),
+            by_lapsed: Sizes::default(),
+            steps: Cell::new(0),
             lapsed: 0,
             ended: (Timestamp::from_millis(0), 0),
             stats,
@@ -148,6 +165,10 @@ impl Records {
             changed.extend(self.forget_name(pod, question, now));
         }
         self.answers += 1;
+        // The rest would only make room for itself.
+        let most = addresses.len().min(self.settings.limits.addresses_per_name());
+        let (addresses, cut) = addresses.split_at(most);
+        self.stats.evicted_addresses_per_name += cut.len() as u64;
         let ends = addresses.iter().filter_map(|observed| {
             let address = observed.address.to_canonical();
             if self.settings.is_protected(address) {
@@ -257,9 +278,34 @@ impl Records {
         }
         if let Some(gone) = self.pods.remove(pod) {
             self.lapsed -= gone.lapsed.len();
+            self.by_lapsed.change(pod, gone.lapsed.len(), 0);
             self.news.note_anew(pod);
         }
         told
+    }
+
+    /// Policies of a pod mention these names, and no others.
+    pub(crate) fn mention(&mut self, pod: &PodKey, patterns: &BTreeSet<NamePattern>) {
+        let before = match patterns.is_empty() {
+            true => self.mentioned.remove(pod),
+            false => self.mentioned.insert(pod.clone(), Arc::new(patterns.clone())),
+        };
+        if before.is_some_and(|before| *before == *patterns) {
+            return;
+        }
+        if let Some(records) = self.pods.get_mut(pod) {
+            records.mention(|name| patterns.iter().any(|pattern| pattern.matches(name)));
+        }
+    }
+
+    /// Whether a policy of a pod mentions a name.
+    pub(crate) fn is_mentioned(&self, pod: &PodKey, name: &DnsName) -> bool {
+        is_mentioned(&self.mentioned, pod, name)
+    }
+
+    /// Entries that were looked at so far.
+    pub(crate) const fn steps(&self) -> usize {
+        self.steps.get()
     }
 
     /// Whether a pod was told something whose time is over.
@@ -275,7 +321,10 @@ impl Records {
         address: IpAddr,
     ) -> Option<Timestamp> {
         let records = self.pods.get(pod).filter(|_| !self.guard.is_closed(address))?;
-        records.expiry(patterns, address)
+        let mut steps = self.steps.get();
+        let expiry = records.expiry(patterns, address, &mut steps);
+        self.steps.set(steps);
+        expiry
     }
 
     /// The addresses that a pod may use for one of these names.
@@ -369,18 +418,23 @@ impl Records {
     ) -> Vec<Told> {
         let records = self.pods.entry(pod.clone()).or_default();
         let name = records.shared_name(question);
-        let (mut all, mut addresses) = (Vec::with_capacity(ends.len()), 0);
-        for (address, until) in ends {
+        let (lapsed, len) = (records.lapsed.len(), records.len());
+        let mentioned = &self.mentioned;
+        let before = records.tell(&name, ends, answer, || is_mentioned(mentioned, pod, question));
+        self.steps.set(self.steps.get() + ends.len());
+        self.lapsed -= lapsed - records.lapsed.len();
+        self.by_lapsed.change(pod, lapsed, records.lapsed.len());
+        self.by_size.change(pod, len, records.len());
+        let limits = self.settings.limits;
+        let addresses = records.addresses_of(&name);
+        let is_over = records.names() > limits.names_per_pod || addresses > limits.addresses_per_name();
+        let mut all = Vec::with_capacity(ends.len());
+        for ((address, until), before) in ends.iter().zip(before) {
             let told = Told {
                 pod: pod.clone(),
                 name: Arc::clone(&name),
                 address: *address,
             };
-            let lapsed = records.lapsed.len();
-            let kept = records.tell(&name, *address, *until, answer);
-            let before = kept.before;
-            addresses = kept.addresses;
-            self.lapsed -= lapsed - records.lapsed.len();
             if let Some(before) = before.filter(|before| before < until) {
                 self.by_expiry.remove(&(before, told.clone()));
             }
@@ -390,8 +444,6 @@ impl Records {
             }
             all.push(told);
         }
-        let limits = self.settings.limits;
-        let is_over = records.names() > limits.names_per_pod || addresses > limits.addresses_per_name();
         if is_over || self.by_expiry.len() > limits.total {
             all.extend(self.keep_limits(pod, question, now));
         }
@@ -416,24 +468,30 @@ impl Records {
 
     fn take_out(&mut self, told: &Told) -> Option<Timestamp> {
         let records = self.pods.get_mut(&told.pod)?;
+        let len = records.len();
         let until = records.remove(&told.name, told.address)?;
+        self.steps.set(self.steps.get() + 1);
+        self.by_size.change(&told.pod, len, records.len());
         self.by_expiry.remove(&(until, told.clone()));
         Some(until)
     }
 
     /// Remembers a record that is over, at the cost of the oldest such where there are too many.
     fn keep_lapsed(&mut self, pod: &PodKey, name: &DnsName, address: IpAddr, ended: Timestamp) {
+        let is_mentioned = self.is_mentioned(pod, name);
         let records = self.pods.entry(pod.clone()).or_default();
         let name = records.shared_name(name);
-        self.lapsed -= records.lapsed.len();
-        records.lapsed.keep(&name, address, ended);
+        let before = records.lapsed.len();
+        records.lapsed.keep(&name, address, ended, is_mentioned);
         while records.lapsed.len() > lapsed::MOST_OF_POD
             && let Some((_, name, address)) = records.lapsed.forget_oldest()
         {
             self.stats.forgotten_lapsed += 1;
             self.news.note(pod, &name, address);
         }
-        self.lapsed += records.lapsed.len();
+        let after = records.lapsed.len();
+        self.by_lapsed.change(pod, before, after);
+        self.lapsed = self.lapsed + after - before;
         while self.lapsed > lapsed::MOST && self.forget_oldest_lapsed() {
             self.lapsed -= 1;
             self.stats.forgotten_lapsed += 1;
@@ -442,16 +500,17 @@ impl Records {
 
     /// The pod that has most gives way; whether there is one.
     fn forget_oldest_lapsed(&mut self) -> bool {
-        let largest = self
-            .pods
-            .iter_mut()
-            .max_by_key(|(_, records)| records.lapsed.len());
-        let Some((pod, records)) = largest else {
+        let Some(pod) = self.by_lapsed.largest().cloned() else {
             return false;
         };
+        let Some(records) = self.pods.get_mut(&pod) else {
+            return false;
+        };
+        let before = records.lapsed.len();
         let oldest = records.lapsed.forget_oldest();
+        self.by_lapsed.change(&pod, before, records.lapsed.len());
         if let Some((_, name, address)) = &oldest {
-            self.news.note(pod, name, *address);
+            self.news.note(&pod, name, *address);
         }
         oldest.is_some()
     }
@@ -460,7 +519,7 @@ impl Records {
         let told: Vec<Told> = self
             .pods
             .get(pod)
-            .map(|records| records.told(pod).filter(|told| *told.name == *name).collect())
+            .map(|records| records.told_name(pod, name))
             .unwrap_or_default();
         told.iter().for_each(|told| self.remove(told, now));
         told
@@ -490,6 +549,7 @@ impl Records {
             .get(pod)
             .filter(|records| records.names() > limits.names_per_pod)
             .and_then(PodRecords::oldest_name)
+            .cloned()
         {
             let gone = self.forget_name(pod, &oldest, now);
             self.stats.evicted_names_per_pod += gone.len() as u64;
@@ -514,7 +574,19 @@ impl Records {
 
     /// The pod that has most gives way, so that no pod can make another forget.
     fn oldest_of_largest_pod(&self) -> Option<Told> {
-        let (pod, records) = self.pods.iter().max_by_key(|(_, records)| records.len())?;
-        records.oldest(pod)
+        let pod = self.by_size.largest()?;
+        self.pods.get(pod)?.oldest(pod)
     }
+}
+
+fn is_mentioned(
+    mentioned: &BTreeMap<PodKey, Arc<BTreeSet<NamePattern>>>,
+    pod: &PodKey,
+    name: &DnsName,
+) -> bool {
+    let patterns = mentioned
+        .get(pod)
+        .into_iter()
+        .flat_map(|patterns| patterns.iter());
+    patterns.into_iter().any(|pattern| pattern.matches(name))
 }

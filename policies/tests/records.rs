@@ -3,7 +3,10 @@
 mod situation;
 #[path = "records/lives.rs"]
 mod lives;
+#[path = "records/limits.rs"]
+mod limits;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;

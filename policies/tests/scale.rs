@@ -111,6 +111,7 @@ fn work_of(compiler: &mut Compiler<InSync>, event: Event) -> Work {
         pods_compiled: after.pods_compiled - before.pods_compiled,
         policies_filled: after.policies_filled - before.policies_filled,
         sets_asked: after.sets_asked - before.sets_asked,
+        ..Work::default()
     }
 }
 
@@ -119,6 +120,7 @@ fn work(pods_compiled: usize, policies_filled: usize, sets_asked: usize) -> Work
         pods_compiled,
         policies_filled,
         sets_asked,
+        ..Work::default()
     }
 }
 

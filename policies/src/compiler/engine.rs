@@ -179,6 +179,7 @@ impl Engine {
     pub(super) fn work(&self) -> Work {
         Work {
             sets_asked: self.sets.asked,
+            records_asked: self.records.steps(),
             ..self.work
         }
     }
@@ -520,6 +521,7 @@ impl Engine {
         if is_new || moved.is_another_run || moved.from.is_some() || outcome.patterns {
             let from = moved.from.unwrap_or_default();
             self.interests.replace(key, &from, &compiled.rules.addresses);
+            self.records.mention(key, &compiled.patterns);
         }
         self.compiled.insert(key.clone(), compiled);
         is_new
@@ -531,6 +533,7 @@ impl Engine {
             self.sets.drop_use(&user, id, used);
         }
         self.interests.replace(key, &before.rules.addresses, &[]);
+        self.records.mention(key, &BTreeSet::new());
         batch.pods_removed.push(key.clone());
     }
 }

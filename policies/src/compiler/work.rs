@@ -9,4 +9,6 @@ pub struct Work {
     pub policies_filled: usize,
     /// Sets that were asked whether a pod of the cluster is in them.
     pub sets_asked: usize,
+    /// Records that were looked at to take answers in, to make room for them, and to say until when an address is open.
+    pub records_asked: usize,
 }

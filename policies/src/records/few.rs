@@ -1,53 +1,123 @@
-//! A map of few entries, mostly one: a tree would take a whole node for it, which is room for eleven.
+//! A map of few entries, mostly one: a tree would take a whole node for it, which is room for eleven. Whoever answers
+//! questions decides how many there are, so many are in a tree.
+
+use std::collections::BTreeMap;
+
+/// So many are looked through.
+const FEW: usize = 16;
 
 /// Entries in the order of their keys.
 #[derive(Clone, Debug)]
-pub(super) struct Few<Key, Value>(Vec<(Key, Value)>);
+pub(super) enum Few<Key, Value> {
+    List(Vec<(Key, Value)>),
+    Tree(BTreeMap<Key, Value>),
+}
 
 impl<Key, Value> Default for Few<Key, Value> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self::new()
+    }
+}
+
+impl<Key, Value> Few<Key, Value> {
+    pub(super) const fn new() -> Self {
+        Self::List(Vec::new())
     }
 }
 
 impl<Key: Ord, Value> Few<Key, Value> {
     pub(super) fn get(&self, key: &Key) -> Option<&Value> {
-        let at = self.place(key).ok()?;
-        self.0.get(at).map(|(_, value)| value)
+        match self {
+            Self::List(list) => {
+                let at = place(list, key).ok()?;
+                list.get(at).map(|(_, value)| value)
+            }
+            Self::Tree(tree) => tree.get(key),
+        }
     }
 
     /// Puts an entry in; returns the value before.
     pub(super) fn insert(&mut self, key: Key, value: Value) -> Option<Value> {
-        match self.place(&key) {
-            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+        let list = match self {
+            Self::List(list) => list,
+            Self::Tree(tree) => return tree.insert(key, value),
+        };
+        match place(list, &key) {
+            Ok(at) => Some(std::mem::replace(&mut list[at].1, value)),
+            Err(_) if list.len() == FEW => {
+                let mut tree: BTreeMap<_, _> = std::mem::take(list).into_iter().collect();
+                tree.insert(key, value);
+                *self = Self::Tree(tree);
+                None
+            }
             Err(at) => {
-                if self.0.is_empty() {
-                    self.0.reserve_exact(1);
+                if list.is_empty() {
+                    list.reserve_exact(1);
                 }
-                self.0.insert(at, (key, value));
+                list.insert(at, (key, value));
                 None
             }
         }
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Value> {
-        let at = self.place(key).ok()?;
-        Some(self.0.remove(at).1)
+        match self {
+            Self::List(list) => {
+                let at = place(list, key).ok()?;
+                Some(list.remove(at).1)
+            }
+            Self::Tree(tree) => tree.remove(key),
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Value)> {
-        self.0.iter().map(|(key, value)| (key, value))
+        let (list, tree) = match self {
+            Self::List(list) => (Some(list), None),
+            Self::Tree(tree) => (None, Some(tree)),
+        };
+        let list = list.into_iter().flatten().map(|(key, value)| (key, value));
+        list.chain(tree.into_iter().flatten())
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.0.len()
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::Tree(tree) => tree.len(),
+        }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
     }
+}
 
-    fn place(&self, key: &Key) -> Result<usize, usize> {
-        self.0.binary_search_by(|(own, _)| own.cmp(key))
+fn place<Key: Ord, Value>(list: &[(Key, Value)], key: &Key) -> Result<usize, usize> {
+    list.binary_search_by(|(own, _)| own.cmp(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_or_many_are_the_same_map() {
+        for count in [1, FEW, FEW + 1, 5 * FEW] {
+            let (mut few, mut map) = (Few::default(), BTreeMap::new());
+            // An order that is none: 7 has no divisor in common with any count of these.
+            for number in (0..count).map(|number| number * 7 % count).chain(0..count.min(3)) {
+                assert_eq!(
+                    few.insert(number, number + count),
+                    map.insert(number, number + count)
+                );
+            }
+            assert!(few.iter().eq(&map), "{count}");
+            for number in (0..count).rev() {
+                assert_eq!(few.len(), map.len());
+                assert_eq!(few.get(&number), map.get(&number));
+                assert_eq!(few.remove(&number), map.remove(&number));
+                assert_eq!(few.get(&number), None);
+            }
+            assert!(few.is_empty());
+        }
     }
 }

@@ -2,7 +2,8 @@
 //! as long as a rule names what it was told. So they are remembered, for rules that are made later.
 //!
 //! Nothing says when the last of those connections ends, so their number is bounded instead: the oldest is forgotten
-//! first, and no pod makes another forget as long as it has more itself.
+//! first, of names that no policy of the pod mentions before all others, and no pod makes another forget as long as it
+//! has more itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,20 +27,40 @@ pub(super) const MOST: usize = 50_000;
 pub(super) struct Lapsed {
     ends: BTreeMap<Arc<DnsName>, Few<IpAddr, Timestamp>>,
     by_end: BTreeSet<ByEnd>,
+    /// Those of names that no policy of the pod mentions.
+    unmentioned: BTreeSet<ByEnd>,
+    by_address: BTreeMap<IpAddr, Few<Arc<DnsName>, Timestamp>>,
 }
 
 impl Lapsed {
     /// Remembers a record that ended then.
-    pub(super) fn keep(&mut self, name: &Arc<DnsName>, address: IpAddr, ended: Timestamp) {
-        let before = self
-            .ends
-            .entry(Arc::clone(name))
-            .or_default()
-            .insert(address, ended);
-        if let Some(before) = before {
-            self.by_end.remove(&(before, Arc::clone(name), address));
+    pub(super) fn keep(
+        &mut self,
+        name: &Arc<DnsName>,
+        address: IpAddr,
+        ended: Timestamp,
+        is_mentioned: bool,
+    ) {
+        self.forget(name, address);
+        let ends = self.ends.entry(Arc::clone(name)).or_default();
+        ends.insert(address, ended);
+        let names = self.by_address.entry(address).or_default();
+        names.insert(Arc::clone(name), ended);
+        let entry = (ended, Arc::clone(name), address);
+        if !is_mentioned {
+            self.unmentioned.insert(entry.clone());
         }
-        self.by_end.insert((ended, Arc::clone(name), address));
+        self.by_end.insert(entry);
+    }
+
+    /// Policies of the pod mention other names than before.
+    pub(super) fn mention(&mut self, is_mentioned: impl Fn(&DnsName) -> bool) {
+        let names = self.ends.iter().filter(|(name, _)| !is_mentioned(name));
+        let entries = names.flat_map(|(name, ends)| {
+            let ends = ends.iter();
+            ends.map(|(address, ended)| (*ended, Arc::clone(name), *address))
+        });
+        self.unmentioned = entries.collect();
     }
 
     /// The name as it is kept.
@@ -57,9 +78,10 @@ impl Lapsed {
         }
     }
 
-    /// Forgets the one that ended first; returns it.
+    /// Forgets the one that ended first, of names that no policy mentions before all others; returns it.
     pub(super) fn forget_oldest(&mut self) -> Option<ByEnd> {
-        let oldest = self.by_end.first().cloned()?;
+        let oldest = self.unmentioned.first().or_else(|| self.by_end.first());
+        let oldest = oldest.cloned()?;
         self.take(&oldest);
         Some(oldest)
     }
@@ -67,6 +89,13 @@ impl Lapsed {
     fn take(&mut self, entry: &ByEnd) {
         let (_, name, address) = entry;
         self.by_end.remove(entry);
+        self.unmentioned.remove(entry);
+        if let Some(names) = self.by_address.get_mut(address) {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_address.remove(address);
+            }
+        }
         if let Some(ends) = self.ends.get_mut(name) {
             ends.remove(address);
             if ends.is_empty() {
@@ -91,10 +120,8 @@ impl Lapsed {
 
     /// The names of an address, each with its end.
     pub(super) fn names_of(&self, address: IpAddr) -> impl Iterator<Item = (Timestamp, Arc<DnsName>)> {
-        let of_name = move |(name, ends): (&Arc<DnsName>, &Few<IpAddr, Timestamp>)| {
-            ends.get(&address).map(|ended| (*ended, Arc::clone(name)))
-        };
-        self.ends.iter().filter_map(of_name)
+        let names = self.by_address.get(&address).into_iter().flat_map(Few::iter);
+        names.map(|(name, ended)| (*ended, Arc::clone(name)))
     }
 
     /// When a record ended.

@@ -73,7 +73,14 @@ enum At {
     End,
 }
 
-pub(super) type ByAge = (u64, Arc<DnsName>, IpAddr);
+/// A live record among all of its pod: its name by its last answer, and among those of the name.
+#[derive(Clone, Debug)]
+pub(super) struct ByAge {
+    pub(super) latest: u64,
+    pub(super) name: Arc<DnsName>,
+    pub(super) told: (u64, IpAddr),
+}
+
 pub(super) type ByEnd = (Timestamp, Arc<DnsName>, IpAddr);
 
 impl Records {

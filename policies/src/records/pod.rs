@@ -1,8 +1,9 @@
 //! What one pod was told.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
 use egret_shared::name::{DnsName, NamePattern};
@@ -11,33 +12,25 @@ use egret_shared::time::Timestamp;
 
 use super::few::Few;
 use super::lapsed::Lapsed;
+use super::name::{Life, NameRecords};
 use super::news::ByAge;
 use super::{RememberedRecord, Told};
+
+/// Names of an address, each with the end of the record.
+type Names = Few<(Reverse<Timestamp>, Arc<DnsName>), ()>;
 
 /// The records of a pod, by name and by address.
 #[derive(Debug, Default)]
 pub(super) struct PodRecords {
-    names: BTreeMap<Arc<DnsName>, Few<IpAddr, Life>>,
-    /// The names of an address, each with the end of the record.
-    by_address: BTreeMap<IpAddr, Few<Arc<DnsName>, Timestamp>>,
-    by_age: BTreeSet<ByAge>,
+    names: BTreeMap<Arc<DnsName>, NameRecords>,
+    /// The names of an address; what ends last comes first.
+    by_address: BTreeMap<IpAddr, Names>,
+    /// All names by the last answer.
+    by_age: BTreeSet<(u64, Arc<DnsName>)>,
+    /// Those that no policy of the pod mentions.
+    unmentioned: BTreeSet<(u64, Arc<DnsName>)>,
+    len: usize,
     pub(super) lapsed: Lapsed,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Life {
-    until: Timestamp,
-    /// The number of the answer that told it last.
-    answer: u64,
-}
-
-/// What came of telling an address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
-    /// Until when it lived before.
-    pub(super) before: Option<Timestamp>,
-    /// How many addresses its name has by now.
-    pub(super) addresses: usize,
 }
 
 impl PodRecords {
@@ -50,81 +43,120 @@ impl PodRecords {
             .unwrap_or_else(|| Arc::new(name.clone()))
     }
 
-    /// Puts a record in or extends it.
+    /// Puts records of one name in or extends them; returns until when each lived before.
     pub(super) fn tell(
         &mut self,
         name: &Arc<DnsName>,
-        address: IpAddr,
-        until: Timestamp,
+        ends: &[(IpAddr, Timestamp)],
         answer: u64,
-    ) -> Kept {
-        let lives = self.names.entry(Arc::clone(name)).or_default();
-        let before = lives.get(&address).copied();
-        let until = before.map_or(until, |before| before.until.max(until));
-        let answer = before.map_or(answer, |before| before.answer.max(answer));
-        lives.insert(address, Life { until, answer });
-        let addresses = lives.len();
-        if before.is_none_or(|before| before.until != until) {
-            let names = self.by_address.entry(address).or_default();
-            names.insert(Arc::clone(name), until);
+        is_mentioned: impl FnOnce() -> bool,
+    ) -> Vec<Option<Timestamp>> {
+        let told = self
+            .names
+            .entry(Arc::clone(name))
+            .or_insert_with(|| NameRecords::new(is_mentioned()));
+        let (latest, addresses) = (told.latest, told.len());
+        let mut all = Vec::with_capacity(ends.len());
+        for (address, until) in ends {
+            let (before, life) = told.tell(*address, *until, answer);
+            let before = before.map(|before| before.until);
+            if before != Some(life.until) {
+                let names = self.by_address.entry(*address).or_default();
+                if let Some(before) = before {
+                    names.remove(&(Reverse(before), Arc::clone(name)));
+                }
+                names.insert((Reverse(life.until), Arc::clone(name)), ());
+            }
+            self.lapsed.forget(name, *address);
+            all.push(before);
         }
-        if let Some(before) = before {
-            self.by_age.remove(&(before.answer, Arc::clone(name), address));
+        self.len += told.len() - addresses;
+        let age = (told.latest, Arc::clone(name));
+        if addresses == 0 || latest != told.latest {
+            let before = (latest, Arc::clone(name));
+            self.by_age.remove(&before);
+            if !told.is_mentioned {
+                self.unmentioned.remove(&before);
+                self.unmentioned.insert(age.clone());
+            }
+            self.by_age.insert(age);
         }
-        self.by_age.insert((answer, Arc::clone(name), address));
-        self.lapsed.forget(name, address);
-        Kept {
-            before: before.map(|before| before.until),
-            addresses,
-        }
+        all
     }
 
     /// Takes a record out; returns until when it would have lived.
     pub(super) fn remove(&mut self, name: &Arc<DnsName>, address: IpAddr) -> Option<Timestamp> {
-        let lives = self.names.get_mut(name)?;
-        let life = lives.remove(&address)?;
-        if lives.is_empty() {
+        let told = self.names.get_mut(name)?;
+        let life = told.remove(address)?;
+        self.len -= 1;
+        if told.is_empty() {
+            let age = (told.latest, Arc::clone(name));
+            self.by_age.remove(&age);
+            self.unmentioned.remove(&age);
             self.names.remove(name);
         }
         if let Some(names) = self.by_address.get_mut(&address) {
-            names.remove(name);
+            names.remove(&(Reverse(life.until), Arc::clone(name)));
             if names.is_empty() {
                 self.by_address.remove(&address);
             }
         }
-        self.by_age.remove(&(life.answer, Arc::clone(name), address));
         Some(life.until)
     }
 
-    pub(super) fn expiry(&self, patterns: &BTreeSet<NamePattern>, address: IpAddr) -> Option<Timestamp> {
-        self.by_address
-            .get(&address)?
-            .iter()
-            .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)))
-            .map(|(_, until)| *until)
-            .max()
+    /// Policies of the pod mention other names than before.
+    pub(super) fn mention(&mut self, is_mentioned: impl Fn(&DnsName) -> bool) {
+        for (name, told) in &mut self.names {
+            let before = std::mem::replace(&mut told.is_mentioned, is_mentioned(name));
+            if before != told.is_mentioned {
+                let age = (told.latest, Arc::clone(name));
+                match told.is_mentioned {
+                    true => self.unmentioned.remove(&age),
+                    false => self.unmentioned.insert(age),
+                };
+            }
+        }
+        self.lapsed.mention(is_mentioned);
+    }
+
+    /// Until when an address lives for one of these names. What ends last is asked first, so the first one that matches says it.
+    pub(super) fn expiry(
+        &self,
+        patterns: &BTreeSet<NamePattern>,
+        address: IpAddr,
+        steps: &mut usize,
+    ) -> Option<Timestamp> {
+        let names = self.by_address.get(&address)?;
+        let is_named = |name: &DnsName| patterns.iter().any(|pattern| pattern.matches(name));
+        let mut asked = names.iter().inspect(|_| *steps += 1);
+        let last = asked.find(|((_, name), ())| is_named(name));
+        last.map(|((Reverse(until), _), ())| *until)
     }
 
     pub(super) fn addresses(&self, patterns: &BTreeSet<NamePattern>) -> BTreeSet<IpAddr> {
         self.names
             .iter()
             .filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)))
-            .flat_map(|(_, lives)| lives.iter().map(|(address, _)| *address))
+            .flat_map(|(_, told)| told.addresses())
             .collect()
     }
 
     pub(super) fn told(&self, pod: &PodKey) -> impl Iterator<Item = Told> {
-        self.by_age.iter().map(|(_, name, address)| Told {
-            pod: pod.clone(),
-            name: Arc::clone(name),
-            address: *address,
-        })
+        let names = self.names.iter();
+        names.flat_map(|(name, told)| all_told(pod, name, told))
+    }
+
+    /// What it was told of one name.
+    pub(super) fn told_name(&self, pod: &PodKey, name: &DnsName) -> Vec<Told> {
+        let known = self.names.get_key_value(name);
+        let told = known.map(|(name, told)| all_told(pod, name, told).collect());
+        told.unwrap_or_default()
     }
 
     /// The names of an address, live or over; what ends or ended last comes first.
     pub(super) fn names_of(&self, address: IpAddr) -> Vec<Arc<DnsName>> {
         let live = self.by_address.get(&address).into_iter().flat_map(Few::iter);
-        let live = live.map(|(name, until)| (*until, Arc::clone(name)));
+        let live = live.map(|((Reverse(until), name), ())| (*until, Arc::clone(name)));
         let mut names: Vec<_> = live.chain(self.lapsed.names_of(address)).collect();
         names.sort_by(|one, other| other.cmp(one));
         names.into_iter().map(|(_, name)| name).collect()
@@ -146,61 +178,69 @@ impl PodRecords {
 
     /// Until when a record lives, or lived; none where there is none.
     pub(super) fn end_of(&self, name: &DnsName, address: IpAddr) -> Option<Timestamp> {
-        let life = self.names.get(name).and_then(|lives| lives.get(&address));
+        let life = self.names.get(name).and_then(|told| told.get(address));
         life.map(|life| life.until)
             .or_else(|| self.lapsed.end_of(name, address))
     }
 
-    /// So many of the live records that were told after one of them, the oldest answer first, and which is the last.
+    /// So many of the live records behind one of them, and which is the last: the name with the oldest last answer first,
+    /// and of a name what was told longest ago.
     pub(super) fn live_behind(
         &self,
         last: Option<&ByAge>,
         most: usize,
     ) -> (Vec<RememberedRecord>, Option<ByAge>) {
-        let from = last.map_or(Unbounded, Excluded);
-        let mut end = None;
-        let found = self.by_age.range((from, Unbounded)).take(most);
-        let found = found.inspect(|entry| end = Some(*entry));
-        let record = |(_, name, address): &ByAge| {
-            let life = self.names.get(name)?.get(address)?;
-            Some(RememberedRecord {
-                name: Arc::clone(name),
-                address: *address,
-                expires: life.until,
-            })
-        };
-        (found.filter_map(record).collect(), end.cloned())
+        let from = last.map_or(Unbounded, |last| Included((last.latest, Arc::clone(&last.name))));
+        let (mut found, mut end) = (Vec::new(), None);
+        for (latest, name) in self.by_age.range((from, Unbounded)) {
+            if found.len() >= most {
+                break;
+            }
+            let last = last.filter(|last| last.latest == *latest && last.name == *name);
+            let told = self.names.get(name);
+            let behind = told.map(|told| told.behind(last.map(|last| last.told), most - found.len()));
+            for (address, Life { until, answer }) in behind.unwrap_or_default() {
+                found.push(RememberedRecord {
+                    name: Arc::clone(name),
+                    address,
+                    expires: until,
+                });
+                end = Some(ByAge {
+                    latest: *latest,
+                    name: Arc::clone(name),
+                    told: (answer, address),
+                });
+            }
+        }
+        (found, end)
     }
 
     /// The address of a name that was told longest ago, when the name has more than `limit`.
     pub(super) fn oldest_address_over(&self, pod: &PodKey, name: &DnsName, limit: usize) -> Option<Told> {
-        let (name, lives) = self.names.get_key_value(name)?;
-        // They are looked through only when there are too many: this is asked at every answer.
-        let lives = Some(lives).filter(|lives| lives.len() > limit)?;
-        let (address, _) = lives
-            .iter()
-            .min_by_key(|(address, life)| (life.answer, *address))?;
+        let (name, told) = self.names.get_key_value(name)?;
+        let address = (told.len() > limit).then(|| told.oldest()).flatten()?;
         Some(Told {
             pod: pod.clone(),
             name: Arc::clone(name),
-            address: *address,
+            address,
         })
     }
 
-    /// The name whose last answer is longest ago. Those before it in age were told again, but for some of their addresses.
-    pub(super) fn oldest_name(&self) -> Option<Arc<DnsName>> {
-        let is_last = |(answer, name, _): &&ByAge| {
-            let lives = self.names.get(name).into_iter().flat_map(Few::iter);
-            lives.map(|(_, life)| life.answer).max() == Some(*answer)
-        };
-        self.by_age
-            .iter()
-            .find(is_last)
-            .map(|(_, name, _)| Arc::clone(name))
+    /// The name whose last answer is longest ago; one that no policy mentions goes before all that some policy does.
+    pub(super) fn oldest_name(&self) -> Option<&Arc<DnsName>> {
+        let oldest = self.unmentioned.first().or_else(|| self.by_age.first());
+        oldest.map(|(_, name)| name)
     }
 
+    /// What that name was told longest ago.
     pub(super) fn oldest(&self, pod: &PodKey) -> Option<Told> {
-        self.told(pod).next()
+        let name = self.oldest_name()?;
+        self.oldest_address_over(pod, name, 0)
+    }
+
+    /// How many addresses a name has.
+    pub(super) fn addresses_of(&self, name: &DnsName) -> usize {
+        self.names.get(name).map_or(0, NameRecords::len)
     }
 
     pub(super) fn names(&self) -> usize {
@@ -208,15 +248,23 @@ impl PodRecords {
     }
 
     pub(super) fn largest_name(&self) -> usize {
-        self.names.values().map(Few::len).max().unwrap_or(0)
+        self.names.values().map(NameRecords::len).max().unwrap_or(0)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_age.len()
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether nothing is known of it, not even what is over.
     pub(super) fn is_empty(&self) -> bool {
-        self.by_age.is_empty() && self.lapsed.len() == 0
+        self.len == 0 && self.lapsed.len() == 0
     }
+}
+
+fn all_told(pod: &PodKey, name: &Arc<DnsName>, told: &NameRecords) -> impl Iterator<Item = Told> {
+    told.addresses().map(|address| Told {
+        pod: pod.clone(),
+        name: Arc::clone(name),
+        address,
+    })
 }
