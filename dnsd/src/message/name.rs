@@ -231,6 +231,8 @@ impl std::fmt::Display for WireName {
             for octet in label {
                 match octet {
                     b'.' | b'\\' => write!(f, "\\{}", char::from(*octet))?,
+                    // In zone files these have a meaning of their own, and in a log the quotes around a name.
+                    b'"' | b'(' | b')' | b';' => write!(f, "\\{octet:03}")?,
                     b'!'..=b'~' => f.write_char(char::from(*octet))?,
                     other => write!(f, "\\{other:03}")?,
                 }

@@ -297,4 +297,49 @@ mod tests {
             assert_eq!(Rules::new(&[plan]).line(&event).unwrap(), shown, "{format}");
         }
     }
+
+    /// The name is its client's: it must not end the quotes around it, the line, or what a terminal shows.
+    #[test]
+    fn no_name_writes_more_than_itself_into_a_line() {
+        let labels: [(&[u8], &str); 6] = [
+            (b"a\" NOERROR\nx", "a\\034\\032noerror\\010x"),
+            (b"a\\\"b", "a\\\\\\034b"),
+            (b"\x1b[31mred\r\0\x7f", "\\027[31mred\\013\\000\\127"),
+            (
+                "\u{202e}\u{2028}\u{85}".as_bytes(),
+                "\\226\\128\\174\\226\\128\\168\\194\\133",
+            ),
+            (b"x;(y)", "x\\059\\040y\\041"),
+            // What is common stays as it is.
+            (b"_https-1*{name}%s", "_https-1*{name}%s"),
+        ];
+        for (label, shown) in labels {
+            let mut octets = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00".to_vec();
+            octets.push(u8::try_from(label.len()).unwrap());
+            octets.extend_from_slice(label);
+            octets.extend_from_slice(b"\x00\x00\x01\x00\x01");
+            let query = Query::read(&octets).unwrap();
+            let plan = QueryLog {
+                zones: Vec::new(),
+                format: crate::plan::LogFormat("\"{name}\"".to_owned()),
+                classes: vec![LogClass::All],
+            };
+            let event = Event {
+                query: &query,
+                arrival: &Arrival {
+                    source: "192.0.2.1:5353".parse().unwrap(),
+                    asked: None,
+                    interface: None,
+                    transport: Transport::Udp,
+                },
+                octets: octets.len(),
+                reply: &octets,
+                span: Duration::ZERO,
+            };
+            let line = Rules::new(&[plan]).line(&event).unwrap();
+            assert_eq!(line, format!("\"{shown}.\""));
+            let name = crate::message::WireName::parse(line.trim_matches('"')).unwrap();
+            assert_eq!(name, query.question.name, "and it can be read again");
+        }
+    }
 }
