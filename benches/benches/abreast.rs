@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use egret_dnsd::client::{Attribution, Routes, Way};
+use egret_dnsd::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::config::{Config, Written};
 use egret_dnsd::metrics::{Metrics, Transport};
 use egret_dnsd::release::Holder;
@@ -230,5 +230,9 @@ impl Routes for Everywhere {
 
     fn attachment(&mut self, interface: u32, _address: IpAddr) -> std::io::Result<Option<Attachment>> {
         Ok(Some(Attachment::to(&interface)))
+    }
+
+    fn behind(&mut self, _interface: u32) -> std::io::Result<Behind> {
+        Ok(Behind::Others)
     }
 }

@@ -10,7 +10,6 @@ mod build;
 mod failure;
 mod course;
 mod order;
-mod room;
 mod timers;
 mod upstream;
 mod health;
@@ -41,10 +40,10 @@ use crate::exchange::Matched;
 use crate::message::{Query, WireName, rcode};
 use crate::metrics::{Metrics, Retry, Transport};
 use crate::plan::{self, Zone};
+use crate::tally::{Loss, Places, Tally};
 use course::{Budget, Choice, Course, Next, Turn};
 use meter::Shared;
 use order::Order;
-use room::Room;
 use timers::wait_until;
 use upstream::Inquiry;
 
@@ -80,7 +79,9 @@ pub struct Forwarder {
     failover: Vec<u8>,
     read_timeout: Duration,
     choice: Choice,
-    room: Room,
+    /// How many questions may be under way (`max_concurrent`); 0 means any number.
+    max_concurrent: usize,
+    under_way: Arc<Tally<Loss>>,
     budget: Budget,
     metrics: Arc<Metrics>,
 }
@@ -111,7 +112,8 @@ impl Forwarder {
             failover: plan.failover.clone(),
             read_timeout: plan.read_timeout,
             choice,
-            room: Room::new(plan.max_concurrent),
+            max_concurrent: plan.max_concurrent,
+            under_way: Arc::default(),
             budget: Budget::new(),
             metrics,
         })
@@ -145,8 +147,23 @@ impl Forwarder {
         client: Transport,
         limits: &Limits,
     ) -> Result<Matched<Answer>, Failure> {
-        let Some(mut place) = self.room.enter(limits.payer) else {
-            return Err(self.over_limit());
+        let mut place = match self.max_concurrent {
+            0 => None,
+            total => {
+                // One client may have all of them.
+                let places = Places {
+                    per_client: usize::MAX,
+                    total,
+                };
+                let place = self.under_way.enter(limits.payer, places);
+                Some(place.ok_or_else(|| self.over_limit())?)
+            }
+        };
+        let lost = async {
+            match &mut place {
+                Some(place) => place.lost().await,
+                None => std::future::pending().await,
+            }
         };
         let inquiry = Inquiry {
             query,
@@ -157,7 +174,7 @@ impl Forwarder {
         tokio::select! {
             biased;
             result = self.pursue(inquiry) => result,
-            () = place.lost() => Err(self.over_limit()),
+            () = lost => Err(self.over_limit()),
         }
     }
 

@@ -34,8 +34,9 @@ use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
-use crate::client::Asker;
+use crate::client::{Asker, Payer};
 use crate::ledger::{Ledger, LedgerLimits, Marks};
+use crate::quota::Places;
 use held::HeldAnswers;
 use interest::Interests;
 use outgoing::Outgoing;
@@ -105,6 +106,7 @@ impl Hold {
         &mut self,
         observation: Observation,
         attachment: Option<Attachment>,
+        payer: Payer,
         origin: Origin,
         now: Timestamp,
     ) -> Verdict {
@@ -117,11 +119,23 @@ impl Hold {
             return Verdict::Release;
         }
         self.outgoing.hurry();
-        if self.is_full(observation.client) {
-            return Verdict::OverLimit;
-        }
         let deadline = now.after(self.limits.deadline);
-        Verdict::Hold(self.held.insert(observation, attachment, sequences, deadline))
+        let places = Places {
+            per_client: self.limits.per_client,
+            total: self.limits.total,
+        };
+        let mut gave_way = Vec::new();
+        let room = self.held.room(payer, places, &mut gave_way);
+        for ticket in gave_way {
+            self.end(ticket, Outcome::Stalled(Stall::OverLimit));
+        }
+        match room {
+            Some(room) => Verdict::Hold(
+                self.held
+                    .insert(observation, attachment, sequences, deadline, room),
+            ),
+            None => Verdict::OverLimit,
+        }
     }
 
     /// The same of an answer that is marked: without a look at names. What is not marked may have been told all the same.
@@ -327,10 +341,6 @@ impl Hold {
         sequences
             .iter()
             .all(|sequence| *sequence <= self.realized && !self.failed.contains(sequence))
-    }
-
-    fn is_full(&self, client: IpAddr) -> bool {
-        self.held.len() >= self.limits.total || self.held.of_client(client) >= self.limits.per_client
     }
 
     fn end(&mut self, ticket: Ticket, outcome: Outcome) {

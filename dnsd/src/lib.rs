@@ -38,6 +38,7 @@ pub mod node_cache;
 pub mod intercept;
 pub mod handover;
 pub mod memory;
+pub mod quota;
 pub mod tally;
 pub mod threads;
 mod wanted;

@@ -96,9 +96,9 @@ pub struct Service {
     /// Cancelled when nothing new is to be taken.
     pub stop: CancellationToken,
     /// TCP connections.
-    pub connections: Arc<Tally>,
+    pub connections: Arc<Tally<CancellationToken>>,
     /// Octets of replies that wait for TCP clients to read.
-    pub unwritten: Arc<Tally>,
+    pub unwritten: Arc<Tally<CancellationToken>>,
     /// Who reads from the sockets as well.
     pub threads: Arc<Threads>,
 }

@@ -14,7 +14,7 @@ use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::client::{Asker, Attribution};
+use crate::client::{Asker, Attribution, Payer};
 use crate::handover::memory::Piece;
 use crate::hold::{Figures, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
 use crate::ledger::Marks;
@@ -141,14 +141,23 @@ impl Holder {
     }
 
     /// An answer is about to go to its client.
-    pub fn admit(&self, asker: Asker, told: Cow<'_, Told>, origin: Origin, now: Timestamp) -> Admission {
+    pub fn admit(
+        &self,
+        asker: Asker,
+        payer: Payer,
+        told: Cow<'_, Told>,
+        origin: Origin,
+        now: Timestamp,
+    ) -> Admission {
         self.metrics.observations.increment(1);
         if origin == Origin::Cache && self.is_settled(asker, &told) {
             return Admission::Now;
         }
         let observation = told.into_owned().to(asker.address);
         self.change(|state| {
-            let verdict = state.hold.answer(observation, asker.attachment, origin, now);
+            let verdict = state
+                .hold
+                .answer(observation, asker.attachment, payer, origin, now);
             match verdict {
                 Verdict::Release => Admission::Now,
                 Verdict::OverLimit => Admission::OverLimit,

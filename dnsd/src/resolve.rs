@@ -1,36 +1,34 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
+mod pending;
+
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::answer::{Answer, AnswerView, Ttls};
 use crate::cache::{Ask, Class, Found, Hit, Key};
-use crate::client::{Asker, Attribution, Client};
+use crate::client::{Asker, Attribution, Client, Identity, Payer};
 use crate::config::{Config, OnStall};
 use crate::cut::Denial;
-use crate::forward::{Failure, Forwarder, Landings, Limits, foreign};
+use crate::forward::{Failure, Landings};
 use crate::hold::{Origin, Stall};
-use crate::intercept::PORT;
 use crate::message::{
     HEADER, Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
 };
 use crate::metrics::{Intercepted, Metrics, Transport};
 use crate::observe::Told;
 use crate::rate::Rates;
-use crate::release::{Admission, Held, Holder, stalled};
-use crate::server::{
-    Arrival, By, Entry, Event, Failed, Known, OfCache, Packed, Serving, Stays, Table, Terms,
-};
+use crate::release::{Admission, Held, Holder};
+use crate::server::{Arrival, By, Entry, Event, Failed, Known, OfCache, Packed, Serving, Table, Terms};
 use crate::sums::Sums;
-use crate::tally::{Place, Tally};
+use crate::tally::{Loss, Revocable, Tally};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
 /// the same.
@@ -41,7 +39,7 @@ const STALE_LIVES: u64 = 30;
 pub struct Resolver {
     serving: RwLock<Arc<Serving>>,
     /// Queries that wait for upstreams.
-    waiting: Arc<Tally>,
+    waiting: Arc<Tally<Loss>>,
     rates: Rates,
     attribution: Arc<Attribution>,
     holder: Arc<Holder>,
@@ -65,7 +63,7 @@ pub struct Pending(Waiting);
 
 #[derive(Debug)]
 enum Waiting {
-    ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, Place),
+    ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, Revocable),
     ForKernel(Arc<Resolver>, Box<Asked>, Unsent, Held),
 }
 
@@ -78,6 +76,7 @@ struct Asked {
     query: Query<'static>,
     key: Option<Key>,
     client: Client,
+    payer: Payer,
     arrival: Arrival,
     entry: Arc<Entry>,
     table: Arc<Table>,
@@ -93,6 +92,7 @@ struct Asked {
 struct View<'a> {
     query: &'a Query<'a>,
     client: Client,
+    payer: Payer,
     arrival: &'a Arrival,
     entry: &'a Arc<Entry>,
     table: &'a Arc<Table>,
@@ -181,6 +181,12 @@ impl Resolver {
         &self.metrics
     }
 
+    /// Who sent what came so.
+    pub fn identify(&self, arrival: &Arrival, now: Timestamp) -> Identity {
+        self.attribution
+            .identify(arrival.source.ip(), arrival.interface, now)
+    }
+
     /// Whether any answer waits for the enforcer.
     #[must_use]
     pub fn is_holding(&self) -> bool {
@@ -218,14 +224,12 @@ impl Resolver {
             return self.refuse(octets, refusal, &table.config);
         }
         let query = &query;
-        let client = self
-            .attribution
-            .client(arrival.source.ip(), arrival.interface, now);
+        let Identity { client, payer, .. } = self.identify(&arrival, now);
         if let Client::Unattributed(reason) = client {
             self.metrics.unattributed(reason);
         }
         let rate = table.config.queries_per_second;
-        if let Err(over) = self.rates.admit(arrival.payer(client), rate, now) {
+        if let Err(over) = self.rates.admit(payer, rate, now) {
             self.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
             self.metrics.response(rcode::REFUSED);
@@ -243,6 +247,7 @@ impl Resolver {
         let asked = View {
             query,
             client,
+            payer,
             arrival: &arrival,
             entry,
             table,
@@ -335,8 +340,7 @@ impl Resolver {
 
     /// Makes a query wait for an upstream, if there is room; what is stale is given if nothing better comes.
     fn wait(self: &Arc<Self>, asked: View<'_>, key: Option<Key>, stale: Option<Stale>) -> Step {
-        let payer = asked.arrival.payer(asked.client);
-        match (self.waiting.take(payer, asked.table.config.waiting), stale) {
+        match (self.waiting.enter(asked.payer, asked.table.config.waiting), stale) {
             (Some(place), stale) => Step::Later(Pending(Waiting::ForAnswer(
                 Arc::clone(self),
                 asked.owned(key),
@@ -351,11 +355,19 @@ impl Resolver {
         }
     }
 
+    /// What is given to who had to give way to another client: what is stale, if there is anything.
+    fn crowded_out(self: &Arc<Self>, asked: View<'_>, stale: Option<&Stale>) -> Step {
+        if let Some((hit, _)) = stale {
+            return self.give_kept_now(asked, hit, clock::now());
+        }
+        self.metrics.upstream_error(Failure::OverLimit);
+        self.fail(asked, Failed::Crowded)
+    }
+
     /// Asks for an answer again that was given just now, if who was given it has room for one more that waits.
     fn refresh_behind(&self, asked: View<'_>, key: Key) {
         let entry = Arc::clone(asked.entry);
-        let payer = asked.arrival.payer(asked.client);
-        let Some(place) = self.waiting.take(payer, asked.table.config.waiting) else {
+        let Some(place) = self.waiting.enter(asked.payer, asked.table.config.waiting) else {
             self.metrics.upstream_error(Failure::OverLimit);
             return entry.block.refresh_failed(&key, clock::now());
         };
@@ -492,7 +504,7 @@ impl Resolver {
             By::Cache => Origin::Cache,
             By::Server | By::Forward | By::Template | By::Hosts | By::Dns64 | By::Whoami => Origin::Upstream,
         };
-        match self.holder.admit(asker, told, origin, now) {
+        match self.holder.admit(asker, asked.payer, told, origin, now) {
             Admission::Now => Given::Now(reply, by),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
@@ -548,6 +560,7 @@ impl Asked {
         View {
             query: &self.query,
             client: self.client,
+            payer: self.payer,
             arrival: &self.arrival,
             entry: &self.entry,
             table: &self.table,
@@ -588,6 +601,7 @@ impl View<'_> {
             query: self.query.owned(),
             key,
             client: self.client,
+            payer: self.payer,
             arrival: *self.arrival,
             entry: Arc::clone(self.entry),
             table: Arc::clone(self.table),
@@ -632,164 +646,12 @@ impl View<'_> {
         Terms {
             table: Arc::clone(self.table),
             arrival: *self.arrival,
-            payer: self.arrival.payer(self.client),
+            payer: self.payer,
             may_ask_outside: self.entry.may_ask_outside,
             may_forward: self.entry.block.may_forward(self.query),
             zone: self.entry.zone,
             depth: 0,
             waited: Duration::ZERO,
         }
-    }
-}
-
-impl Pending {
-    /// Waits for the reply; nothing where none is to be sent.
-    pub async fn reply(self) -> Option<Vec<u8>> {
-        let mut waiting = self.0;
-        loop {
-            let step = match waiting {
-                Waiting::ForAnswer(resolver, asked, stale, _place) => answered(&resolver, asked, stale).await,
-                Waiting::ForKernel(resolver, asked, unsent, held) => {
-                    released(&resolver, &asked, unsent, held).await
-                }
-            };
-            match step {
-                Step::Reply(reply) => return Some(reply),
-                Step::Silence => return None,
-                Step::Later(later) => waiting = later.0,
-            }
-        }
-    }
-}
-
-async fn answered(resolver: &Arc<Resolver>, asked: Box<Asked>, stale: Option<Stale>) -> Step {
-    // What is rare is boxed: it must not make every waiting query as large as itself.
-    if let Some(server) = asked.original {
-        return Box::pin(asked_there(resolver, asked, SocketAddr::new(server, PORT))).await;
-    }
-    if asked.entry.block.translates(&asked.query, &asked.arrival) {
-        return Box::pin(translated(resolver, asked)).await;
-    }
-    let heard = match (stale, asked.key) {
-        (Some((hit, patience)), Some(key)) => match Box::pin(refreshed(&asked, key, patience)).await {
-            Some(known) => Ok(known),
-            None => {
-                let given = resolver.give_kept(asked.view(), &hit, clock::now());
-                return resolver.step(asked, given);
-            }
-        },
-        (_, key) => {
-            let mut terms = asked.view().terms();
-            if let Some(key) = &key
-                && let Some(denial) = denied_above(&asked, key, &mut terms).await
-            {
-                return resolver.deny(asked.view(), &denial, clock::now());
-            }
-            asked
-                .entry
-                .find(key.as_ref(), &asked.query, &terms, asked.missed_at, Stays::Always)
-                .await
-        }
-    };
-    match heard {
-        Ok(known) => {
-            let now = clock::now();
-            asked.entry.block.note_kept_failure(&asked.query, &known);
-            let given = resolver.give_new(asked.view(), known, now);
-            resolver.step(asked, given)
-        }
-        Err(failed) => resolver.fail(asked.view(), failed),
-    }
-}
-
-/// The denial of the name above a question's, if that is known by now, or soon because it is asked for first.
-async fn denied_above(asked: &Asked, key: &Key, terms: &mut Terms) -> Option<Arc<Denial>> {
-    let (entry, query) = (&asked.entry, &asked.query);
-    let Some(headway) = entry.headway(key, query, terms) else {
-        // When the question came it was not known; whom it waited behind may have heard it meanwhile.
-        return entry.denied_below(key, query, clock::now());
-    };
-    match Box::pin(entry.denied_first(headway, key, query)).await {
-        Ok(denial) => Some(denial),
-        Err(waited) => {
-            terms.waited = waited;
-            None
-        }
-    }
-}
-
-/// Whom the client asked is asked. What he says opens names only if the operator trusts him, and is kept for nobody.
-async fn asked_there(resolver: &Arc<Resolver>, asked: Box<Asked>, server: SocketAddr) -> Step {
-    let limits = Limits {
-        patience: asked.table.config.total_timeout,
-        udp_size: asked.view().udp_size(),
-        ttl: asked.table.config.ttl,
-        payer: asked.arrival.payer(asked.client),
-    };
-    let (query, client) = (&asked.query, asked.arrival.transport);
-    let serving = resolver.serving();
-    let anybody = is_off(Switch::TrustChosen)
-        .then(|| {
-            Forwarder::new(
-                &asked.table.config.forward_to_trusted(server.ip()),
-                Arc::clone(&resolver.metrics),
-            )
-        })
-        .and_then(Result::ok);
-    let trusted = serving.trusted.get(&server.ip());
-    let Some(forwarder) = trusted.or(anybody.as_ref()) else {
-        return match foreign::ask(server, query, client, &limits).await {
-            Ok(relayed) => {
-                let reply = relayed.reply_within(query, asked.view().datagram_limit(), limits.udp_size);
-                resolver.reply(asked.view(), reply, By::Forward)
-            }
-            Err(failure) => resolver.fail(asked.view(), Failed::Upstream(failure)),
-        };
-    };
-    match forwarder.ask(query, client, &limits).await {
-        Ok(answer) => {
-            let (known, now) = (
-                asked.entry.block.of_trusted(answer, &asked.view().terms()),
-                clock::now(),
-            );
-            let given = resolver.give(asked.view(), &known, Ttls::CountedDown(now), By::Forward, now);
-            resolver.step(asked, given)
-        }
-        Err(failure) => resolver.fail(asked.view(), Failed::Upstream(failure)),
-    }
-}
-
-/// IPv6 addresses made of IPv4 ones, where the name has none (RFC 6147).
-async fn translated(resolver: &Arc<Resolver>, asked: Box<Asked>) -> Step {
-    match asked.entry.translate(&asked.query, asked.view().terms()).await {
-        Ok((known, ttls)) => {
-            let given = resolver.give(asked.view(), &known, ttls, known.by, clock::now());
-            resolver.step(asked, given)
-        }
-        Err(failed) => resolver.fail(asked.view(), failed),
-    }
-}
-
-/// Something better than what is stale, if it comes in time.
-async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Option<Arc<Known>> {
-    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.owned(), asked.view().terms());
-    let heard = match patience {
-        Some(patience) => timeout(patience, refreshing).await.ok()?,
-        None => refreshing.await,
-    };
-    heard.ok().filter(|known| asked.entry.block.refreshes(known))
-}
-
-async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: Held) -> Step {
-    let outcome = held.end(&resolver.metrics).await;
-    let Some(stall) = stalled(outcome) else {
-        return resolver.reply(asked.view(), unsent.reply, unsent.by);
-    };
-    let action = asked.table.config.on_stall;
-    resolver.metrics.stall(action, stall);
-    match action {
-        OnStall::Release => resolver.reply(asked.view(), unsent.reply, unsent.by),
-        OnStall::Servfail => resolver.reply(asked.view(), unsent.or_else, By::Server),
-        OnStall::Drop => Step::Silence,
     }
 }

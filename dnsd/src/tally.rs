@@ -1,96 +1,119 @@
-//! Places that are few: each client may have some of them, and all clients together some more.
+//! A [`Quota`] that threads share. What was taken is given back when it is dropped, and may be lost before.
 
-use std::collections::hash_map::Entry;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use egret_shared::switch::{Switch, is_off};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::client::Payer;
-use crate::table::HashMap;
+use crate::quota::Quota;
 
-/// How many places there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// For one client.
-    pub per_client: usize,
-    /// For all.
-    pub total: usize,
-}
+pub use crate::quota::Places;
 
 /// Who has places.
-#[derive(Debug, Default)]
-pub struct Tally {
-    /// Held for one map operation.
-    taken: Mutex<Taken>,
-}
-
-#[derive(Debug, Default)]
-struct Taken {
-    by_client: HashMap<Payer, usize>,
-    total: usize,
+#[derive(Debug)]
+pub struct Tally<H> {
+    /// Held for a look at who has how many.
+    quota: Mutex<Quota<H>>,
 }
 
 /// A place, or several, given back when it is dropped.
 #[derive(Debug)]
-pub struct Place {
-    tally: Arc<Tally>,
-    client: Payer,
-    amount: usize,
+pub struct Place<H: Revoke> {
+    tally: Arc<Tally<H>>,
+    payer: Payer,
+    number: u64,
 }
 
-impl Tally {
+/// How who has a place hears that it is another client's now.
+pub trait Revoke {
+    /// It is.
+    fn revoke(self);
+}
+
+/// A place whose loss can be waited for.
+#[derive(Debug)]
+pub struct Revocable {
+    _place: Place<Loss>,
+    loss: oneshot::Receiver<Infallible>,
+}
+
+/// Dropped when a place is lost, or given back.
+pub type Loss = oneshot::Sender<Infallible>;
+
+impl Revoke for Loss {
+    fn revoke(self) {}
+}
+
+impl Revoke for CancellationToken {
+    fn revoke(self) {
+        self.cancel();
+    }
+}
+
+impl<H> Default for Tally<H> {
+    fn default() -> Self {
+        Self {
+            quota: Mutex::default(),
+        }
+    }
+}
+
+impl<H: Revoke> Tally<H> {
     /// How many places are taken.
     #[must_use]
     pub fn taken(&self) -> usize {
-        self.lock().total
+        self.lock().taken()
     }
 
-    /// Takes a place, if there is one for this client.
+    /// Takes so many places at once, if there are as many for this client, or others have to give way to it.
     #[must_use]
-    pub fn take(self: &Arc<Self>, client: Payer, places: Places) -> Option<Place> {
-        self.take_some(client, 1, places)
-    }
-
-    /// Takes so many at once, or none.
-    #[must_use]
-    pub fn take_some(self: &Arc<Self>, client: Payer, amount: usize, places: Places) -> Option<Place> {
-        let mut taken = self.lock();
-        let total = taken.total + amount;
-        let entry = taken.by_client.entry(client);
-        let of_client = amount
-            + if let Entry::Occupied(count) = &entry {
-                *count.get()
-            } else {
-                0
-            };
-        if total > places.total || of_client > places.per_client && !is_off(Switch::FairShares) {
-            return None;
-        }
-        entry.insert_entry(of_client);
-        taken.total = total;
-        drop(taken);
+    pub fn take(
+        self: &Arc<Self>,
+        payer: Payer,
+        amount: usize,
+        places: Places,
+        handle: H,
+    ) -> Option<Place<H>> {
+        let mut lost = Vec::new();
+        let number = self
+            .lock()
+            .take(payer, amount, places, handle, |other| lost.push(other));
+        // Who loses one is woken now, and finds nothing locked.
+        lost.into_iter().for_each(Revoke::revoke);
         Some(Place {
             tally: Arc::clone(self),
-            client,
-            amount,
+            payer,
+            number: number?,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Quota<H>> {
+        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Tally<Loss> {
+    /// Takes a place whose loss can be waited for.
+    #[must_use]
+    pub fn enter(self: &Arc<Self>, payer: Payer, places: Places) -> Option<Revocable> {
+        let (handle, loss) = oneshot::channel();
+        let place = self.take(payer, 1, places, handle)?;
+        Some(Revocable { _place: place, loss })
+    }
+}
+
+impl Revocable {
+    /// Waits until it is another's.
+    pub async fn lost(&mut self) {
+        drop((&mut self.loss).await);
+    }
+}
+
+impl<H: Revoke> Drop for Place<H> {
     fn drop(&mut self) {
-        let mut taken = self.tally.lock();
-        taken.total -= self.amount;
-        if let Entry::Occupied(mut count) = taken.by_client.entry(self.client) {
-            *count.get_mut() -= self.amount;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        self.tally.lock().give_back(self.payer, self.number);
     }
 }
 
@@ -100,23 +123,36 @@ mod tests {
 
     use super::*;
 
+    fn of(client: u8) -> Payer {
+        IpAddr::from([10, 0, 0, client]).into()
+    }
+
     #[test]
-    fn a_client_that_takes_all_of_its_places_leaves_some_to_others() {
-        let tally = Arc::<Tally>::default();
+    fn a_place_is_given_back_and_who_loses_one_hears_of_it() {
+        let tally = Arc::<Tally<CancellationToken>>::default();
         let places = Places {
-            per_client: 2,
+            per_client: 3,
             total: 3,
         };
-        let of = |client: u8| Payer::from(IpAddr::from([10, 0, 0, client]));
-        let take = |client| tally.take(of(client), places);
-        let mine = [take(1), take(1)];
-        assert!(take(1).is_none());
-        let other = take(2);
-        assert!(other.is_some() && take(3).is_none(), "three are taken");
-        drop(mine);
-        assert_eq!(tally.taken(), 1);
-        assert!(tally.take_some(of(1), 3, places).is_none());
-        drop(tally.take_some(of(1), 2, places).unwrap());
-        assert!(take(1).is_some() && take(3).is_some());
+        let take = |client| {
+            let lost = CancellationToken::new();
+            let place = tally.take(of(client), 1, places, lost.clone());
+            (place, lost)
+        };
+        let mut large: Vec<_> = (0..3).map(|_| take(1)).collect();
+        assert!(take(1).0.is_none());
+        drop(large.pop());
+        assert_eq!(tally.taken(), 2);
+        let (other, more) = (take(2), take(2));
+        assert!(other.0.is_some() && more.0.is_none());
+        let lost: Vec<bool> = large.iter().map(|(_, lost)| lost.is_cancelled()).collect();
+        assert_eq!(lost, [false, false], "two are not two more than one");
+        let third = take(3);
+        assert!(third.0.is_some() && large[0].1.is_cancelled() && !large[1].1.is_cancelled());
+        assert_eq!(tally.taken(), 3);
+        drop(third);
+        drop(other);
+        drop(large);
+        assert_eq!(tally.taken(), 0);
     }
 }

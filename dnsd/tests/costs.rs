@@ -44,9 +44,9 @@ static ALLOCATOR: Counting = Counting;
 
 /// The question is borrowed from its datagram, and room for the reply is used again; zones, counts and the chain cost none.
 const CACHED: usize = 0;
-/// What waits and its question, the question that is sent, the answer and its places, what it tells, what is kept of it, and
-/// the room that tables have for it.
-const FORWARDED: usize = 11;
+/// What waits and its question, its place and how it hears that it lost that, the question that is sent, the answer and its
+/// places, what it tells, what is kept of it, and the room that tables have for it.
+const FORWARDED: usize = 13;
 /// Octets of what a query is while it waits: each worker has as many, and they are written for each query.
 const WAITING: usize = 4_000;
 

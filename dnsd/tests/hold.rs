@@ -135,7 +135,9 @@ impl World {
             observation.addresses.iter().copied(),
         );
         let before = self.hold.poll_outgoing();
-        let verdict = self.hold.answer(observation, self.attachment, origin, self.now);
+        let verdict = self
+            .hold
+            .answer(observation, self.attachment, client.into(), origin, self.now);
         if is_settled {
             assert_eq!(
                 (verdict, self.hold.poll_outgoing()),
@@ -778,4 +780,32 @@ fn a_successor_tells_the_enforcer_what_its_predecessor_told() {
         Sequence::ZERO,
         "who has the address now was not told"
     );
+}
+
+#[test]
+fn where_as_many_answers_are_held_as_may_the_largest_user_gives_way_to_who_has_less() {
+    const NEWCOMER: [u8; 4] = [10, 0, 0, 3];
+    let mut world = World::new();
+    let hold = |world: &mut World, client: [u8; 4], number: u8| {
+        let name = format!("n{number}.example.test");
+        world.ask_as(client.into(), &name, number, 60, Origin::Upstream)
+    };
+    let of_pod: Vec<Verdict> = (0..3).map(|number| hold(&mut world, POD, number)).collect();
+    for number in 3..5 {
+        assert!(matches!(hold(&mut world, OTHER, number), Verdict::Hold(_)));
+    }
+    // All clients wait while no interest is known.
+    assert!(
+        matches!(hold(&mut world, NEWCOMER, 5), Verdict::Hold(_)),
+        "it has none yet"
+    );
+    let Verdict::Hold(oldest) = of_pod[0] else {
+        panic!("the first is held");
+    };
+    let over = Outcome::Stalled(Stall::OverLimit);
+    assert_eq!(world.hold.poll_ended(), Some((oldest, over)));
+    // Nobody has two more than another now.
+    assert_eq!(hold(&mut world, OTHER, 6), Verdict::OverLimit);
+    assert_eq!(world.hold.poll_ended(), None);
+    assert_eq!(world.hold.figures().held, 5);
 }

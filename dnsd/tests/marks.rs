@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::Asker;
+use egret_dnsd::client::{Asker, Payer};
 use egret_dnsd::hold::{Hold, HoldLimits, Origin};
 use egret_dnsd::ledger::{LedgerLimits, Marks};
 use egret_kernel::links::Attachment;
@@ -209,8 +209,13 @@ impl World {
                 chain: Vec::new(),
                 addresses: vec![told],
             };
-            self.hold
-                .answer(observation, asker.attachment, Origin::Cache, self.now);
+            self.hold.answer(
+                observation,
+                asker.attachment,
+                asker.address.into(),
+                Origin::Cache,
+                self.now,
+            );
         }
     }
 
@@ -471,7 +476,9 @@ fn more_pods_than_seats_are_answered_by_the_ledger() {
         let mut limits = LIMITS;
         (limits.ledger.total, limits.total) = (1_000, 1_000);
         world.hold.set_limits(limits);
-        world.hold.answer(observation, None, Origin::Cache, world.now);
+        world
+            .hold
+            .answer(observation, None, Payer::OWN, Origin::Cache, world.now);
         world.hold.mark(asker(number), &marks);
     }
     let marked = (0..=255).filter(|number| world.hold.is_marked(asker(*number), &marks));

@@ -8,10 +8,12 @@ mod fresh;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 
+use egret_dnsd::client::{Behind, Routes as _};
 use egret_dnsd::intercept::{Interception, Seats, seat};
 use egret_dnsd::node_cache::fallback::Past;
 use egret_dnsd::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
 use egret_dnsd::node_cache::rules::{Fallback, Situation};
+use egret_kernel::links::Links;
 use egret_kernel::{Family, Mark, Transport};
 use egret_shared::link::{ClusterDns, Pods};
 use fresh::{enter_fresh_namespace, in_a_thread, run};
@@ -37,6 +39,60 @@ fn the_interface_holds_the_addresses_and_gets_back_what_somebody_took() {
         );
         assert!(remove_interface("nodelocaldns").unwrap());
         assert!(!remove_interface("nodelocaldns").unwrap());
+    });
+}
+
+#[test]
+fn the_kernel_tells_which_interfaces_are_pods_own() {
+    in_fresh_namespace(|| {
+        let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let pod = format!(
+            "/proc/{}/task/{}/ns/net",
+            std::process::id(),
+            nix::unistd::gettid()
+        );
+        let elsewhere = std::fs::File::open(&pod).unwrap();
+        nix::sched::setns(&here, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let other = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&elsewhere));
+        nix::fcntl::fcntl(
+            &elsewhere,
+            nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()),
+        )
+        .unwrap();
+        for name in ["pod0", "port0", "port1", "mixed0"] {
+            run(&format!(
+                "ip link add {name} type veth peer name {name}p netns {other}"
+            ));
+        }
+        for line in [
+            "ip link add relay0 type veth peer name relay1",
+            "ip link add own0 type ifb",
+            "ip link add up0 type veth peer name up1",
+            "ip link add pods0 type bridge",
+            "ip link add mixedbr type bridge",
+            "ip link add empty0 type bridge",
+            "ip link set port0 master pods0",
+            "ip link set port1 master pods0",
+            "ip link set mixed0 master mixedbr",
+            "ip link set up0 master mixedbr",
+        ] {
+            run(line);
+        }
+        let mut links = Links::open().unwrap();
+        for (name, behind) in [
+            ("lo", Behind::Node),
+            ("own0", Behind::Node),
+            ("pod0", Behind::Pod),
+            ("relay0", Behind::Relay),
+            ("pods0", Behind::Pods),
+            ("mixedbr", Behind::Others),
+            ("empty0", Behind::Others),
+        ] {
+            let index = links.interface_by_name(name).unwrap().unwrap().index;
+            assert_eq!(links.behind(index).unwrap(), behind, "{name}");
+        }
+        assert_eq!(links.behind(9_999).unwrap(), Behind::Others, "it is gone");
     });
 }
 

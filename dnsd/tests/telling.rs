@@ -112,7 +112,13 @@ async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
     let mut gone = 0;
     loop {
         let told = told(&format!("n{gone}.other.test"), 1);
-        let admission = holder.admit(asker(), Cow::Owned(told), Origin::Upstream, clock::now());
+        let admission = holder.admit(
+            asker(),
+            POD.into(),
+            Cow::Owned(told),
+            Origin::Upstream,
+            clock::now(),
+        );
         assert!(matches!(admission, Admission::Now));
         if timeout(Duration::from_millis(300), holder.tell_rest())
             .await
@@ -174,7 +180,7 @@ proptest! {
                 Step::Pass(millis) => now = now.after(Duration::from_millis(millis)),
                 Step::Ask { is_waited_for, name } => {
                     let told = told(&format!("n{name}.{}", domain(is_waited_for)), name);
-                    let verdict = hold.answer(told.to(POD), asker().attachment, Origin::Upstream, now);
+                    let verdict = hold.answer(told.to(POD), asker().attachment, POD.into(), Origin::Upstream, now);
                     prop_assert!(is_waited_for || verdict == Verdict::Release);
                 }
             }
@@ -216,7 +222,13 @@ async fn who_sleeps_until_what_is_kept_back_is_due_is_woken_for_what_is_waited_f
     for round in 0..=u8::MAX {
         let admit = |name: &str| {
             let told = told(&format!("n{round}.{name}"), round);
-            holder.admit(asker(), Cow::Owned(told), Origin::Upstream, clock::now())
+            holder.admit(
+                asker(),
+                POD.into(),
+                Cow::Owned(told),
+                Origin::Upstream,
+                clock::now(),
+            )
         };
         assert!(matches!(admit("a.other.test"), Admission::Now));
         drop(holder.outgoing(256));

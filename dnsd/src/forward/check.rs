@@ -40,7 +40,7 @@ impl Check {
                 at_least: 0,
                 at_most: u32::MAX,
             },
-            payer: Payer::Interface(None),
+            payer: Payer::OWN,
         }
     }
 

@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use crate::cache::Key;
 use crate::table::HashMap;
 
-/// What became of a question: nothing yet, or a result for all who wait.
-type News<T> = watch::Sender<Option<T>>;
+/// What became of a question: nothing yet, or a result for all who wait, which is none where asking panicked. It is dropped
+/// without either where who asked had to go: then one of those who wait asks.
+type News<T> = watch::Sender<Option<Option<T>>>;
 
 /// The questions under way; with news where somebody waits besides who asked.
 #[derive(Debug)]
@@ -83,15 +84,21 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         })
     }
 
-    /// Waits for the result of the question that is under way, or asks it here: for who stays until the end. Nothing
+    /// Waits for the result of the question that is under way, or asks it here: for who mostly stays until the end. Nothing
     /// comes only if asking panicked.
     pub async fn join<F: Future<Output = T>>(&self, key: &Key, ask: impl FnOnce() -> F) -> Option<T> {
-        match self.begin(key, None) {
-            Role::Asks => {
-                let mut landing = Landing::new(self, key);
-                landing.fly(ask).await
+        loop {
+            match self.begin(key, None) {
+                Role::Asks => {
+                    let mut landing = Landing::new(self, key);
+                    return landing.fly(ask).await;
+                }
+                Role::Waits(news) => {
+                    if let Some(result) = heard(news).await {
+                        return result;
+                    }
+                }
             }
-            Role::Waits(news) => heard(news).await,
         }
     }
 
@@ -100,16 +107,22 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let (sender, news) = watch::channel(None);
-        match self.begin(&key, Some(sender)) {
-            Role::Asks => {
-                let flights = Arc::clone(self);
-                drop(task::spawn_brief(async move {
-                    Landing::new(&flights, &key).fly(|| asking).await;
-                }));
-                heard(news).await
+        loop {
+            let (sender, news) = watch::channel(None);
+            match self.begin(&key, Some(sender)) {
+                Role::Asks => {
+                    let flights = Arc::clone(self);
+                    drop(task::spawn_brief(async move {
+                        Landing::new(&flights, &key).fly(|| asking).await;
+                    }));
+                    return heard(news).await.flatten();
+                }
+                Role::Waits(news) => {
+                    if let Some(result) = heard(news).await {
+                        return result;
+                    }
+                }
             }
-            Role::Waits(news) => heard(news).await,
         }
     }
 
@@ -133,15 +146,16 @@ enum Role<T> {
     /// Asks it.
     Asks,
     /// Waits for who asked it before.
-    Waits(watch::Receiver<Option<T>>),
+    Waits(watch::Receiver<Option<Option<T>>>),
 }
 
 /// The news of a question, which has none before somebody waits for them.
-fn subscribe<T>(news: &mut Option<News<T>>) -> watch::Receiver<Option<T>> {
+fn subscribe<T>(news: &mut Option<News<T>>) -> watch::Receiver<Option<Option<T>>> {
     news.get_or_insert_with(|| watch::Sender::new(None)).subscribe()
 }
 
-async fn heard<T: Clone>(mut news: watch::Receiver<Option<T>>) -> Option<T> {
+/// The result; nothing where who asked had to go.
+async fn heard<T: Clone>(mut news: watch::Receiver<Option<Option<T>>>) -> Option<Option<T>> {
     news.wait_for(Option::is_some).await.ok()?.clone()
 }
 
@@ -149,7 +163,8 @@ async fn heard<T: Clone>(mut news: watch::Receiver<Option<T>>) -> Option<T> {
 struct Landing<'a, T> {
     flights: &'a Flights<T>,
     key: &'a Key,
-    result: Option<T>,
+    /// Nothing before the end; and none where asking panicked.
+    result: Option<Option<T>>,
 }
 
 impl<'a, T> Landing<'a, T> {
@@ -170,8 +185,9 @@ impl<T: Clone> Landing<'_, T> {
             let polled = catch_unwind(AssertUnwindSafe(|| asking.as_mut().poll(context)));
             polled.map_or(Poll::Ready(None), |poll| poll.map(Some))
         });
-        self.result = result.await;
-        self.result.clone()
+        let result = result.await;
+        self.result = Some(result.clone());
+        result
     }
 }
 
@@ -181,7 +197,7 @@ impl<T> Drop for Landing<'_, T> {
         let news = under_way.remove(self.key).flatten();
         self.flights.landings.fetch_add(1, Ordering::Release);
         drop(under_way);
-        // Without a result the end of the channel tells that there is none.
+        // Without a result the end of the channel tells that who asked had to go.
         if let (Some(news), Some(result)) = (news, self.result.take()) {
             news.send_replace(Some(result));
         }

@@ -82,7 +82,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
                 at_least: 0,
                 at_most: u32::MAX,
             },
-            payer: Payer::Interface(None),
+            payer: Payer::OWN,
         };
         match resolver
             .ask(&question(name, kind, true), Transport::Udp, &limits)

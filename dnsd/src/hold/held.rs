@@ -1,13 +1,14 @@
 //! The answers that wait: by ticket, by what they wait for, by deadline, and counted for each client.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use egret_kernel::links::Attachment;
 use egret_shared::observation::Observation;
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 
+use crate::client::Payer;
+use crate::quota::{Places, Quota};
 use crate::table::HashMap;
 
 /// A held answer, by number.
@@ -21,6 +22,15 @@ pub(super) struct Held {
     /// The numbers it waits for; the last is the highest.
     pub(super) sequences: Vec<Sequence>,
     deadline: Timestamp,
+    room: Room,
+}
+
+/// What a held answer takes of the limits.
+#[derive(Debug)]
+pub(super) struct Room {
+    payer: Payer,
+    number: u64,
+    ticket: Ticket,
 }
 
 impl Held {
@@ -33,31 +43,45 @@ impl Held {
 #[derive(Debug, Default)]
 pub(super) struct HeldAnswers {
     held: HashMap<Ticket, Held>,
-    by_client: HashMap<IpAddr, usize>,
+    quota: Quota<Ticket>,
     by_target: BTreeSet<(Sequence, Ticket)>,
     by_deadline: BTreeSet<(Timestamp, Ticket)>,
     next: u64,
 }
 
 impl HeldAnswers {
+    /// Room for one more answer, if there is any. `gave_way` is told which ones it was taken from; those are to be removed.
+    pub(super) fn room(&mut self, payer: Payer, places: Places, gave_way: &mut Vec<Ticket>) -> Option<Room> {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let number = self
+            .quota
+            .take(payer, 1, places, ticket, |other| gave_way.push(other))?;
+        Some(Room {
+            payer,
+            number,
+            ticket,
+        })
+    }
+
     pub(super) fn insert(
         &mut self,
         observation: Observation,
         attachment: Option<Attachment>,
         sequences: Vec<Sequence>,
         deadline: Timestamp,
+        room: Room,
     ) -> Ticket {
-        let ticket = Ticket(self.next);
-        self.next += 1;
+        let ticket = room.ticket;
         let held = Held {
             observation,
             attachment,
             sequences,
             deadline,
+            room,
         };
         self.by_target.insert((held.target(), ticket));
         self.by_deadline.insert((held.deadline, ticket));
-        *self.by_client.entry(held.observation.client).or_default() += 1;
         self.held.insert(ticket, held);
         ticket
     }
@@ -68,13 +92,7 @@ impl HeldAnswers {
         };
         self.by_target.remove(&(held.target(), ticket));
         self.by_deadline.remove(&(held.deadline, ticket));
-        let client = held.observation.client;
-        let left = self.of_client(client).saturating_sub(1);
-        if left == 0 {
-            self.by_client.remove(&client);
-        } else {
-            self.by_client.insert(client, left);
-        }
+        self.quota.give_back(held.room.payer, held.room.number);
     }
 
     /// Makes an answer wait for other numbers than before.
@@ -114,9 +132,5 @@ impl HeldAnswers {
 
     pub(super) fn len(&self) -> usize {
         self.held.len()
-    }
-
-    pub(super) fn of_client(&self, client: IpAddr) -> usize {
-        self.by_client.get(&client).copied().unwrap_or(0)
     }
 }

@@ -2,12 +2,12 @@
 //! are answered as answers come, not as they were asked, so that a held answer holds up nothing else.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::rt::task;
+use egret_shared::rt::{clock, task};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::Service;
 use super::datagram::beside_others;
 use crate::arrival;
+use crate::client::{Identity, Payer};
 use crate::metrics::Transport;
 use crate::plan::Timeouts;
 use crate::resolve::{Moment, Step};
@@ -117,34 +118,57 @@ impl Door {
 
     fn admit(&self, stream: TcpStream, client: SocketAddr) {
         let table = self.port.table();
-        let connections = &self.service.connections;
-        match connections.take(client.ip().into(), table.config.tcp.connections) {
+        let arrival = Arrival {
+            source: client,
+            asked: stream.local_addr().ok().map(|address| address.ip()),
+            interface: arrival::interface(&stream),
+            transport: Transport::Tcp,
+        };
+        let resolver = &self.service.resolver;
+        let Identity { payer, .. } = resolver.identify(&arrival, clock::now());
+        let cut = CancellationToken::new();
+        let (connections, places) = (&self.service.connections, table.config.tcp.connections);
+        match connections.take(payer, 1, places, cut.clone()) {
             Some(place) => {
-                let serving = converse(stream, client, self.clone(), table.timeouts, place);
+                let caller = Caller {
+                    arrival,
+                    payer,
+                    cut,
+                    _place: place,
+                };
+                let serving = converse(stream, caller, self.clone(), table.timeouts);
                 let serving = self.service.under_way.track_future(serving);
                 drop(task::spawn("connection", serving));
             }
-            None => self.service.resolver.metrics().tcp_refused.increment(1),
+            None => resolver.metrics().tcp_refused.increment(1),
         }
     }
 }
 
-async fn converse(stream: TcpStream, client: SocketAddr, door: Door, timeouts: Timeouts, _place: Place) {
-    let arrival = Arrival {
-        source: client,
-        asked: stream.local_addr().ok().map(|address| address.ip()),
-        interface: arrival::interface(&stream),
-        transport: Transport::Tcp,
-    };
+/// Who has a connection.
+struct Caller {
+    arrival: Arrival,
+    payer: Payer,
+    /// Ends the connection, whatever waits.
+    cut: CancellationToken,
+    _place: Place<CancellationToken>,
+}
+
+async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeouts) {
+    let Caller {
+        arrival,
+        payer,
+        cut,
+        _place,
+    } = caller;
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection cannot be set to send at once");
     }
     let (reader, writer) = stream.into_split();
     let (replies, waiting) = mpsc::channel(MAX_UNWRITTEN);
-    let cut = CancellationToken::new();
     let outbox = Outbox {
         replies,
-        client: client.ip(),
+        payer,
         service: door.service.clone(),
         cut: cut.clone(),
     };
@@ -159,16 +183,19 @@ async fn converse(stream: TcpStream, client: SocketAddr, door: Door, timeouts: T
         () = &mut writing => {}
         () = cut.cancelled() => {}
     }
+    if cut.is_cancelled() {
+        door.service.resolver.metrics().tcp_cut.increment(1);
+    }
 }
 
 /// A reply that waits to be written, with what it takes of what its client may leave unread.
-type Unwritten = (Vec<u8>, Place);
+type Unwritten = (Vec<u8>, Place<CancellationToken>);
 
 /// Where the replies of a connection wait.
 #[derive(Clone)]
 struct Outbox {
     replies: mpsc::Sender<Unwritten>,
-    client: IpAddr,
+    payer: Payer,
     service: Service,
     /// Ends the connection, whatever waits.
     cut: CancellationToken,
@@ -178,12 +205,9 @@ impl Outbox {
     /// Has a reply written when its turn comes; false when the connection is gone, and so is who wanted this.
     async fn put(&self, reply: Vec<u8>) -> bool {
         let unwritten = &self.service.unwritten;
-        match unwritten.take_some(self.client.into(), reply.len(), UNWRITTEN) {
+        match unwritten.take(self.payer, reply.len(), UNWRITTEN, self.cut.clone()) {
             Some(place) => self.replies.send((reply, place)).await.is_ok(),
             None => {
-                if !self.cut.is_cancelled() {
-                    self.service.resolver.metrics().tcp_cut.increment(1);
-                }
                 self.cut.cancel();
                 false
             }

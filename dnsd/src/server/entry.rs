@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::answer::Ttls;
 use crate::cache::{Ask, Found, Hit, Key};
-use crate::client::{Client, Payer};
+use crate::client::Payer;
 use crate::forward::{Failure, Landings};
 use crate::local::Asker;
 use crate::local::template::Matched;
@@ -50,14 +50,6 @@ pub struct Arrival {
     pub interface: Option<u32>,
     /// How.
     pub transport: Transport,
-}
-
-impl Arrival {
-    /// From whose share of what is limited a query of this client is taken.
-    #[must_use]
-    pub fn payer(&self, client: Client) -> Payer {
-        Payer::of(client, self.source.ip(), self.interface)
-    }
 }
 
 /// Under which conditions a question is answered.
@@ -100,6 +92,14 @@ const DEEPEST: u8 = 8;
 type LookUp<'a> = Pin<Box<dyn Future<Output = Result<(Arc<Known>, Ttls), Failed>> + Send + 'a>>;
 
 impl Terms {
+    /// The same for who has waited so long already.
+    fn after(&self, waited: Duration) -> Self {
+        Self {
+            waited: self.waited + waited,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn asker(&self) -> Asker {
         let asked = self.arrival.asked.unwrap_or_else(|| self.table.address.ip());
         Asker {
@@ -245,15 +245,20 @@ impl Entry {
                 let (begun, mut is_first) = (clock::now(), false);
                 let asking = || {
                     is_first = true;
-                    self.solve(key, query, terms, missed_at)
+                    let waited = clock::now().since(begun);
+                    async move {
+                        if waited.is_zero() {
+                            return self.solve(key, query, terms, missed_at).await;
+                        }
+                        // Who asked before had to go. Boxed, like all that is rare.
+                        let terms = terms.after(waited);
+                        Box::pin(self.solve(key, query, &terms, missed_at)).await
+                    }
                 };
                 match flights.join(key, asking).await {
                     // Who asked first had no place, or lost it: that is not this client's.
                     Some(Err(Failed::Upstream(Failure::OverLimit))) if !is_first => {
-                        let terms = Terms {
-                            waited: terms.waited + clock::now().since(begun),
-                            ..terms.clone()
-                        };
+                        let terms = terms.after(clock::now().since(begun));
                         let asking = || self.solve(key, query, &terms, missed_at);
                         Box::pin(flights.join(key, asking)).await
                     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::client::{Attribution, Routes, Way};
+use egret_dnsd::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::config::{Config, Written};
 use egret_dnsd::handover::Inheritance;
 use egret_dnsd::link;
@@ -33,7 +33,7 @@ pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Long enough that a test which waits for it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Loopback as if a pod were behind it.
+/// Loopback as if pods were behind it, one at each address.
 pub(crate) struct Loopback;
 
 impl Routes for Loopback {
@@ -43,6 +43,10 @@ impl Routes for Loopback {
 
     fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
         Ok(Some(Attachment::to(&interface)))
+    }
+
+    fn behind(&mut self, _interface: u32) -> io::Result<Behind> {
+        Ok(Behind::Others)
     }
 }
 

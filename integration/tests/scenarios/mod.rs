@@ -95,7 +95,7 @@ macro_rules! with_every_scenario {
             shares: what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_types without OneFlight;
             shares: what_is_below_a_denied_name_is_asked_of_nobody without CutBelow;
             shares: a_pod_that_floods_dnsd_takes_nothing_from_the_others without FairShares;
-            shares: questions_in_the_name_of_others_take_nothing_from_them without PayByInterface;
+            shares: a_pod_is_one_client_whatever_it_writes_as_its_source without PayByInterface;
             replacement: the_manifest_of_node_local_dns_serves_pods without NodeCache;
             replacement: pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs without SignOfLife;
             replacement: the_fallback_asks_whom_only_the_enforcer_knew without LearnFallback;
