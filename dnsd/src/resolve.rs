@@ -224,9 +224,16 @@ impl Resolver {
             return self.refuse(octets, refusal, &table.config);
         }
         let query = &query;
-        let Identity { client, payer, .. } = self.identify(&arrival, now);
+        let Identity {
+            client,
+            payer,
+            is_forged,
+        } = self.identify(&arrival, now);
         if let Client::Unattributed(reason) = client {
             self.metrics.unattributed(reason);
+        }
+        if is_forged {
+            return Step::Silence;
         }
         let rate = table.config.queries_per_second;
         if let Err(over) = self.rates.admit(payer, rate, now) {

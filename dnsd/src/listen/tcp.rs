@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::Service;
 use super::datagram::beside_others;
 use crate::arrival;
-use crate::client::{Identity, Payer};
+use crate::client::{Identity, Payer, Unattributed};
 use crate::metrics::Transport;
 use crate::plan::Timeouts;
 use crate::resolve::{Moment, Step};
@@ -125,7 +125,11 @@ impl Door {
             transport: Transport::Tcp,
         };
         let resolver = &self.service.resolver;
-        let Identity { payer, .. } = resolver.identify(&arrival, clock::now());
+        let Identity { payer, is_forged, .. } = resolver.identify(&arrival, clock::now());
+        if is_forged {
+            resolver.metrics().unattributed(Unattributed::Interface);
+            return;
+        }
         let cut = CancellationToken::new();
         let (connections, places) = (&self.service.connections, table.config.tcp.connections);
         match connections.take(payer, 1, places, cut.clone()) {
