@@ -10,7 +10,7 @@ use std::{
 
 use egret_integration::{Lookup, PodSpec, RecordType, Records, ResponseCode, World, node};
 
-use super::stage::{PATIENCE, Setting, Stage, Told, eventually, only_names};
+use super::stage::{PATIENCE, Setting, Stage, Told, eventually, only_names, without_source_check};
 
 const SUFFIXES: [&str; 4] = [
     ".default.svc.cluster.test",
@@ -251,6 +251,7 @@ pub(super) fn a_pod_is_one_client_whatever_it_writes_as_its_source(world: &mut W
     stage
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
+    without_source_check(&stage)?;
     let client = stage.pod("client");
     let nobody = (0..TOTAL).map(|number| IpAddr::from([198, 18, 0, u8::try_from(number).expect("few")]));
     let others = stage.pod("victim").addresses().into_iter();
