@@ -1,4 +1,6 @@
 //! The hold in simulated time: what waits, what it waits for, how it ends.
+//!
+//! It is longer than 800 lines because all of its situations share one simulated world.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;
