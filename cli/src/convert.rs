@@ -7,11 +7,14 @@
 //!    └──▶ policies before ──────────────▶ prove ◀──── policies after ◀──────┘
 //! ```
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use egret_policies::api::Reading;
 use serde_json::json;
+
+use egret_shared::escape;
 
 use crate::lint::objects::Objects;
 use crate::reach::input::From;
@@ -152,13 +155,13 @@ impl Arguments {
 
     /// In the order in which they were read.
     fn yaml(&self, found: &[Found], carried: &Carried) -> String {
-        let mut documents: Vec<&str> = Vec::new();
+        let mut documents: Vec<Cow<'_, str>> = Vec::new();
         for one in found {
             match &one.origin {
                 Origin::Policy { reference, .. } => {
-                    documents.extend(carried.of(reference).map(|new| new.text.as_str()))
+                    documents.extend(carried.of(reference).map(|new| Cow::from(new.text.as_str())))
                 }
-                Origin::Other { text } if self.all => documents.push(text),
+                Origin::Other { text } if self.all => documents.push(shown(text)),
                 Origin::Other { .. } => {}
             }
         }
@@ -166,11 +169,25 @@ impl Arguments {
     }
 }
 
+/// A document as it was written; with escapes that mean the same to a reader of YAML where a terminal would obey it.
+fn shown(text: &str) -> Cow<'_, str> {
+    let value = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).ok();
+    match escape::json(text) {
+        Cow::Borrowed(text) => Cow::Borrowed(text),
+        Cow::Owned(escaped) => match (value(text), value(&escaped)) {
+            // Outside of double quotes nothing can be escaped: as JSON, without comments.
+            (Some(before), after) if after.as_ref() != Some(&before) => {
+                Cow::Owned(format!("{}\n", escape::json(&format!("{before:#}"))))
+            }
+            (_, _) => Cow::Owned(escaped),
+        },
+    }
+}
+
 fn write_json(carried: &Carried, out: &mut impl Write) -> io::Result<()> {
     let items: Vec<_> = carried.all().map(|new| Value::json(&new.root)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    serde_json::to_writer_pretty(&mut *out, &list)?;
-    writeln!(out)
+    writeln!(out, "{}", escape::json(&serde_json::to_string_pretty(&list)?))
 }
 
 fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io::Result<()> {

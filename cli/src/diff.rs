@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::output::{write_json, write_yaml};
+use crate::output::{Out, write_json, write_yaml};
 use crate::reach::Reach;
 use crate::reach::input::{From, ReachError};
 use crate::reach::json::EndsJson;
@@ -85,14 +85,14 @@ impl Arguments {
     ///
     /// # Errors
     /// Why nothing can be compared.
-    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Difference, ReachError> {
+    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Difference, ReachError> {
         let loaded = Loaded::read_both(&self.against, &self.from)?;
         let [before, after] = loaded.map(Reach::new);
         let compared = compare(&before, &after);
         after.loaded.write_remarks(remarks)?;
         let objects = || -> Vec<Changed<'_>> { compared.rows.iter().map(object).collect() };
         match self.output {
-            Output::Table => write!(out, "{}", text::table(&compared))?,
+            Output::Table => out.write_table(|| text::table(&compared))?,
             Output::Json => write_json(objects(), out)?,
             Output::Yaml => write_yaml(&objects(), out)?,
             Output::Markdown => write!(out, "{}", text::markdown(&compared))?,

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use egret_policies::model::Direction;
 use egret_shared::name::DnsName;
 
+use crate::output::{self, Out};
 use crate::verdict::answer::Answerer;
 use crate::verdict::ask::{Ask, Asked, write_remarks};
 use crate::verdict::input::{Destination, Probe};
@@ -60,7 +61,7 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there are no answers at all.
-    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
+    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
         let asked = self.ask.read()?;
         let mut explainer = Explainer::new(&asked);
         let explanations: Vec<Explanation> = asked
@@ -77,19 +78,15 @@ impl Arguments {
         Ok(Outcome::of(verdicts, asked.is_single))
     }
 
-    fn write(&self, place: usize, explanation: &Explanation, out: &mut impl Write) -> io::Result<()> {
+    fn write(&self, place: usize, explanation: &Explanation, out: &mut impl Out) -> io::Result<()> {
         match self.output {
             Output::Table => {
                 let between = if place == 0 { "" } else { "\n\n" };
-                write!(out, "{between}{}", text::render(explanation))
+                out.write_table(|| format!("{between}{}", text::render(explanation)))
             }
-            Output::Json => {
-                serde_json::to_writer(&mut *out, explanation)?;
-                writeln!(out)
-            }
+            Output::Json => output::write_json([explanation], out),
             Output::Yaml => {
-                let yaml = serde_saphyr::to_string(explanation).map_err(io::Error::other)?;
-                write!(out, "---\n{yaml}")
+                write!(out, "---\n{}", output::yaml(explanation)?)
             }
         }
     }

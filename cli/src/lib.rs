@@ -3,10 +3,12 @@
 //! Commands print answers to standard output and everything else to standard error; they end with 2 for bad
 //! usage, input that cannot be read, and questions that have no answer.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use egret_shared::escape;
 
 mod completion;
 pub mod convert;
@@ -23,6 +25,7 @@ pub mod verdict;
 use convert::ConvertError;
 use diff::Difference;
 use lint::Cleanness;
+use output::Escaped;
 use reach::input::ReachError;
 use verdict::{Outcome, VerdictError};
 
@@ -66,11 +69,26 @@ const FOUND: u8 = 1;
 const UNANSWERED: u8 = 2;
 
 impl Arguments {
+    /// Reads the command line; `--help` and what is wrong with it are said here.
+    ///
+    /// # Errors
+    /// What to end with.
+    pub fn read() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| {
+            // What can be said of an error on standard error is said; the exit status says it as well.
+            match escape::lines(&error.to_string()) {
+                Cow::Borrowed(_) => drop(error.print()),
+                Cow::Owned(text) => drop(io::stderr().write_all(text.as_bytes())),
+            }
+            ExitCode::from(if error.use_stderr() { UNANSWERED } else { 0 })
+        })
+    }
+
     /// Runs the command.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let mut out = BufWriter::new(io::stdout().lock());
-        let mut remarks = io::stderr().lock();
+        let mut out = Escaped::new(BufWriter::new(io::stdout().lock()));
+        let mut remarks = Escaped::new(io::stderr().lock());
         let outcome = match &self.command {
             Command::Verdict(arguments) => arguments
                 .run(&mut out, &mut remarks)
@@ -115,7 +133,14 @@ impl Arguments {
                 .map(|()| ExitCode::SUCCESS)
                 .map_err(Failure::from),
         };
+        // Where remarks cannot be written, the exit status still says how it ended.
+        drop(remarks.flush());
         drop(remarks);
+        let outcome = outcome.and_then(|status| {
+            out.flush()
+                .map(|()| status)
+                .map_err(|error| Failure::from(VerdictError::Output(error)))
+        });
         match outcome {
             Ok(status) => status,
             // Whoever read the answers has seen enough of them, as `head` does.
@@ -150,6 +175,10 @@ fn status(outcome: Outcome) -> ExitCode {
 
 fn complain(error: &Failure) -> ExitCode {
     // Where even this cannot be written, the exit status still says it.
-    drop(writeln!(io::stderr(), "egret: {error}"));
+    drop(writeln!(
+        io::stderr(),
+        "{}",
+        escape::lines(&format!("egret: {error}"))
+    ));
     ExitCode::from(UNANSWERED)
 }

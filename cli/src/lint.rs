@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use clap::Args;
 use egret_policies::diagnostic::{Code, ObjectRef, Severity};
 
-use crate::output::Format;
+use crate::output::{Format, Out};
 use crate::reach::input::{From, ReachError};
 use crate::reach::load::Loaded;
 use crate::verdict::texts::Texts;
@@ -63,7 +63,7 @@ impl Arguments {
     ///
     /// # Errors
     /// Why nothing can be said.
-    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
+    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
         let texts = Texts::read(&self.from.manifests)?;
         let loaded = Loaded::of_texts(&texts, &self.from)?.as_enforced();
         let objects = Objects::of(&texts);

@@ -10,7 +10,7 @@ use comfy_table::Cell;
 use egret_policies::model::Direction;
 use serde::Serialize;
 
-use crate::output::{write_json, write_yaml};
+use crate::output::{Out, write_json, write_yaml};
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
 use crate::reach::input::{From, ReachError};
@@ -79,7 +79,7 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there is no list.
-    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ReachError> {
+    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<(), ReachError> {
         let reach = Reach::new(Loaded::read(&self.from)?);
         let folding = if self.pods {
             Folding::Pods
@@ -91,7 +91,7 @@ impl Arguments {
         reach.loaded.write_remarks(remarks)?;
         let objects = || -> Vec<Allowed<'_>> { rows.iter().map(object).collect() };
         match self.output {
-            Output::Table => write!(out, "{}", table(&units, &rows))?,
+            Output::Table => out.write_table(|| table(&units, &rows))?,
             Output::Json => write_json(rows.iter().map(object), out)?,
             Output::Yaml => write_yaml(&objects(), out)?,
             Output::Dot => write!(out, "{}", dot::render(&units, &rows))?,

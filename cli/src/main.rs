@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    egret_cli::Arguments::parse().run()
+    match egret_cli::Arguments::read() {
+        Ok(arguments) => arguments.run(),
+        Err(code) => code,
+    }
 }

@@ -9,7 +9,7 @@ use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, Width, presets};
 use egret_shared::net::{Family, PortRange, Transport};
 use serde::Serialize;
 
-use crate::output::Format;
+use crate::output::{Format, Out};
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
 use crate::reach::input::{From, ReachError};
@@ -79,7 +79,7 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<(), ReachError> {
+    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<(), ReachError> {
         let asked = self.asked()?;
         let reach = Reach::new(Loaded::read(&self.from)?);
         let folding = if self.pods {

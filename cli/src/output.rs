@@ -1,11 +1,85 @@
 //! How answers are printed: the same forms for every command, and colours only where somebody looks and wants them.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::env;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
 use comfy_table::Table;
+use egret_shared::escape;
 use serde::Serialize;
+
+thread_local! {
+    /// Whether tables are rendered without colours, see [`Out::write_table`].
+    static IS_PLAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Where answers go.
+pub trait Out: Write {
+    /// Writes text that may have colours of its own: only where nothing else in it is escaped, as a colour that came from a
+    /// manifest looks like one of its own.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn write_table(&mut self, render: impl Fn() -> String) -> io::Result<()>;
+}
+
+/// Escapes what terminals obey, a line at a time: names, comments and paths come from elsewhere.
+#[derive(Debug)]
+pub struct Escaped<W: Write> {
+    to: W,
+    line: Vec<u8>,
+}
+
+impl<W: Write> Escaped<W> {
+    /// Writes to `to`.
+    #[must_use]
+    pub const fn new(to: W) -> Self {
+        Self { to, line: Vec::new() }
+    }
+
+    fn write_line(&mut self) -> io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        // A tab only moves on: texts of others, which are printed as they were, have them.
+        for (place, part) in String::from_utf8_lossy(&line).split('\t').enumerate() {
+            if place > 0 {
+                self.to.write_all(b"\t")?;
+            }
+            self.to.write_all(escape::lines(part).as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.line.extend_from_slice(octets);
+        if octets.contains(&b'\n') {
+            self.write_line()?;
+        }
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_line()?;
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Out for Escaped<W> {
+    fn write_table(&mut self, render: impl Fn() -> String) -> io::Result<()> {
+        IS_PLAIN.set(true);
+        let plain = render();
+        IS_PLAIN.set(false);
+        let has_colours = table().is_tty() && matches!(escape::lines(&plain), Cow::Borrowed(_));
+        if has_colours {
+            self.write_line()?;
+            return self.to.write_all(render().as_bytes());
+        }
+        self.write_all(plain.as_bytes())
+    }
+}
 
 /// The forms that every command has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,11 +100,11 @@ impl Format {
     pub fn write<T: Serialize>(
         self,
         rows: &[T],
-        table: impl FnOnce() -> String,
-        out: &mut impl Write,
+        table: impl Fn() -> String,
+        out: &mut impl Out,
     ) -> io::Result<()> {
         match self {
-            Self::Table => out.write_all(table().as_bytes())?,
+            Self::Table => out.write_table(table)?,
             Self::Json => write_json(rows, out)?,
             Self::Yaml => write_yaml(rows, out)?,
         }
@@ -44,8 +118,7 @@ impl Format {
 /// They cannot be written.
 pub fn write_json<T: Serialize>(rows: impl IntoIterator<Item = T>, out: &mut impl Write) -> io::Result<()> {
     for row in rows {
-        serde_json::to_writer(&mut *out, &row)?;
-        writeln!(out)?;
+        writeln!(out, "{}", escape::json(&serde_json::to_string(&row)?))?;
     }
     Ok(())
 }
@@ -55,8 +128,20 @@ pub fn write_json<T: Serialize>(rows: impl IntoIterator<Item = T>, out: &mut imp
 /// # Errors
 /// They cannot be written.
 pub fn write_yaml<T: Serialize>(rows: &[T], out: &mut impl Write) -> io::Result<()> {
-    let text = serde_saphyr::to_string(&rows).map_err(io::Error::other)?;
-    writeln!(out, "{}", text.trim_end())
+    writeln!(out, "{}", yaml(&rows)?.trim_end())
+}
+
+/// A value as YAML: as JSON, which is YAML as well and can escape every character, where one is to be escaped.
+///
+/// # Errors
+/// The library cannot write it.
+pub fn yaml<T: Serialize>(value: &T) -> io::Result<String> {
+    let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
+    if matches!(escape::lines(&text), Cow::Borrowed(_)) {
+        return Ok(text);
+    }
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(format!("{}\n", escape::json(&text)))
 }
 
 /// A table that is without colours where nobody wants them: on what is no terminal, on one that knows none, and
@@ -65,7 +150,8 @@ pub fn write_yaml<T: Serialize>(rows: &[T], out: &mut impl Write) -> io::Result<
 pub fn table() -> Table {
     let mut table = Table::new();
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-    if is_set("NO_COLOR") || env::var_os("TERM").is_some_and(|terminal| terminal == "dumb") {
+    if IS_PLAIN.get() || is_set("NO_COLOR") || env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
+    {
         table.force_no_tty();
     }
     table

@@ -29,7 +29,7 @@ pub mod table;
 pub mod texts;
 pub mod unreadable;
 
-use crate::output::Format;
+use crate::output::{Format, Out};
 
 use answer::Answerer;
 use ask::{Ask, AskError, write_remarks};
@@ -110,7 +110,7 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there are no answers at all.
-    pub fn run(&self, out: &mut impl Write, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
+    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
         let asked = self.ask.read()?;
         let mut answerer = Answerer::new(&asked);
         let answers: Vec<(&Probe, Row)> = asked

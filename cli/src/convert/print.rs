@@ -1,6 +1,9 @@
 //! From a document to text.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+
+use egret_shared::escape;
 
 use super::document::{Collection, Document, Form, Line, Scalar, Shape, Slot, Style, Value};
 
@@ -125,7 +128,7 @@ impl Printer {
         for line in lines {
             if let Line::Comment { shift, text } = line {
                 self.indent(column.saturating_add_signed(*shift));
-                self.text.push_str(text);
+                self.text.push_str(&escape::json(text));
             }
             self.text.push('\n');
         }
@@ -230,7 +233,8 @@ fn block_mark(scalar: &Scalar) -> Option<&'static str> {
         && !content.starts_with([' ', '\n'])
         && content
             .chars()
-            .all(|letter| letter == '\n' || !letter.is_control());
+            .all(|letter| letter == '\n' || !letter.is_control())
+        && is_shown(text);
     if scalar.form != Form::Block || !is_simple {
         return None;
     }
@@ -258,10 +262,16 @@ fn flow(value: &Value) -> String {
 }
 
 fn flow_scalar(scalar: &Scalar) -> String {
+    // Every text of JSON is one of YAML.
+    let quoted = || escape::json(&serde_json::Value::String(scalar.text.clone()).to_string()).into_owned();
     match &scalar.form {
-        Form::Plain => scalar.text.clone(),
-        Form::Quoted(source) => source.clone(),
-        // Every text of JSON is one of YAML.
-        Form::Block | Form::Text => serde_json::Value::String(scalar.text.clone()).to_string(),
+        Form::Plain if is_shown(&scalar.text) => scalar.text.clone(),
+        Form::Quoted(source) if is_shown(source) => source.clone(),
+        Form::Plain | Form::Quoted(_) | Form::Block | Form::Text => quoted(),
     }
+}
+
+/// Whether a terminal shows a text as it stands.
+fn is_shown(text: &str) -> bool {
+    matches!(escape::lines(text), Cow::Borrowed(_))
 }

@@ -19,6 +19,7 @@ pub struct Asked {
 }
 
 /// What came out.
+#[derive(Clone)]
 pub struct Answered {
     pub status: Option<i32>,
     pub stdout: String,
