@@ -6,6 +6,7 @@ mod table;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use egret_shared::escape;
 use serde_json::json;
 
 use crate::exit::USAGE;
@@ -47,16 +48,16 @@ pub fn run(options: &Options) -> ExitCode {
         Ok((text, warnings)) => {
             print!("{text}");
             for warning in warnings {
-                eprintln!("warning: {warning}");
+                eprintln!("warning: {}", escape::lines(&warning));
             }
             ExitCode::SUCCESS
         }
         Err(refused) => {
             if options.output == Form::Json {
-                println!("{:#}", refused.to_json());
+                println!("{}", escape::json(&format!("{:#}", refused.to_json())));
             }
             for error in refused.lines() {
-                eprintln!("dnsd: {error}");
+                eprintln!("dnsd: {}", escape::lines(&error));
             }
             ExitCode::from(USAGE)
         }
@@ -64,19 +65,29 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 fn said(options: &Options) -> Result<(String, Vec<String>), Refused> {
-    let found = read::read(options)?;
+    let mut found = read::read(options)?;
     let text = match options.output {
-        Form::Table => table::table(&found),
-        Form::Json => format!(
-            "{:#}\n",
-            json!({
+        Form::Table => escape::lines(&table::table(&found)).into_owned(),
+        Form::Json => {
+            let said = json!({
                 "file": found.file,
                 "format": found.format.name(),
                 "warnings": found.warnings,
                 "plan": found.plan,
-            })
-        ),
-        Form::Corefile => read::expanded(options, found.format)?,
+            });
+            format!("{}\n", escape::json(&format!("{said:#}")))
+        }
+        Form::Corefile => {
+            let text = read::expanded(options, found.format)?;
+            // A tab is no more than a space, to terminals and between tokens.
+            let parts: Vec<_> = text.split('\t').map(escape::lines).collect();
+            let escaped = parts.join("\t");
+            if escaped != text {
+                let warning = "the Corefile has control or format characters: they are escaped here, which a Corefile cannot be";
+                found.warnings.push(warning.to_owned());
+            }
+            escaped
+        }
     };
     Ok((text, found.warnings))
 }

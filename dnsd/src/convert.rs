@@ -3,8 +3,11 @@
 pub(crate) mod brief;
 mod ordered;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use egret_shared::escape;
 
 use crate::check::corefile;
 use crate::exit::USAGE;
@@ -41,7 +44,7 @@ pub fn run(options: &Options) -> ExitCode {
         }
     };
     for line in lines {
-        eprintln!("{line}");
+        eprintln!("{}", escape::lines(&line));
     }
     code
 }
@@ -53,5 +56,10 @@ pub fn run(options: &Options) -> ExitCode {
 pub fn to_yaml(plan: &Plan) -> Result<String, serde_saphyr::SerializeError> {
     let mut text = String::new();
     serde_saphyr::to_fmt_writer(&mut text, &Ordered(&brief::plan(plan)))?;
-    Ok(text)
+    if matches!(escape::lines(&text), Cow::Borrowed(_)) {
+        return Ok(text);
+    }
+    // JSON is YAML as well, and can escape every character.
+    let plan = brief::plan(plan);
+    Ok(format!("{}\n", escape::json(&format!("{plan:#}"))))
 }

@@ -3,6 +3,7 @@
 mod daemon;
 mod host;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -16,6 +17,7 @@ use egret_dnsd::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins}
 use egret_dnsd::node_cache::flags::{self, read};
 use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
 use egret_dnsd::node_cache::source::Source;
+use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
 use tokio::sync::oneshot;
@@ -155,8 +157,13 @@ fn read_files(args: Args) -> Result<Read, Invalid> {
 
 /// `--help` and `--version` are no errors.
 fn tell_usage(error: &clap::Error) -> ExitCode {
-    if let Err(error) = error.print() {
-        eprintln!("dnsd: {error}");
+    match escape::lines(&error.to_string()) {
+        Cow::Owned(escaped) => eprint!("{escaped}"),
+        Cow::Borrowed(_) => {
+            if let Err(error) = error.print() {
+                eprintln!("dnsd: {error}");
+            }
+        }
     }
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
@@ -167,6 +174,6 @@ fn say(words: &str) -> ExitCode {
 }
 
 fn refuse(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("dnsd: {error}");
+    eprintln!("dnsd: {}", escape::lines(&error.to_string()));
     ExitCode::from(USAGE)
 }

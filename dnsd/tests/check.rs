@@ -340,3 +340,92 @@ fn server_blocks_in_yaml_are_refused_with_the_field() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// Escape sequences, C0, DEL, C1, bidi, zero width, separators, BOM.
+const HOSTILE: &str = "a\u{1b}[31m\u{7}\u{7f}\u{9b}2J\u{202e}\u{2066}\u{200b}\u{2028}\u{feff}z";
+
+fn is_obeyed(char: char) -> bool {
+    (char.is_control() && char != '\n' && char != '\t')
+        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// What check and convert print about Corefiles and YAML with a text in every place, good and bad.
+fn said_about(text: &str) -> Vec<(String, String)> {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("hostile-{}", text.escape_unicode().count()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let files = [
+        (
+            "good",
+            format!(
+                "# {text}\n. {{\n    template ANY ANY {{\n        answer \"x.example. 60 IN TXT {text}\"\n    }}\n    log . \"{{remote}} {text}\"\n    errors {{\n        consolidate 5m \"{text}\"\n    }}\n    forward . 192.0.2.1\n}}\n"
+            ),
+        ),
+        ("zone", format!("{text}.example {{\n    whoami\n}}\n")),
+        ("plugin", format!(". {{\n    {text} {text}\n}}\n")),
+        (
+            "argument",
+            format!(". {{\n    forward . {text}\n    cache {text}\n}}\n"),
+        ),
+        (
+            "snippet",
+            format!("({text}) {{\n    whoami\n}}\n. {{\n    import {text}\n    import no{text}\n}}\n"),
+        ),
+        (
+            "yaml",
+            format!(
+                "servers: [{{zones: [\"{}\"]}}]\n",
+                text.escape_unicode()
+                    .to_string()
+                    .replace('{', "")
+                    .replace('}', "")
+            ),
+        ),
+    ];
+    let mut said = Vec::new();
+    for (name, content) in files {
+        let file = folder.join(format!("{name}-{text}"));
+        std::fs::write(&file, content).unwrap();
+        let file = file.to_str().unwrap();
+        for arguments in [
+            &["check", file][..],
+            &["check", "--corefile", file],
+            &["check", "--corefile", file, "-o", "json"],
+            &["check", "--corefile", file, "-o", "corefile"],
+            &["check", file, "-o", text],
+            &["convert", file],
+            &["--config", file],
+            &["-conf", file, "-localip", text],
+        ] {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_dnsd"))
+                .args(arguments)
+                .output()
+                .unwrap();
+            said.push((
+                format!("{arguments:?}"),
+                String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
+            ));
+        }
+    }
+    said
+}
+
+#[test]
+fn nothing_of_a_file_is_printed_that_a_terminal_obeys() {
+    let said = said_about(HOSTILE);
+    for (command, text) in &said {
+        assert_eq!(
+            text.lines().find(|line| line.contains(is_obeyed)),
+            None,
+            "{command}"
+        );
+    }
+    let told = said.iter().filter(|(_, text)| text.contains("202e")).count();
+    assert!(told > said.len() / 3, "{told} of {}", said.len());
+    let ordinary = said_about("aü日本z");
+    let told = ordinary
+        .iter()
+        .filter(|(_, text)| text.contains("aü日本z"))
+        .count();
+    assert!(told > ordinary.len() / 3, "{told} of {}", ordinary.len());
+}

@@ -2,6 +2,7 @@
 
 mod daemon;
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::state;
+use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
 
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
     let config = match Config::load(&args) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("enforcer: {error}");
+            eprintln!("enforcer: {}", escape::lines(&error.to_string()));
             return ExitCode::from(USAGE);
         }
     };
@@ -65,7 +67,7 @@ fn run(command: &Command) -> ExitCode {
         Ok(found) => {
             let verb = if *dry_run { "would remove" } else { "removed" };
             for what in &found {
-                println!("{verb} {what}");
+                println!("{verb} {}", escape::line(what));
             }
             if found.is_empty() {
                 println!("nothing of the enforcer is there");
@@ -73,7 +75,7 @@ fn run(command: &Command) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("enforcer: {error:#}");
+            eprintln!("enforcer: {}", escape::lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -108,8 +110,13 @@ fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<V
 
 /// `--help` and `--version` are no errors.
 fn tell_usage(error: &clap::Error) -> ExitCode {
-    if let Err(error) = error.print() {
-        eprintln!("enforcer: {error}");
+    match escape::lines(&error.to_string()) {
+        Cow::Owned(escaped) => eprint!("{escaped}"),
+        Cow::Borrowed(_) => {
+            if let Err(error) = error.print() {
+                eprintln!("enforcer: {error}");
+            }
+        }
     }
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }

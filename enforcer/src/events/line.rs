@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_policies::compiler::Owner;
+use egret_shared::escape;
 use egret_shared::pod::PodKey;
 use serde::Serialize;
 
@@ -308,7 +309,8 @@ fn time(at: Duration) -> String {
 }
 
 fn text(line: &impl Serialize) -> String {
-    serde_json::to_string(line).expect("strings, numbers and lists of them are JSON")
+    let text = serde_json::to_string(line).expect("strings, numbers and lists of them are JSON");
+    escape::json(&text).into_owned()
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]

@@ -1,6 +1,7 @@
 //! The admin listener of both daemons: `/healthz`, `/readyz`, `/metrics`, and what a daemon adds, which is told on the
 //! machine itself alone.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
@@ -20,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::task;
+use crate::escape;
 
 /// What a daemon answers to its operators.
 pub trait Admin: Send + Sync + 'static {
@@ -214,6 +216,11 @@ fn state(state: Result<String, String>) -> Response<Full<Bytes>> {
 }
 
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    // Labels of metrics are escaped already, in the way of their format.
+    let body = match escape::lines(&body) {
+        Cow::Borrowed(_) => body,
+        Cow::Owned(escaped) => escaped,
+    };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(

@@ -1,5 +1,6 @@
 //! Logs to stderr, metrics as Prometheus text.
 
+mod log;
 mod recorder;
 mod page;
 
@@ -14,13 +15,14 @@ use recorder::{Bounds, Recorder};
 /// Starts the log: text on a terminal, JSON otherwise; `RUST_LOG` chooses what is written (default `info`).
 pub fn start_log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
     if std::io::stderr().is_terminal() {
-        log.init();
+        log.with_writer(std::io::stderr).fmt_fields(log::fields()).init();
     } else {
-        log.json().flatten_event(true).init();
+        log.with_writer(|| log::Json(std::io::stderr()))
+            .json()
+            .flatten_event(true)
+            .init();
     }
 }
 

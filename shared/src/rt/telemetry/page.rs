@@ -2,6 +2,8 @@
 
 use std::fmt::{Arguments, Display, Write};
 
+use crate::escape;
+
 /// A page of metrics: a family has one head, and all of its series behind it.
 #[derive(Debug, Default)]
 pub struct Page(String);
@@ -71,7 +73,7 @@ fn written(labels: &[(&str, &str)]) -> String {
         return String::new();
     }
     let escaped = |value: &str| {
-        value
+        escape::lines(value)
             .replace('\\', "\\\\")
             .replace('"', "\\\"")
             .replace('\n', "\\n")
@@ -80,4 +82,16 @@ fn written(labels: &[(&str, &str)]) -> String {
         .iter()
         .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
     format!("{{{}}}", labels.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_have_nothing_that_a_terminal_obeys_and_are_read_as_prometheus_reads() {
+        let mut page = Page::default();
+        page.count("a", &[("zone", "ü\u{202e}\u{1b}\\\"\n")], 1);
+        assert_eq!(page.text(), "a{zone=\"ü\\\\u{202e}\\\\u{1b}\\\\\\\"\\n\"} 1\n");
+    }
 }
