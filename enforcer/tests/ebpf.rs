@@ -209,6 +209,140 @@ fn a_socket_is_judged_as_the_pod_in_which_it_was_made() {
     world.end(backend, [moved, other]);
 }
 
+/// A world whose pod may send to 198.18.2.10 and 2001:db8::10, and to nobody else.
+fn isolated(pod: &ebpf_world::Pod) -> egret_policies::rules::Batch {
+    let peers = set("peers");
+    let mut first = batch(1);
+    let members = ["198.18.2.10", "2001:db8::10"].map(|text| Member::Address(address(text)));
+    first.create(peers, SetKind::Addresses, members);
+    let rules = vec![allow(PeerMatch::In(peers), None)];
+    first.rules(pod, egress(vec![tier(Tier::NetworkPolicy, rules, ISOLATED)]));
+    first.batch
+}
+
+#[test]
+fn fragments_extension_headers_and_foreign_sources_change_no_verdict() {
+    let Some(world) = World::new("shapes") else { return };
+    let mut pod = world.pod("a");
+    let mut backend = world.backend();
+    world.settled(&backend.apply(&isolated(&pod), world.now()));
+    let node = world.address_of_the_node();
+    for (probe, answer) in [
+        ("udp-large 198.18.2.10:9".to_owned(), Answer::Ok),
+        ("udp-large 198.18.2.11:9".to_owned(), Answer::NotPermitted),
+        ("udp-large [2001:db8::10]:9".to_owned(), Answer::Ok),
+        ("udp-large [2001:db8::11]:9".to_owned(), Answer::NotPermitted),
+        ("udp-extended [2001:db8::10]:9".to_owned(), Answer::Ok),
+        ("udp-extended [2001:db8::11]:9".to_owned(), Answer::NotPermitted),
+        (
+            "udp-transparent 203.0.113.7:9 198.18.2.10:9".to_owned(),
+            Answer::Ok,
+        ),
+        (
+            "udp-transparent 203.0.113.7:9 198.18.2.11:9".to_owned(),
+            Answer::NotPermitted,
+        ),
+        (
+            format!("udp-transparent 203.0.113.7:9 {node}:9"),
+            Answer::NotPermitted,
+        ),
+        // VXLAN and Geneve are UDP to the other end of the tunnel.
+        (format!("udp {node}:4789"), Answer::NotPermitted),
+        ("udp 198.18.2.11:6081".to_owned(), Answer::NotPermitted),
+        ("udp 198.18.2.10:4789".to_owned(), Answer::Ok),
+    ] {
+        assert_eq!(pod.ask(&probe), answer, "{probe}");
+    }
+    world.end(backend, [pod]);
+}
+
+/// A limit: the kernel asks no program in sendmsg(2) of a raw socket. A pod without CAP_NET_RAW cannot make one.
+#[test]
+fn what_raw_sockets_send_is_not_judged() {
+    let Some(world) = World::new("raw") else { return };
+    let mut pod = world.pod("a");
+    let mut backend = world.backend();
+    world.settled(&backend.apply(&isolated(&pod), world.now()));
+    assert_eq!(pod.ask("udp 198.18.2.11:9"), Answer::NotPermitted);
+    for protocol in [17, 4, 47] {
+        let probe = format!("raw {protocol} 203.0.113.7 198.18.2.11");
+        assert_eq!(
+            pod.ask(&probe),
+            Answer::Ok,
+            "judged: the limit in docs/enforcer.md is out of date"
+        );
+    }
+    world.end(backend, [pod]);
+}
+
+#[test]
+fn a_socket_from_before_the_rules_is_judged_when_it_connects_or_sends_to() {
+    let Some(world) = World::new("before") else { return };
+    let mut pod = world.pod("a");
+    let mut backend = world.backend();
+    for question in [
+        "socket-tcp denied",
+        "socket-tcp allowed",
+        "open-udp to-denied 198.18.2.11:9",
+        "open-udp to-allowed 198.18.2.10:9",
+        "open-tcp open 198.18.2.11:8080",
+    ] {
+        assert_eq!(pod.ask(question), Answer::Ok, "{question}");
+    }
+    world.settled(&backend.apply(&isolated(&pod), world.now()));
+    for (probe, answer) in [
+        ("connect denied 198.18.2.11:8080", Answer::NotPermitted),
+        ("connect allowed 198.18.2.10:8080", Answer::Ok),
+        ("send to-denied", Answer::NotPermitted),
+        ("send to-allowed", Answer::Ok),
+        // A limit: what was connected before goes on.
+        ("send open", Answer::Ok),
+    ] {
+        assert_eq!(pod.ask(probe), answer, "{probe}");
+    }
+    world.end(backend, [pod]);
+}
+
+#[test]
+fn a_socket_that_is_passed_on_is_judged_as_the_pod_that_made_it() {
+    let Some(world) = World::new("passed") else { return };
+    let (mut closed, mut open) = (world.pod("a"), world.pod("b"));
+    let mut backend = world.backend();
+    let mut first = batch(1);
+    first.rules(
+        &closed,
+        egress(vec![tier(Tier::NetworkPolicy, Vec::new(), ISOLATED)]),
+    );
+    let rules = vec![allow(PeerMatch::Any, None)];
+    first.rules(&open, egress(vec![tier(Tier::NetworkPolicy, rules, ISOLATED)]));
+    world.settled(&backend.apply(&first.batch, world.now()));
+    for (name, from_closed) in [("of-closed", true), ("of-open", false)] {
+        let (from, to) = if from_closed {
+            (&mut closed, &mut open)
+        } else {
+            (&mut open, &mut closed)
+        };
+        let path = std::env::temp_dir().join(format!("eg-ebpf-pass-{}-{name}", std::process::id()));
+        let path = path.display();
+        assert_eq!(
+            to.ask(&format!("listen-for-sockets place-{name} {path}")),
+            Answer::Ok
+        );
+        assert_eq!(from.ask(&format!("socket-tcp {name}")), Answer::Ok);
+        assert_eq!(from.ask(&format!("pass {name} {path}")), Answer::Ok);
+        assert_eq!(to.ask(&format!("take {name} place-{name}")), Answer::Ok);
+        std::fs::remove_file(path.to_string()).unwrap();
+    }
+    assert_eq!(
+        open.ask("connect of-closed 198.18.2.11:8080"),
+        Answer::NotPermitted
+    );
+    assert_eq!(closed.ask("connect of-open 198.18.2.11:8080"), Answer::Ok);
+    assert_eq!(open.ask("tcp 198.18.2.11:8080"), Answer::Ok);
+    assert_eq!(closed.ask("tcp 198.18.2.11:8080"), Answer::NotPermitted);
+    world.end(backend, [closed, open]);
+}
+
 #[test]
 fn verdicts_records_and_counts_outlive_the_enforcer() {
     let Some(world) = World::new("restart") else {

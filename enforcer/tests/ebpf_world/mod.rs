@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,6 +24,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Addresses that a pod can reach on its `lo`; the second is its own.
@@ -400,6 +402,54 @@ fn answer(
             (socket, Some(to)) => socket.send_to(b"?", &(*to).into()).map(drop),
             (socket, None) => socket.send(b"?").map(drop),
         },
+        // In fragments on the way.
+        ["udp-large", to] => datagrams(peer(to)?)?
+            .send_to(&[0; 65_000], &peer(to)?.into())
+            .map(drop),
+        // With hop-by-hop and destination options before the UDP header.
+        ["udp-extended", to] => {
+            let socket = datagrams(peer(to)?)?;
+            for option in [nix::libc::IPV6_HOPOPTS, nix::libc::IPV6_DSTOPTS] {
+                extend(&socket, option)?;
+            }
+            socket.send_to(b"?", &peer(to)?.into()).map(drop)
+        }
+        // In the name of another address.
+        ["udp-transparent", from, to] => {
+            let socket = datagrams(peer(to)?)?;
+            socket.set_ip_transparent_v4(true)?;
+            socket.bind(&peer(from)?.into())?;
+            socket.send_to(b"?", &peer(to)?.into()).map(drop)
+        }
+        // A whole IPv4 packet, with its source, of a protocol: 17 is UDP, 4 and 47 are tunnels.
+        ["raw", protocol, from, to] => {
+            let parse = |text: &str| text.parse::<std::net::Ipv4Addr>().map_err(std::io::Error::other);
+            let protocol: u8 = protocol.parse().map_err(std::io::Error::other)?;
+            let socket = Socket::new(
+                Domain::IPV4,
+                Type::RAW,
+                Some(Protocol::from(nix::libc::IPPROTO_RAW)),
+            )?;
+            let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0];
+            packet.extend(parse(from)?.octets());
+            packet.extend(parse(to)?.octets());
+            packet.extend([0x27, 0x0f, 0x27, 0x0f, 0, 8, 0, 0]);
+            socket
+                .send_to(&packet, &SocketAddr::from((parse(to)?, 0)).into())
+                .map(drop)
+        }
+        ["pass", name, path] => pass_on(&sockets[*name].0, path),
+        ["take", name, place] => {
+            let passed = take(&sockets[*place].0)?;
+            sockets.insert((*name).to_owned(), (passed, None));
+            Ok(())
+        }
+        ["listen-for-sockets", name, path] => {
+            let place = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+            place.bind(&socket2::SockAddr::unix(path)?)?;
+            sockets.insert((*name).to_owned(), (place, None));
+            Ok(())
+        }
         ["udp-echo", server, from] => echoed(peer(server)?, peer(from)?),
         _ => Err(std::io::Error::other(format!("no such question: {words:?}"))),
     }
@@ -407,6 +457,53 @@ fn answer(
 
 fn datagrams(to: SocketAddr) -> std::io::Result<Socket> {
     Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))
+}
+
+#[allow(unsafe_code, reason = "no safe wrapper sets these options")]
+fn extend(socket: &Socket, option: i32) -> std::io::Result<()> {
+    // Eight octets, of which six are one padding option (RFC 8200, section 4.2).
+    let header: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
+    // SAFETY: the option's value is the array, of its length.
+    let set = unsafe {
+        nix::libc::setsockopt(
+            socket.as_raw_fd(),
+            nix::libc::IPPROTO_IPV6,
+            option,
+            header.as_ptr().cast(),
+            8,
+        )
+    };
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// By SCM_RIGHTS.
+fn pass_on(socket: &Socket, path: &str) -> std::io::Result<()> {
+    let way = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    way.connect(&socket2::SockAddr::unix(path)?)?;
+    let sockets = [socket.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&sockets)];
+    let words = [std::io::IoSlice::new(b"?")];
+    sendmsg::<()>(way.as_raw_fd(), &words, &rights, MsgFlags::empty(), None)?;
+    Ok(())
+}
+
+fn take(place: &Socket) -> std::io::Result<Socket> {
+    let mut words = [0; 1];
+    let mut words = [std::io::IoSliceMut::new(&mut words)];
+    let mut room = nix::cmsg_space!([RawFd; 1]);
+    let message = recvmsg::<()>(place.as_raw_fd(), &mut words, Some(&mut room), MsgFlags::empty())?;
+    for rights in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(sockets) = rights {
+            #[allow(unsafe_code, reason = "a number becomes the socket that it is")]
+            // SAFETY: the kernel has just made it, and nobody else has it.
+            return Ok(unsafe { Socket::from_raw_fd(sockets[0]) });
+        }
+    }
+    Err(std::io::Error::other("no socket came"))
 }
 
 fn echoed(server: SocketAddr, from: SocketAddr) -> std::io::Result<()> {
