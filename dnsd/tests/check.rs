@@ -375,10 +375,7 @@ fn said_about(text: &str) -> Vec<(String, String)> {
             "yaml",
             format!(
                 "servers: [{{zones: [\"{}\"]}}]\n",
-                text.escape_unicode()
-                    .to_string()
-                    .replace('{', "")
-                    .replace('}', "")
+                text.escape_unicode().to_string().replace(['{', '}'], "")
             ),
         ),
     ];

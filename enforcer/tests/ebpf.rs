@@ -272,6 +272,9 @@ fn what_raw_sockets_send_is_not_judged() {
             "judged: the limit in docs/enforcer.md is out of date"
         );
     }
+    // What needs CAP_NET_RAW as well, where the address is not the pod's (IP_TRANSPARENT): a datagram to the pod itself in the
+    // name of a peer, whom the pod's server then answers.
+    assert_eq!(pod.ask("udp-echo 198.18.2.2:7 198.18.2.11:9999"), Answer::Ok);
     world.end(backend, [pod]);
 }
 
