@@ -12,6 +12,26 @@ pub(super) fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
+/// Whether an error may be what an ICMP message said, which anybody can send who guesses the ports. It is a hint: the answer may
+/// come all the same (RFC 5452, section 3; RFC 1122, section 4.1.3.3).
+pub(super) fn is_hint(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::ENOPROTOOPT
+                | libc::EPROTO
+                | libc::EMSGSIZE
+                | libc::EOPNOTSUPP
+                | libc::EACCES
+        )
+    )
+}
+
 /// The failure that an error of a socket is.
 pub(super) fn of(error: &io::Error) -> Failure {
     tracing::debug!(%error, "an upstream cannot be asked");

@@ -24,6 +24,7 @@ use egret_shared::time::Timestamp;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 use super::failure::Failure;
 use super::fault;
@@ -45,6 +46,8 @@ const DUE: Duration = Duration::from_millis(50);
 pub(super) struct Lane {
     socket: AsyncFd<UdpSocket>,
     made: Timestamp,
+    /// How long answers may still come once the kernel was told that nobody answers.
+    grace: Duration,
     /// Held for a few operations, and while questions are sent.
     state: Mutex<State>,
     /// There is something to send, or nothing more to wait for.
@@ -88,11 +91,17 @@ pub(super) struct Asked {
 
 impl Lane {
     /// Of a socket that takes messages of one server and port.
-    pub(super) fn open(socket: UdpSocket, now: Timestamp, metrics: &Arc<Metrics>) -> io::Result<Arc<Self>> {
+    pub(super) fn open(
+        socket: UdpSocket,
+        grace: Duration,
+        now: Timestamp,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<Arc<Self>> {
         let lane = Arc::new(Self {
             // Of room to send it would be told after each datagram that left, and there nearly always is some.
             socket: hear(socket, Interest::READABLE | Interest::ERROR)?,
             made: now,
+            grace,
             state: Mutex::new(State {
                 questions: Questions::in_place_of(SPARE.take()),
                 used: now,
@@ -164,9 +173,25 @@ impl Lane {
 
     /// Sends and reads, until the last question has ended and no more are taken.
     async fn run(self: Arc<Self>) {
+        // Until when answers may still come, and what is said of those that do not.
+        let mut doubt: Option<(Instant, Failure)> = None;
         while !self.is_over() {
+            let end_of_doubt = async {
+                match doubt {
+                    Some((end, failure)) => {
+                        sleep_until(end).await;
+                        failure
+                    }
+                    None => std::future::pending().await,
+                }
+            };
             let event = tokio::select! {
                 biased;
+                failure = end_of_doubt => {
+                    doubt = None;
+                    self.fail(failure);
+                    Ok(())
+                }
                 () = self.news.notified() => Ok(()),
                 ready = self.socket.ready(Interest::READABLE | Interest::ERROR) => match ready {
                     Ok(mut ready) if ready.ready().is_error() => {
@@ -183,6 +208,12 @@ impl Lane {
             match event.and_then(|()| self.send()) {
                 Ok(true) => {}
                 Ok(false) => self.wait_for_room().await,
+                Err(error) if fault::is_hint(&error) => {
+                    // Others are asked elsewhere, and what was not sent is sent now.
+                    self.state().is_closing = true;
+                    self.news.notify_one();
+                    doubt.get_or_insert_with(|| (Instant::now() + self.grace, fault::of(&error)));
+                }
                 Err(error) => self.fail(fault::of(&error)),
             }
         }
@@ -249,7 +280,7 @@ impl Lane {
     fn error(&self) -> io::Error {
         let told = self.socket.get_ref().take_error();
         told.unwrap_or_else(Some)
-            .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())
+            .unwrap_or_else(|| io::Error::from_raw_os_error(libc::ECONNREFUSED))
     }
 
     fn hear<'a>(&self, messages: impl Iterator<Item = &'a [u8]>) {
@@ -377,7 +408,7 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         socket.connect(server.local_addr().unwrap()).unwrap();
-        let lane = Lane::open(socket, NOW, &Arc::new(Metrics::register())).unwrap();
+        let lane = Lane::open(socket, Duration::ZERO, NOW, &Arc::new(Metrics::register())).unwrap();
         let ask = || Arc::clone(&lane).ask(question(), &TTL, NOW);
         let asked: Vec<_> = (0..USES).map(|_| ask().unwrap()).collect();
         assert!(ask().is_err(), "it is full");

@@ -19,6 +19,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout_at};
 
 use super::failure::Failure;
 use super::fault;
@@ -79,20 +80,21 @@ impl Sockets {
         }
     }
 
-    /// Asks, and waits for ever.
+    /// Asks, and waits for ever; once the kernel was told by ICMP that nobody answers, for `grace`.
     pub(super) async fn ask(
         &self,
         exchange: Exchange,
         ttl: &TtlLimits,
+        grace: Duration,
         meter: &Meter,
         metrics: &Arc<Metrics>,
     ) -> Result<Datagram, Failure> {
         let Some(keeping) = self.keeping else {
             meter.opened(Carrier::Udp);
             // Boxed: the way with a socket of its own must not make every waiting question as large as itself.
-            return Box::pin(self.ask_alone(exchange, ttl, metrics)).await;
+            return Box::pin(self.ask_alone(exchange, ttl, grace, metrics)).await;
         };
-        let asked = self.ask_with_others(keeping, exchange, ttl, meter, metrics);
+        let asked = self.ask_with_others(keeping, exchange, ttl, grace, meter, metrics);
         asked.map_err(|error| fault::of(&error))?.outcome().await
     }
 
@@ -101,12 +103,13 @@ impl Sockets {
         keeping: Keeping,
         mut exchange: Exchange,
         ttl: &TtlLimits,
+        grace: Duration,
         meter: &Meter,
         metrics: &Arc<Metrics>,
     ) -> io::Result<Asked> {
         let now = clock::now();
         loop {
-            let lane = self.lane(keeping, meter, metrics, now)?;
+            let lane = self.lane(keeping, grace, meter, metrics, now)?;
             match lane.ask(exchange, ttl, now) {
                 Ok(asked) => return Ok(asked),
                 Err(back) => exchange = back,
@@ -118,6 +121,7 @@ impl Sockets {
         &self,
         exchange: Exchange,
         ttl: &TtlLimits,
+        grace: Duration,
         metrics: &Metrics,
     ) -> Result<Datagram, Failure> {
         let _place = self.share.enter().ok_or(Failure::Local)?;
@@ -125,7 +129,7 @@ impl Sockets {
         let socket = socket.map_err(|error| fault::of(&error))?;
         let sent = self.send(&socket, exchange.octets()).await;
         sent.map_err(|error| fault::of(&error))?;
-        receive(&socket, &exchange, ttl, metrics).await
+        receive(&socket, &exchange, ttl, grace, metrics).await
     }
 
     /// Closes what nobody used for long; whether any is left.
@@ -148,6 +152,7 @@ impl Sockets {
     fn lane(
         &self,
         keeping: Keeping,
+        grace: Duration,
         meter: &Meter,
         metrics: &Arc<Metrics>,
         now: Timestamp,
@@ -158,7 +163,7 @@ impl Sockets {
             return Ok(lane);
         }
         meter.opened(Carrier::Udp);
-        let lane = Lane::open(open(self.to, self.source)?, now, metrics)?;
+        let lane = Lane::open(open(self.to, self.source)?, grace, now, metrics)?;
         lanes.push(Arc::downgrade(&lane));
         Ok(lane)
     }
@@ -249,13 +254,21 @@ async fn receive(
     socket: &UdpSocket,
     exchange: &Exchange,
     ttl: &TtlLimits,
+    grace: Duration,
     metrics: &Metrics,
 ) -> Result<Datagram, Failure> {
+    // Until when an answer may still come, and what is said if none does.
+    let mut doubt: Option<(Instant, Failure)> = None;
     loop {
+        let ready = socket.ready(Interest::READABLE | Interest::ERROR);
+        let ready = match doubt {
+            None => ready.await,
+            Some((end, failure)) => timeout_at(end, ready).await.map_err(|_elapsed| failure)?,
+        };
         // That nobody listens there is an error of the socket, and nothing to read.
-        let ready = socket.ready(Interest::READABLE | Interest::ERROR).await;
         if ready.map_err(|error| fault::of(&error))?.is_error() {
-            return Err(failure_of(socket));
+            let failure = failure_of(socket)?;
+            doubt.get_or_insert_with(|| (Instant::now() + grace, failure));
         }
         let taken = BUFFER.with_borrow_mut(|buffer| take(socket, buffer, exchange, ttl));
         match taken {
@@ -269,6 +282,9 @@ async fn receive(
                 }
             }
             Err(error) if fault::is_nothing(&error) => {}
+            Err(error) if fault::is_hint(&error) => {
+                doubt.get_or_insert_with(|| (Instant::now() + grace, fault::of(&error)));
+            }
             Err(error) => return Err(fault::of(&error)),
         }
     }
@@ -300,10 +316,18 @@ fn take(
     }
 }
 
-fn failure_of(socket: &UdpSocket) -> Failure {
+/// What the kernel was told of the upstream.
+///
+/// # Errors
+/// When it is no hint.
+fn failure_of(socket: &UdpSocket) -> Result<Failure, Failure> {
+    // The runtime is told that the error was read.
+    let read = socket.try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+    debug_assert!(read.is_err(), "nothing is done there");
     match socket.take_error() {
-        Ok(Some(error)) | Err(error) => fault::of(&error),
-        Ok(None) => Failure::Unreachable,
+        Ok(None) => Ok(Failure::Unreachable),
+        Ok(Some(error)) if fault::is_hint(&error) => Ok(fault::of(&error)),
+        Ok(Some(error)) | Err(error) => Err(fault::of(&error)),
     }
 }
 
@@ -327,6 +351,49 @@ pub(crate) fn is_near(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange::{Case, Transport};
+    use crate::message::Query;
+
+    const TTL: TtlLimits = TtlLimits {
+        at_least: 0,
+        at_most: 60,
+    };
+
+    fn question() -> Exchange {
+        let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
+        Exchange::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232)
+    }
+
+    /// Nobody listens at first, which the kernel says by ICMP; the answer comes all the same, from the same port.
+    #[tokio::test]
+    async fn an_answer_that_comes_after_an_error_is_taken_and_without_one_the_error_counts_when_the_grace_is_over()
+     {
+        let place = net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = place.local_addr().unwrap();
+        drop(place);
+        let exchange = question();
+        let metrics = Metrics::register();
+        let socket = UdpSocket::from_std(open(to, None).unwrap()).unwrap();
+        socket.send(exchange.octets()).await.unwrap();
+        let grace = Duration::from_millis(100);
+        let without = receive(&socket, &exchange, &TTL, grace, &metrics).await;
+        assert!(matches!(without, Err(Failure::Unreachable)), "{without:?}");
+        socket.send(exchange.octets()).await.unwrap();
+        let answering = async {
+            // When the error is there.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let server = UdpSocket::bind(to).await.unwrap();
+            let mut answer = exchange.octets().to_vec();
+            answer[2] |= 0x80;
+            server
+                .send_to(&answer, socket.local_addr().unwrap())
+                .await
+                .unwrap();
+        };
+        let long = Duration::from_secs(5);
+        let (with, ()) = tokio::join!(receive(&socket, &exchange, &TTL, long, &metrics), answering);
+        assert!(with.is_ok(), "{with:?}");
+    }
 
     #[test]
     fn near_is_what_is_not_routed_through_the_internet() {

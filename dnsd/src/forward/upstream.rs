@@ -26,6 +26,8 @@ use crate::plan::Protocol;
 const USUAL: u32 = 4;
 /// Nobody who answers so soon is slow.
 const SOON: Duration = Duration::from_millis(50);
+/// So long an answer is waited for at most after a hint that none will come.
+const LONGEST_GRACE: Duration = Duration::from_millis(500);
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +128,13 @@ impl Upstream {
         (usual < patience / 2).then_some(usual)
     }
 
+    /// How long an answer is waited for once the kernel was told by ICMP that nobody answers. Who lives has answered by then, and where
+    /// nobody is, another one is asked hardly later.
+    fn grace(&self) -> Duration {
+        let usual = self.health.latency().map(|latency| latency * USUAL);
+        usual.unwrap_or(SOON).clamp(SOON, LONGEST_GRACE)
+    }
+
     fn way(&self, client: metrics::Transport) -> Way {
         let is_by_connection = match self.manner.protocol {
             Protocol::Tcp | Protocol::Tls => true,
@@ -205,7 +214,13 @@ impl Upstream {
     async fn over_udp(&self, inquiry: Inquiry<'_>, opt: Opt, case: Case) -> Result<Datagram, Failure> {
         let exchange = opt.exchange(inquiry, Transport::Udp, case);
         self.sockets
-            .ask(exchange, &inquiry.limits.ttl, &self.meter, &self.metrics)
+            .ask(
+                exchange,
+                &inquiry.limits.ttl,
+                self.grace(),
+                &self.meter,
+                &self.metrics,
+            )
             .await
     }
 

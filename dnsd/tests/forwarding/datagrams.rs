@@ -1,17 +1,19 @@
 //! Datagrams: what is taken for an answer, and what is not.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::forward::Failure;
 use egret_dnsd::metrics::Transport;
+use egret_dnsd::plan::Policy;
 use hickory_proto::rr::RecordType;
 
 use super::world::{
-    Asked, Deed, Over, Upstream, address, ask, ask_over, forwarder, join_all, nobody, owner, plan, query,
-    read, response, until,
+    Asked, Deed, LOOPBACK, Over, Upstream, address, ask, ask_over, forwarder, join_all, nobody, owner, plan,
+    query, read, response, until,
 };
 
 const EVIL: &str = "192.0.2.66";
@@ -414,4 +416,70 @@ async fn a_port_where_nobody_is_is_told_at_once() {
         Err(Failure::Unreachable),
         "what is told of a port where nobody is"
     );
+}
+
+/// Says to the kernel, by ICMP, that nobody listens at a port, as anybody can who guesses both ports (RFC 792).
+fn forge_unreachable(of: SocketAddr, about: SocketAddr) {
+    let (IpAddr::V4(client), IpAddr::V4(server)) = (of.ip(), about.ip()) else {
+        panic!("the upstreams of these tests have IPv4");
+    };
+    let quoted_header = [
+        &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0][..],
+        &client.octets(),
+        &server.octets(),
+    ]
+    .concat();
+    let quoted_ports = [
+        of.port().to_be_bytes(),
+        about.port().to_be_bytes(),
+        [0, 8],
+        [0, 0],
+    ]
+    .concat();
+    let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &quoted_header, &quoted_ports].concat();
+    let sum: u32 = message
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let raw = socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::RAW,
+        Some(socket2::Protocol::ICMPV4),
+    )
+    .unwrap();
+    raw.send_to(&message, &SocketAddr::new(of.ip(), 0).into())
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_error_that_anybody_can_send_ends_no_question_whose_answer_comes() {
+    let upstream = Upstream::start(|asked| {
+        forge_unreachable(
+            asked.from,
+            SocketAddr::new(LOOPBACK, PORT.load(Ordering::Relaxed)),
+        );
+        vec![Deed::Wait(Duration::from_millis(20)), Deed::Say(asked.one())]
+    })
+    .await;
+    PORT.store(upstream.address.port(), Ordering::Relaxed);
+    let mut plan = plan(&[upstream.address]);
+    plan.max_connect_attempts = Some(1);
+    let answered = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
+    assert!(answered.is_ok(), "{answered:?}");
+    assert_eq!(upstream.heard().len(), 1, "and it is asked once");
+}
+
+/// Of the upstream that says what anybody could.
+static PORT: AtomicU16 = AtomicU16::new(0);
+
+#[tokio::test]
+async fn where_nobody_is_another_one_is_asked_though_it_is_a_hint_alone() {
+    let upstream = Upstream::start(|asked| vec![Deed::Say(asked.one())]).await;
+    let mut plan = plan(&[nobody().await, upstream.address]);
+    plan.policy = Policy::Sequential;
+    let answered = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
+    assert!(answered.is_ok(), "{answered:?}");
 }

@@ -257,7 +257,7 @@ pub(crate) fn a_pod_is_no_router_of_its_node(world: &mut World, enforcement: Enf
     let mac = link_layer(1, adversary.mac());
     let solicitation = [&GATEWAY.octets()[..], &mac].concat();
     let last = message(local, solicited(GATEWAY), SOLICITATION, [0; 4], &solicitation);
-    assert_taken_in(&stage, &adversary, &[last.clone()], 135);
+    assert_taken_in(&stage, &adversary, std::slice::from_ref(&last), 135);
     let after = (routes(&stage), taken_in(&stage, 134), taken_in(&stage, 137));
     assert_eq!(
         before, after,
