@@ -16,7 +16,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A text of several lines whose line feeds are meant: they stay, and everything else is as in [`line`].
+/// A text of several lines whose line feeds are meant: they stay, and everything else is as in [`line()`].
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     replace(
@@ -28,7 +28,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// A JSON text, as a writer of JSON left it: the same values, with `\uXXXX` for what [`line`] escapes. Between the strings of
+/// A JSON text, as a writer of JSON left it: the same values, with `\uXXXX` for what [`line()`] escapes. Between the strings of
 /// a JSON text there is nothing to escape but its own line feeds and tabs, which stay (RFC 8259, section 7).
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
