@@ -10,7 +10,7 @@ use std::time::Duration;
 use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
 use egret_policies::model::Enforcement;
-use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings};
+use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings, usually_protected};
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::bridges::BridgeNetfilter;
@@ -389,7 +389,7 @@ impl Written {
             min_ttl,
             max_ttl,
             grace: span(self.record_grace, usual.grace),
-            protected: self.protected.clone().unwrap_or_else(written::usually_protected),
+            protected: self.protected.clone().unwrap_or_else(usually_protected),
             names_may_open: NamesMayOpen {
                 node: self.lets_names_open(Opened::Node),
                 api_server: self.lets_names_open(Opened::ApiServer),

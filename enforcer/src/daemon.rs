@@ -32,7 +32,7 @@ use egret_enforcer::metrics::{BUCKETS, Metrics};
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
 use egret_enforcer::node::others::OthersNews;
-use egret_enforcer::report::Reporter;
+use egret_enforcer::report::{HeldAddresses, Reporter};
 use egret_enforcer::state::{ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
 
@@ -99,6 +99,13 @@ impl Daemon {
             instance,
             engine: inputs.clone(),
         };
+        // Before the first objects, and the news before the list: no change is missed.
+        let news = LinkNews::listen().context("changes of links cannot be heard")?;
+        let mut held = HeldAddresses::open().context("the node's addresses cannot be listed")?;
+        let first = held.changed().context("the node's addresses cannot be listed")?;
+        inputs
+            .try_send(Input::Cluster(first.into_iter().collect()))
+            .map_err(|_full| anyhow::anyhow!("the engine takes nothing in"))?;
         let engine = start_engine(setup, taken, link)?;
         drop(task::spawn(
             "watch",
@@ -106,8 +113,7 @@ impl Daemon {
                 .keeping(objects.known, objects.keeper.clone())
                 .watch(inputs.clone()),
         ));
-        let news = LinkNews::listen().context("changes of links cannot be heard")?;
-        hear(news, inputs.clone())?;
+        hear(news, held, inputs.clone())?;
         if config.fixed.backend == BackendKind::Netfilter {
             hear_others(inputs.clone())?;
         }
@@ -339,14 +345,37 @@ fn tell_events(
     Ok(Some(renewal))
 }
 
-/// Tells the engine of changes of links, until it ends.
-fn hear(mut news: LinkNews, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
-    let listen = move || loop {
-        if let Err(error) = news.wait() {
-            tracing::warn!(%error, "changes of links are not heard for a second");
-            std::thread::sleep(std::time::Duration::from_secs(1));
-        } else if engine.blocking_send(Input::LinksChanged).is_err() {
-            return;
+/// Tells the engine of changes of links and of the node's addresses, until it ends.
+fn hear(mut news: LinkNews, mut held: HeldAddresses, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
+    let second = std::time::Duration::from_secs(1);
+    let listen = move || {
+        // After a failure the list is asked for again though there are no news.
+        let mut is_listed = true;
+        loop {
+            let waited = if is_listed {
+                news.wait()
+            } else {
+                news.wait_at_most(second)
+            };
+            if let Err(error) = waited {
+                tracing::warn!(%error, "changes of links are not heard for a second");
+                std::thread::sleep(second);
+                continue;
+            }
+            let changed = held.changed();
+            is_listed = changed.is_ok();
+            let event = changed.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the node's addresses cannot be listed; those known before stay protected");
+                None
+            });
+            let events = event.map(|event| Input::Cluster(vec![event]));
+            let inputs = events.into_iter().chain([Input::LinksChanged]);
+            if inputs
+                .map(|input| engine.blocking_send(input))
+                .any(|sent| sent.is_err())
+            {
+                return;
+            }
         }
     };
     std::thread::Builder::new()

@@ -15,6 +15,9 @@ use crate::node::monitor::LinkNews;
 
 mod addresses;
 mod file;
+mod held;
+
+pub use held::HeldAddresses;
 
 use file::ReportFile;
 
@@ -84,12 +87,7 @@ impl Reporter {
     }
 
     fn try_to(&mut self) -> Result<Option<usize>, String> {
-        let asked = self
-            .links
-            .interfaces()
-            .and_then(|interfaces| Ok((interfaces, self.links.addresses()?)));
-        let (interfaces, held) = asked.map_err(|error| error.to_string())?;
-        let addresses = addresses::reported(&held, &interfaces);
+        let addresses = addresses::list(&mut self.links).map_err(|error| error.to_string())?;
         if addresses.is_empty() {
             return Err("the node has no address that others could reach".to_owned());
         }

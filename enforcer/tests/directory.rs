@@ -80,6 +80,7 @@ fn words(event: &Event) -> String {
         Event::Delete(gone) => format!("-{}", key(gone)),
         Event::Observed(_) => "observed".to_owned(),
         Event::Restored(_) => "restored".to_owned(),
+        Event::NodeHolds(_) => "node holds".to_owned(),
     }
 }
 

@@ -45,6 +45,9 @@ pub enum Event {
     /// A pod was told this in an earlier life of the compiler. A pod that is not known, or is another run than was
     /// told, gets nothing: the objects come before.
     Restored(Remembered),
+    /// The node on which the compiler runs holds these addresses now, and no others. No name opens them, as those in the
+    /// report of a node.
+    NodeHolds(Vec<IpAddr>),
 }
 
 /// Not everything is known yet: rules made now would be weaker or harder than what the cluster says.
@@ -93,6 +96,7 @@ impl<State> Compiler<State> {
             Event::Delete(key) => self.engine.delete(&key, now),
             Event::Observed(observation) => self.engine.observe(observation, now),
             Event::Restored(remembered) => self.engine.restore(&remembered, now),
+            Event::NodeHolds(addresses) => self.engine.hold(addresses),
         }
         self.engine.pending_revision()
     }
@@ -150,10 +154,10 @@ impl<State> Compiler<State> {
         self.engine.index.whose(address)
     }
 
-    /// Whether no name opens an address: it is configured, or a node's, the API server's or a Service's.
+    /// Whether no name opens an address for a pod: it is configured, a node's, the API server's, a Service's or the pod's own.
     #[must_use]
-    pub fn is_protected(&self, address: IpAddr) -> bool {
-        self.engine.records.is_protected(address)
+    pub fn is_protected(&self, pod: &PodKey, address: IpAddr) -> bool {
+        self.engine.records.is_protected(pod, address)
     }
 
     /// Counts and limits of records.

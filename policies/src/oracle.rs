@@ -30,6 +30,7 @@ pub struct World {
     entities: BTreeMap<EntityKey, Entity>,
     told: Vec<Told>,
     runs: Vec<Run>,
+    held: Vec<IpAddr>,
 }
 
 impl World {
@@ -41,6 +42,7 @@ impl World {
             entities: BTreeMap::new(),
             told: Vec::new(),
             runs: Vec::new(),
+            held: Vec::new(),
         }
     }
 
@@ -59,6 +61,11 @@ impl World {
     /// A client was told addresses; nothing comes of it when the client is no local pod.
     pub fn observe(&mut self, observation: &Observation, now: Timestamp) {
         self.remember(observation, now);
+    }
+
+    /// The node on which all this is asked holds these addresses.
+    pub fn hold(&mut self, addresses: Vec<IpAddr>) {
+        self.held = addresses;
     }
 
     /// The pod that has an address for its own.

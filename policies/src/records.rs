@@ -26,7 +26,7 @@ mod sizes;
 
 pub use news::Walk;
 pub use remembered::{Ledger, Remembered, RememberedChange, RememberedRecord};
-pub use settings::{NamesMayOpen, RecordLimits, RecordSettings};
+pub use settings::{NamesMayOpen, RecordLimits, RecordSettings, usually_protected};
 
 pub(crate) use guard::Owned;
 pub(crate) use news::PodNews;
@@ -175,7 +175,7 @@ impl Records {
                 self.stats.protected += 1;
                 return None;
             }
-            if self.guard.is_closed(address) {
+            if self.guard.is_closed(pod, address) {
                 self.stats.protected += 1;
             }
             let until = self.settings.lifetime(observed.expires, now)?;
@@ -320,7 +320,10 @@ impl Records {
         patterns: &BTreeSet<NamePattern>,
         address: IpAddr,
     ) -> Option<Timestamp> {
-        let records = self.pods.get(pod).filter(|_| !self.guard.is_closed(address))?;
+        let records = self
+            .pods
+            .get(pod)
+            .filter(|_| !self.guard.is_closed(pod, address))?;
         let mut steps = self.steps.get();
         let expiry = records.expiry(patterns, address, &mut steps);
         self.steps.set(steps);
@@ -349,14 +352,13 @@ impl Records {
             .get(pod)
             .into_iter()
             .flat_map(|records| records.lapsed.addresses(patterns))
-            .filter(|(address, _)| !self.guard.is_closed(*address))
+            .filter(|(address, _)| !self.guard.is_closed(pod, *address))
             .collect()
     }
 
-    /// Whether no name opens the address.
-    pub(crate) fn is_protected(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.settings.is_protected(address) || self.guard.is_closed(address)
+    /// Whether no name opens the address for this pod.
+    pub(crate) fn is_protected(&self, pod: &PodKey, address: IpAddr) -> bool {
+        self.settings.is_protected(address) || self.guard.is_closed(pod, address)
     }
 
     /// What names may open of the cluster itself.
@@ -367,17 +369,27 @@ impl Records {
     /// A node or a Service has other addresses than before; returns all records, live or over, that count or end by it.
     pub(crate) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) -> Vec<Told> {
         let changed = self.guard.replace(owned, before, after);
-        self.told_of(&changed)
+        self.told_of(changed)
     }
 
     /// The API server is elsewhere; returns all records, live or over, that count or end by it.
     pub(crate) fn guard_api_server(&mut self, addresses: BTreeSet<IpAddr>) -> Vec<Told> {
         let changed = self.guard.replace_api_server(addresses);
-        self.told_of(&changed)
+        self.told_of(changed)
     }
 
-    fn told_of(&self, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
-        let of_pod = |(pod, records): (&PodKey, &PodRecords)| records.told_of(pod, addresses);
+    /// A local pod has these addresses, none where it is gone; returns its records that count or end by it.
+    pub(crate) fn guard_pod(&mut self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
+        let changed = in_all_forms(self.guard.replace_pod(pod, addresses));
+        let records = self.pods.get(pod).into_iter();
+        records
+            .flat_map(|records| records.told_of(pod, &changed))
+            .collect()
+    }
+
+    fn told_of(&self, addresses: BTreeSet<IpAddr>) -> Vec<Told> {
+        let addresses = in_all_forms(addresses);
+        let of_pod = |(pod, records): (&PodKey, &PodRecords)| records.told_of(pod, &addresses);
         self.pods.iter().flat_map(of_pod).collect()
     }
 
@@ -577,6 +589,17 @@ impl Records {
         let pod = self.by_size.largest()?;
         self.pods.get(pod)?.oldest(pod)
     }
+}
+
+/// These addresses, and what a NAT64 translates to them.
+fn in_all_forms(mut addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+    let behind: Vec<_> = addresses
+        .iter()
+        .copied()
+        .filter_map(guard::behind_nat64)
+        .collect();
+    addresses.extend(behind);
+    addresses
 }
 
 fn is_mentioned(

@@ -188,7 +188,11 @@ fn no_name_opens_a_node_the_api_server_or_a_service_unless_it_may() {
                     expected,
                     "{said}: the object first"
                 );
-                assert_eq!(after.compiler.is_protected(ip(address)), !expected, "{said}");
+                assert_eq!(
+                    after.compiler.is_protected(&key("default/client"), ip(address)),
+                    !expected,
+                    "{said}"
+                );
                 for entity in entities.iter().rev() {
                     tell(&mut after, Event::Delete(entity.key()));
                 }
@@ -278,5 +282,156 @@ fn what_is_over_goes_on_only_while_the_address_is_not_the_clusters_own() {
                 "{said}: given up"
             );
         }
+    }
+}
+
+/// Where clouds answer with credentials of the node.
+const METADATA_SERVICES: [&str; 7] = [
+    "169.254.169.254",
+    "fd00:ec2::254",
+    "fd00:ec2::23",
+    "168.63.129.16",
+    "100.100.100.200",
+    "192.0.0.192",
+    "fd20:ce::254",
+];
+
+/// The same IPv4 address as IPv6 names it: mapped, and behind a NAT64 (RFC 6052).
+fn forms(address: &str) -> Vec<String> {
+    match ip(address) {
+        std::net::IpAddr::V4(_) => vec![
+            address.to_owned(),
+            format!("::ffff:{address}"),
+            format!("64:ff9b::{address}"),
+        ],
+        std::net::IpAddr::V6(_) => vec![address.to_owned()],
+    }
+}
+
+/// Whether the client reaches an address that it is told for a name that it may ask.
+fn is_opened(situation: &mut Situation, address: &str) -> bool {
+    situation.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
+    let canonical = ip(address).to_canonical().to_string();
+    reaches(situation, "default/client", &canonical)
+}
+
+#[test]
+fn no_name_opens_a_metadata_service_of_a_cloud_unless_it_is_configured() {
+    for service in METADATA_SERVICES {
+        for address in forms(service) {
+            let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
+            assert!(!is_opened(&mut situation, &address), "{address}");
+            let configured = RecordSettings {
+                protected: Vec::new(),
+                ..RecordSettings::default()
+            };
+            let mut situation = with_records(configured, &["api.example.test"]);
+            assert!(is_opened(&mut situation, &address), "{address}: configured");
+        }
+    }
+    let neighbours = [
+        "fd00:ec2::253",
+        "fd00:ec2::24",
+        "168.63.129.17",
+        "100.100.100.201",
+        "192.0.0.193",
+        "fd20:ce::255",
+        "64:ff9b::100.100.100.201",
+        "64:ff9b:1::100.100.100.200",
+    ];
+    for address in neighbours {
+        let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
+        assert!(is_opened(&mut situation, address), "{address}: a neighbour");
+    }
+}
+
+#[test]
+fn no_name_opens_a_node_or_loopback_behind_a_nat64() {
+    let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
+    assert!(!is_opened(&mut situation, "64:ff9b::127.0.0.1"));
+    assert!(is_opened(&mut situation, "64:ff9b::192.0.2.2"));
+    tell(&mut situation, Event::Apply(node("there", "", &["192.0.2.2"])));
+    assert!(!reaches(&situation, "default/client", "64:ff9b::192.0.2.2"));
+    assert!(is_opened(&mut situation, "64:ff9b::192.0.2.3"));
+    tell(&mut situation, Event::Delete(node("there", "", &[]).key()));
+    assert!(reaches(&situation, "default/client", "64:ff9b::192.0.2.2"));
+}
+
+/// A NetworkPolicy exempts what a pod sends to itself; this denies all but the names.
+fn nothing_but(list: &[&str]) -> Policy {
+    let all = networks(&["0.0.0.0/0", "::/0"]);
+    admin_policy("names", 10, "app=client").egress(vec![allow(names(list)), deny(all)])
+}
+
+#[test]
+fn no_name_opens_the_asking_pods_own_addresses() {
+    let mut situation = with_policy(RecordSettings::default(), nothing_but(&["api.example.test"]));
+    for address in ["10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1"] {
+        assert!(!is_opened(&mut situation, address), "{address}");
+    }
+    assert!(is_opened(&mut situation, "10.0.0.2"), "another pod's");
+    // The other pod may use what is not its own, though the first may not.
+    situation.observe("10.0.0.2", "api.example.test", &[ip("10.0.0.1")], 600);
+    assert!(reaches(&situation, "default/other", "10.0.0.1"));
+    assert!(!reaches(&situation, "default/client", "10.0.0.1"));
+}
+
+#[test]
+fn an_address_that_the_pod_gets_later_is_closed_from_then_on() {
+    let mut situation = with_policy(RecordSettings::default(), nothing_but(&["api.example.test"]));
+    assert!(is_opened(&mut situation, "fd00::1"));
+    let both = pod("default/client", "app=client", &["10.0.0.1", "fd00::1"]);
+    tell(&mut situation, Event::Apply(Entity::Pod(both)));
+    assert!(!reaches(&situation, "default/client", "fd00::1"));
+    assert!(is_opened(&mut situation, "fd00::2"));
+}
+
+#[test]
+fn no_name_opens_what_the_node_holds_as_long_as_it_does() {
+    let holds = |addresses: &[&str]| Event::NodeHolds(addresses.iter().map(|address| ip(address)).collect());
+    for (opens, expected) in [(false, false), (true, true)] {
+        let records = RecordSettings {
+            names_may_open: NamesMayOpen {
+                node: opens,
+                api_server: false,
+            },
+            ..RecordSettings::default()
+        };
+        let mut situation = with_records(records, &["api.example.test"]);
+        situation.tell(holds(&["10.244.1.1", "172.17.0.1"]));
+        assert_eq!(is_opened(&mut situation, "10.244.1.1"), expected);
+        assert_eq!(is_opened(&mut situation, "64:ff9b::10.244.1.1"), expected);
+        assert!(is_opened(&mut situation, "10.244.1.2"), "nobody's");
+        // One goes, one stays, and one comes that a pod was told before.
+        tell(&mut situation, holds(&["172.17.0.1", "10.244.1.2"]));
+        for (address, reached) in [
+            ("10.244.1.1", true),
+            ("10.244.1.2", expected),
+            ("172.17.0.1", expected),
+        ] {
+            situation.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
+            assert_eq!(
+                reaches(&situation, "default/client", address),
+                reached,
+                "{address}, {opens}"
+            );
+        }
+        // What a report has as well stays closed when the node does not hold it any more, and the other way round.
+        let report = NodeAddressReport {
+            node: "here".into(),
+            addresses: vec![ip("10.244.1.2")],
+        };
+        tell(
+            &mut situation,
+            Event::Apply(Entity::NodeAddressReport(report.clone())),
+        );
+        tell(&mut situation, holds(&[]));
+        assert_eq!(reaches(&situation, "default/client", "10.244.1.2"), expected);
+        assert!(reaches(&situation, "default/client", "172.17.0.1"));
+        tell(
+            &mut situation,
+            Event::Delete(Entity::NodeAddressReport(report).key()),
+        );
+        assert!(reaches(&situation, "default/client", "10.244.1.2"));
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> T
     let mut of_names = Vec::new();
     for (name, addresses) in view.told() {
         match (addresses.get(&view.address), is_wanted(name)) {
-            (Some(_), true) if view.asked.judge.is_protected(view.address) => {
+            (Some(_), true) if view.asked.judge.is_protected(&view.subject.pod.key, view.address) => {
                 return Test::failed(is_protected(view.address, name));
             }
             (Some(until), true) if *until > view.now => return Test::passed(is(view.address, name, *until)),

@@ -27,8 +27,8 @@ const NOW: Timestamp = Timestamp::from_millis(0);
 pub struct Judge {
     memory: Memory,
     told: Told,
-    /// Addresses that pods were told, and that no name opens.
-    protected: BTreeSet<IpAddr>,
+    /// Addresses that pods were told, and that no name opens for them.
+    protected: BTreeSet<(PodKey, IpAddr)>,
 }
 
 /// What became of the records.
@@ -60,7 +60,7 @@ impl Unused {
         }
         remarks.extend(self.protected.iter().map(|address| {
             format!(
-                "no name opens {address}: loopback and link-local addresses, and those of nodes, of the API server and of Services, are protected, unless a node is configured otherwise"
+                "no name opens {address}: loopback and link-local addresses, metadata services of clouds, those of nodes, of the API server and of Services, and the asking pod's own are protected, unless a node is configured otherwise"
             )
         }));
         remarks
@@ -108,18 +108,19 @@ impl Judge {
                 .or_default()
                 .insert(record.address, record.expires);
         }
-        let is_protected = |record: &&Record| compiler.is_protected(record.address);
+        let is_protected = |record: &&Record| compiler.is_protected(&record.pod, record.address);
         let has_client = |record: &&Record| client(cluster, &record.pod).is_some();
         let grace = settings.records.grace;
+        let mut protected = BTreeSet::new();
         // They open nothing, and yet the pod was told them and may use them.
         for record in records.iter().filter(is_protected).filter(has_client) {
             let address = record.address.to_canonical();
             unused.protected.insert(address);
+            protected.insert((record.pod.clone(), address));
             told.entry((record.pod.clone(), record.name.clone()))
                 .or_default()
                 .insert(address, expires(record).after(grace));
         }
-        let protected = unused.protected.clone();
         let judge = Self {
             memory,
             told,
@@ -140,10 +141,10 @@ impl Judge {
         &self.told
     }
 
-    /// Whether no name opens an address that a pod was told.
+    /// Whether no name opens an address that this pod was told.
     #[must_use]
-    pub fn is_protected(&self, address: IpAddr) -> bool {
-        self.protected.contains(&address)
+    pub fn is_protected(&self, pod: &PodKey, address: IpAddr) -> bool {
+        self.protected.contains(&(pod.clone(), address))
     }
 
     /// What both ends say of a connection at a moment.

@@ -164,7 +164,7 @@ pub struct Written {
     /// TTLs above this count as this [default: 24h]
     #[arg(long, value_name = "SPAN")]
     pub max_ttl: Option<Span>,
-    /// Networks that no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
+    /// Networks that no name opens [default: loopback, link-local, and the metadata services of clouds]
     #[arg(long, value_name = "CIDR", num_args = 1..)]
     pub protected: Option<Vec<IpNet>>,
     /// What of the cluster itself a name may open: node, api-server [default: neither]
@@ -197,13 +197,6 @@ pub struct Written {
 /// clap takes no empty path of itself.
 fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
-}
-
-/// Loopback and link-local: the metadata services of clouds are there.
-pub(super) fn usually_protected() -> Vec<IpNet> {
-    ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"]
-        .map(|network| network.parse().expect("these are networks"))
-        .to_vec()
 }
 
 /// What CNI plugins call the node's end of a pod's cable, or the bridge that it is plugged into, and hardly anybody

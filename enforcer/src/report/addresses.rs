@@ -6,11 +6,18 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use egret_kernel::links::{Address, Interface};
+use egret_kernel::links::{Address, Interface, Links};
+use egret_kernel::netlink;
 
 /// Where others keep addresses of Services on a node: kube-proxy in mode IPVS, and node-local-dns, whose other address
 /// is a link-local one.
 const OF_SERVICES: [&str; 2] = ["kube-ipvs0", "nodelocaldns"];
+
+/// The addresses of this node now, each with the first interface that has it.
+pub(super) fn list(links: &mut Links) -> Result<BTreeMap<IpAddr, String>, netlink::Error> {
+    let interfaces = links.interfaces()?;
+    Ok(reported(&links.addresses()?, &interfaces))
+}
 
 /// Those that somebody else could reach, in their order, each with the first interface that has it.
 pub(super) fn reported(held: &[Address], interfaces: &[Interface]) -> BTreeMap<IpAddr, String> {

@@ -36,6 +36,8 @@ pub(super) struct Engine {
     /// As the last batch said it.
     has_policies: bool,
     pub(super) interests: Interests,
+    /// The addresses of the node on which the compiler runs.
+    pub(super) held: Vec<IpAddr>,
     pub(super) dirty: Dirty,
     work: Work,
     /// Of the last batch that is due or was given.
@@ -75,6 +77,7 @@ impl Engine {
             compiled_node: None,
             has_policies: false,
             interests: Interests::default(),
+            held: Vec::new(),
             dirty: Dirty::default(),
             work: Work::default(),
             last: Revision::ZERO,

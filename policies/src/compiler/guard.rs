@@ -1,6 +1,9 @@
 //! Tells the records which addresses are the cluster's own, so that no name opens them.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+use egret_shared::pod::PodKey;
 
 use crate::records::{Owned, Told};
 
@@ -24,6 +27,18 @@ impl Engine {
         }
         let addresses = self.index.addresses_of_api_server(opens.node);
         let changed = self.records.guard_api_server(addresses);
+        self.refresh_guarded(&changed);
+    }
+
+    /// The node on which the compiler runs holds these addresses.
+    pub(super) fn hold(&mut self, addresses: Vec<IpAddr>) {
+        let before = std::mem::replace(&mut self.held, addresses.clone());
+        self.guard(Owned::Node, &before, &addresses);
+    }
+
+    /// A local pod has these addresses, none where it is gone: no name opens them for the pod itself.
+    pub(super) fn guard_pod(&mut self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) {
+        let changed = self.records.guard_pod(pod, addresses);
         self.refresh_guarded(&changed);
     }
 

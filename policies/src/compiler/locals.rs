@@ -123,6 +123,8 @@ impl Engine {
         for key in touched {
             let before = self.locals.pods.remove(key);
             let after = self.local(key);
+            let none = BTreeSet::new();
+            self.guard_pod(key, after.as_ref().map_or(&none, |local| &local.addresses));
             if let Some(before) = &before {
                 self.leave(key, before, after.as_ref(), now);
             }

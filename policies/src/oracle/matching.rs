@@ -63,7 +63,9 @@ impl Question<'_> {
                         && (told.until > self.now || self.is_open)
                         && patterns.iter().any(|pattern| name_fits(pattern, &told.name))
                 });
-                is_told && !self.world.is_closed_to_names(address) && self.port_matches(subject, rule, None)
+                is_told
+                    && !self.world.is_closed_to_names(subject, address)
+                    && self.port_matches(subject, rule, None)
             }
         }
     }

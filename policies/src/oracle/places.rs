@@ -6,7 +6,7 @@ use std::sync::Arc;
 use egret_shared::net::Transport;
 
 use crate::memory::Protocol;
-use crate::model::cluster::{Entity, EntityKey, PodLife};
+use crate::model::cluster::{Entity, EntityKey, Pod, PodLife};
 use crate::model::{Labels, Port, Ports, Selector};
 
 use super::World;
@@ -126,9 +126,17 @@ impl World {
     }
 
     /// Whether no name opens the address: it is a node's, the API server's or a Service's, and that was not allowed.
-    pub(super) fn is_closed_to_names(&self, address: IpAddr) -> bool {
+    pub(super) fn is_closed_to_names(&self, subject: &Pod, address: IpAddr) -> bool {
+        if let Some(behind) = behind_nat64(address)
+            && self.is_closed_to_names(subject, behind)
+        {
+            return true;
+        }
         let opens = self.settings.records.names_may_open;
         let has = |all: &[IpAddr]| all.iter().any(|one| one.to_canonical() == address);
+        if (!opens.node && has(&self.held)) || has(&self.own_addresses(subject)) {
+            return true;
+        }
         self.entities.values().any(|entity| match entity {
             Entity::Node(node) => !opens.node && has(&node.addresses),
             Entity::NodeAddressReport(report) => !opens.node && has(&report.addresses),
@@ -157,4 +165,14 @@ impl World {
         };
         one == other || nodes_at(one).iter().any(|node| nodes_at(other).contains(node))
     }
+}
+
+/// The IPv4 address that is written in an address below 64:ff9b::/96.
+pub(super) fn behind_nat64(address: IpAddr) -> Option<IpAddr> {
+    let IpAddr::V6(address) = address else {
+        return None;
+    };
+    let octets = address.octets();
+    let is_well_known = octets[..12] == [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
+    is_well_known.then(|| IpAddr::from([octets[12], octets[13], octets[14], octets[15]]))
 }

@@ -8,9 +8,11 @@ use egret_shared::observation::Observation;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use crate::compiler::Settings;
 use crate::records::Remembered;
 
 use super::World;
+use super::places::behind_nat64;
 
 /// One address that a pod was told.
 #[derive(Clone, Debug)]
@@ -42,13 +44,13 @@ impl World {
                     .iter()
                     .all(|address| run.addresses.contains(address))
         });
-        let records = &self.settings.records;
+        let settings = &self.settings;
+        let records = &settings.records;
         let latest = now.after(records.max_ttl).after(records.grace);
-        let is_protected = |address: &IpAddr| records.protected.iter().any(|net| net.contains(address));
         let told = remembered
             .records
             .iter()
-            .filter(|record| is_there && !is_protected(&record.address))
+            .filter(|record| is_there && !is_protected(settings, record.address))
             .map(|record| Told {
                 pod: remembered.pod.clone(),
                 name: (*record.name).clone(),
@@ -68,13 +70,7 @@ impl World {
         };
         for observed in &observation.addresses {
             let address = observed.address.to_canonical();
-            if self
-                .settings
-                .records
-                .protected
-                .iter()
-                .any(|net| net.contains(&address))
-            {
+            if is_protected(&self.settings, address) {
                 continue;
             }
             self.told.push(Told {
@@ -123,4 +119,16 @@ impl World {
             }
         }
     }
+}
+
+/// Whether it is configured that no name opens the address.
+fn is_protected(settings: &Settings, address: IpAddr) -> bool {
+    let has = |address| {
+        settings
+            .records
+            .protected
+            .iter()
+            .any(|net| net.contains(&address))
+    };
+    has(address) || behind_nat64(address).is_some_and(has)
 }

@@ -7,7 +7,7 @@ use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::lapsed;
+use super::{guard, lapsed};
 
 /// The fewest addresses that a name must be able to have (NPEP-133: at least 100 for each name, also for
 /// each name under a wildcard).
@@ -64,9 +64,32 @@ impl NamesMayOpen {
     };
 }
 
-/// Loopback and link-local, where metadata services are: whoever answers questions must not open them.
-fn usually_protected() -> Vec<IpNet> {
-    ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"]
+/// Loopback, link-local and the metadata services of clouds: whoever answers questions must not open them.
+const USUALLY_PROTECTED: [&str; 10] = [
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "::1/128",
+    "fe80::/10",
+    // AWS: instance metadata, and the credentials of EKS Pod Identity.
+    "fd00:ec2::254/128",
+    "fd00:ec2::23/128",
+    // Azure: WireServer.
+    "168.63.129.16/32",
+    // Alibaba Cloud.
+    "100.100.100.200/32",
+    // Oracle Cloud.
+    "192.0.0.192/32",
+    // Google Cloud.
+    "fd20:ce::254/128",
+];
+
+/// What is protected where nothing else is configured.
+///
+/// # Panics
+/// Never: these are networks.
+#[must_use]
+pub fn usually_protected() -> Vec<IpNet> {
+    USUALLY_PROTECTED
         .map(|network| network.parse().expect("these are networks"))
         .to_vec()
 }
@@ -105,10 +128,11 @@ impl RecordLimits {
 }
 
 impl RecordSettings {
-    /// Whether no name opens this address.
+    /// Whether no name opens this address, in this form or as the IPv4 address that it stands for.
     #[must_use]
     pub fn is_protected(&self, address: IpAddr) -> bool {
-        !is_off(Switch::Protect) && self.protected.iter().any(|network| network.contains(&address))
+        let is_in = |address| self.protected.iter().any(|network| network.contains(&address));
+        !is_off(Switch::Protect) && guard::forms(address).any(is_in)
     }
 
     /// Until when a record lives whose time to live ends at `expires`; none when that is over already.

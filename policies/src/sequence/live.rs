@@ -193,8 +193,13 @@ impl LiveSet {
         let (mut added, mut removed, mut has_new) = (Vec::new(), Vec::new(), false);
         let guarded = std::mem::take(&mut self.guarded);
         // A backend remembers what is over, which is nothing that it was told of here.
+        let pod = match &self.named.content {
+            SetContent::Records { pod, .. } => Some(pod.clone()),
+            _ => None,
+        };
+        let is_protected = |address| pod.as_ref().is_some_and(|pod| records.is_protected(pod, address));
         let is_withdrawn = |member: Member| match member {
-            Member::Address(address) => guarded.contains(&address) && records.is_protected(address),
+            Member::Address(address) => guarded.contains(&address) && is_protected(address),
             Member::Network(_) | Member::AddressPort(..) => false,
         };
         let mut touched = std::mem::take(&mut self.touched);

@@ -477,7 +477,7 @@ fn tell_world(world: &mut World, event: &Event) {
     match event {
         Event::Apply(entity) => world.apply(entity.clone()),
         Event::Delete(key) => world.delete(key),
-        Event::Observed(_) | Event::Restored(_) => unreachable!("objects only"),
+        Event::Observed(_) | Event::Restored(_) | Event::NodeHolds(_) => unreachable!("objects only"),
     }
 }
 

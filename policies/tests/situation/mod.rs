@@ -291,6 +291,7 @@ impl Situation {
             Event::Delete(key) => self.world.delete(key),
             Event::Observed(observation) => self.world.observe(observation, self.now),
             Event::Restored(remembered) => self.world.restore(remembered, self.now),
+            Event::NodeHolds(addresses) => self.world.hold(addresses.clone()),
         }
         self.compiler.handle(event, self.now);
     }

@@ -54,7 +54,12 @@ impl Reading<'_> {
             Some((address, _)) if self.errs(Id::F22) => address,
             _ => ask.peer,
         };
-        if address == ask.peer && self.is_closed_to_names(address) {
+        if address == ask.peer
+            && (self.is_closed_to_names(address)
+                || self
+                    .owner(address)
+                    .is_some_and(|owner| owner.key == ask.subject.key))
+        {
             return false;
         }
         let mut here = told().filter(|told| told.address.to_canonical() == address);
