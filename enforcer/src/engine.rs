@@ -53,6 +53,9 @@ use peers::Peers;
 /// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
 /// of them does not wait long.
 const MOST_AT_ONCE: usize = 512;
+/// … and so many addresses in answers, which take some microseconds each: nobody's answer waits for hundreds of large ones that
+/// somebody else asked for.
+const MOST_ADDRESSES_AT_ONCE: usize = 4_096;
 
 /// How long rules of an earlier life may stay in force while nobody has told again what pods were told. A dnsd connects
 /// within 20 ms, waits 100 ms for interests that come only later, and then tells.
@@ -207,23 +210,18 @@ impl Engine {
     }
 
     fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>, now: Timestamp) -> Flow {
+        let (mut taken, mut addresses) = (0, 0);
         let mut next = Some(first);
-        for _ in 0..MOST_AT_ONCE {
-            match next {
-                None => break,
-                Some(Input::Stop) => return Flow::Stop,
-                Some(input) => self.take(input, now),
+        while let Some(input) = next {
+            if matches!(input, Input::Stop) {
+                return Flow::Stop;
             }
-            next = inputs.try_recv().ok();
+            (taken, addresses) = (taken + 1, addresses + input.addresses());
+            self.take(input, now);
+            let is_enough = taken >= MOST_AT_ONCE || addresses >= MOST_ADDRESSES_AT_ONCE;
+            next = if is_enough { None } else { inputs.try_recv().ok() };
         }
-        match next {
-            Some(Input::Stop) => Flow::Stop,
-            Some(input) => {
-                self.take(input, now);
-                Flow::Go
-            }
-            None => Flow::Go,
-        }
+        Flow::Go
     }
 
     /// Takes in what happened, without following it up.

@@ -584,6 +584,50 @@ fn an_engine_that_is_asked_to_stop_keeps_what_it_heard_last() {
     assert_eq!(kept.records(), 1);
 }
 
+/// Who asks for large answers has others wait for a few of them, and not for all that are there.
+#[test]
+fn answers_are_realized_before_many_large_ones_that_came_later_are_taken_in() {
+    let mut engine = engine(InMemory::default());
+    let mut dnsd = Dnsd::join(&mut engine, 1, 64);
+    engine.take(
+        cluster(&(POD.to_owned() + "---" + &names("api.example.test"))),
+        NOW,
+    );
+    engine.take(in_sync(), NOW);
+    let (inputs, taken) = mpsc::channel(64);
+    inputs
+        .try_send(dnsd.observes(1, "api.example.test", "203.0.113.7"))
+        .unwrap();
+    for sequence in 2..=12 {
+        let mut large = dnsd.observes(sequence, &format!("n{sequence}.flood.test"), "198.18.0.0");
+        if let Input::PeerSaid(_, ToEnforcer::Observed { observation, .. }) = &mut large {
+            let expires = observation.addresses[0].expires;
+            let address = |number: u16| {
+                let [high, low] = number.to_be_bytes();
+                ObservedAddress {
+                    address: [198, 18, high, low].into(),
+                    expires,
+                }
+            };
+            observation.addresses = (0..1_000).map(address).collect();
+        }
+        inputs.try_send(large).unwrap();
+    }
+    drop(inputs);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    drop(runtime.block_on(engine.run(taken)));
+    let realized: Vec<String> = dnsd
+        .heard()
+        .into_iter()
+        .filter(|words| words.starts_with("realized"))
+        .collect();
+    // One and five thousand, five thousand more, and the last.
+    assert_eq!(realized, ["realized 6", "realized 11", "realized 12"]);
+}
+
 #[test]
 fn what_a_pod_was_told_that_is_gone_does_not_stay_in_the_file() {
     let kept = Kept::make("gone");

@@ -45,6 +45,16 @@ pub enum Input {
     Stop,
 }
 
+impl Input {
+    /// How many addresses a pod was told by it.
+    pub(super) fn addresses(&self) -> usize {
+        match self {
+            Self::PeerSaid(_, ToEnforcer::Observed { observation, .. }) => observation.addresses.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// Where a dnsd hears, or what stands for it.
 pub trait Ear: Debug + Send {
     /// Says something to it, behind what was said before. Waits for nothing.
