@@ -38,14 +38,12 @@ fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_i
         let unrestricted = |name: &str| Change::new().rules(pod(name, &[POD], Vec::new(), Vec::new()));
         let mut backend = begin(&unrestricted("a"));
         let _open = [datagram(POD, ONE), datagram(STRANGER, ONE)];
-        let no_pods = "no rules of a pod mark what is not the pod's";
-        assert_eq!(state(POD, ONE), State::Allowed);
-        assert_eq!(state(STRANGER, ONE), State::Unmarked, "{no_pods}");
+        assert_eq!([state(POD, ONE), state(STRANGER, ONE)], [State::Allowed; 2]);
         let mut gone = Change::new();
         gone.0.pods_removed.push(PodKey::new("default", "a"));
         assert_eq!(change(&mut backend, &gone), 1, "flows that are revoked");
         assert_eq!(state(POD, ONE), State::Left);
-        assert_eq!(state(STRANGER, ONE), State::Unmarked, "{no_pods}");
+        assert_eq!(state(STRANGER, ONE), State::Allowed, "it is no pod's");
         // Who starts anew knows it by the mark alone.
         let mut backend = begin(&Change::new());
         assert_eq!(state(POD, ONE), State::Left);
@@ -57,7 +55,7 @@ fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_i
         assert_eq!(state(POD, ONE), State::Gone, "what comes next is the next one's");
         let _new = datagram(POD, OTHER);
         assert_eq!(state(POD, OTHER), State::Allowed);
-        assert_eq!(state(STRANGER, ONE), State::Unmarked, "{no_pods}");
+        assert_eq!(state(STRANGER, ONE), State::Allowed);
     });
 }
 
@@ -204,7 +202,7 @@ type OpenFlow<'a> = (&'a str, &'a [&'a str], &'a str, (&'a str, &'a str), State)
 /// A pod that reaches what is in the list has something open with this source and destination when a member goes.
 #[test]
 fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
-    let rows: [OpenFlow<'static>; 7] = [
+    let rows: [OpenFlow<'static>; 8] = [
         ("who answers", &[ONE, OTHER], OTHER, (POD, OTHER), State::Revoked),
         ("somebody else", &[ONE, OTHER], ONE, (POD, OTHER), State::Allowed),
         (
@@ -227,6 +225,13 @@ fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
             OTHER,
             (SECOND, OTHER),
             State::Revoked,
+        ),
+        (
+            "of an address that nobody has",
+            &[OTHER],
+            OTHER,
+            (STRANGER, OTHER),
+            State::Unmarked,
         ),
         (
             "behind a Service",
