@@ -10,7 +10,7 @@ use egret_shared::switch::{Switch, is_off};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::backend::netfilter::hooks::jumps;
+use crate::backend::netfilter::hooks::{self, jumps};
 use crate::backend::netfilter::names;
 
 /// Waits for changes that others make in the nft flavour. The legacy one tells of none.
@@ -59,11 +59,14 @@ impl OthersNews {
 }
 
 fn concerns_us(change: &Change, hooks: &[Hook]) -> bool {
-    [Table::Raw.name(), Table::Filter.name()].contains(&change.table.as_str())
-        && change
-            .chain
-            .as_deref()
-            .is_none_or(|chain| names::is_own_chain(chain) || hooks.iter().any(|hook| hook.name() == chain))
+    let is_here = |table: Table| table.name() == change.table;
+    [Table::Raw, Table::Filter].into_iter().any(is_here)
+        && change.chain.as_deref().is_none_or(|chain| {
+            names::is_own_chain(chain)
+                || hooks
+                    .iter()
+                    .any(|hook| hook.name() == chain && is_here(hooks::table(*hook)))
+        })
 }
 
 fn in_words(news: &News) -> String {
