@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use egret_kernel::Family;
 use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line};
 use egret_policies::rules::Direction;
+use ipnet::IpNet;
 
 use super::names::PodChains;
 
@@ -16,6 +18,17 @@ pub struct Attached {
     pub interfaces: Vec<Port>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+}
+
+impl Attached {
+    /// Its addresses of a family.
+    pub(super) fn hosts(&self, family: Family) -> impl Iterator<Item = IpNet> {
+        let of_family = self
+            .addresses
+            .iter()
+            .filter(move |address| Family::of(**address) == family);
+        of_family.map(|address| IpNet::from(*address))
+    }
 }
 
 /// An interface of a pod.

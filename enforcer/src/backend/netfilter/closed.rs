@@ -8,7 +8,7 @@ use super::attached::{Attached, through};
 use super::front::{neighbours, related};
 use super::names;
 use super::tally::Label;
-use crate::backend::{self, Decider, VerdictKey};
+use crate::backend::{Action, Decider};
 
 /// What is closed in the dispatch, behind the lines of the pods that have chains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,15 +46,7 @@ impl Closed {
 /// is written anew with each pod. Where a bridge hands its packets to iptables, neighbour discovery between pods passes
 /// here.
 pub(super) fn chain(direction: Direction, family: Family) -> Vec<String> {
-    let label = Label {
-        key: VerdictKey {
-            decider: Decider::UnknownPod,
-            action: backend::Action::Deny,
-            direction,
-        },
-        rule: 0,
-        policy: "none".into(),
-    };
+    let label = Label::of_no_policy(Decider::UnknownPod, Action::Deny, direction);
     let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
     let errors = match direction {
         Direction::Egress => None,

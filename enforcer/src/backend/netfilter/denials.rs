@@ -38,13 +38,6 @@ pub struct Telling {
     pub per_second: u32,
 }
 
-impl Telling {
-    /// How many at once, after a quiet time.
-    pub(super) fn burst(self) -> u16 {
-        u16::try_from(self.per_second.saturating_mul(2)).unwrap_or(u16::MAX)
-    }
-}
-
 /// Why a packet is denied.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Denial {
@@ -254,17 +247,20 @@ pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     }
 }
 
+/// The line that has the kernel say so of a packet, at most so often.
+pub(super) fn tell(prefix: String, telling: Telling) -> Line {
+    let group = telling.group;
+    let line = Line::to(Target::Nflog { prefix, group });
+    if is_off(Switch::LimitTelling) {
+        return line;
+    }
+    let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
+    line.limit(Limit::per_second(telling.per_second, burst))
+}
+
 /// What stands in a chain that tells.
 pub(super) fn lines(chain: &str, telling: Telling) -> Vec<String> {
-    let tell = Target::Nflog {
-        prefix: prefix_of(chain),
-        group: telling.group,
-    };
-    let tell = if is_off(Switch::LimitTelling) {
-        Line::to(tell)
-    } else {
-        Line::to(tell).limit(Limit::per_second(telling.per_second, telling.burst()))
-    };
+    let tell = tell(prefix_of(chain), telling);
     let end = match names::is_told_would(chain) {
         true => Target::Return,
         false => Target::Goto(names::deny()),

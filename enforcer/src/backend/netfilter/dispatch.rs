@@ -134,7 +134,7 @@ fn by_pod(pods: &[Attached], closed: &Closed, direction: Direction, family: Fami
                 shared.push(line);
                 continue;
             };
-            hints.extend(hosts(pod, family).map(|host| (host, line.clone())));
+            hints.extend(pod.hosts(family).map(|host| (host, line.clone())));
             own.push((interface, line));
         }
     }
@@ -157,12 +157,6 @@ fn by_pod(pods: &[Attached], closed: &Closed, direction: Direction, family: Fami
     }
 }
 
-fn hosts(pod: &Attached, family: Family) -> impl Iterator<Item = IpNet> {
-    let addresses = pod.addresses.iter();
-    let of_family = addresses.filter(move |address| Family::of(**address) == family);
-    of_family.map(|address| IpNet::from(*address))
-}
-
 /// The lines that lead to a pod's chain, each with the interface that is all that it asks for, if it is.
 fn lines(
     pod: &Attached,
@@ -171,7 +165,7 @@ fn lines(
     family: Family,
 ) -> Vec<(Option<InterfaceName>, Line)> {
     let jump = || Line::to(Target::Goto(chain.clone()));
-    let hosts: Vec<IpNet> = hosts(pod, family).collect();
+    let hosts: Vec<IpNet> = pod.hosts(family).collect();
     let addressed = |line: Line, host: &IpNet| match direction {
         Direction::Egress => line.source(*host),
         Direction::Ingress => line.destination(*host),

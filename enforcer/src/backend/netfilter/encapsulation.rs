@@ -18,29 +18,18 @@ use egret_kernel::iptables::{Match, Protocol, Rule as Line, Target};
 use egret_policies::rules::Direction;
 use ipnet::Ipv6Net;
 
+use super::front;
 use super::names;
 use super::tally::Label;
-use crate::backend::{self, Decider, VerdictKey};
+use crate::backend::{Action, Decider};
 
 /// The chain that all pods share.
 #[must_use]
 pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
-    let label = Label {
-        key: VerdictKey {
-            decider: Decider::Encapsulation,
-            action: backend::Action::Deny,
-            direction: Direction::Egress,
-        },
-        rule: 0,
-        policy: "none".into(),
-    };
+    let label = Label::of_no_policy(Decider::Encapsulation, Action::Deny, Direction::Egress);
     let deny = || Line::to(Target::Goto(names::deny()));
     let plain = |protocol| Line::to(Target::Return).protocol(protocol);
     let any = Protocol::any_port;
-    let icmp = match family {
-        Family::V4 => Protocol::Icmp,
-        Family::V6 => Protocol::IcmpV6,
-    };
     let tunnels = ports.iter().map(|port| {
         let line = deny().protocol(Protocol::to_ports(Transport::Udp, *port..=*port));
         line.comment(&label.to_string())
@@ -48,7 +37,7 @@ pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
     [plain(any(Transport::Tcp))]
         .into_iter()
         .chain(tunnels)
-        .chain([any(Transport::Udp), icmp, any(Transport::Sctp)].map(plain))
+        .chain([any(Transport::Udp), front::icmp(family), any(Transport::Sctp)].map(plain))
         .chain([deny().comment(&label.to_string())])
         .map(|line| line.to_string())
         .collect()

@@ -56,7 +56,8 @@ pub(super) fn related(family: Family) -> Option<Line> {
     })
 }
 
-const fn icmp(family: Family) -> Protocol {
+/// The ICMP of a family.
+pub(super) const fn icmp(family: Family) -> Protocol {
     match family {
         Family::V4 => Protocol::Icmp,
         Family::V6 => Protocol::IcmpV6,

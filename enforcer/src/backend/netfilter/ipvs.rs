@@ -14,7 +14,6 @@
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Rule as Line, Target};
 use egret_policies::rules::{Direction, PodRules, Tier};
-use ipnet::IpNet;
 
 use super::attached::{Attached, Port, through};
 use super::chains::Chains;
@@ -61,16 +60,10 @@ impl Led {
         }
     }
 
-    fn hosts(&self, family: Family) -> impl Iterator<Item = IpNet> {
-        let addresses = self.attached.addresses.iter();
-        let of_family = addresses.filter(move |address| Family::of(**address) == family);
-        of_family.map(|address| IpNet::from(*address))
-    }
-
     fn behind(&self, family: Family) -> Vec<Line> {
         let ask = |chain: &ChainName| {
             let line = |host| Line::to(Target::Goto(chain.clone())).source(host);
-            self.hosts(family).map(line).collect::<Vec<_>>()
+            self.attached.hosts(family).map(line).collect::<Vec<_>>()
         };
         self.egress.iter().flat_map(ask).collect()
     }
@@ -83,7 +76,7 @@ impl Led {
         let back = |name: &InterfaceName| {
             let line = |host| Line::to(Target::Return).source(host).destination(host);
             let line = |host| through(line(host), Direction::Ingress, name.clone());
-            self.hosts(family).map(line).collect::<Vec<_>>()
+            self.attached.hosts(family).map(line).collect::<Vec<_>>()
         };
         let lines = interfaces.flat_map(back);
         lines.filter(|_| self.meets_itself).collect()

@@ -168,22 +168,11 @@ impl<'a> PodDirection<'a> {
         self.render_unsolicited(&tiers);
         let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
         let allow = Target::Goto(self.chains.allow(self.direction));
-        let default = VerdictKey {
-            decider: Decider::Default,
-            action: backend::Action::Allow,
-            direction: self.direction,
-        };
+        let default = Label::of_no_policy(Decider::Default, backend::Action::Allow, self.direction);
         if self.direction == Direction::Egress {
             lines.extend(encapsulation::ask(self.around.family));
         }
-        lines.push(self.labelled(
-            Line::to(allow),
-            &Label {
-                key: default,
-                rule: 0,
-                policy: "none".into(),
-            },
-        ));
+        lines.push(self.labelled(Line::to(allow), &default));
         self.put(&name, lines);
     }
 
@@ -198,15 +187,7 @@ impl<'a> PodDirection<'a> {
     /// Writes what becomes of errors, and of what belongs to no flow.
     fn render_unsolicited(&mut self, tiers: &[&TierRules]) {
         let own: Vec<IpAddr> = self.own.iter().map(IpNet::addr).collect();
-        let label = Label {
-            key: VerdictKey {
-                decider: Decider::SpoofedError,
-                action: backend::Action::Deny,
-                direction: self.direction,
-            },
-            rule: 0,
-            policy: "none".into(),
-        };
+        let label = Label::of_no_policy(Decider::SpoofedError, backend::Action::Deny, self.direction);
         let spoofed = || Line::to(self.denial(&label)).comment(&label.to_string());
         let own = match self.direction {
             Direction::Egress => Some((own.as_slice(), spoofed())),
@@ -402,10 +383,7 @@ impl<'a> PodDirection<'a> {
                 line.protocol(Protocol::any_port(kernel_transport(transport)))
             }
             PortMatch::Any => line,
-            PortMatch::Icmp => line.protocol(match self.around.family {
-                Family::V4 => Protocol::Icmp,
-                Family::V6 => Protocol::IcmpV6,
-            }),
+            PortMatch::Icmp => line.protocol(front::icmp(self.around.family)),
             PortMatch::Range(transport, range) if range == PortRange::ALL => {
                 line.protocol(Protocol::any_port(kernel_transport(transport)))
             }

@@ -20,7 +20,7 @@ use std::net::Ipv6Addr;
 
 use egret_kernel::Family;
 use egret_kernel::Transport;
-use egret_kernel::iptables::{ChainName, InterfacePattern, Limit, Match, Protocol, Rule as Line, Target};
+use egret_kernel::iptables::{ChainName, InterfacePattern, Match, Protocol, Rule as Line, Target};
 use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -28,11 +28,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::attached::{Attached, Port};
 use super::chains::Chains;
 use super::closed::Closed;
-use super::denials::{Cause, Denial, Outcome, Telling};
+use super::denials::{self, Cause, Denial, Outcome, Telling};
 use super::dispatch::hints::{Hint, Names, grouped};
 use super::names;
 use super::tally::Label;
-use crate::backend::{self, Decider, VerdictKey};
+use crate::backend::{Action, Decider};
 
 /// With more addresses than this they are asked by networks.
 const FEW: usize = 16;
@@ -80,7 +80,7 @@ fn own(pods: &[&Attached], family: Family) -> Vec<Hint> {
             };
             pod.interfaces.iter().map(line).collect::<Vec<_>>()
         };
-        hosts(pod, family).flat_map(lines).collect::<Vec<_>>()
+        pod.hosts(family).flat_map(lines).collect::<Vec<_>>()
     };
     pods.iter().flat_map(of_pod).collect()
 }
@@ -113,7 +113,9 @@ fn by_interface(pods: &[&Attached], closed: &Closed, family: Family) -> Vec<Line
     };
     let on_bridges = ports().flat_map(|(pod, port)| match port {
         Port::Of { bridge, .. } => {
-            let others = hosts(pod, family).map(|host| spoofed().source(host).input(bridge.clone()));
+            let others = pod
+                .hosts(family)
+                .map(|host| spoofed().source(host).input(bridge.clone()));
             others.chain([through(spoofed(), port)]).collect()
         }
         Port::Own(_) | Port::Shared(_) => Vec::new(),
@@ -138,14 +140,6 @@ fn by_interface(pods: &[&Attached], closed: &Closed, family: Family) -> Vec<Line
         .chain(spared)
         .chain(unknown)
         .collect()
-}
-
-fn hosts(pod: &Attached, family: Family) -> impl Iterator<Item = IpNet> {
-    let of_family = pod
-        .addresses
-        .iter()
-        .filter(move |address| Family::of(**address) == family);
-    of_family.map(|address| IpNet::from(*address))
 }
 
 const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
@@ -178,11 +172,7 @@ fn spoofed(telling: Option<Telling>, family: Family) -> Vec<Line> {
             cause: Cause::SpoofedSource,
             direction: Direction::Egress,
         };
-        let tell = Target::Nflog {
-            prefix: denial.prefix(),
-            group: telling.group,
-        };
-        Line::to(tell).limit(Limit::per_second(telling.per_second, telling.burst()))
+        denials::tell(denial.prefix(), telling)
     });
     exceptions.into_iter().chain(tell).chain([end()]).collect()
 }
@@ -193,15 +183,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const REDIRECT: u8 = 137;
 
 fn end() -> Line {
-    let label = Label {
-        key: VerdictKey {
-            decider: Decider::SpoofedSource,
-            action: backend::Action::Deny,
-            direction: Direction::Egress,
-        },
-        rule: 0,
-        policy: "none".into(),
-    };
+    let label = Label::of_no_policy(Decider::SpoofedSource, Action::Deny, Direction::Egress);
     Line::to(Target::Drop).comment(&label.to_string())
 }
 

@@ -29,6 +29,20 @@ impl fmt::Display for Label {
 }
 
 impl Label {
+    /// The label of what is decided about a pod whatever its policies say.
+    #[must_use]
+    pub fn of_no_policy(decider: Decider, action: Action, direction: Direction) -> Self {
+        Self {
+            key: VerdictKey {
+                decider,
+                action,
+                direction,
+            },
+            rule: 0,
+            policy: "none".into(),
+        }
+    }
+
     /// Reads the label of a rule, as `iptables-save` prints the rule; none where it has no label.
     #[must_use]
     pub fn of_rule(text: &str) -> Option<Self> {
