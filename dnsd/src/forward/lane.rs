@@ -388,19 +388,9 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::{Case, Transport};
-    use crate::message::Query;
+    use crate::forward::udp::tests::{TTL, question};
 
     const NOW: Timestamp = Timestamp::from_millis(1_000);
-    const TTL: TtlLimits = TtlLimits {
-        at_least: 0,
-        at_most: 60,
-    };
-
-    fn question() -> Exchange {
-        let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
-        Exchange::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232)
-    }
 
     #[tokio::test]
     async fn what_is_asked_of_a_lane_that_others_filled_since_it_was_drawn_comes_back() {

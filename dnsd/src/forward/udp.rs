@@ -349,17 +349,17 @@ pub(crate) fn is_near(address: IpAddr) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::exchange::{Case, Transport};
     use crate::message::Query;
 
-    const TTL: TtlLimits = TtlLimits {
+    pub(in crate::forward) const TTL: TtlLimits = TtlLimits {
         at_least: 0,
         at_most: 60,
     };
 
-    fn question() -> Exchange {
+    pub(in crate::forward) fn question() -> Exchange {
         let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
         Exchange::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232)
     }
