@@ -15,6 +15,7 @@
 //! known to `cut`, which is asked for what is not here.
 
 mod key;
+pub mod nxdomain_cut;
 mod verdict;
 mod shelf;
 mod slot;
@@ -27,10 +28,10 @@ use std::time::Duration;
 use egret_shared::time::Timestamp;
 use hashbrown::HashTable;
 
-use crate::answer::Ttls;
-use crate::message::WireName;
-use crate::plan::{CacheRules, Refresh, ServeStale};
-use crate::table::Seeded;
+use crate::config::model::{CacheRules, Refresh, ServeStale};
+use crate::dns::answer::Ttls;
+use crate::dns::message::WireName;
+use crate::hash::Seeded;
 
 pub(crate) use key::FIXED;
 pub use key::{Key, KeyView};

@@ -1,10 +1,15 @@
 //! What dnsd is told to do: `Written` is what people write, on the command line and in the file; `Config` is
 //! what is meant, whole and within its ranges.
 
+pub mod model;
+pub mod corefile;
+pub mod check;
+pub mod convert;
+pub mod environment;
 mod value;
 mod written;
 mod lower;
-mod corefile;
+mod corefile_blocks;
 mod servers;
 mod cut;
 mod host;
@@ -18,16 +23,16 @@ use std::time::Duration;
 use egret_shared::net::IpNet;
 use egret_shared::rt::config::{ConfigError, load};
 
-use crate::answer::TtlLimits;
-use crate::cut::CutZone;
-use crate::hold::HoldLimits;
-use crate::intercept::Interception;
-use crate::ledger::LedgerLimits;
-use crate::message::WireName;
-use crate::node_cache::keeper::Setup;
-use crate::plan::{Forward, Plan, Zone};
-use crate::rate::RateLimits;
-use crate::tally::Places;
+use crate::cache::nxdomain_cut::CutZone;
+use crate::config::model::{Forward, Plan, Zone};
+use crate::dns::answer::TtlLimits;
+use crate::dns::message::WireName;
+use crate::enforcement::gate::HoldLimits;
+use crate::enforcement::records::LedgerLimits;
+use crate::host::interception::Interception;
+use crate::host::node_cache::keeper::Setup;
+use crate::limits::permits::Places;
+use crate::limits::rate::RateLimits;
 
 pub use host::{FallbackKind, Host};
 pub use intercept::{Intercept, MarkBits, Whom};
@@ -229,8 +234,8 @@ impl Written {
         let port = args
             .node_cache
             .as_ref()
-            .map_or(corefile::PORT, |flags| flags.dns_port);
-        let (plan, warnings) = corefile::load(&path, port)?;
+            .map_or(corefile_blocks::PORT, |flags| flags.dns_port);
+        let (plan, warnings) = corefile_blocks::load(&path, port)?;
         let config = self.mean_with(Some(plan))?;
         Ok(Config { warnings, ..config })
     }

@@ -1,5 +1,7 @@
 //! The parts, put together and kept running.
 
+mod host;
+
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,26 +12,28 @@ use egret_shared::revision::Instance;
 use egret_shared::rt::shutdown::{Request, Signals};
 use egret_shared::rt::{clock, task, telemetry};
 
-use egret_dnsd::admin::{Heart, Operators};
-use egret_dnsd::client::Attribution;
+use egret_dnsd::config::model::Reload;
 use egret_dnsd::config::{Args, Config, file_name};
-use egret_dnsd::handover::{Event, Granted, Inheritance, Name, UNREAD};
-use egret_dnsd::link;
-use egret_dnsd::listen::{Listeners, Listening, Service};
-use egret_dnsd::memory::Remembering;
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::node_cache::keeper::Prepared;
-use egret_dnsd::pages::Pages;
-use egret_dnsd::plan::Reload;
-use egret_dnsd::release::Holder;
-use egret_dnsd::resolve::Resolver;
-use egret_dnsd::server::{Means, Outlet, Serving, host_interfaces};
-use egret_dnsd::threads::Threads;
-use egret_dnsd::{faults, files, forward};
+use egret_dnsd::enforcement::client::Attribution;
+use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::link;
+use egret_dnsd::host::node_cache::keeper::Prepared;
+use egret_dnsd::host::open_files;
+use egret_dnsd::listener::threads::Threads;
+use egret_dnsd::listener::{Listeners, Listening, Service};
+use egret_dnsd::pipeline::Resolver;
+use egret_dnsd::takeover::transfer::Remembering;
+use egret_dnsd::takeover::{Event, Granted, Inheritance, Name, UNREAD};
+use egret_dnsd::telemetry::admin::{Heart, Operators};
+use egret_dnsd::telemetry::faults;
+use egret_dnsd::telemetry::handlers::Pages;
+use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::upstream;
+use egret_dnsd::zones::{Means, Outlet, Serving, host_interfaces};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::host::{self, Host};
+use self::host::Host;
 
 /// How long what is under way may take when dnsd is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -69,10 +73,10 @@ impl Daemon {
         recorder: telemetry::Metrics,
         prepared: Option<Prepared>,
     ) -> anyhow::Result<Self> {
-        match files::raise_limit() {
+        match open_files::raise_limit() {
             Ok(limit) => {
                 tracing::debug!(limit, "open files");
-                forward::limit_sockets(limit);
+                upstream::limit_sockets(limit);
             }
             Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
         }

@@ -1,7 +1,6 @@
 //! The program: usage, configuration, start, serve, drain.
 
 mod daemon;
-mod host;
 
 use std::borrow::Cow;
 use std::process::ExitCode;
@@ -11,12 +10,12 @@ use clap::Parser;
 use egret_dnsd::command::{Command, CommandLine};
 use egret_dnsd::config::{Args, Config, Invalid, Written};
 use egret_dnsd::exit::USAGE;
-use egret_dnsd::faults::{self, Fault};
-use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
-use egret_dnsd::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
-use egret_dnsd::node_cache::flags::{self, read};
-use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
-use egret_dnsd::node_cache::source::Source;
+use egret_dnsd::host::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
+use egret_dnsd::host::node_cache::flags::{self, read};
+use egret_dnsd::host::node_cache::keeper::{Prepared, SetupErrors};
+use egret_dnsd::host::node_cache::source::Source;
+use egret_dnsd::telemetry::faults::{self, Fault};
+use egret_dnsd::telemetry::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;

@@ -6,12 +6,12 @@ mod support;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, Ttls};
 use egret_dnsd::cache::{Key, Maker, Value};
-use egret_dnsd::exchange::{Case, Exchange, Matched, Mismatch, Transport};
-use egret_dnsd::message::{Message, Query};
-use egret_dnsd::observe::{Told, observe};
-use egret_dnsd::server::{By, Known, Packed};
+use egret_dnsd::dns::answer::{Answer, Ttls};
+use egret_dnsd::dns::message::{Message, Query};
+use egret_dnsd::enforcement::observation::{Told, observe};
+use egret_dnsd::upstream::exchange::{Case, Exchange, Matched, Mismatch, Transport};
+use egret_dnsd::zones::{By, Known, Packed};
 use egret_shared::net::IpNet;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::svcb::{IpHint, SVCB, SvcParamKey, SvcParamValue};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use egret_dnsd::config::Written;
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::model::Plan;
 use serde_json::Value;
 
 #[path = "corefile/stock.rs"]

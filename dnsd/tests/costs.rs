@@ -12,9 +12,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread;
 
-use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::{Moment, Resolver, Step};
-use egret_dnsd::server::{Arrival, Table};
+use egret_dnsd::pipeline::{Moment, Resolver, Step};
+use egret_dnsd::telemetry::metrics::Transport;
+use egret_dnsd::zones::{Arrival, Table};
 use hickory_proto::rr::RecordType;
 use support::{address, query, response};
 use whole::{Dnsd, Upstream};

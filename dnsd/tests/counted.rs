@@ -8,9 +8,9 @@ mod whole;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::{Moment, Resolver, Step};
-use egret_dnsd::server::{Arrival, Table};
+use egret_dnsd::pipeline::{Moment, Resolver, Step};
+use egret_dnsd::telemetry::metrics::Transport;
+use egret_dnsd::zones::{Arrival, Table};
 use egret_shared::rt::telemetry::Page;
 use hickory_proto::rr::RecordType;
 use support::{address, query};

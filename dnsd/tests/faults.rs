@@ -4,9 +4,9 @@
 use std::panic::{catch_unwind, take_hook};
 use std::sync::mpsc::channel;
 
-use egret_dnsd::corefile;
-use egret_dnsd::faults::{follow, tell_to};
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::corefile;
+use egret_dnsd::config::model::Plan;
+use egret_dnsd::telemetry::faults::{follow, tell_to};
 
 #[inline(never)]
 fn breaks_in_a_place_with_a_name() {

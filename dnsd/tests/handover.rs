@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_dnsd::handover::memory::Piece;
-use egret_dnsd::handover::{Event, Memory, Name, Offer, Purpose, take};
+use egret_dnsd::takeover::memory::Piece;
+use egret_dnsd::takeover::{Event, Memory, Name, Offer, Purpose, take};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::cache::{Demand, Maker};
-use egret_dnsd::handover::memory::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
-use egret_dnsd::handover::{Event, Memory, Name, Offer, Taken, take};
-use egret_dnsd::memory::{Begun, Remembering, inherit};
-use egret_dnsd::server::By;
+use egret_dnsd::takeover::memory::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
+use egret_dnsd::takeover::transfer::{Begun, Remembering, inherit};
+use egret_dnsd::takeover::{Event, Memory, Name, Offer, Taken, take};
+use egret_dnsd::zones::By;
 use egret_shared::rt::clock;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;

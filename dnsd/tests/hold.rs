@@ -6,9 +6,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::Asker;
-use egret_dnsd::hold::{Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
-use egret_dnsd::ledger::LedgerLimits;
+use egret_dnsd::enforcement::client::Asker;
+use egret_dnsd::enforcement::gate::{Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
+use egret_dnsd::enforcement::records::LedgerLimits;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
 use egret_shared::name::DnsName;

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::Asker;
-use egret_dnsd::ledger::{Ledger, LedgerLimits};
+use egret_dnsd::enforcement::client::Asker;
+use egret_dnsd::enforcement::records::{Ledger, LedgerLimits};
 use egret_kernel::links::Attachment;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;

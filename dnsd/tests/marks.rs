@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::{Asker, Payer};
-use egret_dnsd::hold::{Hold, HoldLimits, Origin};
-use egret_dnsd::ledger::{LedgerLimits, Marks};
+use egret_dnsd::enforcement::client::{Asker, Payer};
+use egret_dnsd::enforcement::gate::{Hold, HoldLimits, Origin};
+use egret_dnsd::enforcement::records::{LedgerLimits, Marks};
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
 use egret_shared::name::NamePattern;

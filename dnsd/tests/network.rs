@@ -8,11 +8,11 @@ mod fresh;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 
-use egret_dnsd::client::{Behind, Routes as _};
-use egret_dnsd::intercept::{Interception, Seats, seat};
-use egret_dnsd::node_cache::fallback::Past;
-use egret_dnsd::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
-use egret_dnsd::node_cache::rules::{Fallback, Situation};
+use egret_dnsd::enforcement::client::{Behind, Routes as _};
+use egret_dnsd::host::interception::{Interception, Seats, seat};
+use egret_dnsd::host::node_cache::fallback::Past;
+use egret_dnsd::host::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
+use egret_dnsd::host::node_cache::rules::{Fallback, Situation};
 use egret_kernel::links::Links;
 use egret_kernel::{Family, Mark, Transport};
 use egret_shared::link::{ClusterDns, Pods};

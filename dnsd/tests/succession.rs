@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use egret_dnsd::handover::memory::Piece;
-use egret_dnsd::handover::{Granted, Inheritance, Memory, Name, Offer, Purpose, Taken, take};
+use egret_dnsd::takeover::memory::Piece;
+use egret_dnsd::takeover::{Granted, Inheritance, Memory, Name, Offer, Purpose, Taken, take};
 use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
+use egret_dnsd::telemetry::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
 use egret_shared::rt::telemetry;

@@ -1,8 +1,8 @@
 //! The reader of dnsd's YAML, from text to a configuration and back.
 
 use egret_dnsd::config::Written;
-use egret_dnsd::convert::to_yaml;
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::convert::to_yaml;
+use egret_dnsd::config::model::Plan;
 
 /// Reading ends; what is wrong is said in a line; what is accepted means the same when it is written again.
 pub fn check(octets: &[u8]) {

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use egret_dnsd::config::Written;
-use egret_dnsd::convert::to_yaml;
-use egret_dnsd::corefile::{expand, read};
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::convert::to_yaml;
+use egret_dnsd::config::corefile::{expand, read};
+use egret_dnsd::config::model::Plan;
 
 /// Reading ends; what is wrong is a line that says where and what would be accepted; what is accepted means the same
 /// with everything in its place, and as YAML.

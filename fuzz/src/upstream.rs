@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, TtlLimits, Ttls};
-use egret_dnsd::exchange::{Case, Exchange, Matched, Transport};
-use egret_dnsd::message::{HEADER, Message, Query, kind};
-use egret_dnsd::observe::observe;
+use egret_dnsd::dns::answer::{Answer, TtlLimits, Ttls};
+use egret_dnsd::dns::message::{HEADER, Message, Query, kind};
+use egret_dnsd::enforcement::observation::observe;
+use egret_dnsd::upstream::exchange::{Case, Exchange, Matched, Transport};
 use egret_shared::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);

@@ -14,7 +14,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use super::verdict::Kind;
-use crate::message::{Query, Question, WireName, flag};
+use crate::dns::message::{Query, Question, WireName, flag};
 
 /// Flags, type and class go before the name.
 pub(crate) const FIXED: usize = 5;

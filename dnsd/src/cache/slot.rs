@@ -9,7 +9,7 @@ use super::REFRESH_PATIENCE;
 use super::entries::{Entries, Id};
 use super::shelf::Place;
 use super::verdict::{Class, Kept, Kind};
-use crate::plan::{CacheRules, Prefetch};
+use crate::config::model::{CacheRules, Prefetch};
 
 /// How many times an entry is spared for having been asked for.
 const MAX_USES: u8 = 3;

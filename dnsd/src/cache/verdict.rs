@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answer::TtlLimits;
-use crate::message::{Malformed, Message, Record, Section, WireName, kind, rcode};
-use crate::plan::{CacheRules, Capacity, Zone};
+use crate::config::model::{CacheRules, Capacity, Zone};
+use crate::dns::answer::TtlLimits;
+use crate::dns::message::{Malformed, Message, Record, Section, WireName, kind, rcode};
 
 /// The most aliases that are followed; resolvers give up earlier.
 const MAX_CHAIN: usize = 16;

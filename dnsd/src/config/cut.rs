@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::{Invalid, zones as read};
-use crate::cut::{CutZone, ZoneKind};
-use crate::forward::search_domains;
-use crate::message::WireName;
-use crate::plan::Zone;
+use crate::cache::nxdomain_cut::{CutZone, ZoneKind};
+use crate::config::model::Zone;
+use crate::dns::message::WireName;
+use crate::upstream::search_domains;
 
 /// What pods' search lists end in: the kubelet writes it into this file of theirs and of dnsd's.
 const RESOLV_CONF: &str = "/etc/resolv.conf";

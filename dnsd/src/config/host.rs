@@ -8,9 +8,9 @@ use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Span, span, within};
-use crate::node_cache::keeper::Setup;
-use crate::node_cache::rules::{Fallback, Situation};
-use crate::plan::{BindTo, Plan};
+use crate::config::model::{BindTo, Plan};
+use crate::host::node_cache::keeper::Setup;
+use crate::host::node_cache::rules::{Fallback, Situation};
 
 /// The fields under `host`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]

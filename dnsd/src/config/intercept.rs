@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::value::InvalidValue;
 use super::{Invalid, within};
-use crate::environment;
-use crate::intercept::{Interception, PORT};
-use crate::node_cache::keeper::Setup;
+use crate::config::environment;
+use crate::host::interception::{Interception, PORT};
+use crate::host::node_cache::keeper::Setup;
 
 /// The fields under `intercept`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
@@ -173,7 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::node_cache::rules::{Fallback, Situation};
+    use crate::host::node_cache::rules::{Fallback, Situation};
 
     fn setup(rules: bool, dns_port: u16) -> Option<Setup> {
         let local_ips = ["169.254.20.10", "10.96.0.10", "fd00::a"].map(|text| text.parse().unwrap());

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Config, Invalid, Upstream};
-use crate::message::rcode;
-use crate::plan::{
+use crate::config::model::{
     Bind, BindTo, Block, CacheRules, Capacity, Forward, Plan, Policy, Protocol, Timeouts, UpstreamHost, Zone,
 };
+use crate::dns::message::rcode;
 
 /// What the simple form says about asking.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ pub(super) fn to_trusted(server: IpAddr, config: &Config) -> Forward {
     forward(&Simple {
         listen: Vec::new(),
         upstreams: vec![Upstream {
-            address: SocketAddr::new(server, crate::intercept::PORT),
+            address: SocketAddr::new(server, crate::host::interception::PORT),
             tcp_only: false,
         }],
         force_tcp: false,
@@ -98,7 +98,7 @@ pub(super) fn to_trusted(server: IpAddr, config: &Config) -> Forward {
 }
 
 fn forward(simple: &Simple) -> Forward {
-    let upstream = |upstream: &Upstream| crate::plan::Upstream {
+    let upstream = |upstream: &Upstream| crate::config::model::Upstream {
         host: UpstreamHost::Address(upstream.address),
         protocol: if upstream.tcp_only {
             Protocol::Tcp

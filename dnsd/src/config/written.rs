@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use egret_shared::net::IpNet;
 use serde::Deserialize;
 
-use crate::node_cache::Flags;
-use crate::plan::{Block, Health, Reload};
+use crate::config::model::{Block, Health, Reload};
+use crate::host::node_cache::Flags;
 
 use super::host::Host;
 use super::intercept::Intercept;

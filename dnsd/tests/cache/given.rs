@@ -1,9 +1,9 @@
 //! What is given to whom: as long as it holds, and to those who may share it.
 
-use egret_dnsd::answer::Ttls;
 use egret_dnsd::cache::{Ask, Cache, Class, Found, Key, Kind};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::plan::{CacheRules, Prefetch, Refresh, ServeStale};
+use egret_dnsd::config::model::{CacheRules, Prefetch, Refresh, ServeStale};
+use egret_dnsd::dns::answer::Ttls;
+use egret_dnsd::dns::message::{Query, WireName};
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
 

@@ -13,8 +13,8 @@ mod model;
 use std::time::Duration;
 
 use egret_dnsd::cache::{Found, Hit, Kept, Key, KeyView, Kind, Value};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::plan::{CacheRules, Capacity, Disabled, Refresh, ServeStale, Zone};
+use egret_dnsd::config::model::{CacheRules, Capacity, Disabled, Refresh, ServeStale, Zone};
+use egret_dnsd::dns::message::{Query, WireName};
 use egret_shared::time::Timestamp;
 use hickory_proto::rr::RecordType;
 use support::{NOW, query};

@@ -1,7 +1,7 @@
 //! The cache against a slow and obvious model under random histories, and within its bounds.
 
 use egret_dnsd::cache::{Cache, Class, Found, Kept, Key, Kind};
-use egret_dnsd::plan::{CacheRules, Capacity, Refresh, ServeStale};
+use egret_dnsd::config::model::{CacheRules, Capacity, Refresh, ServeStale};
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
 

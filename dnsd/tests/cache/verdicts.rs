@@ -1,7 +1,7 @@
 //! What an answer is to the cache.
 
 use egret_dnsd::cache::{Kind, Maker, Verdict};
-use egret_dnsd::plan::{CacheRules, Disabled, Refresh, ServeStale};
+use egret_dnsd::config::model::{CacheRules, Disabled, Refresh, ServeStale};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::NS;
 use hickory_proto::rr::{RData, Record, RecordType};

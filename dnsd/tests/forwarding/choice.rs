@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use egret_dnsd::forward::{Failure, Forwarder, Unusable, look_up};
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::plan::{self, Forward, HealthCheck, Policy, Protocol, UpstreamHost, Zone};
+use egret_dnsd::config::model::{self, Forward, HealthCheck, Policy, Protocol, UpstreamHost, Zone};
+use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::upstream::{Failure, Forwarder, Unusable, look_up};
 use hickory_proto::op::ResponseCode;
 use tokio::time::Instant;
 
@@ -418,8 +418,8 @@ async fn questions_and_checks_come_from_the_source_address() {
     assert!(matches!(unusable, Err(Unusable::Source { .. })));
 }
 
-fn written(host: UpstreamHost) -> Vec<plan::Upstream> {
-    vec![plan::Upstream {
+fn written(host: UpstreamHost) -> Vec<model::Upstream> {
+    vec![model::Upstream {
         host,
         protocol: Protocol::Dns,
         server_name: None,

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::forward::{Failure, Forwarder, Unusable};
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::plan::{self, Forward, Protocol, Tls, UpstreamHost};
+use egret_dnsd::config::model::{self, Forward, Protocol, Tls, UpstreamHost};
+use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::upstream::{Failure, Forwarder, Unusable};
 use egret_shared::rt::task;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::AsyncWriteExt;
@@ -134,7 +134,7 @@ impl Protected {
 
     fn plan(&self, server_name: Option<&str>, tls: Tls) -> Forward {
         Forward {
-            to: vec![plan::Upstream {
+            to: vec![model::Upstream {
                 host: UpstreamHost::Address(self.address),
                 protocol: Protocol::Tls,
                 server_name: server_name.map(str::to_owned),

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, TtlLimits};
-use egret_dnsd::exchange::Matched;
-use egret_dnsd::forward::{Failure, Forwarder, Limits};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::metrics::{Metrics, Transport};
-use egret_dnsd::plan::{self, Forward, Policy, Protocol, UpstreamHost};
+use egret_dnsd::config::model::{self, Forward, Policy, Protocol, UpstreamHost};
+use egret_dnsd::dns::answer::{Answer, TtlLimits};
+use egret_dnsd::dns::message::{Query, WireName};
+use egret_dnsd::telemetry::metrics::{Metrics, Transport};
+use egret_dnsd::upstream::exchange::Matched;
+use egret_dnsd::upstream::{Failure, Forwarder, Limits};
 use egret_shared::rt::task;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Record, RecordType};
@@ -263,7 +263,7 @@ pub(crate) fn wire_name(text: &str) -> WireName {
 
 /// What CoreDNS does where nothing is written, but in the order of the upstreams.
 pub(crate) fn plan(upstreams: &[SocketAddr]) -> Forward {
-    let to = upstreams.iter().map(|address| plan::Upstream {
+    let to = upstreams.iter().map(|address| model::Upstream {
         host: UpstreamHost::Address(*address),
         protocol: Protocol::Dns,
         server_name: None,

@@ -1,9 +1,9 @@
 //! `dns64`: tables of RFC 6147 and RFC 6052.
 
-use egret_dnsd::local::Asker;
-use egret_dnsd::local::dns64::Translator;
-use egret_dnsd::message::{Message, Query};
-use egret_dnsd::plan::Dns64;
+use egret_dnsd::config::model::Dns64;
+use egret_dnsd::dns::message::{Message, Query};
+use egret_dnsd::plugins::Asker;
+use egret_dnsd::plugins::dns64::Translator;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Record, RecordType};
 

@@ -1,8 +1,8 @@
 //! `rewrite`: names, types, classes, TTLs, codes and aliases.
 
-use egret_dnsd::local::rewrite::Rules;
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule, TtlRange};
+use egret_dnsd::config::model::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule, TtlRange};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::plugins::rewrite::Rules;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::{MX, SRV};
 use hickory_proto::rr::{RData, Record, RecordType};

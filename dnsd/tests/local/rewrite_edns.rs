@@ -1,9 +1,9 @@
 //! `rewrite edns0`: options of the question, and of the answer.
 
-use egret_dnsd::local::Asker;
-use egret_dnsd::local::rewrite::{Revert, Rules, is_variable};
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{EdnsAction, EdnsField, RewriteRule};
+use egret_dnsd::config::model::{EdnsAction, EdnsField, RewriteRule};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::plugins::Asker;
+use egret_dnsd::plugins::rewrite::{Revert, Rules, is_variable};
 use hickory_proto::rr::RecordType;
 
 use crate::rewrite::rule;
@@ -151,9 +151,9 @@ fn options_of_the_answer_are_taken_back_where_that_is_said() {
         )];
         let client = with_options(Some(before));
         let (_, revert) = Rules::new(&rules).apply(client.clone(), &asker()).unwrap();
-        let mut octets = egret_dnsd::message::Response {
+        let mut octets = egret_dnsd::dns::message::Response {
             options: b"\xff\xf0\x00\x03new".to_vec(),
-            ..egret_dnsd::message::Response::own(Vec::new())
+            ..egret_dnsd::dns::message::Response::own(Vec::new())
         }
         .write(&client, SIZE)
         .unwrap();

@@ -1,9 +1,9 @@
 //! `template`: every option with two settings, and every place that can be filled in.
 
-use egret_dnsd::local::template::Templates;
-use egret_dnsd::local::{Asker, Outcome, append};
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{Fallthrough, Template, TemplateText};
+use egret_dnsd::config::model::{Fallthrough, Template, TemplateText};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::plugins::template::Templates;
+use egret_dnsd::plugins::{Asker, Outcome, append};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;

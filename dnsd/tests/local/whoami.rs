@@ -1,6 +1,6 @@
 //! `whoami`.
 
-use egret_dnsd::local::{Asker, whoami};
+use egret_dnsd::plugins::{Asker, whoami};
 use hickory_proto::rr::RecordType;
 
 use crate::{SIZE, asked, asker, read, texts};

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::config::{Config, Written};
-use egret_dnsd::handover::Inheritance;
-use egret_dnsd::link;
-use egret_dnsd::listen::{Listeners, Listening, Service};
-use egret_dnsd::metrics::{Metrics, Transport};
-use egret_dnsd::release::Holder;
-use egret_dnsd::resolve::{Moment, Pending, Resolver, Step};
-use egret_dnsd::server::{Arrival, Means, Outlet, Serving, host_interfaces};
-use egret_dnsd::threads::Threads;
+use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
+use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::link;
+use egret_dnsd::listener::threads::Threads;
+use egret_dnsd::listener::{Listeners, Listening, Service};
+use egret_dnsd::pipeline::{Moment, Pending, Resolver, Step};
+use egret_dnsd::takeover::Inheritance;
+use egret_dnsd::telemetry::metrics::{Metrics, Transport};
+use egret_dnsd::zones::{Arrival, Means, Outlet, Serving, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::revision::Instance;
 use egret_shared::rt::{clock, task};
@@ -185,7 +185,7 @@ pub(crate) fn with_blocks(corefile: &str, options: &str) -> Result<Config, Strin
     let yaml =
         format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"192.0.2.1:53\"]\nlink: /nonexistent\n{options}");
     let written: Written = serde_saphyr::from_str(&yaml).unwrap();
-    let read = egret_dnsd::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
+    let read = egret_dnsd::config::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
     let (plan, _warnings) = read.map_err(|errors| format!("{errors:?}"))?;
     Ok(Config {
         plan,

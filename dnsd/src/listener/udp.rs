@@ -1,0 +1,276 @@
+//! Datagrams: what is there is read in one go; what can be answered at once is answered without a task.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::rt::task;
+use egret_shared::switch::{Switch, is_off};
+
+use super::Service;
+use super::crowd::Crowd;
+use super::datagram::Datagrams;
+use super::replies::{Replies, Reply};
+use super::workers::Workers;
+use crate::net::batch::{Envelope, Inbox, MOST, Outbox};
+use crate::pipeline::{Moment, Pending, Step};
+use crate::telemetry::metrics::Transport;
+use crate::zones::{Arrival, Port};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+/// So many at once are not alone: more come.
+const FEW: usize = 2;
+/// When so many were read, all else has a turn.
+const TURN: usize = 64;
+/// Datagrams that are read from a socket before it goes: more than its buffer holds.
+const MOST_AT_END: usize = 16_384;
+
+/// Who reads from a socket on one thread, and answers there what it has read.
+pub(super) struct Listener {
+    datagrams: Arc<Datagrams>,
+    port: Arc<Port>,
+    service: Service,
+    /// Whom it calls when much comes at once, if there is anybody.
+    crowd: Option<Arc<Crowd>>,
+    /// Replies to queries that had to wait.
+    replies: Arc<Replies>,
+    /// Who waits with them.
+    workers: Workers<Job>,
+    /// Room for the next of them.
+    taken: Vec<Reply>,
+    inbox: Inbox,
+    outbox: Outbox,
+}
+
+impl Listener {
+    pub(super) fn new(
+        datagrams: Arc<Datagrams>,
+        port: Arc<Port>,
+        service: Service,
+        crowd: Option<Arc<Crowd>>,
+    ) -> Self {
+        Self {
+            datagrams,
+            port,
+            service,
+            crowd,
+            replies: Arc::default(),
+            workers: Workers::new(),
+            taken: Vec::new(),
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+        }
+    }
+
+    /// One for the same socket, for another thread.
+    pub(super) fn of_a_further_thread(&self) -> Self {
+        let (datagrams, port) = (Arc::clone(&self.datagrams), Arc::clone(&self.port));
+        Self::new(datagrams, port, self.service.clone(), self.crowd.clone())
+    }
+
+    /// Hears of what comes, until it is closed.
+    pub(super) async fn serve(mut self, close: CancellationToken) {
+        let mut closed = pin!(close.cancelled());
+        while !close.is_cancelled() {
+            let readable = tokio::select! {
+                biased;
+                () = self.replies.ready() => {
+                    self.send_replies();
+                    continue;
+                }
+                readable = self.datagrams.readable() => readable,
+                () = &mut closed => break,
+            };
+            if readable.is_ok() {
+                self.let_held_go_first().await;
+            }
+            match readable.and_then(|()| self.read_batch()) {
+                Ok(MOST) => tokio::task::yield_now().await,
+                Ok(_all_there_were) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a datagram cannot be received");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+        self.end();
+    }
+
+    /// Reads when it is called, until it is closed.
+    pub(super) async fn help(mut self, crowd: Arc<Crowd>, close: CancellationToken) {
+        let mut closed = pin!(close.cancelled());
+        while !close.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = self.replies.ready() => self.send_replies(),
+                () = crowd.called() => self.read_what_is_left(&close).await,
+                () = &mut closed => break,
+            }
+        }
+        if !is_off(Switch::DrainThreads) {
+            self.end();
+        }
+    }
+
+    /// What came before the end is answered. Of several threads each reads until there is nothing left.
+    fn end(&mut self) {
+        self.read_rest();
+        self.replies.close();
+        self.send_replies();
+    }
+
+    async fn read_what_is_left(&mut self, close: &CancellationToken) {
+        // Whatever else is wrong, the first thread hears of it.
+        while let Ok(received) = self.datagrams.receive_now(&mut self.inbox) {
+            self.service.resolver.metrics().helped.increment(received as u64);
+            self.take_crowd(received);
+            tokio::task::yield_now().await;
+            self.send_replies();
+            if close.is_cancelled() {
+                return;
+            }
+        }
+    }
+
+    /// Reads what has come before the end: it would be lost with the socket.
+    fn read_rest(&mut self) {
+        for _ in 0..MOST_AT_END / MOST {
+            match self.datagrams.receive_now(&mut self.inbox) {
+                Ok(received) => self.take_all(received),
+                Err(_nothing_left) => return,
+            }
+        }
+    }
+
+    /// Who waits for the enforcer asked before those who ask now, and its word has perhaps come beside their questions: then
+    /// the link, whose turn is after this, would be read when all of them are answered.
+    async fn let_held_go_first(&mut self) {
+        if self.service.resolver.is_holding() {
+            tokio::task::yield_now().await;
+            self.send_replies();
+        }
+    }
+
+    /// Reads what has come. Where several came at once there are more by the time that they are answered: those are read
+    /// without asking the runtime, that is the kernel, whether they are there.
+    fn read_batch(&mut self) -> io::Result<usize> {
+        let mut received = self.datagrams.try_receive(&mut self.inbox)?;
+        self.take_crowd(received);
+        let mut all = received;
+        while (FEW..MOST).contains(&received) && all < TURN && !self.service.resolver.is_holding() {
+            received = match self.datagrams.receive_now(&mut self.inbox) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                received => received?,
+            };
+            self.take_crowd(received);
+            all += received;
+        }
+        Ok(received)
+    }
+
+    /// Calls another thread first, if these are many.
+    fn take_crowd(&mut self, received: usize) {
+        if let Some(crowd) = &self.crowd {
+            crowd.read(received);
+        }
+        self.take_all(received);
+    }
+
+    /// What can be answered at once goes out together.
+    fn take_all(&mut self, received: usize) {
+        let (table, when) = (self.port.table(), Moment::now());
+        let batch = self.service.resolver.batch(&table, when);
+        for place in 0..received {
+            if let Some((octets, envelope)) = self.inbox.get(place) {
+                match batch.take(octets, arrival(&envelope)) {
+                    Step::Silence => {}
+                    Step::Reply(reply) => {
+                        let from = self.datagrams.source(&envelope);
+                        self.outbox.push(reply, envelope, from);
+                    }
+                    Step::Later(pending) => self.answer_later(envelope, pending),
+                }
+            }
+        }
+        drop(batch);
+        self.flush();
+    }
+
+    /// What became ready meanwhile goes out together, too.
+    fn send_replies(&mut self) {
+        let mut replies = self.replies.take(std::mem::take(&mut self.taken));
+        let mut left = replies.drain(..).peekable();
+        while left.peek().is_some() {
+            for (reply, envelope) in left.by_ref().take(MOST) {
+                let from = self.datagrams.source(&envelope);
+                self.outbox.push(reply, envelope, from);
+            }
+            self.flush();
+        }
+        drop(left);
+        self.taken = replies;
+    }
+
+    fn flush(&mut self) {
+        let (datagrams, service) = (&self.datagrams, &self.service);
+        self.outbox.flush(datagrams.way_out(), |reply, envelope, error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                let datagrams = Arc::clone(datagrams);
+                let sending = async move { report(datagrams.send(&reply, &envelope).await, &envelope) };
+                drop(task::spawn_brief(service.under_way.track_future(sending)));
+            } else {
+                report(Err(error), &envelope);
+            }
+        });
+    }
+
+    fn answer_later(&self, envelope: Envelope, pending: Pending) {
+        let job = Job {
+            envelope,
+            pending,
+            _under_way: self.service.under_way.token(),
+        };
+        let (datagrams, replies) = (Arc::clone(&self.datagrams), Arc::clone(&self.replies));
+        self.workers.give(job, move |job| {
+            answer(job, Arc::clone(&datagrams), Arc::clone(&replies))
+        });
+    }
+}
+
+/// A query that waits.
+struct Job {
+    envelope: Envelope,
+    pending: Pending,
+    /// It is waited for at the end.
+    _under_way: TaskTrackerToken,
+}
+
+async fn answer(job: Job, datagrams: Arc<Datagrams>, replies: Arc<Replies>) {
+    let Job {
+        envelope,
+        pending,
+        _under_way,
+    } = job;
+    if let Some(reply) = pending.reply().await
+        && let Err((reply, envelope)) = replies.put(reply, envelope)
+    {
+        report(datagrams.send(&reply, &envelope).await, &envelope);
+    }
+}
+
+const fn arrival(envelope: &Envelope) -> Arrival {
+    Arrival {
+        source: envelope.from,
+        asked: envelope.to,
+        interface: envelope.interface,
+        transport: Transport::Udp,
+    }
+}
+
+fn report(sent: io::Result<()>, envelope: &Envelope) {
+    if let Err(error) = sent {
+        tracing::debug!(client = %envelope.from, %error, "a reply cannot be sent");
+    }
+}
