@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::config::{Config, Written};
-use egret_dnsd::telemetry::metrics::{Metrics, Transport};
+use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::enforcement::gated::Holder;
 use egret_dnsd::pipeline::{Moment, Resolver, Step};
+use egret_dnsd::telemetry::metrics::{Metrics, Transport};
 use egret_dnsd::zones::{Arrival, Means, Outlet, Serving, Table, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::rt::{clock, task};

@@ -16,11 +16,11 @@
 
 mod key;
 pub mod nxdomain_cut;
-mod verdict;
-mod shelf;
-mod slot;
+mod cacheability;
+mod eviction;
+mod bucket;
 mod entries;
-mod walk;
+mod transfer;
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -33,15 +33,15 @@ use crate::dns::answer::Ttls;
 use crate::dns::message::WireName;
 use crate::hash::Seeded;
 
+pub use bucket::Demand;
+pub use cacheability::{Class, Kept, Kind, Maker, Verdict};
 pub(crate) use key::FIXED;
 pub use key::{Key, KeyView};
-pub use slot::Demand;
-pub use verdict::{Class, Kept, Kind, Maker, Verdict};
-pub use walk::{Remembered, Walk};
+pub use transfer::{Remembered, Walk};
 
+use bucket::{Age, Choice, Entry, Slot};
 use entries::{Entries, Id};
-use shelf::{Place, Shelves};
-use slot::{Age, Choice, Entry, Slot};
+use eviction::{Place, Shelves};
 
 /// An answer heavier than this part of the whole is given to who asked and not kept.
 const LARGEST_SHARE: usize = 16;
@@ -219,7 +219,7 @@ impl<V: Value> Cache<V> {
     }
 
     fn prefers_positive(&self) -> bool {
-        slot::prefers_positive(&self.rules)
+        bucket::prefers_positive(&self.rules)
     }
 
     /// What of a slot would be given.

@@ -6,12 +6,12 @@ pub mod corefile;
 pub mod check;
 pub mod convert;
 pub mod environment;
-mod value;
-mod written;
+mod values;
+mod options;
 mod lower;
 mod corefile_blocks;
 mod servers;
-mod cut;
+mod nxdomain_cut;
 mod host;
 mod intercept;
 
@@ -30,14 +30,14 @@ use crate::dns::message::WireName;
 use crate::enforcement::gate::HoldLimits;
 use crate::enforcement::records::LedgerLimits;
 use crate::host::interception::Interception;
-use crate::host::node_cache::keeper::Setup;
+use crate::host::node_cache::reconciler::Setup;
 use crate::limits::permits::Places;
 use crate::limits::rate::RateLimits;
 
 pub use host::{FallbackKind, Host};
 pub use intercept::{Intercept, MarkBits, Whom};
-pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
-pub use written::{Args, Written};
+pub use options::{Args, Written};
+pub use values::{InvalidValue, OnStall, Size, Span, Upstream};
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,7 +162,7 @@ impl Config {
         };
         let written = args.written.clone().over(file);
         let (host, intercept) = (written.host.clone(), written.intercept.clone());
-        let searched = cut::searched(written.nxdomain_cut, written.nxdomain_cut_search.as_deref())?;
+        let searched = nxdomain_cut::searched(written.nxdomain_cut, written.nxdomain_cut_search.as_deref())?;
         let mut config = written.whole(args)?;
         config.search_in(searched);
         match &args.node_cache {
@@ -274,7 +274,7 @@ impl Written {
             .clone()
             .unwrap_or_else(|| blocks.iter().map(|_| "cluster.local".to_owned()).collect());
         let cluster_domains = zones("clusterDomains", cluster_domains)?;
-        let cut_zones = cut::zones(
+        let cut_zones = nxdomain_cut::zones(
             self.nxdomain_cut,
             self.nxdomain_cut_zones.clone().unwrap_or_default(),
             &cluster_domains,

@@ -17,7 +17,7 @@ use egret_dnsd::config::{Args, Config, file_name};
 use egret_dnsd::enforcement::client::Attribution;
 use egret_dnsd::enforcement::gated::Holder;
 use egret_dnsd::enforcement::link;
-use egret_dnsd::host::node_cache::keeper::Prepared;
+use egret_dnsd::host::node_cache::reconciler::Prepared;
 use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{Listeners, Listening, Service};

@@ -1,9 +1,9 @@
 //! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
 
 pub mod threads;
-mod crowd;
-mod datagram;
-mod replies;
+mod burst;
+mod udp_socket;
+mod reply_queue;
 mod workers;
 mod udp;
 mod tcp;
@@ -30,8 +30,8 @@ use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
 use crate::takeover::{Inheritance, Name, Purpose};
 use crate::zones::{Port, Table};
-use crowd::Crowd;
-use datagram::Datagrams;
+use burst::Crowd;
+use udp_socket::Datagrams;
 
 /// The tables of all addresses.
 pub type Tables = BTreeMap<SocketAddr, Arc<Table>>;

@@ -9,7 +9,7 @@ pub mod rewrite;
 pub mod dns64;
 pub mod loadbalance;
 pub mod whoami;
-mod names;
+mod name_text;
 
 use std::net::SocketAddr;
 

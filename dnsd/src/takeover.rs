@@ -20,17 +20,17 @@
 //! of its own, and who closes it loses what is in there.
 
 pub mod transfer;
-mod offer;
-mod take;
+mod old_process;
+mod new_process;
 mod wire;
-pub mod memory;
+pub mod state;
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use offer::{Event, Memory, Offer, UNREAD};
-pub use take::{Granted, Inheritance, Taken, is_somebody_at, is_somebody_else_at, take};
+pub use new_process::{Granted, Inheritance, Taken, is_somebody_at, is_somebody_else_at, take};
+pub use old_process::{Event, Memory, Offer, UNREAD};
 pub use wire::HandoverError;
 
 /// What a socket is for.

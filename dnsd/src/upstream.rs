@@ -6,28 +6,28 @@
 //!                                                └──▶ stream: connections that are shared, with TLS or without
 //! ```
 
-pub mod exchange;
+pub mod pending_query;
 mod build;
 mod failure;
-mod course;
-mod order;
+mod failover;
+mod selection;
 mod timers;
-mod upstream;
+mod server;
 mod health;
-mod check;
+mod health_check;
 mod udp;
-mod lane;
-mod share;
+mod udp_socket;
+mod socket_limit;
 mod stream;
 mod connection;
 mod dial;
 mod tls;
-mod fault;
+mod io_error;
 mod resolv;
-mod names;
-mod meter;
-mod flights;
-pub mod foreign;
+mod resolver_names;
+mod counters;
+mod singleflight;
+pub mod client_chosen;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,19 +41,19 @@ use crate::dns::message::{Query, WireName, rcode};
 use crate::enforcement::client::Payer;
 use crate::limits::permits::{Loss, Places, Tally};
 use crate::telemetry::metrics::{Metrics, Retry, Transport};
-use crate::upstream::exchange::Matched;
-use course::{Budget, Choice, Course, Next, Turn};
-use meter::Shared;
-use order::Order;
+use crate::upstream::pending_query::Matched;
+use counters::Shared;
+use failover::{Budget, Choice, Course, Next, Turn};
+use selection::Order;
+use server::Inquiry;
 use timers::wait_until;
-use upstream::Inquiry;
 
 pub use build::Unusable;
 pub use failure::{Failure, extended};
-pub use flights::{Flights, Landings};
-pub use names::look_up;
 pub use resolv::search_domains;
-pub use share::limit_sockets;
+pub use resolver_names::look_up;
+pub use singleflight::{Flights, Landings};
+pub use socket_limit::limit_sockets;
 pub use tls::TlsError;
 pub(crate) use udp::is_near;
 

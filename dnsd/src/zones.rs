@@ -8,25 +8,25 @@
 //! it was, and the cache of each whose answers cannot have changed. Queries that are under way keep what they began
 //! with.
 
-pub mod by;
-pub mod failed;
+pub mod answer_source;
+pub mod failure;
 mod bind;
 mod block;
-mod packed;
+mod stored_answer;
 mod chain;
-mod entry;
-mod below;
-mod outside;
-mod port;
+mod binding;
+mod nxdomain;
+mod external;
+mod listener;
 mod table;
-mod counted;
-mod querylog;
-mod errorlog;
-mod outlet;
-mod own;
-mod probe;
-mod names;
-mod heritage;
+mod counters;
+mod query_log;
+mod error_log;
+mod log_writer;
+mod local_plugins;
+mod loop_probe;
+mod type_names;
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -39,20 +39,20 @@ use crate::config::model;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{Forwarder, Unusable, look_up};
 
+pub use answer_source::By;
 pub use bind::{BindError, Interfaces, host_interfaces};
+pub use binding::{Arrival, Entry, Stays, Terms};
 pub use block::{Block, Known};
-pub use by::By;
-pub(crate) use counted::Series;
-pub use counted::{Counts, OfCache, OfZone};
-pub use entry::{Arrival, Entry, Stays, Terms};
-pub use failed::Failed;
-pub use heritage::{Given, Heir, Step as GivenStep};
-pub use outlet::Outlet;
-pub use own::InvalidOwn;
-pub use packed::Packed;
-pub use port::{Port, Table};
-pub use querylog::Event;
+pub(crate) use counters::Series;
+pub use counters::{Counts, OfCache, OfZone};
+pub use failure::Failed;
+pub use listener::{Port, Table};
+pub use local_plugins::InvalidOwn;
+pub use log_writer::Outlet;
+pub use query_log::Event;
+pub use stored_answer::Packed;
 pub use table::Zones;
+pub use transfer::{Given, Heir, Step as GivenStep};
 
 /// What all blocks use, whichever plan is in force.
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ impl Serving {
                 at.entry(address).or_default().push(Arc::clone(block));
             }
         }
-        let tables = port::tables(&config, &blocks, at, &means.counts)?;
+        let tables = listener::tables(&config, &blocks, at, &means.counts)?;
         let trusted = config.trusted_originals.iter().flatten().map(|server| {
             let plan = config.forward_to_trusted(*server);
             Ok((*server, Forwarder::new(&plan, Arc::clone(&means.metrics))?))

@@ -15,7 +15,7 @@ use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::Query;
 use egret_dnsd::enforcement::observation::observe;
 use egret_dnsd::enforcement::records::{Ledger, LedgerLimits};
-use egret_dnsd::upstream::exchange::Matched;
+use egret_dnsd::upstream::pending_query::Matched;
 use egret_dnsd::zones::{By, Known, Packed};
 use egret_shared::observation::{Observation, ObservedAddress};
 use hickory_proto::rr::RecordType;

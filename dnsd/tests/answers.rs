@@ -10,7 +10,7 @@ use egret_dnsd::cache::{Key, Maker, Value};
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::{Message, Query};
 use egret_dnsd::enforcement::observation::{Told, observe};
-use egret_dnsd::upstream::exchange::{Case, Exchange, Matched, Mismatch, Transport};
+use egret_dnsd::upstream::pending_query::{Case, Exchange, Matched, Mismatch, Transport};
 use egret_dnsd::zones::{By, Known, Packed};
 use egret_shared::net::IpNet;
 use hickory_proto::op::ResponseCode;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_dnsd::takeover::memory::Piece;
+use egret_dnsd::takeover::state::Piece;
 use egret_dnsd::takeover::{Event, Memory, Name, Offer, Purpose, take};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::cache::{Demand, Maker};
-use egret_dnsd::takeover::memory::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
+use egret_dnsd::takeover::state::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
 use egret_dnsd::takeover::transfer::{Begun, Remembering, inherit};
 use egret_dnsd::takeover::{Event, Memory, Name, Offer, Taken, take};
 use egret_dnsd::zones::By;

@@ -11,7 +11,7 @@ use std::process::Command;
 use egret_dnsd::enforcement::client::{Behind, Routes as _};
 use egret_dnsd::host::interception::{Interception, Seats, seat};
 use egret_dnsd::host::node_cache::fallback::Past;
-use egret_dnsd::host::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
+use egret_dnsd::host::node_cache::kernel::{Life, Rules, ensure_interface, remove_interface};
 use egret_dnsd::host::node_cache::rules::{Fallback, Situation};
 use egret_kernel::links::Links;
 use egret_kernel::{Family, Mark, Transport};

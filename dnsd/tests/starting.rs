@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use egret_dnsd::host::node_cache::keeper::{Prepared, Setup, SetupErrors};
-use egret_dnsd::host::node_cache::network::Rules;
+use egret_dnsd::host::node_cache::kernel::Rules;
+use egret_dnsd::host::node_cache::reconciler::{Prepared, Setup, SetupErrors};
 use egret_dnsd::host::node_cache::rules::{Fallback, Situation};
 use fresh::{enter_fresh_namespace, in_a_thread, run};
 use nix::sys::signal::{Signal, kill};

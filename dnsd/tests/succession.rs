@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use egret_dnsd::takeover::memory::Piece;
+use egret_dnsd::takeover::state::Piece;
 use egret_dnsd::takeover::{Granted, Inheritance, Memory, Name, Offer, Purpose, Taken, take};
 use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
 use nix::sched::{CloneFlags, setns};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::{Message, Query};
-use egret_dnsd::upstream::exchange::Matched;
+use egret_dnsd::upstream::pending_query::Matched;
 use hickory_proto::op::Message as Hickory;
 use hickory_proto::rr::RecordType;
 use support::{NOW, address, alias, matched, query, response};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use egret_dnsd::dns::answer::{Answer, TtlLimits, Ttls};
 use egret_dnsd::dns::message::{HEADER, Message, Query, kind};
 use egret_dnsd::enforcement::observation::observe;
-use egret_dnsd::upstream::exchange::{Case, Exchange, Matched, Transport};
+use egret_dnsd::upstream::pending_query::{Case, Exchange, Matched, Transport};
 use egret_shared::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use super::slot::Entry;
+use crate::cache::bucket::Entry;
 
 /// The number of an entry, for as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

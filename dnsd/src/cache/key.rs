@@ -13,7 +13,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::verdict::Kind;
+use crate::cache::cacheability::Kind;
 use crate::dns::message::{Query, Question, WireName, flag};
 
 /// Flags, type and class go before the name.

@@ -14,11 +14,11 @@
 //! which is why resolvers believe such denials in signed zones only (unbound's `harden-below-nxdomain`). Whatever is
 //! heard of below a name opens it for an hour.
 
-mod place;
-mod public;
+mod ancestors;
+mod public_suffix;
 mod denial;
-mod fates;
-mod rumours;
+mod negative_tree;
+mod candidate_labels;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,12 +31,12 @@ use tokio::time::timeout;
 
 use crate::dns::message::WireName;
 
+pub use ancestors::{CutZone, ZoneKind};
 pub use denial::Denial;
-pub use place::{CutZone, ZoneKind};
 
-use fates::{End, Fate, Fates, First};
-use place::{Level, Places};
-use rumours::Rumours;
+use ancestors::{Level, Places};
+use candidate_labels::Rumours;
+use negative_tree::{End, Fate, Fates, First};
 
 /// For how long a name is left open below which something exists.
 const PROVEN: Duration = Duration::from_secs(3_600);
@@ -173,7 +173,7 @@ impl Cuts {
         let level = known.fates.unknown(asked.class, &places, now)?;
         let name = places.at(level)?;
         let rest = &asked.name.as_octets()[..asked.name.as_octets().len() - name.len()];
-        let is_common = known.rumours.repeats(place::label(name), rest, until, now);
+        let is_common = known.rumours.repeats(ancestors::label(name), rest, until, now);
         if !is_common && !known.fates.was_shut(asked.class, &places, level, now) {
             return None;
         }

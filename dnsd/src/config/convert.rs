@@ -1,7 +1,7 @@
 //! `dnsd convert Corefile`: a Corefile as the YAML that `--config` takes.
 
-pub(crate) mod brief;
-mod ordered;
+pub(crate) mod without_defaults;
+mod field_order;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::config::check::corefile;
 use crate::config::model::Plan;
 use crate::exit::USAGE;
 
-use ordered::Ordered;
+use field_order::Ordered;
 
 /// What is asked.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,11 +55,11 @@ pub fn run(options: &Options) -> ExitCode {
 /// When the library cannot write it.
 pub fn to_yaml(plan: &Plan) -> Result<String, serde_saphyr::SerializeError> {
     let mut text = String::new();
-    serde_saphyr::to_fmt_writer(&mut text, &Ordered(&brief::plan(plan)))?;
+    serde_saphyr::to_fmt_writer(&mut text, &Ordered(&without_defaults::plan(plan)))?;
     if matches!(escape::lines(&text), Cow::Borrowed(_)) {
         return Ok(text);
     }
     // JSON is YAML as well, and can escape every character.
-    let plan = brief::plan(plan);
+    let plan = without_defaults::plan(plan);
     Ok(format!("{}\n", escape::json(&format!("{plan:#}"))))
 }

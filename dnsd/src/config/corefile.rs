@@ -9,13 +9,13 @@
 //! directives is told at once; what is wrong with the syntax ends the reading.
 
 mod directive;
-mod disk;
-mod draft;
+mod import_files;
+mod builder;
 mod keys;
-mod place;
+mod position;
 mod syntax;
 mod value;
-mod words;
+mod arguments;
 
 use std::io;
 use std::path::Path;
@@ -23,11 +23,11 @@ use std::path::Path;
 use crate::config::model::Plan;
 
 pub use directive::ACCEPTED;
-pub use disk::from_disk;
-pub use place::{Error, Place, Warning};
+pub use import_files::from_disk;
+pub use position::{Error, Place, Warning};
 
-use draft::Drafts;
-use place::Notes;
+use builder::Drafts;
+use position::Notes;
 use syntax::{Block, Sources};
 
 /// Reads the text of `file`.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Span, span, within};
 use crate::config::model::{BindTo, Plan};
-use crate::host::node_cache::keeper::Setup;
+use crate::host::node_cache::reconciler::Setup;
 use crate::host::node_cache::rules::{Fallback, Situation};
 
 /// The fields under `host`.

@@ -10,11 +10,11 @@ use egret_kernel::{Family, Mark};
 use egret_shared::net::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::value::InvalidValue;
 use super::{Invalid, within};
 use crate::config::environment;
+use crate::config::values::InvalidValue;
 use crate::host::interception::{Interception, PORT};
-use crate::host::node_cache::keeper::Setup;
+use crate::host::node_cache::reconciler::Setup;
 
 /// The fields under `intercept`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]

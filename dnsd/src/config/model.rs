@@ -14,12 +14,12 @@
 
 mod cache;
 mod forward;
-mod local;
-mod outside;
-mod text;
+mod plugins;
+mod operations;
+mod patterns;
 mod upstream;
-mod written;
-pub(crate) mod span;
+mod serde_forms;
+pub(crate) mod go_duration;
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ use serde::{Deserialize, Serialize};
 
 pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
 pub use forward::{Forward, HealthCheck, Policy, Protocol, Tls, Upstream, UpstreamHost};
-pub use local::{
+pub use operations::{
+    Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload,
+};
+pub use patterns::{Expression, Zone};
+pub use plugins::{
     AnswerRewrite, Dns64, EdnsAction, EdnsField, Fallthrough, Hosts, LoadBalance, NameMatch, NameRewrite,
     Rewrite, RewriteRule, Template, TemplateText, TtlRange, WeightFile,
 };
-pub use outside::{
-    Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload,
-};
-pub use text::{Expression, Zone};
 pub use upstream::InvalidUpstream;
 pub(crate) use upstream::endpoint;
 
@@ -70,7 +70,7 @@ pub struct Block {
     /// How the clients' connections are kept.
     pub timeouts: Timeouts,
     /// The largest UDP size that is said to upstreams and honoured for clients, if it is bounded here.
-    #[serde(deserialize_with = "written::size")]
+    #[serde(deserialize_with = "serde_forms::size")]
     pub bufsize: Option<u16>,
     /// Whether queries are counted in `coredns_dns_*` for this block.
     pub prometheus: bool,
@@ -129,13 +129,13 @@ impl Block {
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Timeouts {
     /// How long a message may take to come in.
-    #[serde(with = "written::a_second_to_a_day")]
+    #[serde(with = "serde_forms::a_second_to_a_day")]
     pub read: Duration,
     /// How long a message may take to go out.
-    #[serde(with = "written::a_second_to_a_day")]
+    #[serde(with = "serde_forms::a_second_to_a_day")]
     pub write: Duration,
     /// How long a connection may be idle.
-    #[serde(with = "written::a_second_to_a_day")]
+    #[serde(with = "serde_forms::a_second_to_a_day")]
     pub idle: Duration,
     /// Queries after which a TCP connection is closed (`maxtcpqueries`); `None` is any number.
     pub queries_per_connection: Option<u32>,

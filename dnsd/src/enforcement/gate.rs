@@ -18,10 +18,10 @@
 //! ```
 
 mod outcome;
-mod held;
+mod waiting;
 mod interest;
-mod outgoing;
-mod heritage;
+mod send_queue;
+mod transfer;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -37,13 +37,13 @@ use egret_shared::time::Timestamp;
 use crate::enforcement::client::{Asker, Payer};
 use crate::enforcement::records::{Ledger, LedgerLimits, Marks};
 use crate::limits::quota::Places;
-use held::HeldAnswers;
 use interest::Interests;
-use outgoing::Outgoing;
+use send_queue::Outgoing;
+use waiting::HeldAnswers;
 
-pub use held::Ticket;
-pub use heritage::Inherited;
 pub use outcome::{Figures, Origin, Outcome, Stall, Verdict};
+pub use transfer::Inherited;
+pub use waiting::Ticket;
 
 /// How long a dnsd that never heard of any interest waits with every answer.
 const FIRST_WAIT: Duration = Duration::from_secs(2);

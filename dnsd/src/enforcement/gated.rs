@@ -21,7 +21,7 @@ use crate::enforcement::gate::{
 use crate::enforcement::observation::Told;
 use crate::enforcement::records::Marks;
 use crate::hash::HashMap;
-use crate::takeover::memory::Piece;
+use crate::takeover::state::Piece;
 use crate::telemetry::metrics::Metrics;
 
 /// How often the dead are forgotten.

@@ -15,7 +15,7 @@ use egret_shared::time::{Timestamp, Ttl};
 
 use crate::dns::answer::Answer;
 use crate::dns::message::{CLASS_IN, Question, Record, Section, WireName, kind, rcode};
-use crate::upstream::exchange::Matched;
+use crate::upstream::pending_query::Matched;
 
 /// The most aliases that are followed; resolvers give up earlier.
 const MAX_CHAIN: usize = 16;

@@ -7,9 +7,9 @@
 //! Bounded for each client and in total. What has to go to make room is told again, and waited for again,
 //! when it is asked again; so a limit costs time, never safety.
 
-mod told;
+mod client;
 mod name;
-mod marks;
+mod bitmap;
 
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
@@ -24,12 +24,12 @@ use egret_shared::time::Timestamp;
 use crate::enforcement::client::Asker;
 use crate::hash::HashMap;
 
-pub use marks::Marks;
-pub use told::Id;
+pub use bitmap::Marks;
+pub use client::Id;
 
-use marks::Seats;
+use bitmap::Seats;
+use client::Told;
 use name::{Address, Name, name_of};
-use told::Told;
 
 /// How much a ledger holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

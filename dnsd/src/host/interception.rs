@@ -16,7 +16,7 @@
 //! another one has resets it.
 
 mod marks;
-mod seats;
+mod pods;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,7 +29,7 @@ use egret_shared::switch::{Switch, is_off};
 use crate::host::rule::Wanted;
 
 pub use marks::{ForeignMark, foreign};
-pub use seats::{Seats, seat};
+pub use pods::{Seats, seat};
 
 /// The remark of the rules, by which those of another day are found.
 pub(crate) const REMARK: &str = "egret dnsd: intercept";

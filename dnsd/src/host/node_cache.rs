@@ -8,16 +8,16 @@
 //! What is pure is in `flags`, `template`, `kube_dns`, `rules`, `placing` and `fallback`; `network` speaks to the kernel, and `keeper` looks
 //! after it all from a thread of its own.
 
-pub mod call;
+pub mod invocation;
 pub mod flags;
 pub mod kube_dns;
 pub mod template;
 pub mod rules;
-pub mod placing;
+pub mod rule_position;
 pub mod fallback;
 pub mod source;
-pub mod network;
-pub mod keeper;
+pub mod kernel;
+pub mod reconciler;
 
 pub use flags::{Flags, InvalidFlag};
 pub use kube_dns::KubeDns;

@@ -18,10 +18,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::Service;
-use super::datagram::beside_others;
 use crate::config::model::Timeouts;
 use crate::enforcement::client::{Identity, Payer, Unattributed};
 use crate::limits::permits::{Place, Places};
+use crate::listener::udp_socket::beside_others;
 use crate::net::packet_info;
 use crate::pipeline::{Moment, Step};
 use crate::telemetry::metrics::Transport;

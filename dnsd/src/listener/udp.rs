@@ -9,10 +9,10 @@ use egret_shared::rt::task;
 use egret_shared::switch::{Switch, is_off};
 
 use super::Service;
-use super::crowd::Crowd;
-use super::datagram::Datagrams;
-use super::replies::{Replies, Reply};
 use super::workers::Workers;
+use crate::listener::burst::Crowd;
+use crate::listener::reply_queue::{Replies, Reply};
+use crate::listener::udp_socket::Datagrams;
 use crate::net::batch::{Envelope, Inbox, MOST, Outbox};
 use crate::pipeline::{Moment, Pending, Step};
 use crate::telemetry::metrics::Transport;

@@ -16,7 +16,7 @@ use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{Held, stalled};
 use crate::host::interception::PORT;
-use crate::upstream::{Forwarder, Limits, foreign};
+use crate::upstream::{Forwarder, Limits, client_chosen};
 use crate::zones::{By, Failed, Known, Stays, Terms};
 
 impl Pending {
@@ -120,7 +120,7 @@ async fn asked_there(resolver: &Arc<Resolver>, asked: &Asked, server: SocketAddr
         .and_then(Result::ok);
     let trusted = serving.trusted.get(&server.ip());
     let Some(forwarder) = trusted.or(anybody.as_ref()) else {
-        return match foreign::ask(server, query, client, &limits).await {
+        return match client_chosen::ask(server, query, client, &limits).await {
             Ok(relayed) => {
                 let reply = relayed.reply_within(query, asked.view().datagram_limit(), limits.udp_size);
                 Ok(Given::Now(reply, By::Forward))

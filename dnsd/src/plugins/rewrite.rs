@@ -8,9 +8,9 @@ mod revert;
 mod options;
 
 use super::Asker;
-use super::names::{Back, matches, replaced};
 use crate::config::model::{AnswerRewrite, EdnsAction, NameMatch, NameRewrite, Rewrite, RewriteRule};
 use crate::dns::message::{Query, WireName};
+use crate::plugins::name_text::{Back, matches, replaced};
 
 pub use edns::{VARIABLES, is_variable};
 pub use revert::Revert;

@@ -5,7 +5,7 @@
 //! column: a record that would come out otherwise than in CoreDNS must not come out at all.
 
 mod syntax;
-mod place;
+mod placeholder;
 
 use crate::config::model::{self, Expression, TemplateText, Zone};
 use crate::dns::message::{
@@ -14,7 +14,7 @@ use crate::dns::message::{
 };
 
 use super::{Asker, Outcome, zone_of};
-use place::{Found, Place};
+use placeholder::{Found, Place};
 use syntax::Piece;
 
 pub use syntax::Refused;

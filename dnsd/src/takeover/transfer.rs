@@ -14,7 +14,7 @@ use egret_shared::rt::clock;
 use crate::enforcement::gate::Inherited;
 use crate::enforcement::gated::Holder;
 use crate::pipeline::Resolver;
-use crate::takeover::memory::{Damaged, Piece};
+use crate::takeover::state::{Damaged, Piece};
 use crate::takeover::{HandoverError, Memory, Taken};
 use crate::zones::{Given, GivenStep, Heir};
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{SockRef, Socket};
 
 use super::Name;
-use super::memory::Damaged;
+use crate::takeover::state::Damaged;
 
 /// Descriptors in one message: what the kernel takes (`SCM_MAX_FD`).
 pub(super) const MOST_SOCKETS: usize = 253;

@@ -9,7 +9,7 @@ use crate::enforcement::client::Unattributed;
 use crate::enforcement::gate::Stall;
 use crate::limits::rate::OverRate;
 use crate::upstream::Failure;
-use crate::upstream::exchange::Mismatch;
+use crate::upstream::pending_query::Mismatch;
 
 /// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the end of patience.
 pub const BUCKETS: [f64; 14] = [

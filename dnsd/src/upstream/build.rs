@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ClientConfig;
 
-use super::check::Check;
 use super::dial::Dial;
-use super::order::MOST;
 use super::resolv;
 use super::tls::{self, Proof, TlsError};
 use super::udp::Keeping;
-use super::upstream::{Manner, Upstream};
 use crate::config::model::{self, Protocol, Tls, UpstreamHost};
 use crate::telemetry::metrics::Metrics;
+use crate::upstream::health_check::Check;
+use crate::upstream::selection::MOST;
+use crate::upstream::server::{Manner, Upstream};
 
 /// Why a plan cannot be put in force.
 #[derive(Debug, thiserror::Error)]

@@ -7,9 +7,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::client::TlsStream;
 
 use super::failure::Failure;
-use super::fault;
-use super::meter::Carrier;
+use super::io_error;
 use super::tls::Proof;
+use crate::upstream::counters::Carrier;
 
 /// Whom to connect to, from where, and what it must prove.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Dial {
 
     /// Connects; waits as long as the kernel does.
     pub(super) async fn connect(&self) -> Result<Wire, Failure> {
-        let stream = self.tcp().await.map_err(|error| fault::of(&error))?;
+        let stream = self.tcp().await.map_err(|error| io_error::of(&error))?;
         match &self.proof {
             None => Ok(Wire::Plain(stream)),
             Some(proof) => {

@@ -12,11 +12,11 @@ use egret_shared::time::Timestamp;
 use super::connection::{Connection, Lifetime, Lost, Told};
 use super::dial::Dial;
 use super::failure::Failure;
-use super::meter::Meter;
 use super::udp::Keeping;
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::telemetry::metrics::{Metrics, Retry};
-use crate::upstream::exchange::{Exchange, Matched};
+use crate::upstream::counters::Meter;
+use crate::upstream::pending_query::{Exchange, Matched};
 
 /// Questions on one connection before another is opened: some servers answer one after the other.
 const BUSY: usize = 32;

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::server::VerifierBuilderError;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::failure::Failure;
-use super::fault;
+use super::io_error;
 use crate::config::model;
 
 /// Where distributions keep the authorities that a host trusts, in the order in which Go's library looks for them.
@@ -102,7 +102,7 @@ impl Proof {
                 tracing::warn!(%error, name = ?self.name, "an upstream does not prove who it is");
                 Failure::Unproven
             }
-            _of_the_socket => fault::of(&error),
+            _of_the_socket => io_error::of(&error),
         })
     }
 }

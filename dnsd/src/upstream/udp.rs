@@ -22,13 +22,13 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
 use super::failure::Failure;
-use super::fault;
-use super::lane::{Asked, Lane, Room};
-use super::meter::{Carrier, Meter};
-use super::share::Share;
+use super::io_error;
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::exchange::{Exchange, Matched, Mismatch};
+use crate::upstream::counters::{Carrier, Meter};
+use crate::upstream::pending_query::{Exchange, Matched, Mismatch};
+use crate::upstream::socket_limit::Share;
+use crate::upstream::udp_socket::{Asked, Lane, Room};
 
 /// Octets of a datagram that are read: all there can be.
 const LARGEST: usize = 65_535;
@@ -95,7 +95,7 @@ impl Sockets {
             return Box::pin(self.ask_alone(exchange, ttl, grace, metrics)).await;
         };
         let asked = self.ask_with_others(keeping, exchange, ttl, grace, meter, metrics);
-        asked.map_err(|error| fault::of(&error))?.outcome().await
+        asked.map_err(|error| io_error::of(&error))?.outcome().await
     }
 
     fn ask_with_others(
@@ -126,9 +126,9 @@ impl Sockets {
     ) -> Result<Datagram, Failure> {
         let _place = self.share.enter().ok_or(Failure::Local)?;
         let socket = open(self.to, self.source).and_then(UdpSocket::from_std);
-        let socket = socket.map_err(|error| fault::of(&error))?;
+        let socket = socket.map_err(|error| io_error::of(&error))?;
         let sent = self.send(&socket, exchange.octets()).await;
-        sent.map_err(|error| fault::of(&error))?;
+        sent.map_err(|error| io_error::of(&error))?;
         receive(&socket, &exchange, ttl, grace, metrics).await
     }
 
@@ -266,7 +266,7 @@ async fn receive(
             Some((end, failure)) => timeout_at(end, ready).await.map_err(|_elapsed| failure)?,
         };
         // That nobody listens there is an error of the socket, and nothing to read.
-        if ready.map_err(|error| fault::of(&error))?.is_error() {
+        if ready.map_err(|error| io_error::of(&error))?.is_error() {
             let failure = failure_of(socket)?;
             doubt.get_or_insert_with(|| (Instant::now() + grace, failure));
         }
@@ -281,11 +281,11 @@ async fn receive(
                     Mismatch::Unreadable | Mismatch::Id | Mismatch::Question => {}
                 }
             }
-            Err(error) if fault::is_nothing(&error) => {}
-            Err(error) if fault::is_hint(&error) => {
-                doubt.get_or_insert_with(|| (Instant::now() + grace, fault::of(&error)));
+            Err(error) if io_error::is_nothing(&error) => {}
+            Err(error) if io_error::is_hint(&error) => {
+                doubt.get_or_insert_with(|| (Instant::now() + grace, io_error::of(&error)));
             }
-            Err(error) => return Err(fault::of(&error)),
+            Err(error) => return Err(io_error::of(&error)),
         }
     }
 }
@@ -326,8 +326,8 @@ fn failure_of(socket: &UdpSocket) -> Result<Failure, Failure> {
     debug_assert!(read.is_err(), "nothing is done there");
     match socket.take_error() {
         Ok(None) => Ok(Failure::Unreachable),
-        Ok(Some(error)) if fault::is_hint(&error) => Ok(fault::of(&error)),
-        Ok(Some(error)) | Err(error) => Err(fault::of(&error)),
+        Ok(Some(error)) if io_error::is_hint(&error) => Ok(io_error::of(&error)),
+        Ok(Some(error)) | Err(error) => Err(io_error::of(&error)),
     }
 }
 
@@ -352,7 +352,7 @@ pub(crate) fn is_near(address: IpAddr) -> bool {
 pub(super) mod tests {
     use super::*;
     use crate::dns::message::Query;
-    use crate::upstream::exchange::{Case, Transport};
+    use crate::upstream::pending_query::{Case, Transport};
 
     pub(in crate::upstream) const TTL: TtlLimits = TtlLimits {
         at_least: 0,

@@ -16,12 +16,12 @@ use crate::enforcement::observation::Told;
 use crate::plugins::Asker;
 use crate::telemetry::metrics::CutInquiry;
 use crate::upstream::Flights;
-use crate::upstream::exchange::Matched;
+use crate::upstream::pending_query::Matched;
 
 use super::chain::{Chain, reads_files};
-use super::failed::Failed;
-use super::probe::Probe;
-use super::{Arrival, By, Event, Means, OfCache, Packed, Serving, Terms, Unfit, errorlog, querylog};
+use super::{Arrival, By, Event, Means, OfCache, Packed, Serving, Terms, Unfit, error_log, query_log};
+use crate::zones::failure::Failed;
+use crate::zones::loop_probe::Probe;
 
 /// A block of the plan, running.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub struct Block {
     /// What is kept, if anything.
     store: Option<Arc<Store>>,
     pub(super) chain: Chain,
-    log: querylog::Rules,
-    errors: Option<errorlog::Rules>,
+    log: query_log::Rules,
+    errors: Option<error_log::Rules>,
     probe: Option<Arc<Probe>>,
     means: Means,
 }
@@ -100,11 +100,11 @@ impl Block {
                 .first()
                 .filter(|_| plan.detects_loop)
                 .map(|zone| Probe::new(*zone)),
-            log: querylog::Rules::new(&plan.log),
+            log: query_log::Rules::new(&plan.log),
             errors: plan
                 .errors
                 .as_ref()
-                .map(|plan| errorlog::Rules::new(plan, &means.outlet)),
+                .map(|plan| error_log::Rules::new(plan, &means.outlet)),
             means: means.clone(),
         }))
     }

@@ -15,14 +15,14 @@ use crate::enforcement::observation::{observe, observe_of};
 use crate::plugins::rewrite::Rules;
 use crate::plugins::template::Answered;
 use crate::plugins::{Outcome, append, whoami};
-use crate::takeover::memory::KeptAnswer;
+use crate::takeover::state::KeptAnswer;
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::exchange::Matched;
+use crate::upstream::pending_query::Matched;
 use crate::upstream::{Failure, Forwarder, Limits, Unusable};
 
-use super::failed::Failed;
-use super::own::Own;
 use super::{By, Known, Terms, Unfit};
+use crate::zones::failure::Failed;
+use crate::zones::local_plugins::Own;
 
 /// The chain of a block.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use egret_dnsd::config::model::{self, Forward, Policy, Protocol, UpstreamHost};
 use egret_dnsd::dns::answer::{Answer, TtlLimits};
 use egret_dnsd::dns::message::{Query, WireName};
 use egret_dnsd::telemetry::metrics::{Metrics, Transport};
-use egret_dnsd::upstream::exchange::Matched;
+use egret_dnsd::upstream::pending_query::Matched;
 use egret_dnsd::upstream::{Failure, Forwarder, Limits};
 use egret_shared::rt::task;
 use hickory_proto::op::{Message, ResponseCode};

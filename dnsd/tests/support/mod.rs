@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use egret_dnsd::dns::answer::{Answer, TtlLimits};
 use egret_dnsd::dns::message::Query;
-use egret_dnsd::upstream::exchange::{Case, Exchange, Matched, Transport};
+use egret_dnsd::upstream::pending_query::{Case, Exchange, Matched, Transport};
 use egret_shared::time::Timestamp;
 use hickory_proto::op::{Edns, Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::opt::EdnsCode;

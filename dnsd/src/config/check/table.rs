@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::config::convert::brief;
+use crate::config::convert::without_defaults;
 use crate::config::model::{Bind, BindTo, Block};
 
 use super::Found;
@@ -40,7 +40,7 @@ pub(super) fn table(found: &Found) -> String {
         &mut text,
         format_args!("{}: {}, {count} {blocks}", found.file, found.format.name()),
     );
-    let whole = brief::plan(&found.plan);
+    let whole = without_defaults::plan(&found.plan);
     for (index, block) in found.plan.blocks.iter().enumerate() {
         line(&mut text, format_args!(""));
         push_block(&mut text, block, &whole["servers"][index]);

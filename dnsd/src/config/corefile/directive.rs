@@ -7,10 +7,10 @@ mod errors;
 mod forward;
 mod health;
 mod hosts;
-pub(super) mod known;
+pub(super) mod accepted;
 mod loadbalance;
 mod log;
-mod nothing;
+mod ignored;
 mod prometheus;
 mod reload;
 mod rewrite;
@@ -22,10 +22,10 @@ use std::net::SocketAddr;
 
 use crate::config::model::{Block, Health, Reload};
 
-pub use known::ACCEPTED;
+pub use accepted::ACCEPTED;
 
-use super::place::{Error, Notes, Place};
 use super::syntax::{Directive, Token};
+use crate::config::corefile::position::{Error, Notes, Place};
 
 /// A block while it is read, and what it says about the whole.
 pub(super) struct Draft {
@@ -70,9 +70,9 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         "bufsize" => simple::bufsize(directive, draft),
         "bind" => bind::read(directive, draft),
         "debug" => simple::debug(directive, draft),
-        "trace" => nothing::trace(directive, notes),
+        "trace" => ignored::trace(directive, notes),
         "health" => health::read(directive, draft),
-        "pprof" => nothing::pprof(directive, notes),
+        "pprof" => ignored::pprof(directive, notes),
         "prometheus" => prometheus::read(directive, draft, notes),
         "errors" => errors::read(directive, draft),
         "log" => log::read(directive, draft, notes),
@@ -85,9 +85,9 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         "loop" => simple::detect_loop(directive, draft),
         "forward" => forward::read(directive, draft, notes),
         "whoami" => simple::whoami(directive, draft),
-        _other => Err(known::unknown(name)),
+        _other => Err(accepted::unknown(name)),
     }?;
-    known::check(directive)
+    accepted::check(directive)
 }
 
 /// What becomes of a directive that a block has already.

@@ -2,8 +2,8 @@
 
 use crate::config::model::Zone;
 
-use super::place::{Error, Notes, Place};
 use super::syntax::Token;
+use crate::config::corefile::position::{Error, Notes, Place};
 
 /// Other ways to be asked, with the plugin that CoreDNS needs for them.
 const OTHER_TRANSPORTS: [(&str, &str); 6] = [

@@ -8,7 +8,7 @@ mod write;
 use std::io;
 use std::path::Path;
 
-use super::place::{Error, Notes, Place};
+use crate::config::corefile::position::{Error, Notes, Place};
 
 pub(super) use write::write;
 

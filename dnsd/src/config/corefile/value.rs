@@ -5,12 +5,12 @@ mod reverse;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::model::span::{self, parse_duration, write_duration};
+use crate::config::model::go_duration::{self, parse_duration, write_duration};
 use crate::config::model::{Expression, Zone};
 use crate::dns::message::WireName;
 
-use super::place::{Error, Notes};
 use super::syntax::Token;
+use crate::config::corefile::position::{Error, Notes};
 
 pub(crate) use crate::dns::message::{CLASSES, Codes, RCODES, TYPES};
 
@@ -37,7 +37,7 @@ impl Token {
     /// A span of time, none before now.
     pub(super) fn span(&self, what: &str) -> Result<Duration, Error> {
         parse_duration(&self.text)
-            .ok_or_else(|| self.error(format!("{what}: {:?}", self.text), span::ACCEPTED))
+            .ok_or_else(|| self.error(format!("{what}: {:?}", self.text), go_duration::ACCEPTED))
     }
 
     /// A span of time between two, both included.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::written::{percent, positive_ttl, stale_ttl, ttl, up_to_five_minutes};
-use super::{Zone, span};
+use super::{Zone, go_duration};
+use crate::config::model::serde_forms::{percent, positive_ttl, stale_ttl, ttl, up_to_five_minutes};
 
 /// `cache [TTL] [ZONES…] { … }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub struct Prefetch {
     /// Questions.
     pub amount: u32,
     /// The longest pause between them.
-    #[serde(with = "span")]
+    #[serde(with = "go_duration")]
     pub within: Duration,
     /// What must be left of the TTL, 10 to 90.
     #[serde(deserialize_with = "percent")]
@@ -65,7 +65,7 @@ pub struct Prefetch {
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ServeStale {
     /// How long after its end an answer may be given.
-    #[serde(with = "span")]
+    #[serde(with = "go_duration")]
     pub up_to: Duration,
     /// When the upstream is asked.
     pub refresh: Refresh,
@@ -88,7 +88,7 @@ pub enum Refresh {
     /// When the upstream was asked and said nothing; after `timeout` where one is set.
     Verify {
         /// How long it is waited for.
-        #[serde(with = "span::optional", default)]
+        #[serde(with = "go_duration::optional", default)]
         timeout: Option<Duration>,
     },
 }

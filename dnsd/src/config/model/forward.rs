@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dns::message::WireName;
 
-use super::written::{codes, name};
-use super::{Zone, span};
+use super::{Zone, go_duration};
+use crate::config::model::serde_forms::{codes, name};
 
 /// `forward FROM TO… { … }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,15 +29,15 @@ pub struct Forward {
     /// Over UDP first, also for a client that came over TCP.
     pub prefer_udp: bool,
     /// How long a connection that nobody uses is kept.
-    #[serde(with = "span")]
+    #[serde(with = "go_duration")]
     pub expire: Duration,
     /// How long a connection is used, however busy it is; zero means any time (`max_age`).
-    #[serde(with = "span")]
+    #[serde(with = "go_duration")]
     pub max_age: Duration,
     /// Connections that are kept at most for each upstream; 0 means any number.
     pub max_idle_connections: usize,
     /// How long one attempt is waited for.
-    #[serde(with = "span")]
+    #[serde(with = "go_duration")]
     pub read_timeout: Duration,
     /// Failed checks in a row after which an upstream counts as dead; 0 never.
     pub max_fails: u32,
@@ -144,7 +144,7 @@ pub enum Policy {
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct HealthCheck {
     /// How often a dead upstream is asked.
-    #[serde(with = "span")]
+    #[serde(with = "go_duration")]
     pub interval: Duration,
     /// Whether recursion is desired.
     pub recursion: bool,

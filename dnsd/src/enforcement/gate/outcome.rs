@@ -1,6 +1,6 @@
 //! How the hold speaks of an answer, and of itself.
 
-use super::held::Ticket;
+use crate::enforcement::gate::waiting::Ticket;
 
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::keeper::Setup;
 use super::rules::{Fallback, Situation};
 use crate::config::Span;
+use crate::host::node_cache::reconciler::Setup;
 
 /// What `node-cache` is told.
 #[derive(Clone, Debug, PartialEq, Eq)]

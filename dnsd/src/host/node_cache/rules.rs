@@ -1,5 +1,5 @@
 //! The rules of node-local-dns: what is sent to a local address is kept out of conntrack, and therefore from kube-proxy's
-//! translation, and is let in. Where they stand is [`super::placing`]'s matter.
+//! translation, and is let in. Where they stand is [`crate::host::node_cache::rule_position`]'s matter.
 //!
 //! What node-cache untracks for ever is untracked here as long as dnsd is alive (see [`Fallback`]).
 

@@ -3,7 +3,7 @@
 use crate::config::model::{NameMatch, TtlRange};
 use crate::dns::message::{Message, Query, ResourceRecord, Response, Sections, WireName, flag, kind};
 use crate::plugins::Unusable;
-use crate::plugins::names::{Back, replaced};
+use crate::plugins::name_text::{Back, replaced};
 
 use super::options::{replace_option, without_option};
 

@@ -9,8 +9,8 @@
 
 mod action;
 
-use super::place::Place;
 use crate::config::model::Expression;
+use crate::plugins::template::placeholder::Place;
 
 /// A part of a template, with the octet of the text at which it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

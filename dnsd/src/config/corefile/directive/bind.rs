@@ -2,9 +2,9 @@
 
 use crate::config::model::{Bind, BindTo};
 
-use super::super::place::Error;
 use super::super::syntax::{Directive, Token};
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "bind ADDRESS|INTERFACE... { except ADDRESS|INTERFACE... }";
 

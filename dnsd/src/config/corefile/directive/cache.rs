@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::config::model::{CacheRules, Capacity, Disabled, Prefetch, Zone};
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line, Token};
 use super::super::value;
 use super::Draft;
+use crate::config::corefile::position::{Error, Notes};
 
 const PREFETCH: &str = "prefetch AMOUNT [DURATION] [PERCENTAGE%]";
 const DISABLE: &str = "disable success|denial [ZONES...]";

@@ -4,9 +4,9 @@ use egret_shared::net::IpNet;
 
 use crate::config::model::Dns64;
 
-use super::super::place::Error;
 use super::super::syntax::{Directive, Line, Token};
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
     let mut dns64 = draft.block.dns64.clone().unwrap_or_default();

@@ -2,9 +2,9 @@
 
 use crate::config::model::{Consolidate, ErrorLog, LogLevel};
 
-use super::super::place::Error;
 use super::super::syntax::{Directive, Line, Token};
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 const CONSOLIDATE: &str = "consolidate DURATION REGEXP [warning|error|info|debug] [show_first]";
 

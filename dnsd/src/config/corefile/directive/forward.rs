@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::config::model::{Forward, HealthCheck, Policy, Tls, Zone};
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line};
 use super::super::value::{self, RCODES};
-use super::{Draft, known};
+use super::{Draft, accepted};
+use crate::config::corefile::position::{Error, Notes};
 
 const USAGE: &str = "forward FROM TO...";
 const HEALTH_CHECK: &str = "health_check DURATION [no_rec] [domain FQDN]";
@@ -80,7 +80,7 @@ fn option(line: &Line, forward: &mut Forward, notes: &mut Notes) -> Result<(), E
         "doh_method" => {
             return Err(line.name.error(
                 "forward: doh_method: upstreams are not asked over HTTPS",
-                known::options("forward"),
+                accepted::options("forward"),
             ));
         }
         _other => return Err(line.unknown("forward")),

@@ -1,8 +1,8 @@
 //! `health [ADDRESS] { lameduck DURATION }`.
 
-use super::super::place::Error;
 use super::super::syntax::Directive;
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "health [ADDRESS:PORT] { lameduck DURATION }";
 

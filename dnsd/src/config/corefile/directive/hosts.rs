@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::config::model::{Fallthrough, Hosts};
 use crate::dns::message::WireName;
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line, Token};
 use super::super::value;
-use super::{Draft, known};
+use super::{Draft, accepted};
+use crate::config::corefile::position::{Error, Notes};
 
 pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
     let mut hosts = Hosts::default();
@@ -53,7 +53,7 @@ fn option(line: &Line, hosts: &mut Hosts, notes: &mut Notes) -> Result<(), Error
                 format!("hosts: there is no option {:?}", line.name.text),
                 format!(
                     "{}; above fallthrough also lines of an address and names",
-                    known::options("hosts")
+                    accepted::options("hosts")
                 ),
             ));
         }

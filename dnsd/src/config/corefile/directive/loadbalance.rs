@@ -7,9 +7,9 @@ use egret_shared::net::IpNet;
 
 use crate::config::model::{LoadBalance, WeightFile};
 
-use super::super::place::Error;
 use super::super::syntax::{Directive, Line, Token};
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "loadbalance [round_robin | weighted FILE { reload DURATION }] { prefer CIDR... }";
 

@@ -2,9 +2,9 @@
 
 use crate::config::model::{LogClass, LogFormat, QueryLog, Zone};
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Token};
 use super::Draft;
+use crate::config::corefile::position::{Error, Notes};
 
 const CLASSES: &str = "success, denial, error or all";
 

@@ -1,8 +1,8 @@
 //! `prometheus [ADDRESS] { runtime_metrics; tls FILE }`.
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::Directive;
 use super::Draft;
+use crate::config::corefile::position::{Error, Notes};
 
 const USAGE: &str = "prometheus [ADDRESS:PORT]";
 

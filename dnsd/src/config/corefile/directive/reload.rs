@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::config::model::Reload;
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Token};
 use super::Draft;
+use crate::config::corefile::position::{Error, Notes};
 
 const USAGE: &str = "reload [INTERVAL] [JITTER]";
 

@@ -6,10 +6,10 @@ mod matching;
 
 use crate::config::model::{NameMatch, NameRewrite, Rewrite, RewriteRule, TtlRange};
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Token};
 use super::super::value::{CLASSES, RCODES, TYPES};
 use super::Draft;
+use crate::config::corefile::position::{Error, Notes};
 
 use answers::answers;
 use matching::{Words, match_and_target, normal};

@@ -1,8 +1,8 @@
 //! Directives that say one thing: `bufsize`, `debug`, `loop`, `whoami`.
 
-use super::super::place::Error;
 use super::super::syntax::Directive;
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 /// What dnsflagday.net proposed in 2020.
 const BUFSIZE: u16 = 1232;

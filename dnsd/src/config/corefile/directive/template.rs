@@ -3,10 +3,10 @@
 use crate::config::model::{Fallthrough, Template, TemplateText};
 use crate::plugins::template::check;
 
-use super::super::place::{Error, Notes};
 use super::super::syntax::{Directive, Line};
 use super::super::value::{self, CLASSES, RCODES, TYPES};
-use super::{Draft, hosts, known};
+use super::{Draft, accepted, hosts};
+use crate::config::corefile::position::{Error, Notes};
 
 const USAGE: &str = "template CLASS TYPE [ZONES...]";
 const RECORD: &str = "a record as in a zone file, with places like {{ .Name }} to be filled in";
@@ -54,7 +54,7 @@ fn option(line: &Line, template: &mut Template, notes: &mut Notes) -> Result<(),
                     "template: {}: expressions of expr-lang are not evaluated",
                     line.name.text
                 ),
-                known::options("template"),
+                accepted::options("template"),
             ));
         }
         _other => return Err(line.unknown("template")),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::config::model::span::{self, parse_duration};
+use crate::config::model::go_duration::{self, parse_duration};
 
-use super::super::place::Error;
 use super::super::syntax::{Directive, Line, Token};
 use super::Draft;
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "timeouts { read DURATION | write DURATION | idle DURATION | maxtcpqueries MAXIMUM }";
 
@@ -42,7 +42,7 @@ fn timeout(token: &Token) -> Result<Duration, Error> {
         token.text.clone()
     };
     let span = parse_duration(&text)
-        .ok_or_else(|| token.error(format!("timeouts: {:?}", token.text), span::ACCEPTED))?;
+        .ok_or_else(|| token.error(format!("timeouts: {:?}", token.text), go_duration::ACCEPTED))?;
     if (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&span) {
         return Ok(span);
     }

@@ -1,7 +1,7 @@
 //! Environment variables: `{%NAME%}`, then `{$NAME}`, as CoreDNS replaces them. One that is not set is empty.
 
-use super::super::place::{Error, Notes};
 use super::Token;
+use crate::config::corefile::position::{Error, Notes};
 
 /// Replacements in one word: a value may name others, and one that names itself would have no end.
 const MOST: usize = 64;

@@ -5,8 +5,8 @@ use std::iter::Peekable;
 use std::str::Chars;
 use std::sync::Arc;
 
-use super::super::place::{Error, Place};
 use super::Token;
+use crate::config::corefile::position::{Error, Place};
 
 /// The words of a text.
 pub(super) fn tokens(text: &str, file: &str) -> Result<Vec<Token>, Error> {

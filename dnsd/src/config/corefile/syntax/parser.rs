@@ -4,8 +4,8 @@ mod import;
 
 use std::collections::HashMap;
 
-use super::super::place::{Error, Notes, Place};
 use super::{Block, Directive, Line, Sources, Token, environment};
+use crate::config::corefile::position::{Error, Notes, Place};
 
 /// Reads on from a stack of words, the next on top: what is imported is laid onto it.
 pub(super) struct Parser<'a> {

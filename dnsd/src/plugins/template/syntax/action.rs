@@ -2,7 +2,7 @@
 
 use super::Refused;
 use crate::config::model::Expression;
-use crate::plugins::template::place::{Kind, Place};
+use crate::plugins::template::placeholder::{Kind, Place};
 
 type Wrong = (usize, Refused);
 

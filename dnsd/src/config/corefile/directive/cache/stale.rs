@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::config::model::{CacheRules, Refresh, ServeStale};
 
-use super::super::super::place::Error;
 use super::super::super::syntax::{Line, Token};
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "serve_stale [DURATION] [immediate [RESPONSE_TTL [FAILURE_RECHECK]] | verify [VERIFY_TIMEOUT \
      [RESPONSE_TTL [FAILURE_RECHECK]]]]";

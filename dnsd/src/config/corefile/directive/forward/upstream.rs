@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use crate::config::model::{Protocol, Upstream, endpoint};
 
-use super::super::super::place::Error;
 use super::super::super::syntax::Token;
+use crate::config::corefile::position::Error;
 
 pub(super) fn read(token: &Token) -> Result<Upstream, Error> {
     let upstream: Upstream = token

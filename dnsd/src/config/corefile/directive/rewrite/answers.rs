@@ -2,9 +2,9 @@
 
 use crate::config::model::{AnswerRewrite, Expression, NameMatch};
 
-use super::super::super::place::Error;
 use super::super::super::syntax::Token;
 use super::matching::{Words, check_groups, normal};
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "answer auto, answer name FROM TO or answer value FROM TO";
 

@@ -3,9 +3,9 @@
 use crate::config::model::{EdnsAction, EdnsField, RewriteRule};
 use crate::plugins::rewrite::{VARIABLES, is_variable};
 
-use super::super::super::place::Error;
 use super::super::super::syntax::Token;
 use super::matching::Words;
+use crate::config::corefile::position::Error;
 
 const USAGE: &str = "edns0 local ACTION CODE DATA|{VARIABLE} [revert], edns0 nsid ACTION [revert], edns0 subnet \
      ACTION IPV4-BITS IPV6-BITS [revert], or with the action unset, local its code alone and the others nothing";

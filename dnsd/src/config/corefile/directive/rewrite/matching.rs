@@ -2,8 +2,8 @@
 
 use crate::config::model::{Expression, NameMatch};
 
-use super::super::super::place::Error;
 use super::super::super::syntax::Token;
+use crate::config::corefile::position::Error;
 
 const HOW: &str = "exact, prefix, suffix, substring or regex";
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::super::place::Error;
 use super::super::lexer;
 use super::{Parser, Token};
+use crate::config::corefile::position::Error;
 
 /// Imports in one Corefile (CoreDNS' bound for snippets).
 const MOST: usize = 10_000;

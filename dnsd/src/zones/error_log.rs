@@ -1,0 +1,87 @@
+//! Lines about what went wrong (`errors`), as CoreDNS writes them: those that are alike once a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use egret_shared::rt::task;
+
+use crate::config::model::{Consolidate, ErrorLog};
+use crate::dns::message::Query;
+
+use crate::zones::log_writer::Outlet;
+use crate::zones::type_names::kind_name;
+
+/// The rules of a block.
+#[derive(Debug)]
+pub(super) struct Rules {
+    consolidated: Vec<Arc<Consolidated>>,
+    outlet: Outlet,
+}
+
+/// Errors that are told together.
+#[derive(Debug)]
+struct Consolidated {
+    plan: Consolidate,
+    seen: AtomicU32,
+}
+
+impl Rules {
+    pub(super) fn new(plan: &ErrorLog, outlet: &Outlet) -> Self {
+        let consolidated = plan.consolidate.iter().map(|plan| {
+            Arc::new(Consolidated {
+                plan: plan.clone(),
+                seen: AtomicU32::new(0),
+            })
+        });
+        Self {
+            consolidated: consolidated.collect(),
+            outlet: outlet.clone(),
+        }
+    }
+
+    /// A query could not be answered.
+    pub(super) fn note(&self, query: &Query, code: u8, error: &str) {
+        let (name, kind) = (query.question.name, kind_name(query.question.kind));
+        let line = format!("plugin/errors: {code} {name} {kind}: {error}");
+        let alike = self
+            .consolidated
+            .iter()
+            .find(|alike| alike.plan.errors.regex().is_match(error));
+        match alike {
+            None => self.outlet.say(crate::config::model::LogLevel::Error, &line),
+            Some(alike) => {
+                let before = alike.seen.fetch_add(1, Ordering::Relaxed);
+                if before == 0 {
+                    drop(task::spawn_brief(Arc::clone(alike).tell(self.outlet.clone())));
+                    if alike.plan.show_first {
+                        self.outlet.say(alike.plan.level, &line);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Consolidated {
+    /// Tells after a while how many there were.
+    async fn tell(self: Arc<Self>, outlet: Outlet) {
+        tokio::time::sleep(self.plan.every).await;
+        let seen = self.seen.swap(0, Ordering::Relaxed);
+        if seen > 1 || !self.plan.show_first {
+            let like = self.plan.errors.regex().as_str();
+            let every = span(self.plan.every);
+            let line = format!("plugin/errors: {seen} errors like '{like}' occurred in last {every}");
+            outlet.say(self.plan.level, &line);
+        }
+    }
+}
+
+/// As Go writes spans of whole seconds: `1m30s`, `5m0s`, `30s`.
+fn span(span: std::time::Duration) -> String {
+    let seconds = span.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, _) => format!("{}s", span.as_secs_f64()),
+        (0, minutes, seconds) => format!("{minutes}m{seconds}s"),
+        (hours, minutes, seconds) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
