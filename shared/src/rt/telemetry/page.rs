@@ -13,11 +13,6 @@ impl Page {
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.line(format_args!("# HELP {name} {help}"));
-        self.kind(name, kind);
-    }
-
-    /// Begins a family that nobody described.
-    pub(super) fn kind(&mut self, name: &str, kind: &str) {
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
