@@ -11,8 +11,8 @@ use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::backend::VerdictCounters;
+use crate::backend::metrics::publish_verdicts;
 use crate::engine::{Answer, Input, Question, Report, What};
-use crate::metrics;
 
 /// How long the engine may take to answer: longer than the slowest change of rules.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -65,7 +65,7 @@ impl Operators {
         let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
         match self.counters.by_series(series) {
             Ok(counts) => {
-                metrics::verdict_counts(&counts, series > 0);
+                publish_verdicts(&counts, series > 0);
                 read.at = Some(now);
             }
             Err(error) => tracing::warn!(%error, "verdicts cannot be counted"),
@@ -101,7 +101,7 @@ impl Admin for Operators {
 
     fn metrics(&self) -> String {
         match self.report() {
-            Ok(report) => metrics::report(&report),
+            Ok(report) => report.publish(),
             Err(reason) => tracing::warn!(reason, "a scrape shows what the engine reported last"),
         }
         self.read_counters();

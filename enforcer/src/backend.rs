@@ -366,6 +366,7 @@ impl From<rules::Action> for Action {
     }
 }
 
+pub mod metrics;
 pub mod outlook;
 pub mod series;
 pub mod none;

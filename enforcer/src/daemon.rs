@@ -15,7 +15,6 @@ use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
 use egret_enforcer::admin::Operators;
-use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::denials::Denials;
@@ -23,17 +22,17 @@ use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
 use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
+use egret_enforcer::backend::{self, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};
-use egret_enforcer::engine::{Engine, Input, Setup};
+use egret_enforcer::engine::{Engine, Input, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events;
 use egret_enforcer::events::sink::{Renewal, Sink};
 use egret_enforcer::link;
-use egret_enforcer::metrics::{BUCKETS, Metrics};
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
 use egret_enforcer::node::others::OthersNews;
 use egret_enforcer::report::{HeldAddresses, Reporter};
-use egret_enforcer::state::{ObjectKeeper, Objects, State};
+use egret_enforcer::state::{self, ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
 
 /// Inputs that wait for the engine; beyond, whoever sends one waits.
@@ -62,8 +61,11 @@ impl Daemon {
     /// # Errors
     /// When a socket cannot be bound, or the backend cannot work here.
     pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
-        let recorder = telemetry::Metrics::install(&BUCKETS, &[])?;
-        let metrics = Metrics::register();
+        let recorder = telemetry::Metrics::install(&PROGRAMMING_BUCKETS, &[])?;
+        backend::metrics::register_metrics();
+        state::register_metrics();
+        link::register_metrics();
+        events::register_metrics();
         let listener = link::bind(&config.fixed.link)?;
         let denials = Denials::default();
         let backend = open_backend(&config.fixed, &denials, config.rule_metrics > 0)?;
@@ -87,7 +89,6 @@ impl Daemon {
             compiler,
             backend,
             resync: config.resync,
-            metrics,
             remembered: state.remembered,
             keeper: state.keeper,
             spares: config.fixed.not_intercepted.clone(),

@@ -26,10 +26,10 @@ use tokio::sync::mpsc;
 
 use crate::apply::retry::Retry;
 use crate::backend::{Backend, Pending, Standing};
-use crate::metrics::Metrics;
 use crate::state::Keeper;
 
 mod input;
+mod metrics;
 mod peers;
 mod alarm;
 mod alert;
@@ -42,12 +42,14 @@ mod meeting;
 
 pub use input::{Deaf, Ear, Input, PeerId, Question};
 pub use meeting::{End, Judged, Known, Meeting, Meetings};
+pub use metrics::PROGRAMMING_BUCKETS;
 pub use report::{Answer, Report, SourceState, What};
 
 use alarm::Alarm;
 use alert::Alert;
 use flight::Hands;
 use inquiry::Inquirer;
+use metrics::Metrics;
 use peers::Peers;
 
 /// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
@@ -73,8 +75,6 @@ pub struct Setup {
     pub backend: Box<dyn Backend>,
     /// How often the kernel is read and compared; never where it is zero.
     pub resync: Duration,
-    /// Where it counts.
-    pub metrics: Metrics,
     /// What pods were told in an earlier life.
     pub remembered: Vec<Remembered>,
     /// Keeps what they are told for a later one.
@@ -172,7 +172,7 @@ impl Engine {
             alert: Alert::default(),
             links_changed: false,
             came: Came::Nothing,
-            metrics: setup.metrics,
+            metrics: Metrics::register(),
             remembered: setup.remembered,
             keeper: setup.keeper,
             spares: setup.spares,

@@ -25,8 +25,8 @@ use tokio::sync::mpsc;
 
 use crate::backend::netfilter::denials::{Denial, Denials, Telling};
 use crate::engine::{Input, Known, Meeting, Meetings};
-use crate::metrics;
 
+mod metrics;
 pub mod packet;
 pub mod denied;
 pub mod window;
@@ -34,6 +34,7 @@ pub mod line;
 pub mod sink;
 
 use denied::Denied;
+pub use metrics::register_metrics;
 use sink::Sink;
 use window::{Summary, Window};
 
@@ -98,10 +99,10 @@ impl Reader {
             match Listener::bind(self.setup.telling.group) {
                 Ok(listener) => {
                     was_refused = false;
-                    metrics::events_listen(true);
+                    metrics::set_listening(true);
                     tracing::info!(group = self.setup.telling.group, "denied packets are told");
                     self.listen(listener);
-                    metrics::events_listen(false);
+                    metrics::set_listening(false);
                 }
                 Err(error) => {
                     if !was_refused {
@@ -170,8 +171,8 @@ impl Reader {
         };
         let (lines, withheld): (Vec<_>, Vec<_>) =
             denied.into_iter().partition(|denied| window.take(denied, most));
-        metrics::events("lost", told.lost);
-        metrics::events("withheld", count(withheld.len()));
+        metrics::count("lost", told.lost);
+        metrics::count("withheld", count(withheld.len()));
         self.tell(&lines);
     }
 
@@ -184,7 +185,7 @@ impl Reader {
             .iter()
             .filter_map(|logged| Denied::read(logged, denials, &mut name_of))
             .collect();
-        metrics::events("foreign", count(told.packets.len() - denied.len()));
+        metrics::count("foreign", count(told.packets.len() - denied.len()));
         denied
     }
 
@@ -200,8 +201,8 @@ impl Reader {
             .map(|(place, denied)| line::denied(denied, known.get(place), &self.setup.node, at))
             .collect();
         let unwritten = self.write(&lines);
-        metrics::events("told", count(lines.len()) - unwritten);
-        metrics::events("unwritten", unwritten);
+        metrics::count("told", count(lines.len()) - unwritten);
+        metrics::count("unwritten", unwritten);
     }
 
     /// The end of a second: one line where not all was told.
@@ -214,7 +215,7 @@ impl Reader {
         if is_whole {
             return;
         }
-        metrics::events("suppressed", suppressed.iter().map(|(_, packets)| packets).sum());
+        metrics::count("suppressed", suppressed.iter().map(|(_, packets)| packets).sum());
         let asked: Vec<Meeting> = summary.withheld.iter().map(|(who, _)| who.meeting()).collect();
         let pods = self.ask(asked);
         let line = line::summary(

@@ -16,7 +16,7 @@ pub mod state;
 pub mod backend;
 pub mod apply;
 pub mod node;
-pub mod metrics;
+mod metrics;
 pub mod link;
 pub mod watch;
 pub mod events;

@@ -13,17 +13,22 @@ use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::Instance;
 use egret_shared::rt::task;
 use egret_shared::rt::wire::Wire;
+use metrics::{counter, gauge};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::engine::{Deaf, Ear, Input, PeerId};
+use crate::metrics::{as_gauge, describe_counters, describe_gauges};
 
 /// The most dnsds at once: two while one is rolled, and some that died and were not noticed.
-pub const MOST_PEERS: usize = 16;
+const MOST_PEERS: usize = 16;
 /// Messages (of a pass each) that wait for a dnsd before it is dropped.
 const MOST_WAITING: usize = 256;
+
+const CONNECTIONS: &str = "egret_enforcer_link_connections_total";
+const PEERS_LIMIT: &str = "egret_enforcer_link_peers_limit";
 
 /// Makes the socket: its folder where that is missing, in place of one that nobody listens on. Its owner and group may
 /// connect, whatever the umask says: nobody can before it listens.
@@ -72,6 +77,14 @@ fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Describes the metrics of the link and sets them to 0.
+pub fn register_metrics() {
+    describe_counters(&[(CONNECTIONS, "Connections that a dnsd made.")]);
+    counter!(CONNECTIONS).absolute(0);
+    describe_gauges(&[(PEERS_LIMIT, "The most dnsds that may be connected.")]);
+    gauge!(PEERS_LIMIT).set(as_gauge(MOST_PEERS));
+}
+
 /// Takes connections until the runtime ends.
 pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
     let places = Arc::new(Semaphore::new(MOST_PEERS));
@@ -83,7 +96,7 @@ pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, en
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
-        metrics::counter!("egret_enforcer_link_connections_total").increment(1);
+        counter!(CONNECTIONS).increment(1);
         let peer = PeerId(numbers.fetch_add(1, Ordering::Relaxed));
         let engine = engine.clone();
         drop(task::spawn("link", async move {

@@ -19,15 +19,15 @@ mod file;
 mod desk;
 mod keeper;
 mod objects;
+mod metrics;
 
 pub use boot::{BootId, InvalidBootId};
 pub use file::{StateFile, remove, traces};
 pub use format::Problem;
 pub use keeper::Keeper;
 pub use log::Kept;
+pub use metrics::register_metrics;
 pub use objects::{Known, MOST_OCTETS, ObjectFile, ObjectKeeper, Objects, Texts, date_of};
-
-use crate::metrics;
 
 /// What an earlier enforcer left, and what keeps it for a later one.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl State {
         });
         if kept.torn > 0 {
             let problem = Problem::Torn(kept.torn);
-            metrics::state_problem(problem.reason());
+            metrics::count(&problem);
             tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the state file is used as far as it goes");
         }
         Self {
@@ -67,6 +67,6 @@ impl State {
 }
 
 fn tell(path: &Path, problem: &Problem) {
-    metrics::state_problem(problem.reason());
+    metrics::count(problem);
     tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the state file is not used; what pods were told is learned anew");
 }

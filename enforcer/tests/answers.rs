@@ -12,7 +12,6 @@ use std::time::Duration;
 use egret_enforcer::backend::none::NoVerdicts;
 use egret_enforcer::backend::{Backend, BackendError, Ended, Standing, VerdictCounters};
 use egret_enforcer::engine::{Engine, Input, PeerId, Setup};
-use egret_enforcer::metrics::Metrics;
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::Batch;
 use egret_shared::link::{ToDnsd, ToEnforcer};
@@ -132,7 +131,6 @@ impl Life {
             compiler: Settings::for_scope(NodeScope::One(Arc::from("n"))),
             backend: Box::new(backend),
             resync,
-            metrics: Metrics::register(),
             remembered: Vec::new(),
             keeper: None,
             spares: BTreeSet::new(),

@@ -14,7 +14,6 @@ use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::none::NoVerdicts;
 use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictCounters};
 use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Report, Setup, SourceState, What};
-use egret_enforcer::metrics::Metrics;
 use egret_enforcer::state::{BootId, State, StateFile};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, Member, SetKind};
@@ -63,7 +62,6 @@ fn engine_of(backend: impl Backend + 'static, state: State) -> Engine {
         compiler,
         backend: Box::new(backend),
         resync: Duration::ZERO,
-        metrics: Metrics::register(),
         remembered: state.remembered,
         keeper: state.keeper,
         spares: BTreeSet::from(["kube-system".into()]),

@@ -15,7 +15,6 @@ use egret_enforcer::backend::{
     Backend, BackendError, Ended, Found, Inquiry, Meanwhile, Standing, VerdictCounters,
 };
 use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, What};
-use egret_enforcer::metrics::Metrics;
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, MembersChanged};
 use egret_shared::link::{ToDnsd, ToEnforcer};
@@ -224,7 +223,6 @@ impl Life {
             compiler: Settings::for_scope(NodeScope::One(Arc::from("n"))),
             backend: Box::new(backend),
             resync: Duration::ZERO,
-            metrics: Metrics::register(),
             remembered: Vec::new(),
             keeper: None,
             spares: BTreeSet::new(),

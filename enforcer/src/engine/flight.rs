@@ -11,8 +11,8 @@ use egret_shared::time::Timestamp;
 use tokio::task::JoinHandle;
 
 use super::input::Question;
+use super::metrics::Metrics;
 use crate::backend::{Backend, Ended, Meanwhile, Standing};
-use crate::metrics::Metrics;
 
 /// Sets and rules of pods. To look for memory that is free takes as long as a small change does.
 const MUCH: usize = 1000;

@@ -176,7 +176,20 @@ impl Engine {
         if self.retry == Retry::Idle && standing.wants_retry() {
             self.metrics.refused(&standing);
         }
-        self.retry = self.metrics.repaired(&standing, self.retry, now);
+        self.metrics.standing(&standing);
+        // Differences that are known by name are logged with who made them.
+        for (kind, number) in standing
+            .repaired
+            .iter()
+            .filter(|_| standing.differences.is_empty())
+        {
+            tracing::warn!(
+                kind,
+                number,
+                "the kernel differed from what it should hold, and was repaired"
+            );
+        }
+        self.retry = self.retry.after(standing.wants_retry(), now);
         self.standing = standing;
     }
 

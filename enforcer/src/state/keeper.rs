@@ -14,8 +14,7 @@ use egret_shared::time::Timestamp;
 use super::desk::{Appended, Desk, HasAll, Step};
 use super::file::StateFile;
 use super::format::Problem;
-use super::log;
-use crate::metrics;
+use super::{log, metrics};
 
 /// Records that are written anew in one step, and the time from one to the next.
 const AT_ONCE: usize = 1024;
@@ -158,7 +157,7 @@ impl Keeper {
 
     /// What is at the path stays as it is, and lacks what comes; it is written anew in a second. That is said once.
     fn retry(&mut self, problem: &Problem, now: Timestamp) {
-        metrics::state_problem(problem.reason());
+        metrics::count(problem);
         self.due = Some(now.after(RETRY));
         let trouble = Some(problem.to_string());
         if self.trouble != trouble {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::boot::BootId;
 use super::file::{read_plain, replace};
 use super::format::{Problem, is_of, read_body, seal, unseal};
-use crate::metrics;
+use super::metrics;
 
 const MAGIC: [u8; 8] = *b"egret/ob";
 /// The most that is kept; a source that says more is not kept, and that is told.
@@ -92,7 +92,7 @@ impl Objects {
 }
 
 fn tell(path: &Path, problem: &Problem) {
-    metrics::state_problem(problem.reason());
+    metrics::count(problem);
     tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the file of objects is not used; without the source nothing is known");
 }
 
@@ -214,7 +214,7 @@ impl Writer {
         let written = self.file.write(texts, seconds_now());
         let path = self.file.path.display();
         let trouble = written.err().map(|problem| {
-            metrics::state_problem(problem.reason());
+            metrics::count(&problem);
             problem.to_string()
         });
         match &trouble {
