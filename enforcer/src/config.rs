@@ -19,14 +19,14 @@ use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, S
 use crate::backend::netfilter::place::JumpPlace;
 use crate::backend::netfilter::refusal::DenyAction;
 use crate::backend::netfilter::unknown::{Stance, UnknownPods};
-use crate::backend::netfilter::{MOST_MEMBERS, NftWriter};
+use crate::events::sink::Destination;
 
 mod value;
 mod written;
 
 pub use value::{
-    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode,
-    PodInterfaces, Source, Span,
+    BackendKind, Enforce, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source,
+    Span,
 };
 pub use written::{Args, Command, Written};
 
@@ -67,8 +67,6 @@ pub struct Fixed {
     pub compiler: Settings,
     /// Which iptables; none to find out.
     pub flavour: Option<Flavour>,
-    /// What writes rules in the flavour `nft`.
-    pub nft_writer: NftWriter,
     /// Our bits of the connection mark.
     pub marks: Marks,
     /// Whether rules of others may write these bits.
@@ -81,8 +79,6 @@ pub struct Fixed {
     pub unknown: UnknownPods,
     /// Where denied packets are told, and how many.
     pub events: Events,
-    /// How many members a set of the backend netfilter has places for.
-    pub members_per_set: u32,
     /// What is done about bridges that pods are on.
     pub bridges: BridgeNetfilter,
     /// Namespaces whose pods dnsd does not intercept.
@@ -108,7 +104,7 @@ impl Fixed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
     /// Where.
-    pub to: EventsTo,
+    pub to: Destination,
     /// How the kernel tells of them.
     pub telling: Telling,
 }
@@ -182,7 +178,6 @@ impl Config {
                 mine.compiler.records != theirs.compiler.records,
             ),
             ("iptables", mine.flavour != theirs.flavour),
-            ("nftWriter", mine.nft_writer != theirs.nft_writer),
             ("egressMarkMask, ingressMarkMask", mine.marks != theirs.marks),
             (
                 "allowForeignMarks",
@@ -195,7 +190,6 @@ impl Config {
                 "events, eventsPerSecond, eventsGroup",
                 mine.events != theirs.events,
             ),
-            ("membersPerSet", mine.members_per_set != theirs.members_per_set),
             ("bridgeNetfilter", mine.bridges != theirs.bridges),
             ("notIntercepted", mine.not_intercepted != theirs.not_intercepted),
             ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
@@ -224,7 +218,6 @@ impl Written {
             });
         }
         let report_dir = self.report_dir(&compiler.node)?;
-        let members_per_set = self.members_per_set()?;
         let (egress, ingress) = (
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
@@ -248,14 +241,12 @@ impl Written {
                 report_dir,
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
-                nft_writer: self.nft_writer.unwrap_or_default(),
                 marks: Marks::new(egress, ingress)?,
                 allow_foreign_marks: self.allow_foreign_marks.unwrap_or(false),
                 jump: self.jump.unwrap_or(JumpPlace::Insert),
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
-                members_per_set,
                 bridges: self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off),
                 not_intercepted: self
                     .not_intercepted
@@ -291,14 +282,6 @@ impl Written {
                 Enforce::Audit => Enforcement::Audited,
             },
         })
-    }
-
-    fn members_per_set(&self) -> Result<u32, Invalid> {
-        let Some(written) = self.members_per_set else {
-            return Ok(MOST_MEMBERS);
-        };
-        let members = at_least("membersPerSet", Some(written), written, 1)?;
-        Ok(u32::try_from(members).unwrap_or(MOST_MEMBERS))
     }
 
     /// The name of the node becomes that of a file.
@@ -345,7 +328,7 @@ impl Written {
             return Err(refuse("eventsGroup", 0, "1 to 65535"));
         }
         Ok(Events {
-            to: self.events.clone().unwrap_or(EventsTo::Off),
+            to: self.events.clone().unwrap_or(Destination::Off),
             telling: Telling { group, per_second },
         })
     }
@@ -485,23 +468,6 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_written_by_netlink_unless_the_programs_are_written() {
-        let writer = |arguments: &[&str]| {
-            let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
-            config(&arguments).unwrap().fixed.nft_writer
-        };
-        assert_eq!(writer(&[]), NftWriter::Netlink);
-        assert_eq!(writer(&["--nft-writer", "programs"]), NftWriter::Programs);
-        let of_file = |word: &str| serde_saphyr::from_str::<Written>(&format!("nftWriter: {word}"));
-        assert_eq!(of_file("programs").unwrap().nft_writer, Some(NftWriter::Programs));
-        let error = of_file("program").unwrap_err().to_string();
-        assert!(
-            error.contains("nftWriter") && error.contains("netlink, programs"),
-            "{error}"
-        );
-    }
-
-    #[test]
     fn an_empty_state_keeps_nothing() {
         let state = |state: &str| {
             let arguments = ["--source", "dir:/m", "--node", "n", "--state", state];
@@ -593,7 +559,6 @@ mod tests {
             &["--events-group", "0"],
             &["--rule-metrics", "4097"],
             &["--names-per-pod", "0"],
-            &["--members-per-set", "0"],
             &["--min-ttl", "2s", "--max-ttl", "1s"],
             &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],
             &["--dns-address", "169.254.20.10", "0.0.0.0"],
@@ -604,7 +569,6 @@ mod tests {
         for wrong in [
             &["--backend", "ipvs"][..],
             &["--iptables", "xt"],
-            &["--nft-writer", "nft"],
             &["--jump", "first"],
             &["--allow-foreign-marks", "maybe"],
             &["--source", "/m"],
@@ -640,11 +604,11 @@ mod tests {
                 .to_string();
             assert!(!error.contains("unknown field"), "{field}: {error}");
         }
-        assert!(
-            serde_saphyr::from_str::<Written>("nodes: x")
-                .unwrap_err()
-                .to_string()
-                .contains("unknown field")
-        );
+        // The last two were fields of an earlier version.
+        for unknown in ["nodes", "membersPerSet", "nftWriter"] {
+            let error = serde_saphyr::from_str::<Written>(&format!("{unknown}: x")).unwrap_err();
+            let named = format!("unknown field `{unknown}`");
+            assert!(error.to_string().contains(&named), "{error}");
+        }
     }
 }

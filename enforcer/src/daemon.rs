@@ -17,20 +17,20 @@ use tokio::sync::mpsc;
 use egret_enforcer::admin::Operators;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::change_monitor::ChangeMonitor;
 use egret_enforcer::backend::netfilter::denials::Denials;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
 use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::backend::{self, Backend};
-use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};
+use egret_enforcer::config::{Args, BackendKind, Config, Fixed};
 use egret_enforcer::engine::{Engine, Input, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events;
-use egret_enforcer::events::sink::{Renewal, Sink};
+use egret_enforcer::events::sink::{Destination, Renewal, Sink};
 use egret_enforcer::link;
 use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
-use egret_enforcer::node::others::OthersNews;
 use egret_enforcer::report::{HeldAddresses, Reporter};
 use egret_enforcer::state::{self, ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
@@ -221,7 +221,7 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
                 flavour,
                 marks: fixed.marks,
                 deny: fixed.deny,
-                telling: (fixed.events.to != EventsTo::Off && !is_off(Switch::TellDenied))
+                telling: (fixed.events.to != Destination::Off && !is_off(Switch::TellDenied))
                     .then_some(fixed.events.telling),
             };
             let unknown = fixed.unknown.clone();
@@ -231,8 +231,6 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
                 .with_unknown_pods(unknown)
                 .beside(beside)
                 .with_bridges(fixed.bridges)
-                .with_nft_writer(fixed.nft_writer)
-                .with_members_per_set(fixed.members_per_set)
                 .making_room()
                 .telling(denials.clone());
             Box::new(match is_each_counted {
@@ -397,7 +395,7 @@ fn report_addresses(fixed: &Fixed) -> anyhow::Result<()> {
 
 /// Tells the engine when others change what is ours in the nft flavour, until it ends.
 fn hear_others(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
-    let mut news = OthersNews::listen().context("changes of the packet filter cannot be heard")?;
+    let mut news = ChangeMonitor::listen().context("changes of the packet filter cannot be heard")?;
     let listen = move || loop {
         match news.wait() {
             Ok(by) => {

@@ -21,6 +21,7 @@ use crate::node::{Locate, Location};
 
 pub mod available;
 pub mod chains;
+pub mod change_monitor;
 pub mod render;
 pub mod attached;
 pub mod closed;

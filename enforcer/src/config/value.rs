@@ -14,11 +14,6 @@ pub enum InvalidValue {
     /// Not a source.
     #[error("{0:?} is not a source; write dir: and the path of a folder, as in \"dir:/etc/egret/manifests\"")]
     Source(String),
-    /// Not a place for events.
-    #[error(
-        "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
-    )]
-    EventsTo(String),
     /// Not a name of interfaces.
     #[error(transparent)]
     Interfaces(#[from] NameError),
@@ -55,42 +50,6 @@ impl FromStr for Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "dir:{}", self.0.display())
-    }
-}
-
-/// Where denied packets are told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum EventsTo {
-    /// Nowhere: the kernel only counts them.
-    Off,
-    /// On standard output; the log is on standard error.
-    Stdout,
-    /// At the end of a file.
-    File(PathBuf),
-}
-
-impl FromStr for EventsTo {
-    type Err = InvalidValue;
-
-    /// A path has a slash, so that a misspelt word makes no file.
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "off" => Ok(Self::Off),
-            "stdout" => Ok(Self::Stdout),
-            path if path.contains('/') && !path.ends_with('/') => Ok(Self::File(path.into())),
-            other => Err(InvalidValue::EventsTo(other.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for EventsTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("off"),
-            Self::Stdout => f.write_str("stdout"),
-            Self::File(path) => path.display().fmt(f),
-        }
     }
 }
 
@@ -205,4 +164,4 @@ pub enum Opened {
     ApiServer,
 }
 
-egret_shared::as_text!(EventsTo, Source, PodInterfaces);
+egret_shared::as_text!(Source, PodInterfaces);

@@ -10,13 +10,13 @@ use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{
-    BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
+    BackendKind, Enforce, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
 };
-use crate::backend::netfilter::NftWriter;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
 use crate::backend::netfilter::place::JumpPlace;
 use crate::backend::netfilter::refusal::DenyAction;
+use crate::events::sink::Destination;
 
 /// Makes the kernel of a node agree with the network policies that concern its pods.
 ///
@@ -100,9 +100,6 @@ pub struct Written {
     /// Which iptables the backend netfilter uses [default: auto]
     #[arg(long, value_name = "FLAVOUR")]
     pub iptables: Option<FlavourChoice>,
-    /// What writes rules in the flavour nft: netlink, the enforcer itself, or programs, iptables-nft-restore [default: netlink]
-    #[arg(long, value_name = "WRITER")]
-    pub nft_writer: Option<NftWriter>,
     /// What the sender of a refused packet is told [default: drop]
     #[arg(long, value_name = "ACTION")]
     pub deny_action: Option<DenyAction>,
@@ -115,7 +112,7 @@ pub struct Written {
     pub pod_interfaces: Option<Vec<PodInterfaces>>,
     /// Where each denied packet is told as a line of JSON: stdout, a path, or off [default: off]
     #[arg(long, value_name = "WHERE")]
-    pub events: Option<EventsTo>,
+    pub events: Option<Destination>,
     /// Packets that are told a second, of each reason to deny: 1 to 1000; of all together, ten times as many [default: 10]
     #[arg(long, value_name = "COUNT")]
     pub events_per_second: Option<u32>,
@@ -179,9 +176,6 @@ pub struct Written {
     /// Records of all pods: 1 to 10000000 [default: 200000]
     #[arg(long, value_name = "COUNT")]
     pub records_total: Option<usize>,
-    /// Members that a set of the backend netfilter has places for, in each family: 1 to 10000000 [default: 1048576]
-    #[arg(long, value_name = "COUNT")]
-    pub members_per_set: Option<usize>,
     /// Whether what goes from port to port of a bridge of pods is handed to iptables: enable turns it on for these bridges
     /// [default: off]
     #[arg(long, value_name = "WHETHER")]
@@ -231,7 +225,6 @@ impl Written {
             state_objects: self.state_objects.or(below.state_objects),
             report_dir: self.report_dir.or(below.report_dir),
             iptables: self.iptables.or(below.iptables),
-            nft_writer: self.nft_writer.or(below.nft_writer),
             deny_action: self.deny_action.or(below.deny_action),
             events: self.events.or(below.events),
             events_per_second: self.events_per_second.or(below.events_per_second),
@@ -256,7 +249,6 @@ impl Written {
             names_per_pod: self.names_per_pod.or(below.names_per_pod),
             addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
             records_total: self.records_total.or(below.records_total),
-            members_per_set: self.members_per_set.or(below.members_per_set),
             bridge_netfilter: self.bridge_netfilter.or(below.bridge_netfilter),
             not_intercepted: self.not_intercepted.or(below.not_intercepted),
             cgroup_root: self.cgroup_root.or(below.cgroup_root),

@@ -1,12 +1,59 @@
 //! Where the lines go. A line that cannot be written is lost and counted; nothing waits for room.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::config::EventsTo;
+use serde::{Deserialize, Serialize};
+
+/// Where denied packets are logged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Destination {
+    /// Nowhere: the kernel only counts them.
+    Off,
+    /// Standard output; the daemon's own log is on standard error.
+    Stdout,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// A text that names no destination.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
+)]
+pub struct InvalidDestination(String);
+
+impl FromStr for Destination {
+    type Err = InvalidDestination;
+
+    /// A path has a slash, so that a misspelt word makes no file.
+    fn from_str(text: &str) -> Result<Self, InvalidDestination> {
+        match text {
+            "off" => Ok(Self::Off),
+            "stdout" => Ok(Self::Stdout),
+            path if path.contains('/') && !path.ends_with('/') => Ok(Self::File(path.into())),
+            other => Err(InvalidDestination(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+egret_shared::as_text!(Destination);
 
 /// A place for lines.
 #[derive(Debug)]
@@ -40,11 +87,11 @@ impl Sink {
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub fn open(to: &EventsTo) -> io::Result<Option<Self>> {
+    pub fn open(to: &Destination) -> io::Result<Option<Self>> {
         let place = match to {
-            EventsTo::Off => return Ok(None),
-            EventsTo::Stdout => Place::Stdout,
-            EventsTo::File(path) => Place::File {
+            Destination::Off => return Ok(None),
+            Destination::Stdout => Place::Stdout,
+            Destination::File(path) => Place::File {
                 path: path.clone(),
                 file: Some(open(path)?),
             },
@@ -147,7 +194,7 @@ mod tests {
     #[test]
     fn a_file_that_was_put_away_is_opened_anew_when_that_is_asked_for() {
         let (path, old) = (scratch("rotated"), scratch("rotated.1"));
-        let mut sink = Sink::open(&EventsTo::File(path.clone())).unwrap().unwrap();
+        let mut sink = Sink::open(&Destination::File(path.clone())).unwrap().unwrap();
         assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
         std::fs::rename(&path, &old).unwrap();
         assert_eq!(sink.write(&["three".into()]), 0);
@@ -164,14 +211,16 @@ mod tests {
 
     #[test]
     fn a_full_disk_loses_lines_and_holds_nothing_up() {
-        let mut sink = Sink::open(&EventsTo::File("/dev/full".into())).unwrap().unwrap();
+        let mut sink = Sink::open(&Destination::File("/dev/full".into()))
+            .unwrap()
+            .unwrap();
         assert_eq!(sink.write(&["one".into(), "two".into()]), 2);
     }
 
     #[test]
     fn a_line_behind_half_a_line_begins_anew() {
         let path = scratch("torn");
-        let mut sink = Sink::open(&EventsTo::File(path.clone())).unwrap().unwrap();
+        let mut sink = Sink::open(&Destination::File(path.clone())).unwrap().unwrap();
         sink.is_torn = true;
         assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "\none\ntwo\n");
