@@ -1,4 +1,4 @@
-//! What operators are answered. Everything is asked of the engine, so that an engine that hangs is told of.
+//! AdminQuery operators are answered. Everything is asked of the engine, so that an engine that hangs is told of.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -12,54 +12,54 @@ use tokio::sync::mpsc;
 
 use crate::backend::VerdictCounters;
 use crate::backend::metrics::publish_verdicts;
-use crate::engine::{Answer, Input, Question, Report, What};
+use crate::engine::{AdminQuery, AdminReply, AdminRequest, Input, Report};
 
 /// How long the engine may take to answer: longer than the slowest change of rules.
-const PATIENCE: Duration = Duration::from_secs(3);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 /// How old counters of the kernel may be.
-const FRESH: Duration = Duration::from_millis(250);
+const COUNTERS_MAX_AGE: Duration = Duration::from_millis(250);
 
 /// Answers operators.
 #[derive(Debug)]
-pub struct Operators {
+pub struct AdminHandler {
     /// The engine.
     pub engine: mpsc::Sender<Input>,
     /// Counters of verdicts.
     pub counters: Arc<dyn VerdictCounters>,
-    /// What was read of the counters; one scrape at a time reads them.
+    /// AdminQuery was read of the counters; one scrape at a time reads them.
     pub read: Mutex<LastRead>,
-    /// What renders the metrics.
+    /// AdminQuery renders the metrics.
     pub recorder: telemetry::Metrics,
     /// How many rules have a series of their own.
     pub rule_metrics: RwLock<usize>,
 }
 
-/// What was read of the counters.
+/// AdminQuery was read of the counters.
 #[derive(Debug, Default)]
 pub struct LastRead {
     at: Option<Timestamp>,
 }
 
-impl Operators {
-    fn ask(&self, what: What) -> Result<Answer, String> {
-        let (answer, answered) = sync_channel(1);
+impl AdminHandler {
+    fn ask(&self, query: AdminQuery) -> Result<AdminReply, String> {
+        let (reply, replied) = sync_channel(1);
         self.engine
-            .try_send(Input::Ask(Question { what, answer }))
+            .try_send(Input::Admin(AdminRequest { query, reply }))
             .map_err(|_full| "the engine does not keep up with its inputs".to_owned())?;
-        wait(&answered)
+        wait(&replied)
     }
 
     fn report(&self) -> Result<Report, String> {
-        match self.ask(What::Report)? {
-            Answer::Report(report) => Ok(*report),
-            Answer::Page(_) => Err("the engine answered something else".to_owned()),
+        match self.ask(AdminQuery::Report)? {
+            AdminReply::Report(report) => Ok(*report),
+            AdminReply::Page(_) => Err("the engine answered something else".to_owned()),
         }
     }
 
     fn read_counters(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        if read.at.is_some_and(|at| now.since(at) < FRESH) {
+        if read.at.is_some_and(|at| now.since(at) < COUNTERS_MAX_AGE) {
             return;
         }
         let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
@@ -73,13 +73,13 @@ impl Operators {
     }
 }
 
-fn wait(answered: &Receiver<Answer>) -> Result<Answer, String> {
+fn wait(answered: &Receiver<AdminReply>) -> Result<AdminReply, String> {
     answered
-        .recv_timeout(PATIENCE)
-        .map_err(|_elapsed| format!("the engine did not answer within {} s", PATIENCE.as_secs()))
+        .recv_timeout(REPLY_TIMEOUT)
+        .map_err(|_elapsed| format!("the engine did not answer within {} s", REPLY_TIMEOUT.as_secs()))
 }
 
-impl Admin for Operators {
+impl Admin for AdminHandler {
     fn health(&self) -> Result<(), String> {
         self.report().map(|_report| ())
     }
@@ -93,7 +93,7 @@ impl Admin for Operators {
         for bad in &report.source.bad {
             sentence += &format!("\nkept as it was: {bad}");
         }
-        for gap in &report.outlook.gaps {
+        for gap in &report.bypasses.bypasses {
             sentence += &format!("\nnot judged: {gap}");
         }
         Ok(sentence)
@@ -109,14 +109,14 @@ impl Admin for Operators {
     }
 
     fn page(&self, path: &str) -> Option<String> {
-        let what = match path {
-            "/records" => What::Records,
-            "/rules" => What::Rules,
+        let query = match path {
+            "/records" => AdminQuery::Records,
+            "/rules" => AdminQuery::Rules,
             _ => return None,
         };
-        Some(match self.ask(what) {
-            Ok(Answer::Page(text)) => text,
-            Ok(Answer::Report(_)) => "the engine answered something else\n".to_owned(),
+        Some(match self.ask(query) {
+            Ok(AdminReply::Page(text)) => text,
+            Ok(AdminReply::Report(_)) => "the engine answered something else\n".to_owned(),
             Err(reason) => reason + "\n",
         })
     }

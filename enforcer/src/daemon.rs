@@ -14,7 +14,8 @@ use egret_shared::rt::{admin, task, telemetry};
 use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
-use egret_enforcer::admin::Operators;
+use egret_enforcer::address_report::{AddressReporter, NodeAddresses};
+use egret_enforcer::admin::AdminHandler;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::change_monitor::ChangeMonitor;
@@ -24,19 +25,18 @@ use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_mark
 use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::backend::{self, Backend};
-use egret_enforcer::config::{Args, BackendKind, Config, Fixed};
+use egret_enforcer::config::{Args, BackendKind, Config, StartupConfig};
 use egret_enforcer::engine::{Engine, Input, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events;
-use egret_enforcer::events::sink::{Destination, Renewal, Sink};
+use egret_enforcer::events::sink::{Destination, ReopenRequest, Sink};
 use egret_enforcer::link;
 use egret_enforcer::node::Node;
-use egret_enforcer::node::monitor::LinkNews;
-use egret_enforcer::report::{HeldAddresses, Reporter};
-use egret_enforcer::state::{self, ObjectKeeper, Objects, State};
-use egret_enforcer::watch::dir::Directory;
+use egret_enforcer::node::link_monitor::LinkMonitor;
+use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State};
+use egret_enforcer::watch::Directory;
 
 /// Inputs that wait for the engine; beyond, whoever sends one waits.
-const MOST_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 
 /// By how much the engine's memory grows without the kernel: the records of more than 40,000 addresses.
 const ROOM: usize = 32 << 20;
@@ -47,12 +47,12 @@ pub(crate) struct Daemon {
     args: Args,
     config: Config,
     inputs: mpsc::Sender<Input>,
-    operators: Arc<Operators>,
+    admin_handler: Arc<AdminHandler>,
     /// Asks for the file of events to be opened anew.
-    events: Option<Renewal>,
+    events: Option<ReopenRequest>,
     engine: std::thread::JoinHandle<Box<dyn Backend>>,
     /// Told to end when nothing more comes from the source.
-    objects: Option<(ObjectKeeper, std::thread::JoinHandle<()>)>,
+    objects: Option<(ObjectWriter, std::thread::JoinHandle<()>)>,
 }
 
 impl Daemon {
@@ -66,11 +66,11 @@ impl Daemon {
         state::register_metrics();
         link::register_metrics();
         events::register_metrics();
-        let listener = link::bind(&config.fixed.link)?;
+        let listener = link::bind(&config.startup.link)?;
         let denials = Denials::default();
-        let backend = open_backend(&config.fixed, &denials, config.rule_metrics > 0)?;
-        let (inputs, taken) = mpsc::channel(MOST_WAITING);
-        let operators = Arc::new(Operators {
+        let backend = open_backend(&config.startup, &denials, config.rule_metrics > 0)?;
+        let (inputs, taken) = mpsc::channel(MAX_WAITING);
+        let admin_handler = Arc::new(AdminHandler {
             engine: inputs.clone(),
             counters: backend.counters(),
             read: Mutex::default(),
@@ -78,31 +78,31 @@ impl Daemon {
             rule_metrics: RwLock::new(config.rule_metrics),
         });
         serve_operators(
-            config.fixed.admin,
-            Arc::clone(&operators) as Arc<dyn admin::Admin>,
+            config.startup.admin,
+            Arc::clone(&admin_handler) as Arc<dyn admin::Admin>,
         )?;
         let name = backend.name();
-        let compiler = config.fixed.compiler.clone();
-        let state = open_state(&config.fixed);
-        let objects = open_objects(&config.fixed)?;
+        let compiler = config.startup.compiler.clone();
+        let state = open_state(&config.startup);
+        let objects = open_objects(&config.startup)?;
         let setup = Setup {
             compiler,
             backend,
             resync: config.resync,
             remembered: state.remembered,
-            keeper: state.keeper,
-            spares: config.fixed.not_intercepted.clone(),
+            state_writer: state.writer,
+            excluded_namespaces: config.startup.not_intercepted.clone(),
         };
         let instance = Instance::from_random(RandomState::new().build_hasher().finish());
         let link = Link {
             listener: listener.into_std()?,
-            path: config.fixed.link.clone(),
+            path: config.startup.link.clone(),
             instance,
             engine: inputs.clone(),
         };
         // Before the first objects, and the news before the list: no change is missed.
-        let news = LinkNews::listen().context("changes of links cannot be heard")?;
-        let mut held = HeldAddresses::open().context("the node's addresses cannot be listed")?;
+        let news = LinkMonitor::listen().context("changes of links cannot be heard")?;
+        let mut held = NodeAddresses::open().context("the node's addresses cannot be listed")?;
         let first = held.changed().context("the node's addresses cannot be listed")?;
         inputs
             .try_send(Input::Cluster(first.into_iter().collect()))
@@ -110,25 +110,25 @@ impl Daemon {
         let engine = start_engine(setup, taken, link)?;
         drop(task::spawn(
             "watch",
-            Directory::new(config.fixed.source.clone())
-                .keeping(objects.known, objects.keeper.clone())
+            Directory::new(config.startup.source.clone())
+                .with_store(objects.stored, objects.writer.clone())
                 .watch(inputs.clone()),
         ));
         hear(news, held, inputs.clone())?;
-        if config.fixed.backend == BackendKind::Netfilter {
+        if config.startup.backend == BackendKind::Netfilter {
             hear_others(inputs.clone())?;
         }
-        report_addresses(&config.fixed)?;
-        let events = tell_events(&config.fixed, denials, inputs.clone())?;
-        tracing::info!(backend = name, link = %config.fixed.link.display(), admin = %config.fixed.admin, %instance, "listening");
+        report_addresses(&config.startup)?;
+        let events = tell_events(&config.startup, denials, inputs.clone())?;
+        tracing::info!(backend = name, link = %config.startup.link.display(), admin = %config.startup.admin, %instance, "listening");
         Ok(Self {
             args,
             config,
             inputs,
-            operators,
+            admin_handler,
             events,
             engine,
-            objects: objects.keeper.zip(objects.writer),
+            objects: objects.writer.zip(objects.thread),
         })
     }
 
@@ -169,7 +169,7 @@ impl Daemon {
 
     /// Takes the file again; what cannot be taken changes nothing.
     async fn reload(&mut self) {
-        self.events.iter().for_each(Renewal::ask);
+        self.events.iter().for_each(ReopenRequest::send);
         let file = self
             .args
             .config
@@ -177,21 +177,21 @@ impl Daemon {
             .map_or_else(|| "no file".to_owned(), |path| path.display().to_string());
         match Config::load(&self.args) {
             Err(error) => tracing::error!(file, %error, "the configuration stays as it is"),
-            Ok(wanted) => {
-                let fields = self.config.needs_restart(&wanted);
+            Ok(new) => {
+                let fields = self.config.needs_restart(&new);
                 if !fields.is_empty() {
                     tracing::warn!(file, ?fields, "these fields need a restart and stay as they are");
                 }
                 *self
-                    .operators
+                    .admin_handler
                     .rule_metrics
                     .write()
-                    .unwrap_or_else(PoisonError::into_inner) = wanted.rule_metrics;
+                    .unwrap_or_else(PoisonError::into_inner) = new.rule_metrics;
                 // The engine's end is seen by `run`.
-                drop(self.inputs.send(Input::SetResync(wanted.resync)).await);
+                drop(self.inputs.send(Input::SetResync(new.resync)).await);
                 self.config = Config {
-                    fixed: self.config.fixed.clone(),
-                    ..wanted
+                    startup: self.config.startup.clone(),
+                    ..new
                 };
                 tracing::info!(file, "the configuration was read again");
             }
@@ -199,38 +199,42 @@ impl Daemon {
     }
 }
 
-fn open_state(fixed: &Fixed) -> State {
-    let records = fixed.compiler.records.limits.remembered();
-    let path = fixed.state.as_ref();
+fn open_state(startup: &StartupConfig) -> State {
+    let records = startup.compiler.records.limits.remembered();
+    let path = startup.state.as_ref();
     path.map(|path| State::open(path, records)).unwrap_or_default()
 }
 
-fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {
-    match &fixed.state_objects {
-        Some(path) => Objects::open(path, &fixed.source).context("the file of objects cannot be kept"),
-        None => Ok(Objects::default()),
+fn open_objects(startup: &StartupConfig) -> anyhow::Result<ObjectStore> {
+    match &startup.state_objects {
+        Some(path) => ObjectStore::open(path, &startup.source).context("the file of objects cannot be kept"),
+        None => Ok(ObjectStore::default()),
     }
 }
 
-fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyhow::Result<Box<dyn Backend>> {
-    Ok(match fixed.backend {
+fn open_backend(
+    startup: &StartupConfig,
+    denials: &Denials,
+    is_each_counted: bool,
+) -> anyhow::Result<Box<dyn Backend>> {
+    Ok(match startup.backend {
         BackendKind::Netfilter => {
-            let flavour = choose_flavour(fixed.flavour)?;
+            let flavour = choose_flavour(startup.flavour)?;
             let node = Node::open().context("the routing table cannot be asked")?;
             let settings = Settings {
                 flavour,
-                marks: fixed.marks,
-                deny: fixed.deny,
-                telling: (fixed.events.to != Destination::Off && !is_off(Switch::TellDenied))
-                    .then_some(fixed.events.telling),
+                marks: startup.marks,
+                deny: startup.deny,
+                telling: (startup.events.to != Destination::Off && !is_off(Switch::TellDenied))
+                    .then_some(startup.events.telling),
             };
-            let unknown = fixed.unknown.clone();
-            let beside = live_beside(fixed)?;
+            let unknown = startup.unknown.clone();
+            let beside = live_beside(startup)?;
             let netfilter = Netfilter::open(settings, Box::new(node))?;
             let netfilter = netfilter
                 .with_unknown_pods(unknown)
                 .beside(beside)
-                .with_bridges(fixed.bridges)
+                .with_bridges(startup.bridges)
                 .making_room()
                 .telling(denials.clone());
             Box::new(match is_each_counted {
@@ -242,7 +246,7 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
             tracing::info!(
                 "this backend does not count what policies in audit would deny; they are not in force all the same"
             );
-            let (cgroup_root, pin_path) = (fixed.cgroup_root.clone(), fixed.bpf_pins.clone());
+            let (cgroup_root, pin_path) = (startup.cgroup_root.clone(), startup.bpf_pins.clone());
             Box::new(Ebpf::new(ebpf::Options {
                 cgroup_root,
                 pin_path,
@@ -254,17 +258,17 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
 }
 
 /// Refuses to start where others write marks that are ours, unless that is allowed.
-fn live_beside(fixed: &Fixed) -> anyhow::Result<Beside> {
-    let foreign = look_for_marks(fixed.marks).err();
+fn live_beside(startup: &StartupConfig) -> anyhow::Result<Beside> {
+    let foreign = look_for_marks(startup.marks).err();
     if let Some(foreign) = &foreign {
-        if !fixed.allow_foreign_marks {
+        if !startup.allow_foreign_marks {
             return Err(foreign.clone().into());
         }
         tracing::warn!("{foreign}");
     }
     Ok(Beside {
-        jump: fixed.jump,
-        follows_flavour: fixed.flavour.is_none(),
+        jump: startup.jump,
+        follows_flavour: startup.flavour.is_none(),
         accepted_marks: foreign.map(ForeignMarks::into_rules).unwrap_or_default(),
     })
 }
@@ -321,31 +325,31 @@ fn start_engine(
     Ok(thread.spawn(end)?)
 }
 
-/// Tells what is denied, if that is wanted. What asks for its file to be opened anew.
+/// Tells what is denied, if that is new. What asks for its file to be opened anew.
 fn tell_events(
-    fixed: &Fixed,
+    startup: &StartupConfig,
     denials: Denials,
     engine: mpsc::Sender<Input>,
-) -> anyhow::Result<Option<Renewal>> {
-    let sink = Sink::open(&fixed.events.to).with_context(|| format!("events: {}", fixed.events.to))?;
+) -> anyhow::Result<Option<ReopenRequest>> {
+    let sink = Sink::open(&startup.events.to).with_context(|| format!("events: {}", startup.events.to))?;
     let Some(sink) = sink else { return Ok(None) };
-    if fixed.backend != BackendKind::Netfilter {
+    if startup.backend != BackendKind::Netfilter {
         tracing::warn!("only the backend netfilter tells of denied packets");
         return Ok(None);
     }
-    let renewal = sink.renewal();
+    let reopen = sink.reopen_request();
     events::start(events::Setup {
-        node: fixed.node_name().to_owned(),
-        telling: fixed.events.telling,
+        node: startup.node_name().to_owned(),
+        telling: startup.events.telling,
         denials,
         engine,
         sink,
     })?;
-    Ok(Some(renewal))
+    Ok(Some(reopen))
 }
 
 /// Tells the engine of changes of links and of the node's addresses, until it ends.
-fn hear(mut news: LinkNews, mut held: HeldAddresses, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
+fn hear(mut news: LinkMonitor, mut held: NodeAddresses, engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
     let second = std::time::Duration::from_secs(1);
     let listen = move || {
         // After a failure the list is asked for again though there are no news.
@@ -354,7 +358,7 @@ fn hear(mut news: LinkNews, mut held: HeldAddresses, engine: mpsc::Sender<Input>
             let waited = if is_listed {
                 news.wait()
             } else {
-                news.wait_at_most(second)
+                news.wait_timeout(second)
             };
             if let Err(error) = waited {
                 tracing::warn!(%error, "changes of links are not heard for a second");
@@ -383,12 +387,14 @@ fn hear(mut news: LinkNews, mut held: HeldAddresses, engine: mpsc::Sender<Input>
     Ok(())
 }
 
-/// Tells other nodes the addresses of this one, where that is wanted.
-fn report_addresses(fixed: &Fixed) -> anyhow::Result<()> {
-    match &fixed.report_dir {
-        Some(folder) if !is_off(Switch::ReportAddresses) => Reporter::open(folder.clone(), fixed.node_name())
-            .and_then(Reporter::start)
-            .context("the node's addresses cannot be reported"),
+/// Tells other nodes the addresses of this one, where that is new.
+fn report_addresses(startup: &StartupConfig) -> anyhow::Result<()> {
+    match &startup.report_dir {
+        Some(folder) if !is_off(Switch::ReportAddresses) => {
+            AddressReporter::open(folder.clone(), startup.node_name())
+                .and_then(AddressReporter::start)
+                .context("the node's addresses cannot be reported")
+        }
         Some(_) | None => Ok(()),
     }
 }
@@ -415,8 +421,8 @@ fn hear_others(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers operators from a thread of its own: reading counters blocks.
-fn serve_operators(address: SocketAddr, operators: Arc<dyn admin::Admin>) -> anyhow::Result<()> {
+/// Answers admin_handler from a thread of its own: reading counters blocks.
+fn serve_operators(address: SocketAddr, admin_handler: Arc<dyn admin::Admin>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -428,7 +434,7 @@ fn serve_operators(address: SocketAddr, operators: Arc<dyn admin::Admin>) -> any
     std::thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || {
-            runtime.block_on(admin::serve(listener, operators));
+            runtime.block_on(admin::serve(listener, admin_handler));
         })?;
     Ok(())
 }

@@ -20,6 +20,6 @@ mod metrics;
 pub mod link;
 pub mod watch;
 pub mod events;
-pub mod report;
+pub mod address_report;
 pub mod admin;
 pub mod config;

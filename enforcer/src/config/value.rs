@@ -70,7 +70,7 @@ pub enum BackendKind {
 /// What happens to a pod that is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OnUnknownPod {
+pub enum UnknownPodPolicy {
     /// Nothing passes from or to it but what its own node sends, and answers.
     Deny,
     /// Everything passes.
@@ -135,7 +135,7 @@ impl FlavourChoice {
 /// What an isolated pod may ask of its own node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OwnNode {
+pub enum OwnNodeAccess {
     /// Everything, as the documentation of NetworkPolicy says.
     Allow,
     /// Port 53.
@@ -147,7 +147,7 @@ pub enum OwnNode {
 /// Whether policies are enforced on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Enforce {
+pub enum EnforcementMode {
     /// They are, but for those that say otherwise themselves.
     Enforce,
     /// None is: what they would deny is counted and told.
@@ -157,7 +157,7 @@ pub enum Enforce {
 /// What of the cluster itself a name may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Opened {
+pub enum NameTarget {
     /// Addresses of nodes.
     Node,
     /// Where the API server is reached.

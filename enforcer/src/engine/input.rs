@@ -1,4 +1,4 @@
-//! What happens to the engine.
+//! AdminQuery happens to the engine.
 
 use std::fmt::Debug;
 use std::sync::mpsc::SyncSender;
@@ -8,13 +8,13 @@ use egret_policies::compiler::Event;
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use tokio::sync::mpsc;
 
-use super::meeting::Meetings;
-use super::report::{Answer, SourceState, What};
+use super::endpoints::EndpointLookup;
+use super::report::{AdminQuery, AdminReply, SourceState};
 
 /// Something that happened.
 #[derive(Debug)]
 pub enum Input {
-    /// Objects came, changed or went.
+    /// Objects received, changed or went.
     Cluster(Vec<Event>),
     /// How the source of objects stands; sent after the events that it includes.
     Source(SourceState),
@@ -22,10 +22,10 @@ pub enum Input {
     PeerJoined {
         /// This connection.
         peer: PeerId,
-        /// What it says it is.
+        /// AdminQuery it says it is.
         program: String,
-        /// What is to be said to it, in order.
-        out: Box<dyn Ear>,
+        /// AdminQuery is to be said to it, in order.
+        out: Box<dyn PeerSender>,
     },
     /// A dnsd said something.
     PeerSaid(PeerId, ToEnforcer),
@@ -38,9 +38,9 @@ pub enum Input {
     /// The kernel is to be compared so often.
     SetResync(Duration),
     /// An operator asks.
-    Ask(Question),
+    Admin(AdminRequest),
     /// Somebody tells of denied packets, and asks who met.
-    Meet(Meetings),
+    LookUpEndpoints(EndpointLookup),
     /// The end.
     Stop,
 }
@@ -56,22 +56,22 @@ impl Input {
 }
 
 /// Where a dnsd hears, or what stands for it.
-pub trait Ear: Debug + Send {
+pub trait PeerSender: Debug + Send {
     /// Says something to it, behind what was said before. Waits for nothing.
     ///
     /// # Errors
     /// When it is gone, or has read so little that there is no room for more.
-    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf>;
+    fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull>;
 }
 
 /// It does not read what it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it does not read what it is told")]
-pub struct Deaf;
+pub struct SendQueueFull;
 
-impl Ear for mpsc::Sender<Vec<ToDnsd>> {
-    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf> {
-        self.try_send(messages).map_err(|_full_or_gone| Deaf)
+impl PeerSender for mpsc::Sender<Vec<ToDnsd>> {
+    fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull> {
+        self.try_send(messages).map_err(|_full_or_gone| SendQueueFull)
     }
 }
 
@@ -79,11 +79,11 @@ impl Ear for mpsc::Sender<Vec<ToDnsd>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerId(pub u64);
 
-/// What an operator asks, and where the answer goes.
+/// AdminQuery an operator asks, and where the answer goes.
 #[derive(Debug)]
-pub struct Question {
-    /// What is asked.
-    pub what: What,
+pub struct AdminRequest {
+    /// AdminQuery is asked.
+    pub query: AdminQuery,
     /// Where the answer goes.
-    pub answer: SyncSender<Answer>,
+    pub reply: SyncSender<AdminReply>,
 }

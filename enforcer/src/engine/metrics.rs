@@ -1,4 +1,4 @@
-//! What the engine counts, and its report as gauges.
+//! AdminQuery the engine counts, and its report as gauges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use egret_policies::diagnostic::Severity;
 use metrics::{Counter, Gauge, Histogram, Unit, counter, describe_histogram, gauge, histogram};
 
 use super::report::Report;
-use crate::backend::outlook::{GapKind, Outlook};
-use crate::backend::{Ended, Pending, Standing};
+use crate::backend::bypass::{BypassKind, BypassReport};
+use crate::backend::{EndedConnections, Pending, SyncStatus};
 use crate::metrics::{Description, as_gauge, describe_counters, describe_gauges};
 
 /// Buckets of `egret_enforcer_programming_seconds`: from a member of a set to many rewritten chains.
@@ -130,7 +130,7 @@ const GAUGES: [Description; 21] = [
     ),
     (
         "egret_enforcer_diagnostics",
-        "What is wrong with objects, by severity.",
+        "AdminQuery is wrong with objects, by severity.",
     ),
     (
         "egret_enforcer_held_answers",
@@ -224,7 +224,7 @@ impl Metrics {
         self.0.observations.increment(1);
     }
 
-    pub(super) fn ended(&self, ended: Ended) {
+    pub(super) fn ended(&self, ended: EndedConnections) {
         self.0.flows_revoked.increment(ended.flows);
         self.0.sockets_ended.increment(ended.sockets);
     }
@@ -245,22 +245,22 @@ impl Metrics {
     }
 
     /// Counts what was repaired, and what others have in front of our rules.
-    pub(super) fn standing(&self, standing: &Standing) {
-        for (kind, number) in &standing.repaired {
+    pub(super) fn status(&self, status: &SyncStatus) {
+        for (kind, number) in &status.repaired {
             repairs(kind).increment(*number);
         }
-        self.0.rules_in_front.set(as_gauge(standing.bypassed_by.len()));
+        self.0.rules_in_front.set(as_gauge(status.bypassed_by.len()));
         self.0
             .foreign_mark_rules
-            .set(as_gauge(standing.foreign_marks.len()));
+            .set(as_gauge(status.foreign_marks.len()));
     }
 
     /// Counts an attempt after which the kernel does not hold what it should.
-    pub(super) fn refused(&self, standing: &Standing) {
-        if standing.broken.is_some() || standing.refused.is_some() {
+    pub(super) fn refused(&self, status: &SyncStatus) {
+        if status.broken.is_some() || status.refused.is_some() {
             refusals("node").increment(1);
         }
-        let refused = standing.pending.values();
+        let refused = status.pending.values();
         let refused = refused.filter(|pending| matches!(pending, Pending::Refused(_)));
         refusals("pod").increment(u64::try_from(refused.count()).unwrap_or(u64::MAX));
     }
@@ -337,7 +337,7 @@ impl Report {
             let number = self.source.diagnostics.get(&severity).copied().unwrap_or(0);
             gauge!("egret_enforcer_diagnostics", "severity" => severity.to_string()).set(as_gauge(number));
         }
-        publish_gaps(&self.outlook);
+        publish_bypasses(&self.bypasses);
         for (limit, number) in [
             ("names_per_pod", records.evicted_names_per_pod),
             ("addresses_per_name", records.evicted_addresses_per_name),
@@ -362,9 +362,13 @@ impl Report {
     }
 }
 
-fn publish_gaps(outlook: &Outlook) {
-    for kind in GapKind::ALL {
-        let number = outlook.gaps.iter().filter(|gap| gap.kind == kind).count();
+fn publish_bypasses(bypasses: &BypassReport) {
+    for kind in BypassKind::ALL {
+        let number = bypasses
+            .bypasses
+            .iter()
+            .filter(|bypass| bypass.kind == kind)
+            .count();
         let name = if kind.is_fast_path() {
             "egret_enforcer_fast_paths"
         } else {

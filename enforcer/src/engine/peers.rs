@@ -9,7 +9,7 @@ use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 
-use super::input::{Ear, PeerId};
+use super::input::{PeerId, PeerSender};
 
 /// All connections.
 #[derive(Debug, Default)]
@@ -21,35 +21,35 @@ pub(super) struct Peers {
 #[derive(Debug)]
 struct Peer {
     program: String,
-    out: Box<dyn Ear>,
+    out: Box<dyn PeerSender>,
     /// Whether it has all interests.
     is_greeted: bool,
-    /// What it told and was not told realized, in order.
-    awaiting: VecDeque<Awaiting>,
+    /// AdminQuery it told and was not told realized, in order.
+    awaiting: VecDeque<PendingObservation>,
     /// The last number that was handled.
     through: Sequence,
     /// Whether `through` is still to be told.
     is_owed: bool,
     /// Whether it has told again all that it knew when it connected.
-    has_told_again: bool,
+    has_resynced: bool,
     /// How many answers it holds, as it told last.
     held: u32,
     /// The pods of which it knows.
     pods: Option<Arc<Pods>>,
-    /// What it knows of the cluster's own DNS.
+    /// AdminQuery it knows of the cluster's own DNS.
     cluster_dns: Option<Arc<ClusterDns>>,
 }
 
 /// An observation on its way into the kernel.
 #[derive(Clone, Copy, Debug)]
-struct Awaiting {
+struct PendingObservation {
     sequence: Sequence,
     revision: Revision,
     client: IpAddr,
 }
 
 impl Peers {
-    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn Ear>) {
+    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn PeerSender>) {
         tracing::info!(peer = id.0, program, "a dnsd connected");
         let peer = Peer {
             program,
@@ -58,7 +58,7 @@ impl Peers {
             awaiting: VecDeque::new(),
             through: Sequence::ZERO,
             is_owed: false,
-            has_told_again: false,
+            has_resynced: false,
             held: 0,
             pods: None,
             cluster_dns: None,
@@ -91,7 +91,7 @@ impl Peers {
                     peer.through = peer.through.max(through);
                 }
                 peer.is_owed = true;
-                peer.has_told_again = true;
+                peer.has_resynced = true;
             }
             ToEnforcer::Observed {
                 sequence,
@@ -99,7 +99,7 @@ impl Peers {
             } => {
                 let client = observation.client;
                 let revision = observe(observation);
-                peer.awaiting.push_back(Awaiting {
+                peer.awaiting.push_back(PendingObservation {
                     sequence,
                     revision,
                     client,
@@ -109,7 +109,7 @@ impl Peers {
     }
 
     /// Tells changes to those that have all interests, and all of them to the others.
-    pub(super) fn tell_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
+    pub(super) fn send_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
         let interests = |list: Vec<Interest>| list.into_iter().map(ToDnsd::Interest);
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
             let Some(peer) = self.peers.get_mut(&id) else {
@@ -127,17 +127,17 @@ impl Peers {
     }
 
     /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
-    pub(super) fn tell_pods(&mut self, pods: &Arc<Pods>) {
-        self.tell_whole(pods, |peer| &mut peer.pods, ToDnsd::Pods);
+    pub(super) fn send_pods(&mut self, pods: &Arc<Pods>) {
+        self.send_if_changed(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 
     /// Tells where the cluster's own DNS is, to those that know it otherwise.
-    pub(super) fn tell_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
-        self.tell_whole(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
+    pub(super) fn send_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
+        self.send_if_changed(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
     }
 
     /// Tells what is told as a whole. Who knows it knows it by identity.
-    fn tell_whole<T: Clone>(
+    fn send_if_changed<T: Clone>(
         &mut self,
         whole: &Arc<T>,
         known: impl Fn(&mut Peer) -> &mut Option<Arc<T>>,
@@ -156,7 +156,7 @@ impl Peers {
     }
 
     /// Tells what is realized by the time the kernel holds `revision`.
-    pub(super) fn tell_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
+    pub(super) fn send_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
         let before = self.peers.len();
         self.peers.retain(|id, peer| {
             let failed = peer.realize(revision, &is_failed);
@@ -171,8 +171,8 @@ impl Peers {
     }
 
     /// Whether there is a dnsd, and each has told again what it knew.
-    pub(super) fn have_told_again(&self) -> bool {
-        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_told_again)
+    pub(super) fn have_resynced(&self) -> bool {
+        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_resynced)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -213,7 +213,7 @@ impl Peer {
 
     /// Says something to it; one that does not read is to be dropped.
     fn hears(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
-        let is_told = self.out.tell(messages).is_ok();
+        let is_told = self.out.send(messages).is_ok();
         if !is_told {
             tracing::warn!(
                 peer = id.0,

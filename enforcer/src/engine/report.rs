@@ -1,4 +1,4 @@
-//! What the engine tells operators.
+//! AdminQuery the engine tells operators.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,12 +9,12 @@ use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 
 use super::{Engine, Phase};
-use crate::backend::outlook::Outlook;
+use crate::backend::bypass::BypassReport;
 use crate::backend::{Backend, Pending};
 
-/// What is asked.
+/// AdminQuery is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum AdminQuery {
     /// How things stand.
     Report,
     /// The records, as text.
@@ -23,9 +23,9 @@ pub enum What {
     Rules,
 }
 
-/// What is answered.
+/// AdminQuery is answered.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum AdminReply {
     /// How things stand.
     Report(Box<Report>),
     /// A page.
@@ -47,8 +47,8 @@ pub struct Report {
     pub revision: u64,
     /// How the source stands.
     pub source: SourceState,
-    /// What leads packets past the rules.
-    pub outlook: Outlook,
+    /// AdminQuery leads packets past the rules.
+    pub bypasses: BypassReport,
 }
 
 /// How a source of objects stands.
@@ -71,7 +71,7 @@ pub struct SourceState {
 }
 
 impl SourceState {
-    /// What is in force instead of what it says now, and why.
+    /// AdminQuery is in force instead of what it says now, and why.
     fn trouble(&self) -> Option<String> {
         let why = self.unreadable.as_deref()?;
         Some(match &self.known_at {
@@ -85,31 +85,31 @@ impl SourceState {
 }
 
 impl Engine {
-    pub(super) fn answer(&self, backend: &dyn Backend, what: What) -> Answer {
+    pub(super) fn answer(&self, backend: &dyn Backend, what: AdminQuery) -> AdminReply {
         match what {
-            What::Report => Answer::Report(Box::new(self.report(backend))),
-            What::Records => Answer::Page(self.records_page()),
-            What::Rules => Answer::Page(backend.dump()),
+            AdminQuery::Report => AdminReply::Report(Box::new(self.report(backend))),
+            AdminQuery::Records => AdminReply::Page(self.records_page()),
+            AdminQuery::Rules => AdminReply::Page(backend.dump()),
         }
     }
 
     fn report(&self, backend: &dyn Backend) -> Report {
-        let outlook = backend.outlook();
-        let only_inside = |pod: &&PodKey| !self.standing.pending.contains_key(*pod);
+        let bypasses = backend.bypass_report();
+        let only_inside = |pod: &&PodKey| !self.status.pending.contains_key(*pod);
         let mut reasons = self.reasons(backend);
-        let inside = outlook.pending.iter();
+        let inside = bypasses.pending.iter();
         reasons.extend(inside.map(|(pod, why)| format!("pod {pod} is pending in its own namespace: {why}")));
         Report {
             reasons,
             pods: self.local.len(),
-            pods_pending: self.standing.pending.len() + outlook.pending.keys().filter(only_inside).count(),
+            pods_pending: self.status.pending.len() + bypasses.pending.keys().filter(only_inside).count(),
             records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
                 Phase::Starting { .. } | Phase::Moving => 0,
             },
             source: self.source.clone(),
-            outlook,
+            bypasses,
         }
     }
 
@@ -152,14 +152,14 @@ impl Engine {
             Phase::Moving => {}
         }
         reasons.extend(
-            self.standing
+            self.status
                 .broken
                 .iter()
                 .map(|why| format!("the backend {} fails: {why}", backend.name())),
         );
-        reasons.extend(self.standing.refused.clone());
+        reasons.extend(self.status.refused.clone());
         let pending = |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
-        reasons.extend(self.standing.pending.iter().map(pending));
+        reasons.extend(self.status.pending.iter().map(pending));
         reasons
     }
 

@@ -25,7 +25,7 @@ pub enum Destination {
 /// A text that names no destination.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
+    "{0:?} is no output for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
 )]
 pub struct InvalidDestination(String);
 
@@ -55,65 +55,65 @@ impl fmt::Display for Destination {
 
 egret_shared::as_text!(Destination);
 
-/// A place for lines.
+/// A output for lines.
 #[derive(Debug)]
 pub struct Sink {
-    place: Place,
+    output: Output,
     /// The last line is there in part: the next one must not go on where that ended.
     is_torn: bool,
     is_failing: bool,
-    renewal: Renewal,
+    reopen: ReopenRequest,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Output {
     Stdout,
     File { path: PathBuf, file: Option<File> },
 }
 
 /// Asks for the file to be opened anew, since the old one was put away. From any thread.
 #[derive(Clone, Debug, Default)]
-pub struct Renewal(Arc<AtomicBool>);
+pub struct ReopenRequest(Arc<AtomicBool>);
 
-impl Renewal {
+impl ReopenRequest {
     /// Before the next line.
-    pub fn ask(&self) {
+    pub fn send(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Sink {
-    /// Opens the place; none where nothing is to be told.
+    /// Opens the output; none where nothing is to be told.
     ///
     /// # Errors
     /// When the file cannot be opened.
     pub fn open(to: &Destination) -> io::Result<Option<Self>> {
-        let place = match to {
+        let output = match to {
             Destination::Off => return Ok(None),
-            Destination::Stdout => Place::Stdout,
-            Destination::File(path) => Place::File {
+            Destination::Stdout => Output::Stdout,
+            Destination::File(path) => Output::File {
                 path: path.clone(),
                 file: Some(open(path)?),
             },
         };
         Ok(Some(Self {
-            place,
+            output,
             is_torn: false,
             is_failing: false,
-            renewal: Renewal::default(),
+            reopen: ReopenRequest::default(),
         }))
     }
 
     /// What asks for the file to be opened anew.
     #[must_use]
-    pub fn renewal(&self) -> Renewal {
-        self.renewal.clone()
+    pub fn reopen_request(&self) -> ReopenRequest {
+        self.reopen.clone()
     }
 
     /// Writes lines; how many could not be written.
     pub fn write(&mut self, lines: &[String]) -> u64 {
-        if self.renewal.0.swap(false, Ordering::Relaxed)
-            && let Place::File { file, .. } = &mut self.place
+        if self.reopen.0.swap(false, Ordering::Relaxed)
+            && let Output::File { file, .. } = &mut self.output
         {
             *file = None;
             self.is_torn = false;
@@ -130,9 +130,9 @@ impl Sink {
     fn write_one(&mut self, line: &str) -> io::Result<()> {
         let start = if self.is_torn { "\n" } else { "" };
         let text = format!("{start}{line}\n");
-        let written = match &mut self.place {
-            Place::Stdout => write_at_once(&mut io::stdout().lock(), text.as_bytes()),
-            Place::File { path, file } => {
+        let written = match &mut self.output {
+            Output::Stdout => write_at_once(&mut io::stdout().lock(), text.as_bytes()),
+            Output::File { path, file } => {
                 let file = match file {
                     Some(file) => file,
                     None => file.insert(open(path)?),
@@ -154,13 +154,13 @@ impl Sink {
             return;
         }
         self.is_failing = is_failing;
-        let place = match &self.place {
-            Place::Stdout => "stdout".to_owned(),
-            Place::File { path, .. } => path.display().to_string(),
+        let output = match &self.output {
+            Output::Stdout => "stdout".to_owned(),
+            Output::File { path, .. } => path.display().to_string(),
         };
         match written {
-            Ok(()) => tracing::info!(place, "events are written again"),
-            Err(error) => tracing::warn!(place, %error, "events cannot be written, and are lost"),
+            Ok(()) => tracing::info!(output, "events are written again"),
+            Err(error) => tracing::warn!(output, %error, "events cannot be written, and are lost"),
         }
     }
 }
@@ -170,17 +170,17 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// The error, with how much had been written before it.
-fn write_at_once(place: &mut impl Write, text: &[u8]) -> Result<(), (io::Error, usize)> {
+fn write_at_once(output: &mut impl Write, text: &[u8]) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     while written < text.len() {
-        match place.write(&text[written..]) {
+        match output.write(&text[written..]) {
             Ok(0) => return Err((io::ErrorKind::WriteZero.into(), written)),
             Ok(octets) => written += octets,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err((error, written)),
         }
     }
-    place.flush().map_err(|error| (error, written))
+    output.flush().map_err(|error| (error, written))
 }
 
 #[cfg(test)]
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
         std::fs::rename(&path, &old).unwrap();
         assert_eq!(sink.write(&["three".into()]), 0);
-        sink.renewal().ask();
+        sink.reopen_request().send();
         assert_eq!(sink.write(&["four".into()]), 0);
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
         assert_eq!(

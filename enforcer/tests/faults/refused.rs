@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use egret_enforcer::backend::{Backend, Pending, Standing};
+use egret_enforcer::backend::{Backend, Pending, SyncStatus};
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
@@ -260,7 +260,7 @@ fn what_comes_to_what_is_denied_to_clients_outside_is_closed_and_tried_again() {
     }
 }
 
-fn hold_refused_to_clients(standing: &Standing) {
+fn hold_refused_to_clients(standing: &SyncStatus) {
     let said = standing.refused.as_deref().unwrap_or_default();
     assert!(
         said.starts_with("rules for clients outside are closed: ") && said.contains("ENOMEM"),
@@ -601,7 +601,7 @@ fn each_alone_and_in_a_chain_of_all() -> impl Iterator<Item = (Flavour, PortMatc
     flavours.flat_map(|flavour| alone_and_in_a_chain_of_all().map(|port| (flavour, port)))
 }
 
-fn hold_refused(standing: &Standing, reason: &str) {
+fn hold_refused(standing: &SyncStatus, reason: &str) {
     let pending: Vec<_> = standing.pending.iter().collect();
     let [(pod, Pending::Refused(said))] = pending.as_slice() else {
         panic!("{standing:?}");

@@ -10,12 +10,12 @@ use super::addresses;
 
 /// The addresses of this node as the compiler was told last.
 #[derive(Debug)]
-pub struct HeldAddresses {
+pub struct NodeAddresses {
     links: Links,
     told: Option<Vec<IpAddr>>,
 }
 
-impl HeldAddresses {
+impl NodeAddresses {
     /// Asks the network namespace of the calling thread.
     ///
     /// # Errors
@@ -33,11 +33,11 @@ impl HeldAddresses {
     /// When the kernel does not list them; what the compiler was told stays in force.
     pub fn changed(&mut self) -> io::Result<Option<Event>> {
         let listed = addresses::list(&mut self.links).map_err(io::Error::other)?;
-        let held: Vec<IpAddr> = listed.into_keys().collect();
-        if self.told.as_ref() == Some(&held) {
+        let node_addresses: Vec<IpAddr> = listed.into_keys().collect();
+        if self.told.as_ref() == Some(&node_addresses) {
             return Ok(None);
         }
-        self.told = Some(held.clone());
-        Ok(Some(Event::NodeHolds(held)))
+        self.told = Some(node_addresses.clone());
+        Ok(Some(Event::NodeHolds(node_addresses)))
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::time::Duration;
 
-use super::file::{Growing, StateFile};
-use super::format::Problem;
+use super::file::{AppendFile, StateFile};
+use super::format::StateError;
 
 /// A disk that is well takes a thousandth of this.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -19,29 +19,29 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) struct Files {
     file: StateFile,
     /// What is at the path, as long as it has everything.
-    pub(super) log: Option<Growing>,
+    pub(super) log: Option<AppendFile>,
     /// What is to take its place.
-    next: Option<Growing>,
+    next: Option<AppendFile>,
 }
 
 /// How files are after something came to them.
 #[derive(Debug)]
-pub(super) struct Appended {
+pub(super) struct AppendResult {
     /// How large the log is, where there is one and it took everything.
     pub(super) log: Option<u64>,
     /// Whether the next one has everything.
     pub(super) has_next: bool,
     /// Why one of them does not.
-    pub(super) problem: Option<Problem>,
+    pub(super) error: Option<StateError>,
     /// What came, to be used again.
     pub(super) buffer: Vec<u8>,
 }
 
 /// A step of a file that is written anew.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(super) struct RewriteStep {
     /// It begins, and the log takes nothing more unless it has everything.
-    pub(super) begins: Option<HasAll>,
+    pub(super) begins: Option<IsComplete>,
     pub(super) octets: Vec<u8>,
     /// It takes its place.
     pub(super) is_last: bool,
@@ -49,7 +49,7 @@ pub(super) struct Step {
 
 /// Whether the log has everything.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HasAll(pub(super) bool);
+pub(super) struct IsComplete(pub(super) bool);
 
 impl Files {
     const fn of(file: StateFile) -> Self {
@@ -61,30 +61,30 @@ impl Files {
     }
 
     /// To the end of each.
-    pub(super) fn append(&mut self, buffer: Vec<u8>) -> Appended {
-        let mut problem = None;
-        for place in [&mut self.next, &mut self.log] {
-            if let Some(growing) = place
-                && let Err(error) = growing.append(&buffer)
+    pub(super) fn append(&mut self, buffer: Vec<u8>) -> AppendResult {
+        let mut last_error = None;
+        for file in [&mut self.next, &mut self.log] {
+            if let Some(open) = file
+                && let Err(error) = open.append(&buffer)
             {
-                *place = None;
-                problem = Some(error);
+                *file = None;
+                last_error = Some(error);
             }
         }
-        Appended {
-            log: self.log.as_ref().map(Growing::octets),
+        AppendResult {
+            log: self.log.as_ref().map(AppendFile::octets),
             has_next: self.next.is_some(),
-            problem,
+            error: last_error,
             buffer,
         }
     }
 
     /// Takes a step; the size of the file with the last one. What cannot be finished goes.
-    pub(super) fn step(&mut self, step: &Step) -> Result<Option<u64>, Problem> {
+    pub(super) fn step(&mut self, step: &RewriteStep) -> Result<Option<u64>, StateError> {
         let mut next = match (step.begins, self.next.take()) {
             (None, Some(next)) => next,
             (None, None) => return Ok(None),
-            (Some(HasAll(has_all)), before) => {
+            (Some(IsComplete(has_all)), before) => {
                 drop(before);
                 self.log = self.log.take().filter(|_| has_all);
                 self.file.begin()?
@@ -104,47 +104,47 @@ impl Files {
     }
 }
 
-type Work = Box<dyn FnOnce(&mut Files) + Send>;
+type Job = Box<dyn FnOnce(&mut Files) + Send>;
 
 /// Where things are handed over.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct FileAccess {
     file: StateFile,
-    place: Place,
+    place: Access,
     pub(super) patience: Duration,
 }
 
 /// Where the files are, as they were found at the start.
 #[derive(Debug)]
-enum Place {
+enum Access {
     /// In memory.
     Memory(Files),
-    Disk(Disk),
+    IoThread(IoThread),
 }
 
 /// The thread of a disk.
 #[derive(Debug)]
-struct Disk {
+struct IoThread {
     /// None before the first.
-    works: Option<Sender<Work>>,
+    jobs: Option<Sender<Job>>,
     is_busy: Arc<AtomicBool>,
 }
 
-impl Desk {
+impl FileAccess {
     pub(super) fn new(file: StateFile) -> Self {
         if !file.is_in_memory() {
-            return Self::on_a_disk(file);
+            return Self::threaded(file);
         }
         Self {
-            place: Place::Memory(Files::of(file.clone())),
+            place: Access::Memory(Files::of(file.clone())),
             file,
             patience: PATIENCE,
         }
     }
 
-    pub(super) fn on_a_disk(file: StateFile) -> Self {
-        let place = Place::Disk(Disk {
-            works: None,
+    pub(super) fn threaded(file: StateFile) -> Self {
+        let place = Access::IoThread(IoThread {
+            jobs: None,
             is_busy: Arc::default(),
         });
         Self {
@@ -159,64 +159,68 @@ impl Desk {
     }
 
     /// Has something done. If that takes too long it may be done later, and nobody hears of it.
-    pub(super) fn have_done<T: Send + 'static>(
+    pub(super) fn run<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Files) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, StateError> {
         match &mut self.place {
-            Place::Memory(files) => Ok(work(files)),
-            Place::Disk(disk) => disk.have_done(&self.file, self.patience, work),
+            Access::Memory(files) => Ok(work(files)),
+            Access::IoThread(disk) => disk.run(&self.file, self.patience, work),
         }
     }
 }
 
-impl Disk {
-    fn have_done<T: Send + 'static>(
+impl IoThread {
+    fn run<T: Send + 'static>(
         &mut self,
         file: &StateFile,
         patience: Duration,
         work: impl FnOnce(&mut Files) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, StateError> {
         if self.is_busy.load(Ordering::Acquire) {
-            return Err(Problem::Stalled);
+            return Err(StateError::Stalled);
         }
         let (told, hears) = sync_channel(1);
         let is_busy = Arc::clone(&self.is_busy);
         is_busy.store(true, Ordering::Release);
-        let work: Work = Box::new(move |files| {
+        let work: Job = Box::new(move |files| {
             let done = work(files);
             is_busy.store(false, Ordering::Release);
             // Nobody may wait for it any more.
             drop(told.send(done));
         });
-        if self.works(file)?.send(work).is_err() {
-            return Err(Problem::Stalled);
+        if self.jobs(file)?.send(work).is_err() {
+            return Err(StateError::Stalled);
         }
-        hears.recv_timeout(patience).map_err(|_too_long| Problem::Stalled)
+        hears
+            .recv_timeout(patience)
+            .map_err(|_too_long| StateError::Stalled)
     }
 
-    fn works(&mut self, file: &StateFile) -> Result<&Sender<Work>, Problem> {
-        let works = match self.works.take() {
-            Some(works) => works,
+    fn jobs(&mut self, file: &StateFile) -> Result<&Sender<Job>, StateError> {
+        let jobs = match self.jobs.take() {
+            Some(jobs) => jobs,
             None => begin(file.clone()).inspect_err(|_| self.is_busy.store(false, Ordering::Release))?,
         };
-        Ok(self.works.insert(works))
+        Ok(self.jobs.insert(jobs))
     }
 }
 
-impl Drop for Desk {
+impl Drop for FileAccess {
     /// What was not finished is removed, if that can be done now.
     fn drop(&mut self) {
-        if matches!(&self.place, Place::Disk(disk) if disk.works.is_some()) {
-            drop(self.have_done(|files| (files.log, files.next) = (None, None)));
+        if matches!(&self.place, Access::IoThread(disk) if disk.jobs.is_some()) {
+            drop(self.run(|files| (files.log, files.next) = (None, None)));
         }
     }
 }
 
-fn begin(file: StateFile) -> Result<Sender<Work>, Problem> {
-    let (works, inbox): (_, Receiver<Work>) = channel();
+fn begin(file: StateFile) -> Result<Sender<Job>, StateError> {
+    let (jobs, inbox): (_, Receiver<Job>) = channel();
     let thread = std::thread::Builder::new().name("state".to_owned());
     let mut files = Files::of(file);
     let begun = thread.spawn(move || inbox.iter().for_each(|work| work(&mut files)));
-    begun.map(|_ends_with_its_desk| works).map_err(Problem::Unwritten)
+    begun
+        .map(|_ends_with_its_desk| jobs)
+        .map_err(StateError::Unwritten)
 }

@@ -23,13 +23,13 @@ impl<K, V> Default for Tracker<K, V> {
 
 impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
     /// Wants this value.
-    pub fn want(&mut self, key: K, value: V) {
+    pub fn set_desired(&mut self, key: K, value: V) {
         self.desired.insert(key.clone(), value);
         self.compare(&key);
     }
 
     /// Wants nothing under this key.
-    pub fn unwant(&mut self, key: &K) {
+    pub fn remove_desired(&mut self, key: &K) {
         self.desired.remove(key);
         self.compare(key);
     }
@@ -45,13 +45,13 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
     }
 
     /// Says that a value is there now.
-    pub fn was_programmed(&mut self, key: K, value: V) {
+    pub fn set_programmed(&mut self, key: K, value: V) {
         self.programmed.insert(key.clone(), value);
         self.compare(&key);
     }
 
     /// Says that nothing is there under this key.
-    pub fn was_removed(&mut self, key: &K) {
+    pub fn remove_programmed(&mut self, key: &K) {
         self.programmed.remove(key);
         self.compare(key);
     }
@@ -128,11 +128,11 @@ mod tests {
         let remove: Vec<_> = tracker.to_remove().copied().take(most - program.len()).collect();
         for (key, value) in program {
             world.insert(key, value);
-            tracker.was_programmed(key, value);
+            tracker.set_programmed(key, value);
         }
         for key in remove {
             world.remove(&key);
-            tracker.was_removed(&key);
+            tracker.remove_programmed(&key);
         }
     }
 
@@ -152,8 +152,8 @@ mod tests {
             let (mut tracker, mut world) = (Tracker::default(), BTreeMap::new());
             for step in steps {
                 match step {
-                    Step::Want(key, value) => tracker.want(key, value),
-                    Step::Unwant(key) => tracker.unwant(&key),
+                    Step::Want(key, value) => tracker.set_desired(key, value),
+                    Step::Unwant(key) => tracker.remove_desired(&key),
                     Step::Apply(most) => {
                         apply(&mut tracker, &mut world, most);
                         tracker.resync(world.clone());

@@ -7,12 +7,12 @@ use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::{Attachment, Interface};
 use egret_shared::switch::{Switch, is_off};
 
-use super::cables::Cables;
+use super::veth::VethTopology;
 use super::{Location, Node};
 
 impl Node {
-    /// Adds the pod's other cables, and the port by which a pod is on a bridge.
-    pub(super) fn follow_cables(
+    /// Adds the pod's other veths, and the port by which a pod is on a bridge.
+    pub(super) fn add_other_links(
         &mut self,
         found: Vec<Location>,
         addresses: &[IpAddr],
@@ -20,37 +20,43 @@ impl Node {
         if found.is_empty() {
             return Ok(found);
         }
-        let mut cables = match self.cables.take() {
-            Some(cables) => cables,
-            None => Cables::look(&mut self.links).map_err(|error| error.to_string())?,
+        let mut veths = match self.veths.take() {
+            Some(veths) => veths,
+            None => VethTopology::read(&mut self.links).map_err(|error| error.to_string())?,
         };
-        let ends = ends(&mut cables, found, addresses);
-        self.cables = Some(cables);
-        ends
+        let pod_links = pod_links(&mut veths, found, addresses);
+        self.veths = Some(veths);
+        pod_links
     }
 }
 
-fn ends(cables: &mut Cables, found: Vec<Location>, addresses: &[IpAddr]) -> Result<Vec<Location>, String> {
+fn pod_links(
+    veths: &mut VethTopology,
+    found: Vec<Location>,
+    addresses: &[IpAddr],
+) -> Result<Vec<Location>, String> {
     let mut all = Vec::new();
     for location in found {
-        let own = cables.named(location.interface.as_str()).map(|own| own.index);
-        let is_told = location.is_bridge && !is_off(Switch::KnowPorts) && is_told_of_ports(own)?;
-        let number = match cables.namespace(location.interface.as_str(), addresses) {
+        let own = veths.named(location.interface.as_str()).map(|own| own.index);
+        let sees_ports = location.is_bridge && !is_off(Switch::KnowPorts) && calls_iptables(own)?;
+        let number = match veths.namespace(location.interface.as_str(), addresses) {
             // Somebody uses an address that is not theirs, and who that is cannot be seen.
-            Err(reason) if is_told => return Err(reason),
+            Err(reason) if sees_ports => return Err(reason),
             Err(_) => None,
             Ok(number) => number,
         };
-        let ends: Vec<&Interface> = number
+        let pod_links: Vec<&Interface> = number
             .into_iter()
-            .flat_map(|number| cables.ends_of(number))
+            .flat_map(|number| veths.ends_of(number))
             .collect();
-        let plugged = ends.iter().find(|end| location.is_bridge && end.master == own);
-        let port = plugged.filter(|_| is_told).and_then(|port| name(port));
+        let plugged = pod_links
+            .iter()
+            .find(|end| location.is_bridge && end.master == own);
+        let port = plugged.filter(|_| sees_ports).and_then(|port| name(port));
         let cable = location
             .cable
             .or_else(|| plugged.and_then(|port| Attachment::to_cable(port)));
-        let others = ends
+        let others = pod_links
             .iter()
             .filter(|end| Some(end.index) != own && end.master.is_none() && !is_off(Switch::FollowCables))
             .filter_map(|end| {
@@ -78,7 +84,7 @@ fn name(link: &Interface) -> Option<InterfaceName> {
 
 /// Whether iptables is asked for what a bridge takes, in both families; with one alone, rules that ask for the port would
 /// let the other one slip.
-fn is_told_of_ports(bridge: Option<u32>) -> Result<bool, String> {
+fn calls_iptables(bridge: Option<u32>) -> Result<bool, String> {
     let everywhere = Bridges::calls_everywhere();
     let Some(bridge) = bridge.filter(|_| Bridges::can_call()) else {
         return Ok(false);

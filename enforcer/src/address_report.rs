@@ -11,32 +11,32 @@ use std::time::Duration;
 
 use egret_kernel::links::Links;
 
-use crate::node::monitor::LinkNews;
+use crate::node::link_monitor::LinkMonitor;
 
 mod addresses;
 mod file;
-mod held;
+mod node_addresses;
 
-pub use held::HeldAddresses;
+pub use node_addresses::NodeAddresses;
 
 use file::ReportFile;
 
-/// How often is looked though there are no news: whether the file is still there.
+/// How often is looked though there are no monitor: whether the file is still there.
 const PERIOD: Duration = Duration::from_secs(60);
 /// How long after something failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the report of a node.
 #[derive(Debug)]
-pub struct Reporter {
+pub struct AddressReporter {
     links: Links,
-    news: LinkNews,
+    monitor: LinkMonitor,
     file: ReportFile,
-    /// What was said last of what prevents it.
-    said: Option<String>,
+    /// What was last_error last of what prevents it.
+    last_error: Option<String>,
 }
 
-impl Reporter {
+impl AddressReporter {
     /// The report of this node, in this folder.
     ///
     /// # Errors
@@ -44,9 +44,9 @@ impl Reporter {
     pub fn open(folder: PathBuf, node: &str) -> io::Result<Self> {
         Ok(Self {
             links: Links::open().map_err(io::Error::other)?,
-            news: LinkNews::listen()?,
+            monitor: LinkMonitor::listen()?,
             file: ReportFile::new(folder, node),
-            said: None,
+            last_error: None,
         })
     }
 
@@ -58,7 +58,7 @@ impl Reporter {
         let keep = move || {
             loop {
                 self.report();
-                if let Err(error) = self.news.wait_at_most(PERIOD) {
+                if let Err(error) = self.monitor.wait_timeout(PERIOD) {
                     tracing::warn!(%error, "changes of addresses are not heard for a second");
                     std::thread::sleep(PAUSE);
                 }
@@ -73,20 +73,20 @@ impl Reporter {
     /// Writes the report, if it is not what is there.
     fn report(&mut self) {
         let path = self.file.path().display().to_string();
-        match self.try_to() {
+        match self.write_if_changed() {
             Ok(Some(addresses)) => tracing::info!(path, addresses, "reported the addresses of this node"),
             Ok(None) => {}
-            Err(reason) if self.said.as_ref() == Some(&reason) => return,
+            Err(reason) if self.last_error.as_ref() == Some(&reason) => return,
             Err(reason) => {
                 tracing::warn!(path, reason, "the addresses of this node are not reported");
-                self.said = Some(reason);
+                self.last_error = Some(reason);
                 return;
             }
         }
-        self.said = None;
+        self.last_error = None;
     }
 
-    fn try_to(&mut self) -> Result<Option<usize>, String> {
+    fn write_if_changed(&mut self) -> Result<Option<usize>, String> {
         let addresses = addresses::list(&mut self.links).map_err(|error| error.to_string())?;
         if addresses.is_empty() {
             return Err("the node has no address that others could reach".to_owned());

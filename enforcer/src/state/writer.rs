@@ -1,5 +1,5 @@
 //! Keeping what pods are told: each pass of the engine appends what it changed, before anybody hears that it is so. A file
-//! that has grown is written anew beside, step by step, while both take what changes; then it takes the place of the one
+//! that has grown is written anew temporary_path, step by step, while both take what changes; then it takes the place of the one
 //! before. So at each moment there is a file at the path with all that was told, and no step takes longer for what was told
 //! before.
 //!
@@ -11,108 +11,115 @@ use std::time::Duration;
 use egret_policies::records::{Remembered, RememberedChange, Walk};
 use egret_shared::time::Timestamp;
 
-use super::desk::{Appended, Desk, HasAll, Step};
 use super::file::StateFile;
-use super::format::Problem;
+use super::format::StateError;
+use super::io_thread::{AppendResult, FileAccess, IsComplete, RewriteStep};
 use super::{log, metrics};
 
 /// Records that are written anew in one step, and the time from one to the next.
-const AT_ONCE: usize = 1024;
-const PACE: Duration = Duration::from_millis(5);
+const STEP_RECORDS: usize = 1024;
+const STEP_INTERVAL: Duration = Duration::from_millis(5);
 /// A file may grow to so many times the size that it had when it was new, and by this.
-const TIMES: u64 = 2;
-const ROOM: u64 = 256 * 1024;
+const GROWTH_FACTOR: u64 = 2;
+const GROWTH_SLACK: u64 = 256 * 1024;
 /// When a file that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Keeps what pods are told.
 #[derive(Debug)]
-pub struct Keeper {
-    desk: Desk,
+pub struct StateWriter {
+    io: FileAccess,
     /// The size of what is at the path, as long as it has everything; before `begin`, that is an earlier life's.
     log: Option<u64>,
     /// How far what is to take its place has come.
     next: Option<Walk>,
     /// At what size it is written anew.
     room: u64,
-    /// When the next step is due; none where there is none.
-    due: Option<Timestamp>,
+    /// When the next step is next_step_at; none where there is none.
+    next_step_at: Option<Timestamp>,
     /// Why the last step could not be done.
-    trouble: Option<String>,
+    last_error: Option<String>,
     buffer: Vec<u8>,
 }
 
-impl Keeper {
+impl StateWriter {
     /// Keeps in this file; what is there stays until there is what takes its place.
     #[must_use]
     pub fn new(file: StateFile) -> Self {
         Self {
-            desk: Desk::new(file),
+            io: FileAccess::new(file),
             log: None,
             next: None,
             room: 0,
-            due: None,
-            trouble: None,
+            next_step_at: None,
+            last_error: None,
             buffer: Vec::new(),
         }
     }
 
     /// Puts all that is walked through in the place of what an earlier life kept, at once.
-    pub fn begin(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
-        self.due = Some(now);
-        while self.due.is_some_and(|due| due <= now.after(PACE)) {
+    pub fn rewrite(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
+        self.next_step_at = Some(now);
+        while self
+            .next_step_at
+            .is_some_and(|next_step_at| next_step_at <= now.after(STEP_INTERVAL))
+        {
             self.step(now, &walk);
         }
     }
 
     /// Keeps what changed.
-    pub fn keep(&mut self, changes: &[RememberedChange], now: Timestamp) {
+    pub fn append(&mut self, changes: &[RememberedChange], now: Timestamp) {
         if changes.is_empty() {
             return;
         }
-        if let Err(problem) = log::write(changes, &mut self.buffer) {
-            return self.lose(&problem, now);
+        if let Err(error) = log::write(changes, &mut self.buffer) {
+            return self.lose(&error, now);
         }
         if self.log.is_none() && self.next.is_none() {
             return;
         }
         let buffer = std::mem::take(&mut self.buffer);
-        match self.desk.have_done(|files| files.append(buffer)) {
+        match self.io.run(|files| files.append(buffer)) {
             Ok(appended) => self.appended(appended, now),
-            Err(problem) => self.lose(&problem, now),
+            Err(error) => self.lose(&error, now),
         }
     }
 
-    fn appended(&mut self, appended: Appended, now: Timestamp) {
+    fn appended(&mut self, appended: AppendResult, now: Timestamp) {
         self.buffer = appended.buffer;
         self.log = appended.log;
         self.next = self.next.take().filter(|_| appended.has_next);
-        if let Some(problem) = appended.problem {
-            self.retry(&problem, now);
-        } else if self.log.is_some_and(|octets| octets > self.room) && self.due.is_none() {
-            self.due = Some(now);
+        if let Some(error) = appended.error {
+            self.retry(&error, now);
+        } else if self.log.is_some_and(|octets| octets > self.room) && self.next_step_at.is_none() {
+            self.next_step_at = Some(now);
         }
     }
 
-    /// When `go_on` is to be called.
+    /// When `continue_rewrite` is to be called.
     #[must_use]
     pub const fn deadline(&self) -> Option<Timestamp> {
-        self.due
+        self.next_step_at
     }
 
-    /// Writes the next records of a file that is written anew, if that is due.
-    pub fn go_on(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
-        if self.due.is_some_and(|due| due <= now) {
+    /// Writes the next records of a file that is written anew, if that is next_step_at.
+    pub fn continue_rewrite(
+        &mut self,
+        now: Timestamp,
+        walk: impl Fn(&mut Walk, usize) -> Option<Remembered>,
+    ) {
+        if self.next_step_at.is_some_and(|next_step_at| next_step_at <= now) {
             self.step(now, &walk);
         }
     }
 
     fn step(&mut self, now: Timestamp, walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>) {
-        self.due = Some(now.after(PACE));
+        self.next_step_at = Some(now.after(STEP_INTERVAL));
         match self.take_step(walk) {
             Ok(next) => self.next = next,
-            Err(problem @ Problem::Stalled) => self.lose(&problem, now),
-            Err(problem) => self.retry(&problem, now),
+            Err(error @ StateError::Stalled) => self.lose(&error, now),
+            Err(error) => self.retry(&error, now),
         }
     }
 
@@ -120,13 +127,13 @@ impl Keeper {
     fn take_step(
         &mut self,
         walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>,
-    ) -> Result<Option<Walk>, Problem> {
-        let mut step = Step {
-            begins: self.next.is_none().then_some(HasAll(self.log.is_some())),
-            ..Step::default()
+    ) -> Result<Option<Walk>, StateError> {
+        let mut step = RewriteStep {
+            begins: self.next.is_none().then_some(IsComplete(self.log.is_some())),
+            ..RewriteStep::default()
         };
         let mut next = self.next.take().unwrap_or_default();
-        let (mut some, mut left) = (Vec::new(), AT_ONCE);
+        let (mut some, mut left) = (Vec::new(), STEP_RECORDS);
         while left > 0
             && let Some(remembered) = walk(&mut next, left)
         {
@@ -137,34 +144,34 @@ impl Keeper {
             log::write(&some, &mut step.octets)?;
         }
         step.is_last = left > 0;
-        let Some(octets) = self.desk.have_done(move |files| files.step(&step))?? else {
+        let Some(octets) = self.io.run(move |files| files.step(&step))?? else {
             return Ok(Some(next));
         };
-        self.room = octets.saturating_mul(TIMES).saturating_add(ROOM);
+        self.room = octets.saturating_mul(GROWTH_FACTOR).saturating_add(GROWTH_SLACK);
         self.log = Some(octets);
-        self.due = None;
-        if self.trouble.take().is_some() {
-            tracing::info!(path = %self.desk.file().path().display(), "the state file is written again");
+        self.next_step_at = None;
+        if self.last_error.take().is_some() {
+            tracing::info!(path = %self.io.file().path().display(), "the state file is written again");
         }
         Ok(None)
     }
 
     /// Nobody knows how far what was to be written has come.
-    fn lose(&mut self, problem: &Problem, now: Timestamp) {
+    fn lose(&mut self, error: &StateError, now: Timestamp) {
         (self.log, self.next) = (None, None);
-        self.retry(problem, now);
+        self.retry(error, now);
     }
 
     /// What is at the path stays as it is, and lacks what comes; it is written anew in a second. That is said once.
-    fn retry(&mut self, problem: &Problem, now: Timestamp) {
-        metrics::count(problem);
-        self.due = Some(now.after(RETRY));
-        let trouble = Some(problem.to_string());
-        if self.trouble != trouble {
-            let path = self.desk.file().path().display();
-            tracing::warn!(%path, %problem, "the state file stays as it is, and is tried again every second");
+    fn retry(&mut self, error: &StateError, now: Timestamp) {
+        metrics::count(error);
+        self.next_step_at = Some(now.after(RETRY));
+        let last_error = Some(error.to_string());
+        if self.last_error != last_error {
+            let path = self.io.file().path().display();
+            tracing::warn!(%path, %error, "the state file stays as it is, and is tried again every second");
         }
-        self.trouble = trouble;
+        self.last_error = last_error;
     }
 }
 
@@ -172,7 +179,7 @@ impl Keeper {
 mod tests {
     use super::*;
     use crate::state::BootId;
-    use crate::state::file::Growing;
+    use crate::state::file::AppendFile;
     use egret_policies::records::RememberedRecord;
     use egret_shared::rt::clock;
     use std::cell::Cell;
@@ -187,7 +194,7 @@ mod tests {
 
     impl Folder {
         fn make(test: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("egret-keeper-{test}-{}", std::process::id()));
+            let folder = std::env::temp_dir().join(format!("egret-writer-{test}-{}", std::process::id()));
             std::fs::create_dir(&folder).unwrap();
             Self(folder)
         }
@@ -197,11 +204,11 @@ mod tests {
         }
 
         /// One on a disk, that waits for a busy machine.
-        fn keeper(&self) -> Keeper {
-            let mut keeper = Keeper::new(self.file());
-            keeper.desk = Desk::on_a_disk(self.file());
-            keeper.desk.patience = LONG;
-            keeper
+        fn writer(&self) -> StateWriter {
+            let mut writer = StateWriter::new(self.file());
+            writer.io = FileAccess::threaded(self.file());
+            writer.io.patience = LONG;
+            writer
         }
 
         /// The names that are kept, in their order.
@@ -255,16 +262,19 @@ mod tests {
     #[test]
     fn a_new_file_takes_the_place_of_an_earlier_one_at_once_and_then_takes_what_changes() {
         let folder = Folder::make("begin");
-        let mut former = folder.keeper();
-        former.begin(NOW, walk(7));
+        let mut former = folder.writer();
+        former.rewrite(NOW, walk(7));
         assert_eq!(folder.kept(), names(0..7));
         drop(former);
-        let mut keeper = folder.keeper();
+        let mut writer = folder.writer();
         assert_eq!(folder.kept(), names(0..7), "nothing is written before");
-        keeper.begin(NOW, walk(3 * AT_ONCE));
-        assert_eq!((folder.kept(), keeper.deadline()), (names(0..3 * AT_ONCE), None));
-        for number in 3 * AT_ONCE..3 * AT_ONCE + 5 {
-            keeper.keep(&[told(number..number + 1).into()], NOW);
+        writer.rewrite(NOW, walk(3 * STEP_RECORDS));
+        assert_eq!(
+            (folder.kept(), writer.deadline()),
+            (names(0..3 * STEP_RECORDS), None)
+        );
+        for number in 3 * STEP_RECORDS..3 * STEP_RECORDS + 5 {
+            writer.append(&[told(number..number + 1).into()], NOW);
             assert_eq!(
                 folder.kept(),
                 names(0..number + 1),
@@ -276,46 +286,50 @@ mod tests {
     #[test]
     fn a_file_that_has_grown_is_written_anew_in_steps_and_lacks_nothing_at_any_of_them() {
         let folder = Folder::make("grown");
-        let mut keeper = folder.keeper();
-        keeper.begin(NOW, walk(2 * AT_ONCE + 1));
-        let new = keeper.log.unwrap();
+        let mut writer = folder.writer();
+        writer.rewrite(NOW, walk(2 * STEP_RECORDS + 1));
+        let new = writer.log.unwrap();
         let mut size = new;
-        while keeper.deadline().is_none() {
-            keeper.keep(&[told(0..AT_ONCE).into()], NOW);
-            size = keeper.log.unwrap();
-            assert!(size <= keeper.room + new, "it is bounded");
+        while writer.deadline().is_none() {
+            writer.append(&[told(0..STEP_RECORDS).into()], NOW);
+            size = writer.log.unwrap();
+            assert!(size <= writer.room + new, "it is bounded");
         }
-        let walk = walk(2 * AT_ONCE + 1);
+        let walk = walk(2 * STEP_RECORDS + 1);
         let (mut now, mut steps) = (NOW, 0);
-        while let Some(due) = keeper.deadline() {
-            now = due;
-            keeper.go_on(now, &walk);
+        while let Some(next_step_at) = writer.deadline() {
+            now = next_step_at;
+            writer.continue_rewrite(now, &walk);
             steps += 1;
             let late = 10_000 + steps;
-            keeper.keep(&[told(late..late + 1).into()], now);
+            writer.append(&[told(late..late + 1).into()], now);
             assert_eq!(
                 folder.kept().len(),
-                2 * AT_ONCE + 1 + steps,
+                2 * STEP_RECORDS + 1 + steps,
                 "an end here loses nothing"
             );
         }
         assert_eq!(steps, 3);
-        assert!(keeper.log.unwrap() < size);
-        assert_eq!(now.since(NOW), PACE * 2, "others have their turn between steps");
+        assert!(writer.log.unwrap() < size);
+        assert_eq!(
+            now.since(NOW),
+            STEP_INTERVAL * 2,
+            "others have their turn between steps"
+        );
         assert!(!folder.0.join("state.new").exists());
     }
 
     #[test]
     fn a_file_in_memory_is_written_by_who_tells_it_and_one_on_a_disk_by_another_thread() {
-        let folder = Folder(format!("/dev/shm/egret-keeper-memory-{}", std::process::id()).into());
-        let mut keeper = Keeper::new(folder.file());
-        keeper.begin(NOW, walk(3));
-        keeper.keep(&[told(3..4).into()], NOW);
+        let folder = Folder(format!("/dev/shm/egret-writer-memory-{}", std::process::id()).into());
+        let mut writer = StateWriter::new(folder.file());
+        writer.rewrite(NOW, walk(3));
+        writer.append(&[told(3..4).into()], NOW);
         assert_eq!(folder.kept(), names(0..4));
-        let writer = |keeper: &mut Keeper| keeper.desk.have_done(|_| std::thread::current().id());
+        let thread_of = |writer: &mut StateWriter| writer.io.run(|_| std::thread::current().id());
         let own = std::thread::current().id();
-        assert_eq!(writer(&mut keeper).unwrap(), own);
-        assert_ne!(writer(&mut folder.keeper()).unwrap(), own);
+        assert_eq!(thread_of(&mut writer).unwrap(), own);
+        assert_ne!(thread_of(&mut folder.writer()).unwrap(), own);
         let elsewhere = Path::new("/proc/egret/state");
         assert!(!StateFile::new(elsewhere, BootId::read().unwrap(), 1).is_in_memory());
     }
@@ -325,28 +339,28 @@ mod tests {
         let folder = Folder::make("refused");
         let in_the_way = folder.0.join("state.new");
         std::fs::create_dir(&in_the_way).unwrap();
-        let mut keeper = folder.keeper();
-        keeper.begin(NOW, walk(3));
-        keeper.keep(&[told(3..4).into()], NOW);
-        let due = keeper.deadline().unwrap();
-        assert_eq!((folder.kept(), due.since(NOW)), (vec![], RETRY));
-        keeper.go_on(due, walk(4));
+        let mut writer = folder.writer();
+        writer.rewrite(NOW, walk(3));
+        writer.append(&[told(3..4).into()], NOW);
+        let next_step_at = writer.deadline().unwrap();
+        assert_eq!((folder.kept(), next_step_at.since(NOW)), (vec![], RETRY));
+        writer.continue_rewrite(next_step_at, walk(4));
         assert!(folder.kept().is_empty());
         std::fs::remove_dir(&in_the_way).unwrap();
-        keeper.go_on(keeper.deadline().unwrap(), walk(4));
-        assert_eq!((folder.kept(), keeper.deadline()), (names(0..4), None));
+        writer.continue_rewrite(writer.deadline().unwrap(), walk(4));
+        assert_eq!((folder.kept(), writer.deadline()), (names(0..4), None));
     }
 
     #[test]
     fn a_keeper_that_ends_in_the_middle_of_a_new_file_leaves_the_one_before() {
         let folder = Folder::make("middle");
-        let mut keeper = folder.keeper();
-        keeper.begin(NOW, walk(3));
-        keeper.due = Some(NOW);
-        keeper.go_on(NOW, walk(3 * AT_ONCE));
+        let mut writer = folder.writer();
+        writer.rewrite(NOW, walk(3));
+        writer.next_step_at = Some(NOW);
+        writer.continue_rewrite(NOW, walk(3 * STEP_RECORDS));
         assert!(folder.0.join("state.new").exists());
-        keeper.keep(&[told(3..4).into()], NOW);
-        drop(keeper);
+        writer.append(&[told(3..4).into()], NOW);
+        drop(writer);
         assert_eq!(folder.kept(), names(0..4));
         assert!(!folder.0.join("state.new").exists());
     }
@@ -354,44 +368,48 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_holds_up_nobody_and_when_it_is_back_nothing_is_lacking() {
         let folder = Folder::make("hangs");
-        let mut keeper = folder.keeper();
-        keeper.begin(NOW, walk(3));
+        let mut writer = folder.writer();
+        writer.rewrite(NOW, walk(3));
         // What comes to the log is read by nobody, and a pipe has no room for all of it.
-        let (reader, writer) = std::io::pipe().unwrap();
-        let pipe = Growing::into_pipe(writer);
-        keeper.desk.have_done(|files| files.log = Some(pipe)).unwrap();
-        keeper.desk.patience = Duration::from_millis(50);
+        let (read_end, write_end) = std::io::pipe().unwrap();
+        let pipe = AppendFile::into_pipe(write_end);
+        writer.io.run(|files| files.log = Some(pipe)).unwrap();
+        writer.io.patience = Duration::from_millis(50);
         let mut written = 0;
-        while keeper.trouble.is_none() {
-            keeper.keep(&[told(0..AT_ONCE).into()], NOW);
+        while writer.last_error.is_none() {
+            writer.append(&[told(0..STEP_RECORDS).into()], NOW);
             written += 1;
             assert!(written < 1000, "nobody finds out that the disk hangs");
         }
-        assert_eq!(keeper.trouble, Some(Problem::Stalled.to_string()));
+        assert_eq!(writer.last_error, Some(StateError::Stalled.to_string()));
         // From now on nobody waits, though he would for long.
-        keeper.desk.patience = LONG;
+        writer.io.patience = LONG;
         let begun = clock::now();
         for number in 3..1000 {
-            keeper.keep(&[told(number..number + 1).into()], NOW);
+            writer.append(&[told(number..number + 1).into()], NOW);
         }
-        let due = keeper.deadline().unwrap();
-        keeper.go_on(due, walk(1000));
+        let next_step_at = writer.deadline().unwrap();
+        writer.continue_rewrite(next_step_at, walk(1000));
         assert!(
             clock::now().since(begun) < LONG / 2,
             "somebody waits for the disk"
         );
-        assert_eq!(keeper.deadline().unwrap().since(due), RETRY, "it is tried again");
+        assert_eq!(
+            writer.deadline().unwrap().since(next_step_at),
+            RETRY,
+            "it is tried again"
+        );
         assert_eq!(folder.kept(), names(0..3), "what is at the path stays as it is");
-        drop(reader);
-        let mut now = due;
-        while let Some(due) = keeper.deadline() {
-            now = now.max(due);
-            keeper.go_on(now, walk(1000));
+        drop(read_end);
+        let mut now = next_step_at;
+        while let Some(next_step_at) = writer.deadline() {
+            now = now.max(next_step_at);
+            writer.continue_rewrite(now, walk(1000));
             assert!(clock::now().since(begun) < LONG, "the disk is back and not used");
             std::thread::yield_now();
         }
-        assert_eq!((folder.kept(), &keeper.trouble), (names(0..1000), &None));
-        keeper.keep(&[told(1000..1001).into()], NOW);
+        assert_eq!((folder.kept(), &writer.last_error), (names(0..1000), &None));
+        writer.append(&[told(1000..1001).into()], NOW);
         assert_eq!(folder.kept(), names(0..1001), "it is kept again at once");
     }
 }

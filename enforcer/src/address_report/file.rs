@@ -17,9 +17,9 @@ const OURS: &str = "egret-enforcer";
 
 /// Why there is no report, or not of what is now.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum ReportError {
     #[error("{0} was not written by an enforcer: it stays as it is; remove it to have this node reported")]
-    Theirs(PathBuf),
+    NotOurs(PathBuf),
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
 }
@@ -46,7 +46,7 @@ impl ReportFile {
     }
 
     /// Writes the report, if it is another one than is there; whether it is.
-    pub(super) fn write(&self, addresses: &BTreeMap<IpAddr, String>) -> Result<bool, Problem> {
+    pub(super) fn write(&self, addresses: &BTreeMap<IpAddr, String>) -> Result<bool, ReportError> {
         let text = self.render(addresses);
         let there = read(&self.path).map_err(|error| self.failed(error))?;
         if let Some(there) = &there {
@@ -54,18 +54,18 @@ impl ReportFile {
                 return Ok(false);
             }
             if !self.is_ours(there) {
-                return Err(Problem::Theirs(self.path.clone()));
+                return Err(ReportError::NotOurs(self.path.clone()));
             }
         }
-        if let Some(theirs) = self.theirs().map_err(|error| self.failed(error))? {
-            return Err(Problem::Theirs(theirs));
+        if let Some(other_report) = self.other_report().map_err(|error| self.failed(error))? {
+            return Err(ReportError::NotOurs(other_report));
         }
         self.replace(&text).map_err(|error| self.failed(error))?;
         Ok(true)
     }
 
     /// Another file of the folder that says what the addresses of this node are.
-    fn theirs(&self) -> io::Result<Option<PathBuf>> {
+    fn other_report(&self) -> io::Result<Option<PathBuf>> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let is_manifest = ["yaml", "yml", "json"].map(Some);
@@ -135,8 +135,8 @@ impl ReportFile {
         std::fs::rename(&new, &self.path)
     }
 
-    fn failed(&self, error: io::Error) -> Problem {
-        Problem::Io {
+    fn failed(&self, error: io::Error) -> ReportError {
+        ReportError::Io {
             path: self.path.clone(),
             error,
         }
@@ -265,7 +265,7 @@ mod tests {
             ("ours", own, report("node-1", ours), true),
         ];
         for (case, name, text, is_written) in table {
-            let folder = Folder::new("theirs");
+            let folder = Folder::new("other_report");
             std::fs::write(folder.0.join(name), &text).unwrap();
             let written = folder.file().write(&addresses(&["10.0.0.1"]));
             assert_eq!(written.is_ok(), is_written, "{case}: {written:?}");
@@ -283,7 +283,7 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, folder.file().path()).unwrap();
         assert!(matches!(
             folder.file().write(&addresses(&["10.0.0.1"])),
-            Err(Problem::Theirs(_))
+            Err(ReportError::NotOurs(_))
         ));
         assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "x");
         assert!(folder.file().path().is_symlink());

@@ -1,5 +1,5 @@
 //! After a boot nobody knows who has the addresses that pods had before: rules of one would be rules of another. So
-//! where only such pods are known, nothing is allowed to or from their addresses.
+//! where only such pods are stored, deny_everything is allowed to or from their addresses.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use egret_policies::model::{
 const NAME: &str = "pods_of_another_boot";
 
 /// The policy that closes every pod of this node, in the tier that is asked first and whose Deny is final.
-pub(super) fn to_all() -> [(EntityKey, Entity); 1] {
+pub(super) fn deny_all_policy() -> [(EntityKey, Entity); 1] {
     let policy = Entity::Policy(Policy {
         id: PolicyId {
             kind: Kind::ClusterEgressFirewall,
@@ -28,15 +28,15 @@ pub(super) fn to_all() -> [(EntityKey, Entity); 1] {
             namespaces: NamespaceSelector::Matching(Selector::everything()),
             pods: Selector::everything(),
         },
-        egress: nothing(),
-        ingress: nothing(),
+        egress: deny_everything(),
+        ingress: deny_everything(),
         exposure: Exposure::Ignore,
         enforcement: Enforcement::Enforced,
     });
     [(policy.key(), policy)]
 }
 
-fn nothing() -> Effect {
+fn deny_everything() -> Effect {
     Effect::Rules(Arc::new([Rule {
         index: 0,
         name: None,
@@ -78,20 +78,20 @@ spec:
   egress: [{name: all, action: Accept, to: [{namespaces: {}}, {networks: [0.0.0.0/0]}]}]
 ";
 
-    /// What is in force of `KNOWN`, and what of it with `to_all`.
+    /// What is in force of `KNOWN`, and what of it with `deny_all_policy`.
     fn verdict(direction: Direction, peer: &str, peer_is_own_node: bool) -> [Verdict; 2] {
         [false, true].map(|is_closed| {
             let now = Timestamp::from_millis(1);
             let mut compiler = Compiler::new(Settings::for_scope(NodeScope::One(Arc::from("here"))));
             let read = manifest::read(KNOWN, "test");
             assert!(read.is_whole(), "{:?}", read.problems);
-            let known = read.documents.iter().flat_map(|document| {
+            let stored = read.documents.iter().flat_map(|document| {
                 let lowered = lower(&document.object);
                 assert!(lowered.diagnostics.is_empty(), "{:?}", lowered.diagnostics);
                 lowered.entities
             });
-            let closing = to_all().into_iter().map(|(_, entity)| entity);
-            for entity in known.chain(closing.filter(|_| is_closed)) {
+            let closing = deny_all_policy().into_iter().map(|(_, entity)| entity);
+            for entity in stored.chain(closing.filter(|_| is_closed)) {
                 compiler.handle(Event::Apply(entity), now);
             }
             let mut kernel = Memory::new();
@@ -112,12 +112,12 @@ spec:
     #[test]
     fn nothing_that_policies_allow_opens_a_pod_of_another_boot_but_to_its_node() {
         use Direction::{Egress, Ingress};
-        let (opened, closed) = ([Verdict::Allow, Verdict::Allow], [Verdict::Allow, Verdict::Deny]);
-        assert_eq!(verdict(Egress, "203.0.113.7", false), closed);
-        assert_eq!(verdict(Egress, "10.0.1.1", false), closed);
-        assert_eq!(verdict(Egress, "192.0.2.1", true), closed);
-        assert_eq!(verdict(Ingress, "10.0.1.1", false), closed);
-        assert_eq!(verdict(Ingress, "203.0.113.7", false), closed);
+        let (opened, deny_all) = ([Verdict::Allow, Verdict::Allow], [Verdict::Allow, Verdict::Deny]);
+        assert_eq!(verdict(Egress, "203.0.113.7", false), deny_all);
+        assert_eq!(verdict(Egress, "10.0.1.1", false), deny_all);
+        assert_eq!(verdict(Egress, "192.0.2.1", true), deny_all);
+        assert_eq!(verdict(Ingress, "10.0.1.1", false), deny_all);
+        assert_eq!(verdict(Ingress, "203.0.113.7", false), deny_all);
         assert_eq!(verdict(Ingress, "192.0.2.1", true), opened);
     }
 }

@@ -7,25 +7,25 @@ use egret_shared::pod::PodKey;
 
 /// What was seen last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outlook {
+pub struct BypassReport {
     /// What the rules do not see.
-    pub gaps: BTreeSet<Gap>,
+    pub bypasses: BTreeSet<Bypass>,
     /// Pods whose own namespace should hold rules and does not, and why.
     pub pending: BTreeMap<PodKey, String>,
 }
 
 /// A way past the rules.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Gap {
+pub struct Bypass {
     /// Of which kind.
-    pub kind: GapKind,
+    pub kind: BypassKind,
     /// Where it is, and what follows: a sentence without its end.
     pub what: String,
 }
 
 /// The kinds of ways past the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum GapKind {
+pub enum BypassKind {
     /// A flowtable.
     Flowtable,
     /// A filter of tc.
@@ -46,7 +46,7 @@ pub enum GapKind {
     Unseen,
 }
 
-impl GapKind {
+impl BypassKind {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Flowtable,
@@ -86,7 +86,7 @@ impl GapKind {
     }
 }
 
-impl fmt::Display for Gap {
+impl fmt::Display for Bypass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
     }

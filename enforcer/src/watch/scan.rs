@@ -5,10 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::is_manifest;
-use super::news::News;
+use super::watcher::FolderWatcher;
 
 /// How deep folders are looked into: a link that leads to its own folder ends there.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// What changes when a file is written, replaced, or a link to it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,25 +23,28 @@ pub(super) struct Fingerprint {
 
 /// All manifest files below a folder. Names that begin with a dot are skipped: that is where a ConfigMap keeps
 /// the folders that its visible names link to. Each folder is listened to before it is listed.
-pub(super) fn scan(root: &Path, news: &mut News) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
+pub(super) fn scan(
+    root: &Path,
+    watcher: &mut FolderWatcher,
+) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
     let mut found = BTreeMap::new();
-    news.begin(root);
-    let looked = look_into(root, DEEPEST, news, &mut found);
-    news.end();
+    watcher.begin(root);
+    let looked = scan_folder(root, MAX_DEPTH, watcher, &mut found);
+    watcher.end();
     looked.map_err(|(path, error)| format!("{}: {error}", path.display()))?;
     Ok(found)
 }
 
 type Failure = (PathBuf, std::io::Error);
 
-fn look_into(
+fn scan_folder(
     folder: &Path,
     depth: usize,
-    news: &mut News,
+    watcher: &mut FolderWatcher,
     found: &mut BTreeMap<PathBuf, Fingerprint>,
 ) -> Result<(), Failure> {
     let failed = |error| (folder.to_owned(), error);
-    news.watch(folder);
+    watcher.watch(folder);
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let path = entry.path();
@@ -52,12 +55,12 @@ fn look_into(
             continue;
         }
         match std::fs::metadata(&path) {
-            // Gone since it was listed, or a link to nothing: it says nothing.
+            // Gone since it was listed, or a link to deny_everything: it says deny_everything.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err((path, error)),
             Ok(there) if there.is_dir() && depth > 0 => {
-                let below = look_into(&path, depth - 1, news, found);
-                below.or_else(|failure| excuse_if_gone(failure, &path))?;
+                let below = scan_folder(&path, depth - 1, watcher, found);
+                below.or_else(|failure| ignore_if_gone(failure, &path))?;
             }
             Ok(there) if there.is_file() && is_manifest(&path) => {
                 let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -69,8 +72,8 @@ fn look_into(
     Ok(())
 }
 
-/// A folder that went while it was looked into says nothing.
-fn excuse_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
+/// A folder that went while it was looked into says deny_everything.
+fn ignore_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
     let (path, error) = &failure;
     let is_gone = error.kind() == std::io::ErrorKind::NotFound && path == folder;
     if is_gone { Ok(()) } else { Err(failure) }

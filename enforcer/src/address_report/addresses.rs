@@ -11,7 +11,7 @@ use egret_kernel::netlink;
 
 /// Where others keep addresses of Services on a node: kube-proxy in mode IPVS, and node-local-dns, whose other address
 /// is a link-local one.
-const OF_SERVICES: [&str; 2] = ["kube-ipvs0", "nodelocaldns"];
+const SERVICE_INTERFACES: [&str; 2] = ["kube-ipvs0", "nodelocaldns"];
 
 /// The addresses of this node now, each with the first interface that has it.
 pub(super) fn list(links: &mut Links) -> Result<BTreeMap<IpAddr, String>, netlink::Error> {
@@ -20,14 +20,14 @@ pub(super) fn list(links: &mut Links) -> Result<BTreeMap<IpAddr, String>, netlin
 }
 
 /// Those that somebody else could reach, in their order, each with the first interface that has it.
-pub(super) fn reported(held: &[Address], interfaces: &[Interface]) -> BTreeMap<IpAddr, String> {
+pub(super) fn reported(node_addresses: &[Address], interfaces: &[Interface]) -> BTreeMap<IpAddr, String> {
     let name = |index: u32| interfaces.iter().find(|one| one.index == index);
     let mut reported = BTreeMap::new();
-    for address in held {
+    for address in node_addresses {
         let ip = address.net.addr();
         // An interface that went since the other question took its addresses with it.
         if let Some(interface) = name(address.interface)
-            && !OF_SERVICES.contains(&interface.name.as_str())
+            && !SERVICE_INTERFACES.contains(&interface.name.as_str())
             && is_reachable(ip)
         {
             reported.entry(ip).or_insert_with(|| interface.name.clone());
@@ -73,21 +73,21 @@ mod tests {
             u32::try_from(place).unwrap() + 1
         };
         let interfaces: Vec<_> = names.iter().map(|name| interface(name, index(name))).collect();
-        let held: Vec<_> = table
+        let node_addresses: Vec<_> = table
             .iter()
             .map(|(name, net, _)| Address {
                 net: net.parse().unwrap(),
                 interface: index(name),
             })
             .collect();
-        let reported = reported(&held, &interfaces);
-        for (address, (name, net, is_reported)) in held.iter().zip(table) {
+        let reported = reported(&node_addresses, &interfaces);
+        for (address, (name, net, is_reported)) in node_addresses.iter().zip(table) {
             let found = reported.get(&address.net.addr());
             assert_eq!(found.map(String::as_str), is_reported.then_some(name), "{net}");
         }
         let stranger = Address {
             interface: 99,
-            ..held[3]
+            ..node_addresses[3]
         };
         assert!(super::reported(&[stranger], &interfaces).is_empty());
     }

@@ -1,6 +1,6 @@
-//! Who has the backend. What touches rules takes its time: the backend then goes with it to a thread of its own, and comes back
-//! with how it went. There is one such flight at a time; what happens meanwhile waits for it, but for what pods are
-//! told, which goes into sets that the flight does not touch.
+//! Who has the backend. AdminQuery touches rules takes its time: the backend then goes with it to a thread of its own, and comes back
+//! with how it went. There is one such in_flight at a time; what happens meanwhile waits for it, but for what pods are
+//! told, which goes into sets that the in_flight does not touch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,47 +10,47 @@ use egret_policies::rules::{Batch, SetId};
 use egret_shared::time::Timestamp;
 use tokio::task::JoinHandle;
 
-use super::input::Question;
+use super::input::AdminRequest;
 use super::metrics::Metrics;
-use crate::backend::{Backend, Ended, Meanwhile, Standing};
+use crate::backend::{Backend, ConcurrentSetUpdate, EndedConnections, SyncStatus};
 
 /// Sets and rules of pods. To look for memory that is free takes as long as a small change does.
-const MUCH: usize = 1000;
+const BULK: usize = 1000;
 
 /// Where the backend is.
 #[derive(Debug)]
-pub(super) enum Hands {
+pub(super) enum BackendWorker {
     /// With the engine.
     Here(Box<dyn Backend>),
     /// At work.
-    Away(Flight),
+    Away(InFlight),
     /// Between the two.
     Moving,
 }
 
 /// A backend at work.
 #[derive(Debug)]
-pub(super) struct Flight {
-    landing: JoinHandle<Landed>,
-    meanwhile: Arc<dyn Meanwhile>,
+pub(super) struct InFlight {
+    completion: JoinHandle<Completion>,
+    meanwhile: Arc<dyn ConcurrentSetUpdate>,
     /// Sets that are made or changed by it.
     busy: BTreeSet<SetId>,
     /// Whether rules change with it.
     is_change: bool,
     /// Whether the kernel refused what was handed in meanwhile.
     pub(super) was_refused: bool,
-    /// What was asked before it, and is answered after it.
-    pub(super) questions: Vec<Question>,
+    /// AdminQuery was asked before it, and is answered after it.
+    pub(super) questions: Vec<AdminRequest>,
 }
 
 /// A backend that comes back.
 #[derive(Debug)]
-pub(super) struct Landed {
+pub(super) struct Completion {
     pub(super) backend: Box<dyn Backend>,
-    pub(super) done: Done,
+    pub(super) done: WorkResult,
 }
 
-impl Hands {
+impl BackendWorker {
     /// The backend, where it is at hand.
     pub(super) fn backend(&self) -> Option<&dyn Backend> {
         match self {
@@ -63,7 +63,7 @@ impl Hands {
     pub(super) const fn busy(&self) -> &BTreeSet<SetId> {
         const NONE: &BTreeSet<SetId> = &BTreeSet::new();
         match self {
-            Self::Away(flight) => &flight.busy,
+            Self::Away(in_flight) => &in_flight.busy,
             Self::Here(_) | Self::Moving => NONE,
         }
     }
@@ -71,7 +71,7 @@ impl Hands {
     /// Whether what was compiled last is on its way, and not in force yet.
     pub(super) const fn is_changing(&self) -> bool {
         match self {
-            Self::Away(flight) => flight.is_change,
+            Self::Away(in_flight) => in_flight.is_change,
             Self::Here(_) | Self::Moving => false,
         }
     }
@@ -79,7 +79,7 @@ impl Hands {
     /// Whether the kernel refused what was handed in while the backend is away.
     pub(super) const fn was_refused(&self) -> bool {
         match self {
-            Self::Away(flight) => flight.was_refused,
+            Self::Away(in_flight) => in_flight.was_refused,
             Self::Here(_) | Self::Moving => false,
         }
     }
@@ -96,14 +96,14 @@ impl Hands {
     pub(super) fn send(
         &mut self,
         work: Work,
-        questions: &mut Vec<Question>,
+        questions: &mut Vec<AdminRequest>,
         metrics: &Metrics,
         now: Timestamp,
     ) -> Result<(), Work> {
         let meanwhile = self
             .backend()
             .filter(|_| work.is_long())
-            .and_then(Backend::meanwhile);
+            .and_then(Backend::concurrent_set_update);
         let Some(meanwhile) = meanwhile else {
             return Err(work);
         };
@@ -112,12 +112,12 @@ impl Hands {
         };
         let (busy, is_change) = (work.sets(), !work.batches.is_empty());
         let metrics = metrics.clone();
-        let landing = tokio::task::spawn_blocking(move || {
-            let done = work.do_with(&mut *backend, &metrics, now);
-            Landed { backend, done }
+        let completion = tokio::task::spawn_blocking(move || {
+            let done = work.run(&mut *backend, &metrics, now);
+            Completion { backend, done }
         });
-        *self = Self::Away(Flight {
-            landing,
+        *self = Self::Away(InFlight {
+            completion,
             meanwhile,
             busy,
             is_change,
@@ -127,10 +127,10 @@ impl Hands {
         Ok(())
     }
 
-    /// Waits until the flight ends; without one, for ever.
-    pub(super) async fn landing(&mut self) -> Landed {
+    /// Waits until the in_flight ends; without one, for ever.
+    pub(super) async fn completion(&mut self) -> Completion {
         match self {
-            Self::Away(flight) => flight.land().await,
+            Self::Away(in_flight) => in_flight.complete().await,
             Self::Here(_) | Self::Moving => std::future::pending().await,
         }
     }
@@ -139,21 +139,21 @@ impl Hands {
     pub(super) async fn take(self) -> Box<dyn Backend> {
         match self {
             Self::Here(backend) => backend,
-            Self::Away(mut flight) => flight.land().await.backend,
+            Self::Away(mut in_flight) => in_flight.complete().await.backend,
             Self::Moving => unreachable!("the backend moves while one function runs, which does not wait"),
         }
     }
 }
 
-impl Flight {
-    async fn land(&mut self) -> Landed {
-        match (&mut self.landing).await {
-            Ok(landed) => landed,
+impl InFlight {
+    async fn complete(&mut self) -> Completion {
+        match (&mut self.completion).await {
+            Ok(completion) => completion,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
-    /// Hands in what answers open.
+    /// BackendWorker in what answers open.
     pub(super) fn open(&mut self, batch: &Batch, now: Timestamp) {
         if let Err(error) = self.meanwhile.add_members(&batch.members_changed, now) {
             tracing::warn!(%error, "it is tried again when the rules are written");
@@ -162,27 +162,27 @@ impl Flight {
     }
 }
 
-/// What a backend is to do, in this order.
+/// AdminQuery a backend is to do, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) batches: Vec<Batch>,
     pub(super) links_changed: bool,
     pub(super) look: bool,
     pub(super) compare: bool,
-    /// What an inquiry found is to be taken in.
+    /// AdminQuery an search found is to be taken in.
     pub(super) found: bool,
 }
 
 /// How it went.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct WorkResult {
     /// After each thing that was done.
-    pub(super) standings: Vec<Standing>,
-    /// What makes one think that others changed something.
-    pub(super) alarm: Option<String>,
+    pub(super) statuses: Vec<SyncStatus>,
+    /// AdminQuery makes one think that others changed something.
+    pub(super) timer: Option<String>,
     /// After everything was compared, where it was.
-    pub(super) compared: Option<Standing>,
-    pub(super) ended: Ended,
+    pub(super) compared: Option<SyncStatus>,
+    pub(super) ended: EndedConnections,
 }
 
 impl Work {
@@ -208,26 +208,26 @@ impl Work {
     }
 
     /// Does it.
-    pub(super) fn do_with(self, backend: &mut dyn Backend, metrics: &Metrics, now: Timestamp) -> Done {
-        let mut standings = Vec::new();
+    pub(super) fn run(self, backend: &mut dyn Backend, metrics: &Metrics, now: Timestamp) -> WorkResult {
+        let mut statuses = Vec::new();
         for batch in &self.batches {
             let started = metrics.start();
-            standings.push(backend.apply(batch, now));
+            statuses.push(backend.apply(batch, now));
             metrics.programmed(started, touches_rules(batch));
         }
         if self.links_changed {
-            standings.push(backend.links_changed(now));
+            statuses.push(backend.links_changed(now));
         }
-        let alarm = self.look.then(|| backend.look(now)).flatten();
+        let timer = self.look.then(|| backend.poll_drift(now)).flatten();
         let compared = self.compare.then(|| backend.reconcile(now));
-        let ended = backend.end_forbidden();
-        if self.is_much() {
+        let ended = backend.end_denied_connections();
+        if self.is_bulk() {
             drop(self.batches);
             memory::give_back();
         }
-        Done {
-            standings,
-            alarm,
+        WorkResult {
+            statuses,
+            timer,
             compared,
             ended,
         }
@@ -236,9 +236,9 @@ impl Work {
 
 impl Work {
     /// Whether it is that of a start: what it was made of is many times what stays of it.
-    fn is_much(&self) -> bool {
+    fn is_bulk(&self) -> bool {
         let made = |batch: &Batch| batch.sets_created.len() + batch.rules_replaced.len();
-        self.batches.iter().map(made).sum::<usize>() > MUCH
+        self.batches.iter().map(made).sum::<usize>() > BULK
     }
 }
 

@@ -9,7 +9,7 @@ use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
 use egret_policies::model::cluster::{Entity, EntityKey};
 
-use super::file::File;
+use super::file::ManifestFile;
 
 /// What all files say together.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Merged {
 }
 
 /// Puts the files together; of an object in two files, the one whose path sorts first counts.
-pub(super) fn merge(files: &BTreeMap<PathBuf, File>) -> Merged {
+pub(super) fn merge(files: &BTreeMap<PathBuf, ManifestFile>) -> Merged {
     let mut merged = Merged::default();
     let mut homes: BTreeMap<EntityKey, &Path> = BTreeMap::new();
     for (path, file) in files {

@@ -12,19 +12,19 @@ use egret_kernel::netlink::Error;
 
 /// The node's links at one moment.
 #[derive(Debug)]
-pub struct Cables {
+pub struct VethTopology {
     interfaces: Vec<Interface>,
     namespaces: Namespaces,
     /// The addresses behind the ports of bridges, by the number of their namespace, as far as they were asked for.
     addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
 
-impl Cables {
+impl VethTopology {
     /// Looks at all links.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn look(links: &mut Links) -> Result<Self, Error> {
+    pub fn read(links: &mut Links) -> Result<Self, Error> {
         Ok(Self {
             interfaces: links.interfaces()?,
             namespaces: Namespaces::open()?,
@@ -47,7 +47,7 @@ impl Cables {
             return Ok(None);
         };
         if !is_bridge(link) {
-            return Ok(number_of_cable(link));
+            return Ok(peer_namespace(link));
         }
         let (bridge, name) = (link.index, link.name.clone());
         let found = self.behind_ports(bridge, addresses)?;
@@ -62,7 +62,7 @@ impl Cables {
 
     fn behind_ports(&mut self, bridge: u32, addresses: &[IpAddr]) -> Result<BTreeSet<u32>, String> {
         let ports = self.interfaces.iter().filter(|port| port.master == Some(bridge));
-        let numbers: BTreeSet<u32> = ports.filter_map(number_of_cable).collect();
+        let numbers: BTreeSet<u32> = ports.filter_map(peer_namespace).collect();
         let mut found = BTreeSet::new();
         for number in numbers {
             let has = self.addresses_of(number)?;
@@ -85,24 +85,24 @@ impl Cables {
         Ok(&self.addresses[&number])
     }
 
-    /// The node's ends of the cables into a namespace.
+    /// The node's pod_links of the veths into a namespace.
     pub fn ends_of(&self, number: u32) -> impl Iterator<Item = &Interface> {
         self.interfaces
             .iter()
-            .filter(move |interface| number_of_cable(interface) == Some(number))
+            .filter(move |interface| peer_namespace(interface) == Some(number))
     }
 
     /// The interfaces of a namespace by which packets leave it and pass none of the node's links that lead into it.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn leading_elsewhere(&mut self, number: u32) -> Result<Vec<Interface>, String> {
+    pub fn leading_past_node(&mut self, number: u32) -> Result<Vec<Interface>, String> {
         let inside = self
             .namespaces
             .interfaces(number)
             .map_err(|error| error.to_string())?;
-        let ends: BTreeSet<u32> = self.ends_of(number).filter_map(|cable| cable.link).collect();
-        let elsewhere = elsewhere(&inside, &ends);
+        let pod_links: BTreeSet<u32> = self.ends_of(number).filter_map(|cable| cable.link).collect();
+        let elsewhere = elsewhere(&inside, &pod_links);
         let leads_there = |one: &Interface| elsewhere.contains(&one.index);
         Ok(inside.into_iter().filter(leads_there).collect())
     }
@@ -113,15 +113,15 @@ fn is_bridge(link: &Interface) -> bool {
 }
 
 /// The namespace that a veth leads into, if that is another one.
-fn number_of_cable(link: &Interface) -> Option<u32> {
+fn peer_namespace(link: &Interface) -> Option<u32> {
     let is_veth = link.kind.as_deref() == Some("veth");
     link.link_namespace.filter(|_| is_veth)
 }
 
 /// What leads elsewhere, and what sits on it or holds it as a port.
-fn elsewhere(inside: &[Interface], ends: &BTreeSet<u32>) -> BTreeSet<u32> {
+fn elsewhere(inside: &[Interface], pod_links: &BTreeSet<u32>) -> BTreeSet<u32> {
     let by_itself =
-        |one: &&Interface| !made_inside(one) && !ends.contains(&one.index) && one.index != LOOPBACK;
+        |one: &&Interface| !is_local_kind(one) && !pod_links.contains(&one.index) && one.index != LOOPBACK;
     let mut found: BTreeSet<u32> = inside.iter().filter(by_itself).map(|one| one.index).collect();
     loop {
         let upon = inside
@@ -148,7 +148,7 @@ fn elsewhere(inside: &[Interface], ends: &BTreeSet<u32>) -> BTreeSet<u32> {
 /// What a namespace can make for itself: a packet that it takes leaves by another of its interfaces, or not at all.
 /// Everything that is not known as such leads elsewhere; a card has no kind, and what sits on something in another
 /// namespace shows that.
-fn made_inside(interface: &Interface) -> bool {
+fn is_local_kind(interface: &Interface) -> bool {
     const KINDS: [&str; 25] = [
         "bond",
         "bridge",

@@ -12,31 +12,31 @@ use egret_shared::pod::PodKey;
 use super::{Engine, Phase};
 
 /// The most names that are told of one address.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// Packets about which something is asked, and where the answers go, in the same order.
 #[derive(Debug)]
-pub struct Meetings {
+pub struct EndpointLookup {
     /// The packets.
-    pub asked: Vec<Meeting>,
+    pub packets: Vec<PacketEnds>,
     /// Where the answers go.
-    pub answer: SyncSender<Vec<Known>>,
+    pub reply: SyncSender<Vec<Endpoints>>,
 }
 
 /// A packet about which something is asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Meeting {
+pub struct PacketEnds {
     /// Who sent it.
-    pub source: End,
+    pub source: PacketEnd,
     /// Who was to receive it.
-    pub destination: End,
+    pub destination: PacketEnd,
     /// Whose policies denied it.
-    pub judged: Judged,
+    pub judged_by: JudgedBy,
 }
 
 /// An end of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct End {
+pub struct PacketEnd {
     /// The address in the packet.
     pub address: IpAddr,
     /// The interface of the node at this end; none where it is the node itself.
@@ -45,7 +45,7 @@ pub struct End {
 
 /// Whose policies denied a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Judged {
+pub enum JudgedBy {
     /// The sender's.
     Sender,
     /// The receiver's.
@@ -56,9 +56,9 @@ pub enum Judged {
     Nobody,
 }
 
-/// What is known.
+/// AdminQuery is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct Endpoints {
     /// The pod whose policies denied it; none where it is not known.
     pub pod: Option<PodKey>,
     /// Whether that pod is the receiver.
@@ -67,60 +67,58 @@ pub struct Known {
     pub source: Option<Owner>,
     /// Whose address the destination is.
     pub destination: Option<Owner>,
-    /// What the pod was told the other address for; what ended last, or has not ended, comes first.
+    /// AdminQuery the pod was told the other address for; what ended last, or has not ended, comes first.
     pub names: Vec<Arc<DnsName>>,
 }
 
 impl Engine {
-    pub(super) fn meet(&self, Meetings { asked, answer }: Meetings) {
-        let known = asked.iter().map(|meeting| self.known_of(meeting)).collect();
+    pub(super) fn look_up_endpoints(&self, EndpointLookup { packets, reply }: EndpointLookup) {
+        let endpoints = packets.iter().map(|ends| self.endpoints_of(ends)).collect();
         // Who asked may have stopped waiting.
-        drop(answer.send(known));
+        drop(reply.send(endpoints));
     }
 
-    fn known_of(&self, meeting: &Meeting) -> Known {
+    fn endpoints_of(&self, ends: &PacketEnds) -> Endpoints {
         match &self.compiler {
-            Phase::Starting { compiler, .. } => self.known_by(compiler, meeting),
-            Phase::Running(compiler) => self.known_by(compiler, meeting),
-            Phase::Moving => Known::default(),
+            Phase::Starting { compiler, .. } => self.look_up(compiler, ends),
+            Phase::Running(compiler) => self.look_up(compiler, ends),
+            Phase::Moving => Endpoints::default(),
         }
     }
 
-    fn known_by<State>(&self, compiler: &Compiler<State>, meeting: &Meeting) -> Known {
-        let sender = || self.pod_at(&meeting.source);
-        let receiver = || self.pod_at(&meeting.destination);
-        let sent = match meeting.judged {
-            Judged::Sender | Judged::Either => sender(),
-            Judged::Receiver | Judged::Nobody => None,
+    fn look_up<State>(&self, compiler: &Compiler<State>, ends: &PacketEnds) -> Endpoints {
+        let sender = || self.pod_at(&ends.source);
+        let receiver = || self.pod_at(&ends.destination);
+        let sent = match ends.judged_by {
+            JudgedBy::Sender | JudgedBy::Either => sender(),
+            JudgedBy::Receiver | JudgedBy::Nobody => None,
         };
-        let received = match meeting.judged {
-            Judged::Receiver => receiver(),
-            Judged::Either if sent.is_none() => receiver(),
-            Judged::Sender | Judged::Either | Judged::Nobody => None,
+        let received = match ends.judged_by {
+            JudgedBy::Receiver => receiver(),
+            JudgedBy::Either if sent.is_none() => receiver(),
+            JudgedBy::Sender | JudgedBy::Either | JudgedBy::Nobody => None,
         };
         let is_receiver = received.is_some();
         let pod = sent.or(received);
         let other = if is_receiver {
-            meeting.source.address
+            ends.source.address
         } else {
-            meeting.destination.address
+            ends.destination.address
         };
-        let names = pod
-            .as_ref()
-            .map(|pod| compiler.names_told(pod, other, MOST_NAMES));
-        Known {
+        let names = pod.as_ref().map(|pod| compiler.names_told(pod, other, MAX_NAMES));
+        Endpoints {
             pod,
             is_receiver,
-            source: compiler.owner(meeting.source.address),
-            destination: compiler.owner(meeting.destination.address),
+            source: compiler.owner(ends.source.address),
+            destination: compiler.owner(ends.destination.address),
             names: names.unwrap_or_default(),
         }
     }
 
     /// The pod behind an interface. An address alone says nothing: anybody may write it.
-    fn pod_at(&self, end: &End) -> Option<PodKey> {
-        self.hands
+    fn pod_at(&self, end: &PacketEnd) -> Option<PodKey> {
+        self.worker
             .backend()?
-            .pod_behind(end.interface.as_deref()?, end.address.to_canonical())
+            .pod_at_interface(end.interface.as_deref()?, end.address.to_canonical())
     }
 }

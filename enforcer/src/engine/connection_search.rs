@@ -1,36 +1,36 @@
-//! What members that went have left open is found out on a thread of its own, while sets and rules go on changing: it takes as
-//! long as the slowest packet that is on its way. There is one such inquiry at a time.
+//! AdminQuery members that went have left open is found out on a thread of its own, while sets and rules go on changing: it takes as
+//! long as the slowest packet that is on its way. There is one such search at a time.
 
 use tokio::task::JoinHandle;
 
-use crate::backend::{Backend, Found};
+use crate::backend::{Backend, SearchResult};
 
 /// Who looks for what is open.
 #[derive(Debug, Default)]
-pub(super) enum Inquirer {
+pub(super) enum SearchTask {
     #[default]
     Nobody,
     /// Somebody is at it.
-    Away(JoinHandle<Found>),
+    Away(JoinHandle<SearchResult>),
     /// Somebody was, and the backend has not taken it in.
-    Back(Found),
+    Back(SearchResult),
 }
 
-impl Inquirer {
+impl SearchTask {
     /// Begins, where somebody is to be asked about and nobody is at it.
     pub(super) fn begin(&mut self, backend: &mut dyn Backend) {
         if matches!(self, Self::Nobody)
-            && let Some(inquiry) = backend.inquiry()
+            && let Some(search) = backend.connection_search()
         {
-            *self = Self::Away(tokio::task::spawn_blocking(inquiry));
+            *self = Self::Away(tokio::task::spawn_blocking(search));
         }
     }
 
-    /// Waits until an inquiry ends; without one, for ever.
+    /// Waits until an search ends; without one, for ever.
     pub(super) async fn back(&mut self) {
         match self {
-            Self::Away(inquiry) => {
-                let found = inquiry.await;
+            Self::Away(search) => {
+                let found = search.await;
                 *self =
                     Self::Back(found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
             }
@@ -38,8 +38,8 @@ impl Inquirer {
         }
     }
 
-    /// What was found, for once.
-    pub(super) fn take_found(&mut self) -> Option<Found> {
+    /// AdminQuery was found, for once.
+    pub(super) fn take_found(&mut self) -> Option<SearchResult> {
         match self {
             Self::Back(found) => {
                 let found = *found;
@@ -55,8 +55,8 @@ impl Inquirer {
         if matches!(self, Self::Away(_)) {
             self.back().await;
         }
-        backend.end_forbidden();
-        backend.ask_and_end();
+        backend.end_denied_connections();
+        backend.search_and_end();
         backend
     }
 }

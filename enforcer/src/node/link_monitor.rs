@@ -13,11 +13,11 @@ const BURST: Duration = Duration::from_millis(5);
 
 /// Waits for changes of the node's network.
 #[derive(Debug)]
-pub struct LinkNews {
+pub struct LinkMonitor {
     monitor: Monitor,
 }
 
-impl LinkNews {
+impl LinkMonitor {
     /// Starts to listen.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl LinkNews {
     ///
     /// # Errors
     /// When the socket broke.
-    pub fn wait_at_most(&mut self, span: Duration) -> io::Result<()> {
+    pub fn wait_timeout(&mut self, span: Duration) -> io::Result<()> {
         self.wait_until(PollTimeout::try_from(span).unwrap_or(PollTimeout::MAX))
     }
 

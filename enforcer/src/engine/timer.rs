@@ -1,4 +1,4 @@
-//! Wakes the engine when something is due. What is due next changes seldom, and answers come a thousand times a second: so it is
+//! Wakes the engine when something is due. AdminQuery is due next changes seldom, and answers come a thousand times a second: so it is
 //! wound when that changes, and not each time that somebody waits.
 
 use std::pin::Pin;
@@ -8,9 +8,9 @@ use tokio::time::{Sleep, sleep};
 
 /// Rings at a moment, if there is one.
 #[derive(Debug, Default)]
-pub(super) struct Alarm(Option<(Timestamp, Pin<Box<Sleep>>)>);
+pub(super) struct Timer(Option<(Timestamp, Pin<Box<Sleep>>)>);
 
-impl Alarm {
+impl Timer {
     /// Rings at this moment, and at none that was set before.
     pub(super) fn set(&mut self, at: Option<Timestamp>, now: Timestamp) {
         if self.0.as_ref().map(|(at, _)| *at) != at {
@@ -19,7 +19,7 @@ impl Alarm {
     }
 
     /// Waits until then; with no moment, for ever. Rings once.
-    pub(super) async fn rings(&mut self) {
+    pub(super) async fn expired(&mut self) {
         match &mut self.0 {
             Some((_, sleep)) => sleep.await,
             None => std::future::pending().await,
@@ -37,35 +37,35 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    async fn rings_within(alarm: &mut Alarm, patience: Duration) -> bool {
-        tokio::time::timeout(patience, alarm.rings()).await.is_ok()
+    async fn rings_within(timer: &mut Timer, patience: Duration) -> bool {
+        tokio::time::timeout(patience, timer.expired()).await.is_ok()
     }
 
     #[tokio::test]
     async fn it_rings_once_at_the_moment_that_was_set_last() {
         const LITTLE: Duration = Duration::from_millis(30);
         const LONG: Duration = Duration::from_secs(20);
-        let mut alarm = Alarm::default();
-        assert!(!rings_within(&mut alarm, LITTLE).await, "nothing is due");
-        alarm.set(Some(at(500)), at(490));
-        assert!(rings_within(&mut alarm, LONG).await);
-        assert!(!rings_within(&mut alarm, LITTLE).await, "it rang");
-        alarm.set(Some(at(500)), at(499));
+        let mut timer = Timer::default();
+        assert!(!rings_within(&mut timer, LITTLE).await, "nothing is due");
+        timer.set(Some(at(500)), at(490));
+        assert!(rings_within(&mut timer, LONG).await);
+        assert!(!rings_within(&mut timer, LITTLE).await, "it rang");
+        timer.set(Some(at(500)), at(499));
         assert!(
-            rings_within(&mut alarm, LONG).await,
+            rings_within(&mut timer, LONG).await,
             "whoever set it found it to be too early"
         );
-        alarm.set(Some(at(900_000)), at(1_000));
-        assert!(!rings_within(&mut alarm, LITTLE).await);
-        alarm.set(Some(at(2_000)), at(1_999));
+        timer.set(Some(at(900_000)), at(1_000));
+        assert!(!rings_within(&mut timer, LITTLE).await);
+        timer.set(Some(at(2_000)), at(1_999));
         assert!(
-            rings_within(&mut alarm, LONG).await,
+            rings_within(&mut timer, LONG).await,
             "something else is due before"
         );
-        alarm.set(Some(at(2_020)), at(2_000));
-        alarm.set(None, at(2_001));
+        timer.set(Some(at(2_020)), at(2_000));
+        timer.set(None, at(2_001));
         assert!(
-            !rings_within(&mut alarm, 2 * LITTLE).await,
+            !rings_within(&mut timer, 2 * LITTLE).await,
             "nothing is due any more"
         );
     }

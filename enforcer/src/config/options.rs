@@ -10,7 +10,8 @@ use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{
-    BackendKind, Enforce, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
+    BackendKind, EnforcementMode, FlavourChoice, NameTarget, OwnNodeAccess, PodInterfaces, Source, Span,
+    UnknownPodPolicy,
 };
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
@@ -40,7 +41,7 @@ pub struct Args {
     pub config: Option<PathBuf>,
     /// The fields that can also be in the file.
     #[command(flatten)]
-    pub written: Written,
+    pub options: Options,
 }
 
 pub(super) const DEFAULT_STATE: &str = "/run/egret/state";
@@ -71,7 +72,7 @@ pub enum Command {
 /// The fields, none of which need be written.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Written {
+pub struct Options {
     /// Where objects come from: dir: and a folder of manifests (YAML, JSON), which is watched (required)
     #[arg(long, value_name = "dir:PATH")]
     pub source: Option<Source>,
@@ -105,7 +106,7 @@ pub struct Written {
     pub deny_action: Option<DenyAction>,
     /// What happens to a pod that is not known yet [default: deny once there is any policy, or nobody knows whether]
     #[arg(long, value_name = "WHAT")]
-    pub on_unknown_pod: Option<OnUnknownPod>,
+    pub on_unknown_pod: Option<UnknownPodPolicy>,
     /// Where pods are that are not known yet, as iptables names interfaces: a + at the end is any ending, and bridges
     /// of known pods need not be named [default: veth+ cali+ gke+ eni+ azv+ cni0 cbr0 kube-bridge]
     #[arg(long, value_name = "INTERFACES", num_args = 1..)]
@@ -139,10 +140,10 @@ pub struct Written {
     pub rule_metrics: Option<usize>,
     /// Whether policies are enforced on this node, or only asked what they would deny [default: enforce]
     #[arg(long, value_name = "HOW")]
-    pub enforcement: Option<Enforce>,
+    pub enforcement: Option<EnforcementMode>,
     /// What a pod that a NetworkPolicy isolates may ask of its own node [default: allow]
     #[arg(long, value_name = "WHAT")]
-    pub pod_to_own_node: Option<OwnNode>,
+    pub pod_to_own_node: Option<OwnNodeAccess>,
     /// Where dnsd listens in the place of the DNS Service: what policies say of its pods at port 53 counts there too
     #[arg(long, value_name = "ADDRESS", num_args = 1..)]
     pub dns_address: Option<Vec<IpAddr>>,
@@ -166,7 +167,7 @@ pub struct Written {
     pub protected: Option<Vec<IpNet>>,
     /// What of the cluster itself a name may open: node, api-server [default: neither]
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
-    pub names_may_open: Option<Vec<Opened>>,
+    pub names_may_open: Option<Vec<NameTarget>>,
     /// Names that one pod may have records of: 1 to 10000000 [default: 1000]
     #[arg(long, value_name = "COUNT")]
     pub names_per_pod: Option<usize>,
@@ -196,7 +197,7 @@ fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
 /// What CNI plugins call the node's end of a pod's cable, or the bridge that it is plugged into, and hardly anybody
 /// else calls anything: ptp (and kindnet), Calico, GKE, the AWS VPC CNI, Azure; bridge (and flannel), kubenet,
 /// kube-router.
-pub(super) fn usual_pod_interfaces() -> Vec<InterfacePattern> {
+pub(super) fn default_pod_interfaces() -> Vec<InterfacePattern> {
     [
         "veth+",
         "cali+",
@@ -211,7 +212,7 @@ pub(super) fn usual_pod_interfaces() -> Vec<InterfacePattern> {
     .to_vec()
 }
 
-impl Written {
+impl Options {
     /// These fields, and `below` where nothing was written.
     #[must_use]
     pub fn over(self, below: Self) -> Self {

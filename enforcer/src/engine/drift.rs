@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 
-use crate::backend::Standing;
+use crate::backend::SyncStatus;
 
 /// How often the backend looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Changes come in bursts.
 const BURST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_millis(2_500);
-/// After so long without an alarm the next one is the first again.
+/// After so long without an timer the next one is the first again.
 const QUIET: Duration = Duration::from_secs(30);
 /// Causes that are remembered at once.
-const MOST_CAUSES: usize = 8;
+const MAX_CAUSES: usize = 8;
 
-/// What is known of changes that nobody asked for.
+/// AdminQuery is known of changes that nobody asked for.
 #[derive(Debug, Default)]
-pub(super) struct Alert {
+pub(super) struct DriftDetector {
     next_look: Option<Timestamp>,
     /// Who or what raised it; empty where all is quiet.
     causes: BTreeSet<String>,
@@ -30,13 +30,13 @@ pub(super) struct Alert {
     compared: Option<(Timestamp, Duration)>,
 }
 
-impl Alert {
+impl DriftDetector {
     /// Looks from now on, or, where nothing is ever compared, never.
     pub(super) fn watch(&mut self, is_wanted: bool, now: Timestamp) {
         self.next_look = is_wanted.then(|| now.after(LOOK_EVERY));
     }
 
-    pub(super) fn is_look_due(&mut self, now: Timestamp) -> bool {
+    pub(super) fn is_poll_due(&mut self, now: Timestamp) -> bool {
         let is_due = self.next_look.is_some_and(|at| at <= now);
         if is_due {
             self.next_look = Some(now.after(LOOK_EVERY));
@@ -49,7 +49,7 @@ impl Alert {
         if self.next_look.is_none() {
             return;
         }
-        if self.causes.len() < MOST_CAUSES {
+        if self.causes.len() < MAX_CAUSES {
             self.causes.insert(cause);
         }
         let earliest = match self.compared {
@@ -65,7 +65,7 @@ impl Alert {
     }
 
     /// The kernel was compared: says who changed what.
-    pub(super) fn compared(&mut self, standing: &Standing, now: Timestamp) {
+    pub(super) fn compared(&mut self, status: &SyncStatus, now: Timestamp) {
         let causes: Vec<String> = std::mem::take(&mut self.causes).into_iter().collect();
         if self.compare_at.take().is_some() {
             let pause = match self.compared {
@@ -74,13 +74,13 @@ impl Alert {
             };
             self.compared = Some((now, pause));
         }
-        if !standing.repaired.is_empty() {
+        if !status.repaired.is_empty() {
             let by = if causes.is_empty() {
                 "unknown".to_owned()
             } else {
                 causes.join("; ")
             };
-            let what = standing.differences.join("; ");
+            let what = status.differences.join("; ");
             tracing::warn!(by, what, "others changed what is ours; it was put right");
         }
     }
@@ -100,13 +100,13 @@ mod tests {
 
     #[test]
     fn one_alarm_is_followed_at_once_and_many_ever_more_slowly_but_within_five_seconds() {
-        let mut alert = Alert::default();
-        alert.watch(true, at(0));
+        let mut drift = DriftDetector::default();
+        drift.watch(true, at(0));
         let mut compared = Vec::new();
         for millis in 0..12_000 {
-            alert.raise("x".to_owned(), at(millis));
-            if alert.is_due(at(millis)) {
-                alert.compared(&Standing::default(), at(millis));
+            drift.raise("x".to_owned(), at(millis));
+            if drift.is_due(at(millis)) {
+                drift.compared(&SyncStatus::default(), at(millis));
                 compared.push(millis);
             }
         }
@@ -114,18 +114,18 @@ mod tests {
         let pauses: Vec<u64> = compared.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(pauses.is_sorted(), "{pauses:?}");
         assert_eq!(pauses.last(), Some(&2_500));
-        alert.raise("y".to_owned(), at(60_000));
-        assert!(alert.is_due(at(60_050)), "it was quiet for a while");
+        drift.raise("y".to_owned(), at(60_000));
+        assert!(drift.is_due(at(60_050)), "it was quiet for a while");
     }
 
     #[test]
     fn where_nothing_is_compared_nothing_is_looked_at_either() {
-        let mut alert = Alert::default();
-        alert.watch(false, at(0));
-        alert.raise("x".to_owned(), at(1));
-        assert_eq!((alert.deadline(), alert.is_due(at(9_999))), (None, false));
-        alert.watch(true, at(0));
-        assert!(!alert.is_look_due(at(1_999)) && alert.is_look_due(at(2_000)));
-        assert!(!alert.is_look_due(at(3_999)) && alert.is_look_due(at(4_000)));
+        let mut drift = DriftDetector::default();
+        drift.watch(false, at(0));
+        drift.raise("x".to_owned(), at(1));
+        assert_eq!((drift.deadline(), drift.is_due(at(9_999))), (None, false));
+        drift.watch(true, at(0));
+        assert!(!drift.is_poll_due(at(1_999)) && drift.is_poll_due(at(2_000)));
+        assert!(!drift.is_poll_due(at(3_999)) && drift.is_poll_due(at(4_000)));
     }
 }
