@@ -1,7 +1,8 @@
-//! AdminQuery operators are answered. Everything is asked of the engine, so that an engine that hangs is told of.
+//! The admin endpoints. Every answer comes from the engine, so an engine that hangs is noticed.
 
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use egret_shared::rt::admin::Admin;
@@ -16,28 +17,22 @@ use crate::engine::{AdminQuery, AdminReply, AdminRequest, Input, Report};
 
 /// How long the engine may take to answer: longer than the slowest change of rules.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
-/// How old counters of the kernel may be.
+/// Counters that were read less than this ago are not read again.
 const COUNTERS_MAX_AGE: Duration = Duration::from_millis(250);
 
-/// Answers operators.
+/// Answers requests of operators.
 #[derive(Debug)]
 pub struct AdminHandler {
-    /// The engine.
+    /// The engine's inputs.
     pub engine: mpsc::Sender<Input>,
-    /// Counters of verdicts.
+    /// The kernel's counters of verdicts.
     pub counters: Arc<dyn VerdictCounters>,
-    /// AdminQuery was read of the counters; one scrape at a time reads them.
-    pub read: Mutex<LastRead>,
-    /// AdminQuery renders the metrics.
+    /// When the counters were read last. One scrape at a time reads them.
+    pub counters_read: Mutex<Option<Timestamp>>,
+    /// Renders the metrics.
     pub recorder: telemetry::Metrics,
     /// How many rules have a series of their own.
-    pub rule_metrics: RwLock<usize>,
-}
-
-/// AdminQuery was read of the counters.
-#[derive(Debug, Default)]
-pub struct LastRead {
-    at: Option<Timestamp>,
+    pub rule_metrics: AtomicUsize,
 }
 
 impl AdminHandler {
@@ -46,7 +41,9 @@ impl AdminHandler {
         self.engine
             .try_send(Input::Admin(AdminRequest { query, reply }))
             .map_err(|_full| "the engine does not keep up with its inputs".to_owned())?;
-        wait(&replied)
+        replied
+            .recv_timeout(REPLY_TIMEOUT)
+            .map_err(|_elapsed| format!("the engine did not answer within {} s", REPLY_TIMEOUT.as_secs()))
     }
 
     fn report(&self) -> Result<Report, String> {
@@ -57,26 +54,20 @@ impl AdminHandler {
     }
 
     fn read_counters(&self) {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read_at = self.counters_read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        if read.at.is_some_and(|at| now.since(at) < COUNTERS_MAX_AGE) {
+        if read_at.is_some_and(|at| now.since(at) < COUNTERS_MAX_AGE) {
             return;
         }
-        let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
+        let series = self.rule_metrics.load(Ordering::Relaxed);
         match self.counters.by_series(series) {
             Ok(counts) => {
                 publish_verdicts(&counts, series > 0);
-                read.at = Some(now);
+                *read_at = Some(now);
             }
             Err(error) => tracing::warn!(%error, "verdicts cannot be counted"),
         }
     }
-}
-
-fn wait(answered: &Receiver<AdminReply>) -> Result<AdminReply, String> {
-    answered
-        .recv_timeout(REPLY_TIMEOUT)
-        .map_err(|_elapsed| format!("the engine did not answer within {} s", REPLY_TIMEOUT.as_secs()))
 }
 
 impl Admin for AdminHandler {
@@ -89,14 +80,14 @@ impl Admin for AdminHandler {
         if !report.reasons.is_empty() {
             return Err(report.reasons.join("\n"));
         }
-        let mut sentence = format!("ready: {} pods at revision {}", report.pods, report.revision);
+        let mut text = format!("ready: {} pods at revision {}", report.pods, report.revision);
         for bad in &report.source.bad {
-            sentence += &format!("\nkept as it was: {bad}");
+            text += &format!("\nkept as it was: {bad}");
         }
-        for gap in &report.bypasses.bypasses {
-            sentence += &format!("\nnot judged: {gap}");
+        for bypass in &report.bypass_report.bypasses {
+            text += &format!("\nnot judged: {bypass}");
         }
-        Ok(sentence)
+        Ok(text)
     }
 
     fn metrics(&self) -> String {

@@ -337,7 +337,7 @@ impl Report {
             let number = self.source.diagnostics.get(&severity).copied().unwrap_or(0);
             gauge!("egret_enforcer_diagnostics", "severity" => severity.to_string()).set(as_gauge(number));
         }
-        publish_bypasses(&self.bypasses);
+        publish_bypasses(&self.bypass_report);
         for (limit, number) in [
             ("names_per_pod", records.evicted_names_per_pod),
             ("addresses_per_name", records.evicted_addresses_per_name),
@@ -362,9 +362,9 @@ impl Report {
     }
 }
 
-fn publish_bypasses(bypasses: &BypassReport) {
+fn publish_bypasses(report: &BypassReport) {
     for kind in BypassKind::ALL {
-        let number = bypasses
+        let number = report
             .bypasses
             .iter()
             .filter(|bypass| bypass.kind == kind)

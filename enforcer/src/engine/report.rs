@@ -48,7 +48,7 @@ pub struct Report {
     /// How the source stands.
     pub source: SourceState,
     /// AdminQuery leads packets past the rules.
-    pub bypasses: BypassReport,
+    pub bypass_report: BypassReport,
 }
 
 /// How a source of objects stands.
@@ -94,22 +94,23 @@ impl Engine {
     }
 
     fn report(&self, backend: &dyn Backend) -> Report {
-        let bypasses = backend.bypass_report();
+        let bypass_report = backend.bypass_report();
         let only_inside = |pod: &&PodKey| !self.status.pending.contains_key(*pod);
         let mut reasons = self.reasons(backend);
-        let inside = bypasses.pending.iter();
+        let inside = bypass_report.pending.iter();
         reasons.extend(inside.map(|(pod, why)| format!("pod {pod} is pending in its own namespace: {why}")));
         Report {
             reasons,
             pods: self.local.len(),
-            pods_pending: self.status.pending.len() + bypasses.pending.keys().filter(only_inside).count(),
+            pods_pending: self.status.pending.len()
+                + bypass_report.pending.keys().filter(only_inside).count(),
             records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
                 Phase::Starting { .. } | Phase::Moving => 0,
             },
             source: self.source.clone(),
-            bypasses,
+            bypass_report,
         }
     }
 
