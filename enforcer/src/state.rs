@@ -21,7 +21,7 @@ mod writer;
 mod objects;
 mod metrics;
 
-pub use boot_id::{BootId, InvalidBootId};
+pub use boot_id::BootId;
 pub use file::{StateFile, existing_files, remove};
 pub use format::StateError;
 pub use log::LoadedRecords;

@@ -219,7 +219,7 @@ impl Directory {
         let texts = |(path, file): (&PathBuf, &ManifestFile)| (path.clone(), file.texts().to_vec());
         let stored_texts: ManifestTexts = self.files.iter().map(texts).collect();
         if stored_texts != self.stored_texts {
-            writer.keep(stored_texts.clone());
+            writer.store(stored_texts.clone());
             self.stored_texts = stored_texts;
         }
     }

@@ -176,23 +176,15 @@ mod tests {
     use egret_policies::model::cluster::Entity;
     use std::os::unix::fs::MetadataExt;
 
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("egret-report-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
         }
 
         fn file(&self) -> ReportFile {
-            ReportFile::new(self.0.clone(), "node-1")
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            drop(std::fs::remove_dir_all(&self.0));
+            ReportFile::new(self.0.path().to_owned(), "node-1")
         }
     }
 
@@ -203,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_as_the_report_of_the_node_and_written_once() {
-        let folder = Folder::new("once");
+        let folder = Folder::new();
         let file = folder.file();
         let wanted = addresses(&["10.0.0.1", "fd00::1"]);
         assert!(file.write(&wanted).unwrap());
@@ -221,7 +213,7 @@ mod tests {
         assert!(!file.write(&wanted).unwrap());
         assert_eq!(inode(), first);
         assert!(file.write(&addresses(&["10.0.0.2"])).unwrap());
-        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(folder.0.path()).unwrap().count(), 1);
     }
 
     #[test]
@@ -265,11 +257,11 @@ mod tests {
             ("ours", own, report("node-1", ours), true),
         ];
         for (case, name, text, is_written) in table {
-            let folder = Folder::new("other_report");
-            std::fs::write(folder.0.join(name), &text).unwrap();
+            let folder = Folder::new();
+            std::fs::write(folder.0.path().join(name), &text).unwrap();
             let written = folder.file().write(&addresses(&["10.0.0.1"]));
             assert_eq!(written.is_ok(), is_written, "{case}: {written:?}");
-            let there = std::fs::read_to_string(folder.0.join(name)).unwrap();
+            let there = std::fs::read_to_string(folder.0.path().join(name)).unwrap();
             assert_eq!(there == text, !is_written || name != own, "{case}");
             assert_eq!(folder.file().path().exists(), is_written || name == own, "{case}");
         }
@@ -277,8 +269,8 @@ mod tests {
 
     #[test]
     fn a_link_in_its_place_is_not_followed_and_not_replaced() {
-        let folder = Folder::new("link");
-        let elsewhere = folder.0.join("elsewhere");
+        let folder = Folder::new();
+        let elsewhere = folder.0.path().join("elsewhere");
         std::fs::write(&elsewhere, "x").unwrap();
         std::os::unix::fs::symlink(&elsewhere, folder.file().path()).unwrap();
         assert!(matches!(

@@ -1,7 +1,7 @@
 //! The lines, as they are in docs/events.md.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use egret_policies::compiler::Owner;
 use egret_shared::escape;
@@ -13,7 +13,6 @@ use super::packet::{Inner, protocol_word};
 use super::window::Summary;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome, Said};
 use crate::engine::Endpoints;
-use crate::state::date_of;
 
 /// A denied packet as a line, without its end.
 #[must_use]
@@ -302,10 +301,8 @@ const fn icmp(inner: Inner) -> Option<Icmp> {
     }
 }
 
-/// RFC 3339, with milliseconds.
 fn time(at: Duration) -> String {
-    let date = date_of(at.as_secs());
-    format!("{}.{:03}Z", date.trim_end_matches('Z'), at.subsec_millis())
+    humantime::format_rfc3339_millis(UNIX_EPOCH + at).to_string()
 }
 
 fn text(line: &impl Serialize) -> String {

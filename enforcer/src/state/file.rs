@@ -268,29 +268,16 @@ mod tests {
     use egret_shared::time::Timestamp;
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A folder that goes with the test.
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
         fn make() -> Self {
-            static NUMBER: AtomicU32 = AtomicU32::new(0);
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let name = format!("egret-state-{}-{number}", std::process::id());
-            let folder = std::env::temp_dir().join(name);
-            std::fs::create_dir(&folder).unwrap();
-            Self(folder)
+            Self(tempfile::tempdir().unwrap())
         }
 
         fn file(&self, records: usize) -> StateFile {
-            StateFile::new(&self.0.join("state"), BootId::read().unwrap(), records)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            std::fs::remove_dir_all(&self.0).unwrap();
+            StateFile::new(&self.0.path().join("state"), BootId::read().unwrap(), records)
         }
     }
 
@@ -331,7 +318,7 @@ mod tests {
     fn a_file_is_for_its_user_alone_and_takes_the_place_of_another_when_it_is_whole() {
         let folder = Folder::make();
         let file = StateFile {
-            path: folder.0.join("new/folder/state"),
+            path: folder.0.path().join("new/folder/state"),
             ..folder.file(10)
         };
         assert_eq!(records(&file).unwrap(), 0);
@@ -362,7 +349,7 @@ mod tests {
             assert_eq!(error, (!is_read).then_some("foreign"), "{mode:o}");
         }
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o600)).unwrap();
-        let real = folder.0.join("real");
+        let real = folder.0.path().join("real");
         std::fs::rename(file.path(), &real).unwrap();
         symlink(&real, file.path()).unwrap();
         assert_eq!(file.read().unwrap_err().reason(), "foreign");

@@ -104,7 +104,7 @@ fn report_unusable(path: &Path, error: &StateError) {
 
 impl ObjectWriter {
     /// From now on the source says this.
-    pub fn keep(&self, texts: ManifestTexts) {
+    pub fn store(&self, texts: ManifestTexts) {
         // A writer that is gone has told why.
         drop(self.0.send(Message::Keep(texts)));
     }
@@ -217,7 +217,7 @@ impl Writer {
 
     /// Whether it was written. What is wrong is counted each time and told once.
     fn write(&mut self, texts: &ManifestTexts) -> bool {
-        let written = self.file.write(texts, seconds_now());
+        let written = self.file.write(texts, clock::since_epoch().as_secs());
         let path = self.file.path.display();
         let last_error = written.err().map(|error| {
             metrics::count(&error);
@@ -237,58 +237,28 @@ impl Writer {
     }
 }
 
-#[allow(
-    clippy::disallowed_methods,
-    reason = "no decision depends on it: people are told how old the file is, across boots"
-)]
-fn seconds_now() -> u64 {
-    // A clock before 1970 is told as 1970.
-    std::time::SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
-
-/// A moment for people, as in RFC 3339. Days become a date by the way of counting years from March, in eras of 400.
+/// A moment in seconds since 1970, as RFC 3339 writes it; what is later than the year 9999 is its end.
 #[must_use]
 pub fn date_of(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month < 3);
-    let (hour, minute, second) = (rest / 3_600, rest % 3_600 / 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    const LAST: u64 = 253_402_300_799;
+    let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    humantime::format_rfc3339_seconds(time).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A file in a folder that goes with the test.
-    struct LoadedRecords(ObjectFile);
+    struct Folder(tempfile::TempDir);
 
-    impl LoadedRecords {
-        fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("egret-objects-{name}-{}", std::process::id()));
-            drop(std::fs::remove_dir_all(&folder));
-            Self(ObjectFile::new(
-                &folder.join("objects"),
-                Path::new("/m"),
-                BootId::read().unwrap(),
-            ))
+    impl Folder {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
         }
-    }
 
-    impl Drop for LoadedRecords {
-        fn drop(&mut self) {
-            drop(std::fs::remove_dir_all(self.0.path.parent().unwrap()));
+        fn file(&self) -> ObjectFile {
+            let path = self.0.path().join("new/objects");
+            ObjectFile::new(&path, Path::new("/m"), BootId::read().unwrap())
         }
     }
 
@@ -303,10 +273,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_also_in_another_boot() {
-        let kept = LoadedRecords::new("boots");
-        assert_eq!(kept.0.read().unwrap(), None);
-        kept.0.write(&texts(), 7).unwrap();
-        let stored = kept.0.read().unwrap().unwrap();
+        let folder = Folder::new();
+        let file = folder.file();
+        assert_eq!(file.read().unwrap(), None);
+        file.write(&texts(), 7).unwrap();
+        let stored = file.read().unwrap().unwrap();
         assert_eq!(
             (stored.texts, stored.seconds, stored.is_of_other_boot),
             (texts(), 7, false)
@@ -314,59 +285,49 @@ mod tests {
         let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
         let later = ObjectFile {
             boot: other,
-            ..kept.0.clone()
+            ..file.clone()
         };
         assert!(later.read().unwrap().unwrap().is_of_other_boot);
     }
 
     #[test]
     fn what_is_damaged_too_large_of_another_source_or_a_file_of_records_is_not_read() {
-        let kept = LoadedRecords::new("damaged");
+        let folder = Folder::new();
+        let file = folder.file();
         let reason = |file: &ObjectFile| file.read().map(|_| ()).unwrap_err().reason();
-        kept.0.write(&texts(), 7).unwrap();
+        file.write(&texts(), 7).unwrap();
         let elsewhere = ObjectFile {
             root: "/n".into(),
-            ..kept.0.clone()
+            ..file.clone()
         };
         let small = ObjectFile {
             most: 50,
-            ..kept.0.clone()
+            ..file.clone()
         };
         assert_eq!((reason(&elsewhere), reason(&small)), ("foreign", "size"));
         assert_eq!(small.write(&texts(), 8).unwrap_err().reason(), "size");
-        let mut octets = std::fs::read(&kept.0.path).unwrap();
+        let mut octets = std::fs::read(&file.path).unwrap();
         *octets.last_mut().unwrap() ^= 1;
-        std::fs::write(&kept.0.path, &octets).unwrap();
-        assert_eq!(reason(&kept.0), "damaged");
+        std::fs::write(&file.path, &octets).unwrap();
+        assert_eq!(reason(&file), "damaged");
         octets[8] = 2;
-        std::fs::write(&kept.0.path, &octets).unwrap();
-        assert_eq!(reason(&kept.0), "version");
-        std::fs::write(&kept.0.path, super::super::log::header(kept.0.boot)).unwrap();
-        assert_eq!(reason(&kept.0), "damaged");
+        std::fs::write(&file.path, &octets).unwrap();
+        assert_eq!(reason(&file), "version");
+        std::fs::write(&file.path, super::super::log::header(file.boot)).unwrap();
+        assert_eq!(reason(&file), "damaged");
     }
 
     #[test]
-    fn when_the_keeper_ends_what_came_last_is_in_the_file() {
-        let kept = LoadedRecords::new("end");
-        let objects = ObjectStore::open(&kept.0.path, &kept.0.root).unwrap();
+    fn the_last_state_is_in_the_file_when_the_writer_ended() {
+        let folder = Folder::new();
+        let file = folder.file();
+        let objects = ObjectStore::open(&file.path, &file.root).unwrap();
         let writer = objects.writer.unwrap();
-        writer.keep(texts());
-        writer.keep(ManifestTexts::new());
-        writer.keep(texts());
+        writer.store(texts());
+        writer.store(ManifestTexts::new());
+        writer.store(texts());
         writer.end();
         objects.thread.unwrap().join().unwrap();
-        assert_eq!(kept.0.read().unwrap().unwrap().texts, texts());
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, date) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(date_of(seconds), date);
-        }
+        assert_eq!(file.read().unwrap().unwrap().texts, texts());
     }
 }

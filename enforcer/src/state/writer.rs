@@ -183,24 +183,21 @@ mod tests {
     use egret_policies::records::RememberedRecord;
     use egret_shared::rt::clock;
     use std::cell::Cell;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::Arc;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A folder that goes with the test.
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
-        fn make(test: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("egret-writer-{test}-{}", std::process::id()));
-            std::fs::create_dir(&folder).unwrap();
-            Self(folder)
+        fn make() -> Self {
+            Self(tempfile::tempdir().unwrap())
         }
 
         fn file(&self) -> StateFile {
-            StateFile::new(&self.0.join("state"), BootId::read().unwrap(), 100_000)
+            StateFile::new(&self.0.path().join("state"), BootId::read().unwrap(), 100_000)
         }
 
         /// One on a disk, that waits for a busy machine.
@@ -217,12 +214,6 @@ mod tests {
             assert_eq!(kept.torn, 0);
             let records = kept.remembered.iter().flat_map(|pod| &pod.records);
             records.map(|record| record.name.to_string()).collect()
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            std::fs::remove_dir_all(&self.0).unwrap();
         }
     }
 
@@ -261,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_new_file_takes_the_place_of_an_earlier_one_at_once_and_then_takes_what_changes() {
-        let folder = Folder::make("begin");
+        let folder = Folder::make();
         let mut former = folder.writer();
         former.rewrite(NOW, walk(7));
         assert_eq!(folder.kept(), names(0..7));
@@ -285,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_file_that_has_grown_is_written_anew_in_steps_and_lacks_nothing_at_any_of_them() {
-        let folder = Folder::make("grown");
+        let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(2 * STEP_RECORDS + 1));
         let new = writer.log.unwrap();
@@ -316,12 +307,12 @@ mod tests {
             STEP_INTERVAL * 2,
             "others have their turn between steps"
         );
-        assert!(!folder.0.join("state.new").exists());
+        assert!(!folder.0.path().join("state.new").exists());
     }
 
     #[test]
     fn a_file_in_memory_is_written_by_who_tells_it_and_one_on_a_disk_by_another_thread() {
-        let folder = Folder(format!("/dev/shm/egret-writer-memory-{}", std::process::id()).into());
+        let folder = Folder(tempfile::tempdir_in("/dev/shm").unwrap());
         let mut writer = StateWriter::new(folder.file());
         writer.rewrite(NOW, walk(3));
         writer.append(&[told(3..4).into()], NOW);
@@ -336,8 +327,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_tried_again_every_second_and_then_lacks_nothing() {
-        let folder = Folder::make("refused");
-        let in_the_way = folder.0.join("state.new");
+        let folder = Folder::make();
+        let in_the_way = folder.0.path().join("state.new");
         std::fs::create_dir(&in_the_way).unwrap();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
@@ -353,21 +344,21 @@ mod tests {
 
     #[test]
     fn a_keeper_that_ends_in_the_middle_of_a_new_file_leaves_the_one_before() {
-        let folder = Folder::make("middle");
+        let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
         writer.next_step_at = Some(NOW);
         writer.continue_rewrite(NOW, walk(3 * STEP_RECORDS));
-        assert!(folder.0.join("state.new").exists());
+        assert!(folder.0.path().join("state.new").exists());
         writer.append(&[told(3..4).into()], NOW);
         drop(writer);
         assert_eq!(folder.kept(), names(0..4));
-        assert!(!folder.0.join("state.new").exists());
+        assert!(!folder.0.path().join("state.new").exists());
     }
 
     #[test]
     fn a_disk_that_hangs_holds_up_nobody_and_when_it_is_back_nothing_is_lacking() {
-        let folder = Folder::make("hangs");
+        let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
         // What comes to the log is read by nobody, and a pipe has no room for all of it.
