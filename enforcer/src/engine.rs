@@ -1,13 +1,13 @@
-//! The one thread that owns the compiler and the backend. Everything that happens comes here as an [`Input`], in order;
-//! everything that follows from it leaves in one pass:
+//! The engine: one thread owns the compiler and the backend. Every event is an [`Input`], handled in order. One pass
+//! applies everything that follows from the inputs:
 //!
 //! ```text
 //!  inputs ─▶ compiler ─▶ batches ─▶ backend ─▶ interests ─▶ realized
 //! ```
 //!
-//! The order of the last three is a promise. A dnsd hears of an interest only when the kernel holds what was told
-//! before under the new policy, and it hears that something is realized only after the interests that go with it. So what
-//! it saw before an interest received needs no waiting, and what it sees later is waited for.
+//! The order of the last three is guaranteed. A dnsd receives an interest only when the kernel holds the earlier
+//! observations under the new policy. It receives `Realized` only after the interests that belong to it. So an
+//! observation from before an interest needs no waiting, and each later one is waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -52,32 +52,31 @@ use peers::Peers;
 use timer::Timer;
 use worker::BackendWorker;
 
-/// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
-/// of them does not wait long.
+/// The most inputs of one pass: enough to fold a burst, few enough that the first one does not wait long.
 const MAX_AT_ONCE: usize = 512;
-/// … and so many addresses in answers, which take some microseconds each: nobody's answer waits for hundreds of large ones that
-/// somebody else asked for.
+/// The most observed addresses of one pass. One takes some microseconds: a client's answer does not wait for hundreds
+/// of large answers of others.
 const MAX_ADDRESSES_AT_ONCE: usize = 4_096;
 
-/// How long rules of an earlier life may stay in force while nobody has told again what pods were told. A dnsd connects
-/// within 20 ms, waits 100 ms for interests that come only later, and then tells.
+/// How long rules of the previous process stay in force while no dnsd has resynced. A dnsd connects within 20 ms, waits
+/// 100 ms for interests, and then resyncs.
 ///
-/// Without this, a rule whose names changed while the enforcer was away would begin with an empty set, and refuse what
-/// was realized before until the dnsd had spoken.
+/// Without this wait, a rule whose names changed while the enforcer was down would start with an empty set and refuse
+/// what was realized before.
 const RESYNC_PATIENCE: Duration = Duration::from_millis(300);
 
-/// AdminQuery the engine is made with.
+/// What the engine is made of.
 #[derive(Debug)]
 pub struct Setup {
-    /// For the compiler.
+    /// Settings of the compiler.
     pub compiler: Settings,
-    /// The kernel.
+    /// The kernel's side.
     pub backend: Box<dyn Backend>,
-    /// How often the kernel is read and compared; never where it is zero.
+    /// How often the kernel is read and compared; zero for never.
     pub resync: Duration,
-    /// AdminQuery pods were told in an earlier life.
+    /// Records of the previous process.
     pub remembered: Vec<Remembered>,
-    /// Keeps what they are told for a later one.
+    /// Writes records for the next process.
     pub state_writer: Option<StateWriter>,
     /// Namespaces whose pods dnsd does not intercept.
     pub excluded_namespaces: BTreeSet<Arc<str>>,
@@ -92,12 +91,13 @@ pub struct Engine {
     peers: Peers,
     source: SourceState,
     status: SyncStatus,
-    /// Local pods by address.
+    /// Pods of this node by address.
     owners: BTreeMap<IpAddr, PodKey>,
     local: BTreeMap<PodKey, Vec<IpAddr>>,
-    /// Whose questions to other resolvers may be caught; none while it is not known, which is not the same as nobody's.
+    /// Pods whose DNS to other resolvers dnsd intercepts, and those excluded. None as long as they are unknown, which
+    /// differs from no pods.
     pods: Option<Arc<Pods>>,
-    /// Where the cluster's own DNS is; none while it is not known.
+    /// Addresses of the cluster's own DNS; none as long as they are unknown.
     cluster_dns: Option<Arc<ClusterDns>>,
     retry: Retry,
     resync: Duration,
@@ -106,37 +106,37 @@ pub struct Engine {
     links_changed: bool,
     received: Received,
     metrics: Metrics,
-    /// Until the compiler knows the pods.
+    /// Records of the previous process, until the compiler knows the pods.
     remembered: Vec<Remembered>,
     state_writer: Option<StateWriter>,
     excluded_namespaces: BTreeSet<Arc<str>>,
-    /// AdminQuery was asked since the last pass.
+    /// Admin requests since the last pass.
     questions: Vec<AdminRequest>,
-    /// The same by who tells of denied packets, while the backend is away.
+    /// Endpoint lookups that arrived while the backend works.
     lookups: Vec<EndpointLookup>,
 }
 
-/// AdminQuery was taken in since the last pass.
+/// Inputs since the last pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Received {
     Nothing,
-    /// Pods were told something, and nothing else happened.
+    /// Observations alone.
     Answers,
     Anything,
 }
 
-/// How far the start has come.
+/// Phase of the start.
 #[derive(Debug)]
 enum Phase {
-    /// The source has not told everything, or the kernel could not be read: nothing is written.
+    /// The source is incomplete or the kernel unread: nothing is written.
     Starting {
         compiler: Compiler<Syncing>,
         is_complete: bool,
         /// Why the kernel could not be read; none once it was.
         unread: Option<String>,
-        /// Whether pods are closed until then, nobody knowing whether there is a policy.
+        /// Whether unknown pods are closed because it is unknown whether there is a policy.
         is_closed: bool,
-        /// Until when a dnsd is waited for; none before everything else is there.
+        /// Until when a dnsd may resync; none before everything else is ready.
         patience: Option<Timestamp>,
     },
     /// Batches are made and applied.
@@ -146,7 +146,7 @@ enum Phase {
 }
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// An engine without any input.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         Self {
@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Works until it is told to stop, or nobody is left who could tell it anything. Returns the backend.
+    /// Runs until `Input::Stop`, or until all senders are gone. Returns the backend.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Box<dyn Backend> {
         self.read_kernel(clock::now());
         let mut timer = Timer::default();
@@ -196,7 +196,7 @@ impl Engine {
                 () = self.search.back() => Flow::Go,
                 input = inputs.recv() => match input {
                     Some(first) => self.take_all(first, &mut inputs, clock::now()),
-                    // Nobody is left who could tell it anything.
+                    // All senders are gone.
                     None => Flow::Stop,
                 },
                 () = timer.expired() => Flow::Go,
@@ -224,7 +224,7 @@ impl Engine {
         Flow::Go
     }
 
-    /// Takes in what happened, without following it up.
+    /// Handles an input, without applying what follows from it.
     pub fn take(&mut self, input: Input, now: Timestamp) {
         self.received = match (&input, self.received) {
             (Input::PeerSaid(_, ToEnforcer::Observed { .. }), Received::Nothing | Received::Answers) => {
@@ -264,7 +264,7 @@ impl Engine {
         }
     }
 
-    /// Interests first, then what is realized.
+    /// Sends interests first, then what is realized.
     fn tell(&mut self) {
         let Phase::Running(compiler) = &mut self.compiler else {
             return;
@@ -274,7 +274,7 @@ impl Engine {
         if let Some(dns) = compiler.poll_cluster_dns() {
             self.cluster_dns = Some(Arc::new(dns));
         }
-        // Before pods: nothing is caught on its way to a Service.
+        // Before the pods: dnsd must not intercept queries to the DNS Service.
         if let Some(dns) = &self.cluster_dns {
             self.peers.send_cluster_dns(dns);
         }
@@ -323,7 +323,7 @@ impl Engine {
         }
     }
 
-    /// All pods are known now, and no set is made yet: each is made with what was told before.
+    /// Restores records before any set is made, so that each set starts with them.
     fn restore(&mut self, now: Timestamp) {
         let remembered = std::mem::take(&mut self.remembered);
         if remembered.is_empty() {
@@ -341,11 +341,11 @@ impl Engine {
         );
     }
 
-    /// Whether the first batch can be made: everything is known, or what is in force can wait no longer.
+    /// Whether the first batch can be made: everything is known, or the wait is over.
     fn is_ready(&mut self, now: Timestamp) -> bool {
         let is_in_force = self.worker.backend().is_some_and(Backend::is_in_force);
         let may_wait = is_in_force && !self.peers.have_resynced();
-        // AdminQuery the kernel holds is never older than what was kept, so that counts where the kernel holds nothing.
+        // The kernel holds nothing older than the stored objects: they count only if the kernel holds nothing.
         let is_known = self.source.known_at.is_some() && !is_in_force;
         match &mut self.compiler {
             Phase::Starting {
@@ -388,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// When to go on, if nothing happens before. AdminQuery needs the backend goes on when that is back.
+    /// When the next pass is due without an input. What needs the backend is due when the backend is back.
     fn deadline(&self) -> Option<Timestamp> {
         let compiler = match &self.compiler {
             Phase::Running(compiler) => compiler.poll_timeout(),
@@ -426,13 +426,13 @@ impl Phase {
             Self::Starting { compiler, .. } => compiler.handle(event, now),
             Self::Running(compiler) => compiler.handle(event, now),
             Self::Moving => {
-                unreachable!("the engine is moved between phases by one function, which worker in no event")
+                unreachable!("the engine is moved between phases by one function, which hands in no event")
             }
         }
     }
 }
 
-/// By the order of addresses, so that what is the same reads the same.
+/// In the order of addresses, so that equal sets compare equal.
 fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> Pods {
     let is_spared =
         |pod: &PodKey| !is_off(Switch::SpareNamespaces) && excluded_namespaces.contains(pod.namespace());
@@ -444,7 +444,7 @@ fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTre
     }
 }
 
-/// Says whether addresses may have come, gone or changed worker.
+/// Updates the local pods. Returns whether an address was added, removed, or moved to another pod.
 fn update_owners(
     owners: &mut BTreeMap<IpAddr, PodKey>,
     local: &mut BTreeMap<PodKey, Vec<IpAddr>>,

@@ -171,11 +171,11 @@ impl Directory {
         let meanwhile = if self.state.is_complete {
             "what it said before stays in force"
         } else if self.stored.is_some() {
-            "what the kernel holds of an earlier enforcer stays in force; where that is deny_everything, what the folder said last comes into force in a second"
+            "what the kernel holds of an earlier enforcer stays in force; where that is nothing, what the folder said last comes into force in a second"
         } else if self.state.known_at.is_some() {
-            "what was stored stays in force"
+            "what was known stays in force"
         } else {
-            "until it was read once, what the kernel holds of an earlier enforcer stays in force; after a boot that is deny_everything, and pods are deny_all unless onUnknownPod is allow"
+            "until it was read once, what the kernel holds of an earlier enforcer stays in force; after a boot that is nothing, and pods are closed unless onUnknownPod is allow"
         };
         tracing::error!(folder = %self.root.display(), reason, meanwhile, "the source cannot be read");
         self.state.unreadable = Some(reason);

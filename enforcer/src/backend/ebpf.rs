@@ -163,7 +163,7 @@ impl Ebpf {
             .is_some_and(|rules| !rules.exposed.tiers.is_empty())
         {
             tracing::warn!(
-                "a ClusterEgressFirewall has services.exposure Reject, scope the backend ebpf does not enforce: clients outside the cluster reach what Services lead to"
+                "a ClusterEgressFirewall has services.exposure Reject, which the backend ebpf does not enforce: clients outside the cluster reach what Services lead to"
             );
         }
         for rules in &batch.rules_replaced {
@@ -387,7 +387,7 @@ fn change(tables: &mut Tables, changed: &MembersChanged) {
 
 fn warn_of_unenforced_rules(rules: &PodRules) {
     if !rules.ingress.tiers.is_empty() {
-        tracing::warn!(pod = %rules.pod, "policies have ingress rules for this pod, scope the backend ebpf does not enforce");
+        tracing::warn!(pod = %rules.pod, "policies have ingress rules for this pod, which the backend ebpf does not enforce");
     }
 }
 

@@ -1,23 +1,23 @@
-//! AdminQuery members that went have left open is found out on a thread of its own, while sets and rules go on changing: it takes as
-//! long as the slowest packet that is on its way. There is one such search at a time.
+//! Searches connections that removed members leave open, on a thread of its own: a search takes as long as the slowest
+//! packet in flight. One search runs at a time.
 
 use tokio::task::JoinHandle;
 
 use crate::backend::{Backend, SearchResult};
 
-/// Who looks for what is open.
+/// The state of the search.
 #[derive(Debug, Default)]
 pub(super) enum SearchTask {
     #[default]
     Nobody,
-    /// Somebody is at it.
+    /// A search runs.
     Away(JoinHandle<SearchResult>),
-    /// Somebody was, and the backend has not taken it in.
+    /// A search ended, and the backend has not processed its result.
     Back(SearchResult),
 }
 
 impl SearchTask {
-    /// Begins, where somebody is to be asked about and nobody is at it.
+    /// Starts a search if the backend needs one and none runs.
     pub(super) fn begin(&mut self, backend: &mut dyn Backend) {
         if matches!(self, Self::Nobody)
             && let Some(search) = backend.connection_search()
@@ -26,7 +26,7 @@ impl SearchTask {
         }
     }
 
-    /// Waits until an search ends; without one, for ever.
+    /// Waits until the search ends; for ever if none runs.
     pub(super) async fn back(&mut self) {
         match self {
             Self::Away(search) => {
@@ -38,7 +38,7 @@ impl SearchTask {
         }
     }
 
-    /// AdminQuery was found, for once.
+    /// Takes the result of a finished search.
     pub(super) fn take_found(&mut self) -> Option<SearchResult> {
         match self {
             Self::Back(found) => {
@@ -50,7 +50,7 @@ impl SearchTask {
         }
     }
 
-    /// Leaves nothing behind that the next life would have to ask everybody for.
+    /// Finishes the search, so that the next process need not search all connections.
     pub(super) async fn end(mut self, mut backend: Box<dyn Backend>) -> Box<dyn Backend> {
         if matches!(self, Self::Away(_)) {
             self.back().await;

@@ -1,7 +1,8 @@
-//! When the kernel is compared out of turn, because somebody was heard to change what is ours, or a look says so.
+//! Drift detection: decides when the kernel is compared early, because another program was seen to change our rules or
+//! a poll found a difference.
 //!
-//! Soon, so that little passes meanwhile; and no sooner than a pause after the last time, which grows while it goes on: who
-//! undoes every repair makes us compare every few seconds, not all the time.
+//! A comparison starts soon after a change. While changes go on, the pause between comparisons grows: a program that
+//! undoes every repair costs a comparison each few seconds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,28 +11,28 @@ use egret_shared::time::Timestamp;
 
 use crate::backend::SyncStatus;
 
-/// How often the backend looks.
+/// How often the backend is polled.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Changes come in bursts.
 const BURST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_millis(2_500);
-/// After so long without an timer the next one is the first again.
+/// After so long without a change the pause is the shortest again.
 const QUIET: Duration = Duration::from_secs(30);
-/// Causes that are remembered at once.
+/// The most causes that are remembered.
 const MAX_CAUSES: usize = 8;
 
-/// AdminQuery is known of changes that nobody asked for.
+/// Changes by others, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct DriftDetector {
     next_look: Option<Timestamp>,
-    /// Who or what raised it; empty where all is quiet.
+    /// The programs that changed something, or what the poll found; empty without drift.
     causes: BTreeSet<String>,
     compare_at: Option<Timestamp>,
     compared: Option<(Timestamp, Duration)>,
 }
 
 impl DriftDetector {
-    /// Looks from now on, or, where nothing is ever compared, never.
+    /// Starts polling, or stops it where nothing is ever compared.
     pub(super) fn watch(&mut self, is_wanted: bool, now: Timestamp) {
         self.next_look = is_wanted.then(|| now.after(LOOK_EVERY));
     }
@@ -44,7 +45,7 @@ impl DriftDetector {
         is_due
     }
 
-    /// Somebody changed something, or seems to have.
+    /// Notes a change by another program, or a sign of one.
     pub(super) fn raise(&mut self, cause: String, now: Timestamp) {
         if self.next_look.is_none() {
             return;
@@ -64,7 +65,7 @@ impl DriftDetector {
         self.compare_at.is_some_and(|at| at <= now)
     }
 
-    /// The kernel was compared: says who changed what.
+    /// Ends a comparison. Logs what was repaired, and who changed it.
     pub(super) fn compared(&mut self, status: &SyncStatus, now: Timestamp) {
         let causes: Vec<String> = std::mem::take(&mut self.causes).into_iter().collect();
         if self.compare_at.take().is_some() {

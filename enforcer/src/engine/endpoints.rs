@@ -1,5 +1,5 @@
-//! Who met whom: what is known of the two ends of a packet that was denied. Asked by who tells of them, in bulk and at
-//! most some times a second.
+//! Endpoint lookup for events: resolves both ends of denied packets. The reader of events asks for many packets at
+//! once, a few times a second.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use egret_shared::pod::PodKey;
 
 use super::{Engine, Phase};
 
-/// The most names that are told of one address.
+/// The most names of one address in a reply.
 const MAX_NAMES: usize = 8;
 
-/// Packets about which something is asked, and where the answers go, in the same order.
+/// Packets to resolve. The reply is in the same order.
 #[derive(Debug)]
 pub struct EndpointLookup {
     /// The packets.
     pub packets: Vec<PacketEnds>,
-    /// Where the answers go.
+    /// Receives the reply.
     pub reply: SyncSender<Vec<Endpoints>>,
 }
 
-/// A packet about which something is asked.
+/// The two ends of a denied packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PacketEnds {
-    /// Who sent it.
+    /// The sender.
     pub source: PacketEnd,
-    /// Who was to receive it.
+    /// The receiver.
     pub destination: PacketEnd,
     /// Whose policies denied it.
     pub judged_by: JudgedBy,
 }
 
-/// An end of a packet.
+/// One end of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PacketEnd {
     /// The address in the packet.
     pub address: IpAddr,
-    /// The interface of the node at this end; none where it is the node itself.
+    /// The node's interface at this end; none if this end is the node itself.
     pub interface: Option<String>,
 }
 
@@ -50,31 +50,31 @@ pub enum JudgedBy {
     Sender,
     /// The receiver's.
     Receiver,
-    /// Of one of both: the sender's, where the sender is a pod of this node.
+    /// One of both: the sender's if the sender is a pod of this node.
     Either,
     /// No pod's.
     Nobody,
 }
 
-/// AdminQuery is known.
+/// A packet's resolved ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoints {
-    /// The pod whose policies denied it; none where it is not known.
+    /// The pod whose policies denied it, if known.
     pub pod: Option<PodKey>,
     /// Whether that pod is the receiver.
     pub is_receiver: bool,
-    /// Whose address the source is.
+    /// The owner of the source address.
     pub source: Option<Owner>,
-    /// Whose address the destination is.
+    /// The owner of the destination address.
     pub destination: Option<Owner>,
-    /// AdminQuery the pod was told the other address for; what ended last, or has not ended, comes first.
+    /// Names for which the pod was given the other address; the one that expires or expired last comes first.
     pub names: Vec<Arc<DnsName>>,
 }
 
 impl Engine {
     pub(super) fn look_up_endpoints(&self, EndpointLookup { packets, reply }: EndpointLookup) {
         let endpoints = packets.iter().map(|ends| self.endpoints_of(ends)).collect();
-        // Who asked may have stopped waiting.
+        // The asker may have timed out.
         drop(reply.send(endpoints));
     }
 
@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// The pod behind an interface. An address alone says nothing: anybody may write it.
+    /// The pod behind an interface. The address alone proves nothing: a pod may forge it.
     fn pod_at(&self, end: &PacketEnd) -> Option<PodKey> {
         self.worker
             .backend()?

@@ -1,4 +1,4 @@
-//! AdminQuery happens to the engine.
+//! Inputs of the engine.
 
 use std::fmt::Debug;
 use std::sync::mpsc::SyncSender;
@@ -11,42 +11,42 @@ use tokio::sync::mpsc;
 use super::endpoints::EndpointLookup;
 use super::report::{AdminQuery, AdminReply, SourceState};
 
-/// Something that happened.
+/// An event that the engine handles.
 #[derive(Debug)]
 pub enum Input {
-    /// Objects received, changed or went.
+    /// Objects were added, changed or deleted.
     Cluster(Vec<Event>),
-    /// How the source of objects stands; sent after the events that it includes.
+    /// The state of the source; sent after the events that it covers.
     Source(SourceState),
     /// A dnsd connected.
     PeerJoined {
-        /// This connection.
+        /// The connection.
         peer: PeerId,
-        /// AdminQuery it says it is.
+        /// The name and version that it reports.
         program: String,
-        /// AdminQuery is to be said to it, in order.
+        /// Sends messages to it, in order.
         out: Box<dyn PeerSender>,
     },
-    /// A dnsd said something.
+    /// A message of a dnsd.
     PeerSaid(PeerId, ToEnforcer),
     /// A connection ended.
     PeerLeft(PeerId),
     /// Links, addresses or routes changed.
     LinksChanged,
-    /// Somebody else changed what is ours in the kernel.
+    /// Another program changed our rules.
     ChangedByOthers(String),
-    /// The kernel is to be compared so often.
+    /// The interval of comparisons changes.
     SetResync(Duration),
-    /// An operator asks.
+    /// A request of an operator.
     Admin(AdminRequest),
-    /// Somebody tells of denied packets, and asks who met.
+    /// The events' reader resolves the ends of denied packets.
     LookUpEndpoints(EndpointLookup),
-    /// The end.
+    /// Stop.
     Stop,
 }
 
 impl Input {
-    /// How many addresses a pod was told by it.
+    /// How many addresses it observes.
     pub(super) fn addresses(&self) -> usize {
         match self {
             Self::PeerSaid(_, ToEnforcer::Observed { observation, .. }) => observation.addresses.len(),
@@ -55,16 +55,17 @@ impl Input {
     }
 }
 
-/// Where a dnsd hears, or what stands for it.
+/// Sends messages to a dnsd.
 pub trait PeerSender: Debug + Send {
-    /// Says something to it, behind what was said before. Waits for nothing.
+    /// Queues messages behind earlier ones. Never blocks.
     ///
     /// # Errors
-    /// When it is gone, or has read so little that there is no room for more.
+    ///
+    /// When the connection is gone or its send queue is full.
     fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull>;
 }
 
-/// It does not read what it is told.
+/// The peer does not read, and its send queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it does not read what it is told")]
 pub struct SendQueueFull;
@@ -79,11 +80,11 @@ impl PeerSender for mpsc::Sender<Vec<ToDnsd>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerId(pub u64);
 
-/// AdminQuery an operator asks, and where the answer goes.
+/// A request of an operator, and where the reply goes.
 #[derive(Debug)]
 pub struct AdminRequest {
-    /// AdminQuery is asked.
+    /// What is asked.
     pub query: AdminQuery,
-    /// Where the answer goes.
+    /// Receives the reply.
     pub reply: SyncSender<AdminReply>,
 }

@@ -1,4 +1,4 @@
-//! AdminQuery the engine counts, and its report as gauges.
+//! The engine's metrics, and its report as gauges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ const GAUGES: [Description; 21] = [
     ),
     (
         "egret_enforcer_diagnostics",
-        "AdminQuery is wrong with objects, by severity.",
+        "What is wrong with objects, by severity.",
     ),
     (
         "egret_enforcer_held_answers",

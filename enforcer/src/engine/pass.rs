@@ -1,5 +1,5 @@
-//! AdminQuery follows from what happened: one pass. Answers first, for somebody waits for them; then everything else, which
-//! takes the backend away if it takes long.
+//! One pass of the engine. Observations come first because clients wait for them. The rest goes to the backend worker
+//! if it takes long.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::apply::retry::Retry;
 use crate::backend::{SearchResult, SyncStatus};
 
 impl Engine {
-    /// Follows up: applies, repairs, tells. Who asks is answered last, so that nobody hears that all is well while
-    /// something that received before the question is not in the kernel.
+    /// Applies, repairs and reports what follows from the inputs. Admin requests are answered last, so that no reply
+    /// claims that all is well before earlier inputs are in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
         self.follow_up(now);
         self.received = Received::Nothing;
@@ -31,7 +31,7 @@ impl Engine {
         };
         compiler.handle_timeout(now);
         let is_all_open = self.add_all_records(now);
-        // Before anybody hears that it is so.
+        // Before `Realized` is sent.
         self.write_records(now);
         if is_all_open {
             self.send_realized();
@@ -40,14 +40,14 @@ impl Engine {
             return self.end_denied_connections();
         }
         if self.worker.backend().is_none() {
-            // A dnsd that joins need not wait for a look or a comparison.
+            // A dnsd that joins does not wait for a poll or a comparison.
             if is_all_open && !self.worker.is_changing() {
                 self.tell();
             }
             return;
         }
         let work = self.gather(now);
-        // AdminQuery goes the long way and is waited for has nobody overtake it: each in_flight would leave others behind.
+        // If a client waits for this batch, apply it synchronously: concurrent set updates would starve it.
         let left = if is_all_open {
             self.worker
                 .send(work, &mut self.questions, &self.metrics, now)
@@ -63,21 +63,21 @@ impl Engine {
         }
     }
 
-    /// Whether pods were told something, that is open, and nothing else follows from what happened.
+    /// Whether all inputs were observations, they are in the kernel, and nothing else is due.
     fn has_nothing_else(&self, now: Timestamp) -> bool {
         let is_compiled = matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_batch());
         let is_due = || self.deadline().is_some_and(|at| at <= now);
         self.received == Received::Answers && is_compiled && self.worker.backend().is_some() && !is_due()
     }
 
-    /// AdminQuery was told may have opened again what was forbidden.
+    /// Records may have allowed again what was denied.
     fn end_denied_connections(&mut self) {
         if let Some(backend) = self.worker.backend_mut() {
             self.metrics.ended(backend.end_denied_connections());
         }
     }
 
-    /// Opens what pods were told, as far as that needs nothing else; says whether it is all.
+    /// Adds observed addresses to sets, as far as no rule has to change. Returns whether all are added.
     fn add_all_records(&mut self, now: Timestamp) -> bool {
         while let Some(batch) = self.next_records(now) {
             let started = self.metrics.start();
@@ -102,11 +102,11 @@ impl Engine {
         }
     }
 
-    /// All that there is to do.
+    /// Collects all work that is due.
     fn gather(&mut self, now: Timestamp) -> Work {
         let mut work = Work {
             links_changed: std::mem::take(&mut self.links_changed),
-            look: self.drift.is_poll_due(now),
+            poll_drift: self.drift.is_poll_due(now),
             found: self.search.take_found() == Some(SearchResult::Something),
             ..Work::default()
         };
@@ -125,7 +125,7 @@ impl Engine {
         work
     }
 
-    /// All pods of the node are known now. Those to whom they were told know them by identity.
+    /// Updates the pods that dnsd intercepts. Peers compare the `Arc` by pointer.
     fn update_pods(&mut self) {
         let pods = interception_of(&self.owners, &self.excluded_namespaces);
         if self.pods.as_deref() != Some(&pods) {
@@ -133,12 +133,12 @@ impl Engine {
         }
     }
 
-    /// The backend is back.
+    /// The backend is back from a batch.
     pub(super) fn complete(&mut self, completion: Completion, now: Timestamp) {
         let Completion { backend, done } = completion;
         let before = std::mem::replace(&mut self.worker, BackendWorker::Here(backend));
         self.finish_work(done, now);
-        // With what was told meanwhile about sets that it made; only then the interests that go with it.
+        // First the records of sets that the batch made, then the interests that belong to them.
         if self.add_all_records(now) {
             self.write_records(now);
             self.tell();
@@ -158,7 +158,7 @@ impl Engine {
         for status in done.statuses {
             self.update_status(status, now);
         }
-        if let Some(cause) = done.timer {
+        if let Some(cause) = done.drift {
             self.drift.raise(cause, now);
         }
         if let Some(status) = done.compared {
@@ -177,7 +177,7 @@ impl Engine {
             self.metrics.refused(&status);
         }
         self.metrics.status(&status);
-        // Differences that are known by name are logged with who made them.
+        // Differences with names are logged together with who made them.
         for (kind, number) in status.repaired.iter().filter(|_| status.differences.is_empty()) {
             tracing::warn!(
                 kind,
@@ -194,7 +194,7 @@ impl Engine {
             return;
         };
         for AdminRequest { query, reply } in questions {
-            // Who asked may have stopped waiting.
+            // The asker may have timed out.
             drop(reply.send(self.answer(backend, query)));
         }
     }

@@ -1,5 +1,5 @@
-//! The dnsds that are connected: what each has told, and what each was told. Nobody is waited for: who does not
-//! read is dropped, connects again and tells everything anew.
+//! Connected dnsds: what each observed, and what each was sent. The engine never waits for one. A dnsd whose send queue
+//! is full is dropped; it reconnects and resyncs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -24,19 +24,19 @@ struct Peer {
     out: Box<dyn PeerSender>,
     /// Whether it has all interests.
     is_greeted: bool,
-    /// AdminQuery it told and was not told realized, in order.
+    /// Its observations that are not realized, in order.
     awaiting: VecDeque<PendingObservation>,
-    /// The last number that was handled.
+    /// The last sequence that is realized.
     through: Sequence,
-    /// Whether `through` is still to be told.
+    /// Whether `through` is still to be sent.
     is_owed: bool,
-    /// Whether it has told again all that it knew when it connected.
+    /// Whether it has repeated everything that it knew when it connected.
     has_resynced: bool,
-    /// How many answers it holds, as it told last.
+    /// How many answers it holds, as it reported last.
     held: u32,
-    /// The pods of which it knows.
+    /// The pods that it was sent.
     pods: Option<Arc<Pods>>,
-    /// AdminQuery it knows of the cluster's own DNS.
+    /// The addresses of the cluster's DNS that it was sent.
     cluster_dns: Option<Arc<ClusterDns>>,
 }
 
@@ -72,7 +72,7 @@ impl Peers {
         }
     }
 
-    /// Takes in what a dnsd said; `observe` gives the revision that includes an observation.
+    /// Handles a message of a dnsd; `observe` returns the revision that includes an observation.
     pub(super) fn said(
         &mut self,
         id: PeerId,
@@ -108,7 +108,7 @@ impl Peers {
         }
     }
 
-    /// Tells changes to those that have all interests, and all of them to the others.
+    /// Sends changed interests to peers that have all, and all interests to the others.
     pub(super) fn send_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
         let interests = |list: Vec<Interest>| list.into_iter().map(ToDnsd::Interest);
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
@@ -126,17 +126,17 @@ impl Peers {
         }
     }
 
-    /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
+    /// Sends the pods whose DNS to other resolvers is intercepted, where they changed.
     pub(super) fn send_pods(&mut self, pods: &Arc<Pods>) {
         self.send_if_changed(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 
-    /// Tells where the cluster's own DNS is, to those that know it otherwise.
+    /// Sends the addresses of the cluster's DNS, where they changed.
     pub(super) fn send_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
         self.send_if_changed(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
     }
 
-    /// Tells what is told as a whole. Who knows it knows it by identity.
+    /// Sends a value that is sent as a whole, unless the peer has this very `Arc`.
     fn send_if_changed<T: Clone>(
         &mut self,
         whole: &Arc<T>,
@@ -155,12 +155,12 @@ impl Peers {
         }
     }
 
-    /// Tells what is realized by the time the kernel holds `revision`.
+    /// Sends what is realized once the kernel holds `revision`.
     pub(super) fn send_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
         let before = self.peers.len();
         self.peers.retain(|id, peer| {
             let failed = peer.realize(revision, &is_failed);
-            // Interests come before it.
+            // Interests come first.
             if !peer.is_greeted || !std::mem::take(&mut peer.is_owed) {
                 return true;
             }
@@ -170,7 +170,7 @@ impl Peers {
         self.dropped += (before - self.peers.len()) as u64;
     }
 
-    /// Whether there is a dnsd, and each has told again what it knew.
+    /// Whether a dnsd is connected, and each one has resynced.
     pub(super) fn have_resynced(&self) -> bool {
         !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_resynced)
     }
@@ -179,7 +179,7 @@ impl Peers {
         self.peers.len()
     }
 
-    /// Answers that all of them hold.
+    /// Answers that all dnsds hold.
     pub(super) fn held(&self) -> u64 {
         self.peers.values().map(|peer| u64::from(peer.held)).sum()
     }
@@ -198,7 +198,7 @@ impl Peers {
 }
 
 impl Peer {
-    /// Takes note of what is realized by now; what of it is not open nevertheless.
+    /// Marks observations up to `revision` as realized. Returns those that failed.
     fn realize(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) -> Vec<Sequence> {
         let mut failed = Vec::new();
         while let Some(first) = self.awaiting.pop_front_if(|first| first.revision <= revision) {
@@ -211,7 +211,7 @@ impl Peer {
         failed
     }
 
-    /// Says something to it; one that does not read is to be dropped.
+    /// Sends messages; returns false if the peer is to be dropped.
     fn hears(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
         let is_told = self.out.send(messages).is_ok();
         if !is_told {

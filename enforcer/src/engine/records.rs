@@ -1,11 +1,11 @@
-//! Handing over what pods were told, so that it is kept.
+//! Passes records to the state writer.
 
 use egret_shared::time::Timestamp;
 
 use super::{Engine, Phase};
 
 impl Engine {
-    /// Everything that is known takes the place of what an earlier life left; from now on, what changes is kept.
+    /// Writes all records in place of the previous process's file. From then on changes are appended.
     pub(super) fn start_state_writer(&mut self, now: Timestamp) {
         if let (Phase::Running(compiler), Some(state_writer)) = (&mut self.compiler, &mut self.state_writer) {
             compiler.note_record_changes();
@@ -13,7 +13,7 @@ impl Engine {
         }
     }
 
-    /// Keeps what changed.
+    /// Appends changed records.
     pub(super) fn write_records(&mut self, now: Timestamp) {
         if let (Phase::Running(compiler), Some(state_writer)) = (&mut self.compiler, &mut self.state_writer) {
             state_writer.append(&compiler.take_record_changes(), now);

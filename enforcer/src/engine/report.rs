@@ -1,4 +1,4 @@
-//! AdminQuery the engine tells operators.
+//! The engine's replies to operators.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use super::{Engine, Phase};
 use crate::backend::bypass::BypassReport;
 use crate::backend::{Backend, Pending};
 
-/// AdminQuery is asked.
+/// A request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminQuery {
-    /// How things stand.
+    /// The state of enforcement.
     Report,
     /// The records, as text.
     Records,
@@ -23,55 +23,55 @@ pub enum AdminQuery {
     Rules,
 }
 
-/// AdminQuery is answered.
+/// A reply.
 #[derive(Clone, Debug)]
 pub enum AdminReply {
-    /// How things stand.
+    /// The state of enforcement.
     Report(Box<Report>),
-    /// A page.
+    /// A page of text.
     Page(String),
 }
 
-/// How things stand.
+/// The state of enforcement.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Why the node is not enforced as it should be; empty when it is.
     pub reasons: Vec<String>,
     /// Pods of this node.
     pub pods: usize,
-    /// Those for which the kernel is not yet as it should be.
+    /// Pods for which the kernel is not yet as it should be.
     pub pods_pending: usize,
     /// Records and their limits.
     pub records: RecordStats,
     /// Revision of the last batch.
     pub revision: u64,
-    /// How the source stands.
+    /// The state of the source.
     pub source: SourceState,
-    /// AdminQuery leads packets past the rules.
+    /// Ways past the rules.
     pub bypass_report: BypassReport,
 }
 
-/// How a source of objects stands.
+/// The state of a source of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceState {
-    /// Everything that there is was told once.
+    /// Whether all objects were read once.
     pub is_complete: bool,
     /// Why it cannot be read now.
     pub unreadable: Option<String>,
-    /// From when is what was told of it instead, as long as it was never read: RFC 3339.
+    /// The age of the stored objects that are used instead of a source that was never read, as RFC 3339.
     pub known_at: Option<String>,
-    /// That is from before a boot: everything is closed to pods, for nobody knows who has their addresses.
+    /// Whether the stored objects are of another boot: all pods are closed, because their addresses may be others'.
     pub is_closed: bool,
     /// Files that were read.
     pub files: usize,
-    /// Files that cannot be taken, and why; what they said before stays in force.
+    /// Files that are invalid, and why; their last valid content stays in force.
     pub bad: Vec<String>,
     /// Diagnostics by severity.
     pub diagnostics: BTreeMap<Severity, usize>,
 }
 
 impl SourceState {
-    /// AdminQuery is in force instead of what it says now, and why.
+    /// Why the source is unreadable, and what is in force instead.
     fn trouble(&self) -> Option<String> {
         let why = self.unreadable.as_deref()?;
         Some(match &self.known_at {

@@ -1,24 +1,24 @@
-//! Wakes the engine when something is due. AdminQuery is due next changes seldom, and answers come a thousand times a second: so it is
-//! wound when that changes, and not each time that somebody waits.
+//! Wakes the engine when something is due. Observations come a thousand times a second, and the next deadline rarely
+//! changes: the timer is set only when it changes.
 
 use std::pin::Pin;
 
 use egret_shared::time::Timestamp;
 use tokio::time::{Sleep, sleep};
 
-/// Rings at a moment, if there is one.
+/// Expires at a timestamp, if one is set.
 #[derive(Debug, Default)]
 pub(super) struct Timer(Option<(Timestamp, Pin<Box<Sleep>>)>);
 
 impl Timer {
-    /// Rings at this moment, and at none that was set before.
+    /// Sets the timestamp; an earlier one is forgotten.
     pub(super) fn set(&mut self, at: Option<Timestamp>, now: Timestamp) {
         if self.0.as_ref().map(|(at, _)| *at) != at {
             self.0 = at.map(|at| (at, Box::pin(sleep(at.since(now)))));
         }
     }
 
-    /// Waits until then; with no moment, for ever. Rings once.
+    /// Waits until it expires, once; for ever if nothing is set.
     pub(super) async fn expired(&mut self) {
         match &mut self.0 {
             Some((_, sleep)) => sleep.await,

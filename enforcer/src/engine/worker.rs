@@ -1,6 +1,6 @@
-//! Who has the backend. AdminQuery touches rules takes its time: the backend then goes with it to a thread of its own, and comes back
-//! with how it went. There is one such in_flight at a time; what happens meanwhile waits for it, but for what pods are
-//! told, which goes into sets that the in_flight does not touch.
+//! The backend worker. Work that touches rules takes long: the backend then moves with it to another thread, and comes
+//! back with the result. One batch is in flight at a time. Meanwhile inputs queue, except observations: they go into
+//! sets that the batch does not touch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::input::AdminRequest;
 use super::metrics::Metrics;
 use crate::backend::{Backend, ConcurrentSetUpdate, EndedConnections, SyncStatus};
 
-/// Sets and rules of pods. To look for memory that is free takes as long as a small change does.
+/// Sets and pods' rules of a batch from which the heap is trimmed afterwards. Trimming takes as long as a small change.
 const BULK: usize = 1000;
 
 /// Where the backend is.
@@ -22,28 +22,28 @@ const BULK: usize = 1000;
 pub(super) enum BackendWorker {
     /// With the engine.
     Here(Box<dyn Backend>),
-    /// At work.
+    /// With a batch in flight.
     Away(InFlight),
     /// Between the two.
     Moving,
 }
 
-/// A backend at work.
+/// A batch in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
     completion: JoinHandle<Completion>,
     meanwhile: Arc<dyn ConcurrentSetUpdate>,
-    /// Sets that are made or changed by it.
+    /// Sets that it creates or changes.
     busy: BTreeSet<SetId>,
-    /// Whether rules change with it.
+    /// Whether it changes rules.
     is_change: bool,
-    /// Whether the kernel refused what was handed in meanwhile.
+    /// Whether the kernel refused a concurrent set update.
     pub(super) was_refused: bool,
-    /// AdminQuery was asked before it, and is answered after it.
+    /// Admin requests from before it; they are answered after it.
     pub(super) questions: Vec<AdminRequest>,
 }
 
-/// A backend that comes back.
+/// The completion of a batch.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) backend: Box<dyn Backend>,
@@ -51,7 +51,7 @@ pub(super) struct Completion {
 }
 
 impl BackendWorker {
-    /// The backend, where it is at hand.
+    /// The backend, unless it works.
     pub(super) fn backend(&self) -> Option<&dyn Backend> {
         match self {
             Self::Here(backend) => Some(&**backend),
@@ -59,7 +59,7 @@ impl BackendWorker {
         }
     }
 
-    /// Sets that are being made or changed.
+    /// Sets that the batch in flight creates or changes.
     pub(super) const fn busy(&self) -> &BTreeSet<SetId> {
         const NONE: &BTreeSet<SetId> = &BTreeSet::new();
         match self {
@@ -68,7 +68,7 @@ impl BackendWorker {
         }
     }
 
-    /// Whether what was compiled last is on its way, and not in force yet.
+    /// Whether the last compiled rules are in flight, and not in force yet.
     pub(super) const fn is_changing(&self) -> bool {
         match self {
             Self::Away(in_flight) => in_flight.is_change,
@@ -76,7 +76,7 @@ impl BackendWorker {
         }
     }
 
-    /// Whether the kernel refused what was handed in while the backend is away.
+    /// Whether the kernel refused a concurrent set update.
     pub(super) const fn was_refused(&self) -> bool {
         match self {
             Self::Away(in_flight) => in_flight.was_refused,
@@ -84,7 +84,7 @@ impl BackendWorker {
         }
     }
 
-    /// The same, to be worked with.
+    /// The backend, unless it works.
     pub(super) fn backend_mut(&mut self) -> Option<&mut Box<dyn Backend>> {
         match self {
             Self::Here(backend) => Some(backend),
@@ -92,7 +92,8 @@ impl BackendWorker {
         }
     }
 
-    /// Sends it away with work, where others need not wait for that; otherwise the work is left.
+    /// Starts the work on another thread, if it takes long and the backend takes concurrent set updates. Returns the
+    /// work otherwise.
     pub(super) fn send(
         &mut self,
         work: Work,
@@ -127,7 +128,7 @@ impl BackendWorker {
         Ok(())
     }
 
-    /// Waits until the in_flight ends; without one, for ever.
+    /// Waits for the completion of the batch in flight; for ever if there is none.
     pub(super) async fn completion(&mut self) -> Completion {
         match self {
             Self::Away(in_flight) => in_flight.complete().await,
@@ -135,7 +136,7 @@ impl BackendWorker {
         }
     }
 
-    /// The backend, after what it is at.
+    /// Waits for the batch in flight, and takes the backend.
     pub(super) async fn take(self) -> Box<dyn Backend> {
         match self {
             Self::Here(backend) => backend,
@@ -153,7 +154,7 @@ impl InFlight {
         }
     }
 
-    /// BackendWorker in what answers open.
+    /// Adds observed addresses while the batch is in flight.
     pub(super) fn open(&mut self, batch: &Batch, now: Timestamp) {
         if let Err(error) = self.meanwhile.add_members(&batch.members_changed, now) {
             tracing::warn!(%error, "it is tried again when the rules are written");
@@ -162,33 +163,33 @@ impl InFlight {
     }
 }
 
-/// AdminQuery a backend is to do, in this order.
+/// Work for the backend, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) batches: Vec<Batch>,
     pub(super) links_changed: bool,
-    pub(super) look: bool,
+    pub(super) poll_drift: bool,
     pub(super) compare: bool,
-    /// AdminQuery an search found is to be taken in.
+    /// Whether a connection search found something.
     pub(super) found: bool,
 }
 
-/// How it went.
+/// The result of the work.
 #[derive(Debug)]
 pub(super) struct WorkResult {
-    /// After each thing that was done.
+    /// The status after each step.
     pub(super) statuses: Vec<SyncStatus>,
-    /// AdminQuery makes one think that others changed something.
-    pub(super) timer: Option<String>,
-    /// After everything was compared, where it was.
+    /// A sign that others changed something.
+    pub(super) drift: Option<String>,
+    /// The status after a comparison, if there was one.
     pub(super) compared: Option<SyncStatus>,
     pub(super) ended: EndedConnections,
 }
 
 impl Work {
-    /// Whether a program may run, or a table be read.
+    /// Whether it may run a program or read a table.
     fn is_long(&self) -> bool {
-        let reads = self.links_changed || self.look || self.compare || self.found;
+        let reads = self.links_changed || self.poll_drift || self.compare || self.found;
         reads || self.batches.iter().any(touches_rules)
     }
 
@@ -207,7 +208,7 @@ impl Work {
         self.batches.iter().flat_map(of_batch).collect()
     }
 
-    /// Does it.
+    /// Does the work.
     pub(super) fn run(self, backend: &mut dyn Backend, metrics: &Metrics, now: Timestamp) -> WorkResult {
         let mut statuses = Vec::new();
         for batch in &self.batches {
@@ -218,7 +219,7 @@ impl Work {
         if self.links_changed {
             statuses.push(backend.links_changed(now));
         }
-        let timer = self.look.then(|| backend.poll_drift(now)).flatten();
+        let drift = self.poll_drift.then(|| backend.poll_drift(now)).flatten();
         let compared = self.compare.then(|| backend.reconcile(now));
         let ended = backend.end_denied_connections();
         if self.is_bulk() {
@@ -227,7 +228,7 @@ impl Work {
         }
         WorkResult {
             statuses,
-            timer,
+            drift,
             compared,
             ended,
         }
@@ -235,7 +236,7 @@ impl Work {
 }
 
 impl Work {
-    /// Whether it is that of a start: what it was made of is many times what stays of it.
+    /// Whether it is as large as a first sync, after which most of the heap is free.
     fn is_bulk(&self) -> bool {
         let made = |batch: &Batch| batch.sets_created.len() + batch.rules_replaced.len();
         self.batches.iter().map(made).sum::<usize>() > BULK

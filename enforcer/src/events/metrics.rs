@@ -11,7 +11,7 @@ const OUTCOMES: [&str; 6] = ["told", "withheld", "suppressed", "lost", "unwritte
 pub fn register_metrics() {
     describe_counters(&[(
         "egret_enforcer_events_total",
-        "DeniedPacket packets by what became of telling them: told, withheld (read, and more than is told), suppressed (more than the kernel tells), lost, unwritten, foreign (not ours).",
+        "Denied packets by what became of telling them: told, withheld (read, and more than is told), suppressed (more than the kernel tells), lost, unwritten, foreign (not ours).",
     )]);
     describe_gauges(&[(
         "egret_enforcer_events_listening",

@@ -25,7 +25,7 @@ pub enum Destination {
 /// A text that names no destination.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no output for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
+    "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
 )]
 pub struct InvalidDestination(String);
 

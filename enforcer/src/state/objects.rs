@@ -99,7 +99,7 @@ impl ObjectStore {
 
 fn report_unusable(path: &Path, error: &StateError) {
     metrics::count(error);
-    tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the file of objects is not used; without the source nothing is stored");
+    tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the file of objects is not used; without the source nothing is known");
 }
 
 impl ObjectWriter {

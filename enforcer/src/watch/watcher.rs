@@ -223,7 +223,7 @@ impl FolderWatcher {
     fn note(&mut self, event: InotifyEvent, now: Timestamp) {
         let InotifyEvent { wd, mask, name, .. } = event;
         if mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            tracing::warn!("the kernel lost watcher of the source; all of it is looked at");
+            tracing::warn!("the kernel lost news of the source; all of it is looked at");
             self.written.clear();
             self.complete.clear();
             self.newly_complete.clear();
@@ -300,7 +300,7 @@ impl FolderWatcher {
         if self.polling_reason.is_none() {
             tracing::warn!(
                 reason,
-                "the kernel gives no watcher of the source, which is looked at every 200 ms instead (fs.inotify.max_user_watches and max_user_instances limit them)"
+                "the kernel gives no news of the source, which is looked at every 200 ms instead (fs.inotify.max_user_watches and max_user_instances limit them)"
             );
         }
         self.polling_reason = Some(reason);
@@ -325,7 +325,7 @@ fn is_network_file_system(root: &Path) -> bool {
 
 fn open() -> io::Result<AsyncFd<InotifyFd>> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    // RESCAN: the descriptor is open as long as what owns it, gives the same number always, and is never taken out.
+    // SAFETY: the descriptor is open as long as what owns it, gives the same number always, and is never taken out.
     let registered = unsafe { AsyncFd::register_with_interest(InotifyFd(inotify), Interest::READABLE) };
     Ok(registered?)
 }

@@ -113,7 +113,7 @@ impl Pod {
             .rules
             .uid
             .as_deref()
-            .ok_or("it has no UID, by scope its cgroup would be found")?;
+            .ok_or("it has no UID, by which its cgroup would be found")?;
         if cgroup::is_uid(uid) {
             Ok(uid)
         } else {

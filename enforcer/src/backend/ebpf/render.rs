@@ -15,11 +15,11 @@ use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, RuleValue};
 pub(super) enum Unrenderable {
     #[error("its egress rules are {0}, the eBPF programs hold at most {MAX_RULES} for one pod")]
     TooMany(usize),
-    #[error("a rule of {policy} names the set {set}, scope was never made")]
+    #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
-    #[error("a rule of {policy} is about the pod itself, scope the eBPF programs do not judge")]
+    #[error("a rule of {policy} is about the pod itself, which the eBPF programs do not judge")]
     Itself { policy: Arc<str> },
-    #[error("a rule of {policy} is about ICMP, scope the eBPF programs do not tell apart")]
+    #[error("a rule of {policy} is about ICMP, which the eBPF programs do not tell apart")]
     Icmp { policy: Arc<str> },
 }
 
