@@ -10,11 +10,11 @@ use egret_policies::rules::{self, Batch, Direction, MembersChanged, Tier};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use outlook::Outlook;
+use bypass::BypassReport;
 
 /// A kernel, or what stands for one. Every method is called by the engine's thread alone.
 ///
-/// What a method could not do is in the [`Standing`] that it returns, and stays wanted: `reconcile` tries
+/// What a method could not do is in the [`SyncStatus`] that it returns, and stays wanted: `reconcile` tries
 /// again. So the engine never repeats a batch, and a backend never forgets one.
 pub trait Backend: Send + fmt::Debug {
     /// The word by which it is chosen.
@@ -36,67 +36,67 @@ pub trait Backend: Send + fmt::Debug {
     ///
     /// # Errors
     /// When it cannot be done.
-    fn close_unknown(&mut self) -> Result<bool, BackendError> {
+    fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
         Ok(false)
     }
 
     /// Turns one state into the next, field by field of the batch. The first batch after `adopt` holds everything.
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing;
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus;
 
     /// Opens what pods were told: a batch of members alone, that come to sets of records that are there, or live longer there;
     /// rules that name these only allow. Somebody waits for it. Nothing where everything stands as it did.
-    fn open_answer(&mut self, batch: &Batch, now: Timestamp) -> Option<Standing> {
+    fn add_records(&mut self, batch: &Batch, now: Timestamp) -> Option<SyncStatus> {
         Some(self.apply(batch, now))
     }
 
     /// Links, addresses or routes of the node changed: pods may have got or lost their interface.
-    fn links_changed(&mut self, now: Timestamp) -> Standing;
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus;
 
     /// Looks, at little cost, whether others changed what was applied, and says what makes one think so: to be called every
     /// few seconds. `reconcile` finds out, and repairs.
-    fn look(&mut self, _now: Timestamp) -> Option<String> {
+    fn poll_drift(&mut self, _now: Timestamp) -> Option<String> {
         None
     }
 
     /// Reads the kernel and repairs what differs from what was applied; removes what is ours and not wanted.
-    fn reconcile(&mut self, now: Timestamp) -> Standing;
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus;
 
     /// What is to be found out, outside of the backend, before it is known what members that went leave open. Whoever gets it
-    /// runs it on whatever thread, works on with the backend meanwhile, and calls `end_forbidden` when it has run. None where nothing
+    /// runs it on whatever thread, works on with the backend meanwhile, and calls `end_denied_connections` when it has run. None where nothing
     /// is to be found out, or the last one is not done yet.
-    fn inquiry(&mut self) -> Option<Inquiry> {
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
         None
     }
 
     /// Ends open connections that what was applied so far forbids and that would go on by themselves, as far as they are
     /// known: those that only an inquiry finds end when it has. Called when all batches that belong together were applied:
     /// what one closes, the next may open again.
-    fn end_forbidden(&mut self) -> Ended {
-        Ended::default()
+    fn end_denied_connections(&mut self) -> EndedConnections {
+        EndedConnections::default()
     }
 
     /// Finds out what there is to be found out, and ends it: for who has nothing else to do meanwhile.
-    fn ask_and_end(&mut self) -> Ended {
-        if let Some(inquiry) = self.inquiry() {
+    fn search_and_end(&mut self) -> EndedConnections {
+        if let Some(inquiry) = self.connection_search() {
             inquiry();
         }
-        self.end_forbidden()
+        self.end_denied_connections()
     }
 
     /// The pod of this node that sends and receives by an interface of the node; where several do, the one with the
     /// address.
-    fn pod_behind(&self, _interface: &str, _address: IpAddr) -> Option<PodKey> {
+    fn pod_at_interface(&self, _interface: &str, _address: IpAddr) -> Option<PodKey> {
         None
     }
 
     /// A way to hand in what pods were told while another method is at work; without one, that waits.
-    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
+    fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
         None
     }
 
     /// What leads packets past the rules, as it was seen last.
-    fn outlook(&self) -> Outlook {
-        Outlook::default()
+    fn bypass_report(&self) -> BypassReport {
+        BypassReport::default()
     }
 
     /// What counts verdicts; read by any thread, at any time.
@@ -113,20 +113,20 @@ pub trait Backend: Send + fmt::Debug {
 }
 
 /// Puts members into sets that are there, from any thread.
-pub trait Meanwhile: Send + Sync + fmt::Debug {
+pub trait ConcurrentSetUpdate: Send + Sync + fmt::Debug {
     /// Puts them in. They are of sets that no batch names which is being applied, and rules that name these only allow.
     ///
     /// # Errors
-    /// When the kernel refuses. That is wanted nevertheless: the next [`Standing`] says so, and `reconcile` tries again.
+    /// When the kernel refuses. That is wanted nevertheless: the next [`SyncStatus`] says so, and `reconcile` tries again.
     fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError>;
 }
 
 /// Looks for what is open, which waits for packets on their way and walks tables of the kernel.
-pub type Inquiry = Box<dyn FnOnce() -> Found + Send>;
+pub type ConnectionSearch = Box<dyn FnOnce() -> SearchResult + Send>;
 
 /// What an inquiry found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum SearchResult {
     /// Nothing is to be done about it.
     Nothing,
     /// Something may have to be judged again, or it could not be found out: that takes its time.
@@ -135,7 +135,7 @@ pub enum Found {
 
 /// How much was ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedConnections {
     /// Flows, once for each direction in which they are forbidden.
     pub flows: u64,
     /// Sockets of programs.
@@ -144,7 +144,7 @@ pub struct Ended {
 
 /// Where a backend stands after it did what it could.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct SyncStatus {
     /// Pods for which the kernel is not yet as it should be.
     pub pending: BTreeMap<PodKey, Pending>,
     /// What the kernel refused of rules that are no pod's, or that decide nothing for one: it is tried again.
@@ -161,7 +161,7 @@ pub struct Standing {
     pub foreign_marks: Vec<String>,
 }
 
-impl Standing {
+impl SyncStatus {
     /// Whether trying again could help.
     #[must_use]
     pub fn wants_retry(&self) -> bool {
@@ -366,7 +366,8 @@ impl From<rules::Action> for Action {
     }
 }
 
-pub mod outlook;
+pub mod metrics;
+pub mod bypass;
 pub mod series;
 pub mod none;
 pub mod memory;

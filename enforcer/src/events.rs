@@ -24,29 +24,30 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
 use crate::backend::netfilter::denials::{Denial, Denials, Telling};
-use crate::engine::{Input, Known, Meeting, Meetings};
-use crate::metrics;
+use crate::engine::{EndpointLookup, Endpoints, Input, PacketEnds};
 
+mod metrics;
 pub mod packet;
 pub mod denied;
 pub mod window;
 pub mod line;
 pub mod sink;
 
-use denied::Denied;
+use denied::DeniedPacket;
+pub use metrics::register_metrics;
 use sink::Sink;
 use window::{Summary, Window};
 
 /// How long the engine may take to answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the kernel may collect before it is read again, so that one question is asked for many packets.
-const COLLECTED_FOR: Duration = Duration::from_millis(20);
+const COLLECT_FOR: Duration = Duration::from_millis(20);
 /// How often a group is asked for that another program has.
-const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const REBIND_AFTER: Duration = Duration::from_secs(1);
 /// As many lines are written a second of all reasons together, for each that the kernel tells of one.
 const REASONS: u32 = 10;
 /// The most reasons whose counters are read at the end of a second.
-const MOST_COUNTED: usize = 4;
+const MAX_COUNTED: usize = 4;
 
 /// What is told, from where to where.
 #[derive(Debug)]
@@ -98,10 +99,10 @@ impl Reader {
             match Listener::bind(self.setup.telling.group) {
                 Ok(listener) => {
                     was_refused = false;
-                    metrics::events_listen(true);
+                    metrics::set_listening(true);
                     tracing::info!(group = self.setup.telling.group, "denied packets are told");
                     self.listen(listener);
-                    metrics::events_listen(false);
+                    metrics::set_listening(false);
                 }
                 Err(error) => {
                     if !was_refused {
@@ -110,7 +111,7 @@ impl Reader {
                     was_refused = true;
                 }
             }
-            std::thread::sleep(ASKED_AGAIN_AFTER);
+            std::thread::sleep(REBIND_AFTER);
         }
     }
 
@@ -137,7 +138,7 @@ impl Reader {
             .window
             .as_ref()
             .map(|window| window.end().since(clock::now()));
-        let patience = until.unwrap_or(ASKED_AGAIN_AFTER).as_millis();
+        let patience = until.unwrap_or(REBIND_AFTER).as_millis();
         let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(
             &mut waits,
@@ -145,7 +146,7 @@ impl Reader {
         ) {
             Ok(0) | Err(Errno::EINTR) => Ok(()),
             Ok(_) => {
-                std::thread::sleep(COLLECTED_FOR);
+                std::thread::sleep(COLLECT_FOR);
                 Ok(())
             }
             Err(errno) => Err(errno),
@@ -170,29 +171,29 @@ impl Reader {
         };
         let (lines, withheld): (Vec<_>, Vec<_>) =
             denied.into_iter().partition(|denied| window.take(denied, most));
-        metrics::events("lost", told.lost);
-        metrics::events("withheld", count(withheld.len()));
+        metrics::count("lost", told.lost);
+        metrics::count("withheld", count(withheld.len()));
         self.tell(&lines);
     }
 
     /// What is ours of it.
-    fn read(&mut self, told: &Told) -> Vec<Denied> {
+    fn read(&mut self, told: &Told) -> Vec<DeniedPacket> {
         let (interfaces, denials) = (&mut self.interfaces, &self.setup.denials);
         let mut name_of = |index: u32| interfaces.entry(index).or_insert_with(|| name_of(index)).clone();
-        let denied: Vec<Denied> = told
+        let denied: Vec<DeniedPacket> = told
             .packets
             .iter()
-            .filter_map(|logged| Denied::read(logged, denials, &mut name_of))
+            .filter_map(|logged| DeniedPacket::read(logged, denials, &mut name_of))
             .collect();
-        metrics::events("foreign", count(told.packets.len() - denied.len()));
+        metrics::count("foreign", count(told.packets.len() - denied.len()));
         denied
     }
 
-    fn tell(&mut self, denied: &[Denied]) {
+    fn tell(&mut self, denied: &[DeniedPacket]) {
         if denied.is_empty() {
             return;
         }
-        let known = self.ask(denied.iter().map(|denied| denied.meeting.clone()).collect());
+        let known = self.look_up(denied.iter().map(|denied| denied.ends.clone()).collect());
         let at = clock::since_epoch();
         let lines: Vec<String> = denied
             .iter()
@@ -200,8 +201,8 @@ impl Reader {
             .map(|(place, denied)| line::denied(denied, known.get(place), &self.setup.node, at))
             .collect();
         let unwritten = self.write(&lines);
-        metrics::events("told", count(lines.len()) - unwritten);
-        metrics::events("unwritten", unwritten);
+        metrics::count("told", count(lines.len()) - unwritten);
+        metrics::count("unwritten", unwritten);
     }
 
     /// The end of a second: one line where not all was told.
@@ -214,9 +215,9 @@ impl Reader {
         if is_whole {
             return;
         }
-        metrics::events("suppressed", suppressed.iter().map(|(_, packets)| packets).sum());
-        let asked: Vec<Meeting> = summary.withheld.iter().map(|(who, _)| who.meeting()).collect();
-        let pods = self.ask(asked);
+        metrics::count("suppressed", suppressed.iter().map(|(_, packets)| packets).sum());
+        let asked: Vec<PacketEnds> = summary.withheld.iter().map(|(who, _)| who.ends()).collect();
+        let pods = self.look_up(asked);
         let line = line::summary(
             &summary,
             &pods,
@@ -231,7 +232,7 @@ impl Reader {
     /// came as it tells, and once more in the second behind that.
     fn suppressed_of(&mut self, summary: &Summary) -> Vec<(Denial, u64)> {
         let before = std::mem::replace(&mut self.busy_before, summary.busy.clone());
-        let counted: Vec<Denial> = summary.busy.union(&before).take(MOST_COUNTED).cloned().collect();
+        let counted: Vec<Denial> = summary.busy.union(&before).take(MAX_COUNTED).cloned().collect();
         // Of what is not wanted any more nothing is kept.
         self.suppressed.retain(|denial, _| self.setup.denials.has(denial));
         let mut news = Vec::new();
@@ -271,17 +272,17 @@ impl Reader {
     }
 
     /// Nothing where the engine is busy.
-    fn ask(&self, asked: Vec<Meeting>) -> Vec<Known> {
-        if asked.is_empty() {
+    fn look_up(&self, packets: Vec<PacketEnds>) -> Vec<Endpoints> {
+        if packets.is_empty() {
             return Vec::new();
         }
-        let (answer, answered) = sync_channel(1);
+        let (reply, replied) = sync_channel(1);
         match self
             .setup
             .engine
-            .try_send(Input::Meet(Meetings { asked, answer }))
+            .try_send(Input::LookUpEndpoints(EndpointLookup { packets, reply }))
         {
-            Ok(()) => answered.recv_timeout(PATIENCE).unwrap_or_default(),
+            Ok(()) => replied.recv_timeout(REPLY_TIMEOUT).unwrap_or_default(),
             Err(_full) => Vec::new(),
         }
     }

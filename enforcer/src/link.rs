@@ -13,25 +13,30 @@ use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::Instance;
 use egret_shared::rt::task;
 use egret_shared::rt::wire::Wire;
+use metrics::{counter, gauge};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::engine::{Deaf, Ear, Input, PeerId};
+use crate::engine::{Input, PeerId, PeerSender, SendQueueFull};
+use crate::metrics::{as_gauge, describe_counters, describe_gauges};
 
 /// The most dnsds at once: two while one is rolled, and some that died and were not noticed.
-pub const MOST_PEERS: usize = 16;
+const MAX_PEERS: usize = 16;
 /// Messages (of a pass each) that wait for a dnsd before it is dropped.
-const MOST_WAITING: usize = 256;
+const MAX_QUEUED: usize = 256;
 
-/// Makes the socket: its folder where that is missing, in place of one that nobody listens on. Its owner and group may
+const CONNECTIONS: &str = "egret_enforcer_link_connections_total";
+const PEERS_LIMIT: &str = "egret_enforcer_link_peers_limit";
+
+/// Makes the socket: its folder where that is missing, in permit of one that nobody listens on. Its owner and group may
 /// connect, whatever the umask says: nobody can before it listens.
 ///
 /// # Errors
 /// With the path: when somebody listens there, or something else is in the way.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    make_way(path)
+    remove_stale_socket(path)
         .and_then(|()| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             socket.bind(&SockAddr::unix(path)?)?;
@@ -48,7 +53,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         })
 }
 
-fn make_way(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -72,48 +77,56 @@ fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Describes the metrics of the link and sets them to 0.
+pub fn register_metrics() {
+    describe_counters(&[(CONNECTIONS, "Connections that a dnsd made.")]);
+    counter!(CONNECTIONS).absolute(0);
+    describe_gauges(&[(PEERS_LIMIT, "The most dnsds that may be connected.")]);
+    gauge!(PEERS_LIMIT).set(as_gauge(MAX_PEERS));
+}
+
 /// Takes connections until the runtime ends.
 pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
-    let places = Arc::new(Semaphore::new(MOST_PEERS));
-    let numbers = AtomicU64::new(1);
+    let permits = Arc::new(Semaphore::new(MAX_PEERS));
+    let next_peer = AtomicU64::new(1);
     loop {
         let accepted = listener.accept().await;
-        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&places).try_acquire_owned()) else {
-            tracing::warn!(path = %path.display(), most = MOST_PEERS, "a connection to the link is refused");
+        let (Ok((stream, _)), Ok(permit)) = (accepted, Arc::clone(&permits).try_acquire_owned()) else {
+            tracing::warn!(path = %path.display(), most = MAX_PEERS, "a connection to the link is refused");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
-        metrics::counter!("egret_enforcer_link_connections_total").increment(1);
-        let peer = PeerId(numbers.fetch_add(1, Ordering::Relaxed));
+        counter!(CONNECTIONS).increment(1);
+        let peer = PeerId(next_peer.fetch_add(1, Ordering::Relaxed));
         let engine = engine.clone();
         drop(task::spawn("link", async move {
-            if let Err(reason) = carry(stream, peer, instance, &engine).await {
+            if let Err(reason) = serve_peer(stream, peer, instance, &engine).await {
                 tracing::warn!(peer = peer.0, reason, "the connection of a dnsd ends");
             }
             // The engine may have ended already.
             drop(engine.send(Input::PeerLeft(peer)).await);
-            drop(place);
+            drop(permit);
         }));
     }
 }
 
 /// One connection, until either side ends it.
-async fn carry(
+async fn serve_peer(
     stream: UnixStream,
     peer: PeerId,
     instance: Instance,
     engine: &mpsc::Sender<Input>,
 ) -> Result<(), String> {
-    let (mut mouth, rest) = Mouth::of(stream, instance).map_err(|error| error.to_string())?;
-    let (wire, unwritten) = (Arc::clone(&mouth.wire), Arc::clone(&mouth.unwritten));
+    let (mut sender, overflow) = SocketSender::of(stream, instance).map_err(|error| error.to_string())?;
+    let (wire, queued) = (Arc::clone(&sender.wire), Arc::clone(&sender.queued));
     let hello = ToDnsd::Hello(Hello {
         program: concat!("enforcer ", env!("CARGO_PKG_VERSION")).to_owned(),
     });
-    mouth.tell(vec![hello]).map_err(|deaf| deaf.to_string())?;
+    sender.send(vec![hello]).map_err(|deaf| deaf.to_string())?;
     let joined = Input::PeerJoined {
         peer,
         program: "dnsd".to_owned(),
-        out: Box::new(mouth),
+        out: Box::new(sender),
     };
     engine
         .send(joined)
@@ -121,50 +134,50 @@ async fn carry(
         .map_err(|_ended| "the engine ended".to_owned())?;
     tokio::select! {
         ended = read_all(&wire, peer, engine) => ended,
-        ended = write_all(&wire, rest, &unwritten) => ended,
+        ended = write_all(&wire, overflow, &queued) => ended,
     }
 }
 
 /// Says things to a dnsd, in order.
 #[derive(Debug)]
-struct Mouth {
+struct SocketSender {
     wire: Arc<Wire>,
     instance: Instance,
     /// Takes what there is no room for.
-    rest: mpsc::Sender<Vec<u8>>,
+    overflow: mpsc::Sender<Vec<u8>>,
     /// How many of these are not written yet: nothing overtakes them.
-    unwritten: Arc<AtomicUsize>,
+    queued: Arc<AtomicUsize>,
 }
 
-impl Mouth {
+impl SocketSender {
     fn of(stream: UnixStream, instance: Instance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
-        let (rest, waiting) = mpsc::channel(MOST_WAITING);
-        let mouth = Self {
+        let (overflow, waiting) = mpsc::channel(MAX_QUEUED);
+        let sender = Self {
             wire: Arc::new(Wire::new(stream)?),
             instance,
-            rest,
-            unwritten: Arc::default(),
+            overflow,
+            queued: Arc::default(),
         };
-        Ok((mouth, waiting))
+        Ok((sender, waiting))
     }
 }
 
-impl Ear for Mouth {
-    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf> {
+impl PeerSender for SocketSender {
+    fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull> {
         let mut octets = frames(self.instance, &messages);
-        if self.unwritten.load(Ordering::Acquire) == 0 {
-            // A connection that is broken is found so by who writes the rest.
+        if self.queued.load(Ordering::Acquire) == 0 {
+            // A connection that is broken is found so by who writes the overflow.
             let written = self.wire.write_some(&octets).unwrap_or(0);
             octets.drain(..written);
         }
         if octets.is_empty() {
             return Ok(());
         }
-        self.unwritten.fetch_add(1, Ordering::AcqRel);
-        match self.rest.try_send(octets) {
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        match self.overflow.try_send(octets) {
             // What it said before may still wait for the engine, which hears of its end behind that.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
-            Err(TrySendError::Full(_)) => Err(Deaf),
+            Err(TrySendError::Full(_)) => Err(SendQueueFull),
         }
     }
 }
@@ -173,13 +186,13 @@ impl Ear for Mouth {
 /// all the same.
 async fn write_all(
     wire: &Wire,
-    mut rest: mpsc::Receiver<Vec<u8>>,
-    unwritten: &AtomicUsize,
+    mut overflow: mpsc::Receiver<Vec<u8>>,
+    queued: &AtomicUsize,
 ) -> Result<(), String> {
-    while let Some(octets) = rest.recv().await {
+    while let Some(octets) = overflow.recv().await {
         match wire.write_all(&octets).await {
-            Ok(()) => drop(unwritten.fetch_sub(1, Ordering::AcqRel)),
-            Err(error) if is_gone(&error) => while rest.recv().await.is_some() {},
+            Ok(()) => drop(queued.fetch_sub(1, Ordering::AcqRel)),
+            Err(error) if is_gone(&error) => while overflow.recv().await.is_some() {},
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -204,7 +217,7 @@ fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
 async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 * 1024];
-    let mut speaker: Option<Instance> = None;
+    let mut instance_of_peer: Option<Instance> = None;
     loop {
         let length = wire.read(&mut buffer).await.map_err(|error| error.to_string())?;
         if length == 0 {
@@ -225,7 +238,7 @@ async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Re
                     continue;
                 }
                 Frame::Message(from, message) => {
-                    if *speaker.get_or_insert(from) != from {
+                    if *instance_of_peer.get_or_insert(from) != from {
                         return Err("two instances speak on one connection".to_owned());
                     }
                     message

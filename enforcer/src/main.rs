@@ -95,7 +95,7 @@ fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<V
         }
     }
     for state in states {
-        let files = state::traces(state);
+        let files = state::existing_files(state);
         found.extend(
             files
                 .iter()

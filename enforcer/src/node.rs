@@ -7,12 +7,11 @@ use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::{Attachment, Decapsulates, Interface, Links, Route};
 use egret_kernel::netlink;
 
-use cables::Cables;
+use veth::VethTopology;
 
-pub mod monitor;
-pub mod cables;
-mod ends;
-pub mod others;
+pub mod link_monitor;
+pub mod veth;
+mod pod_links;
 
 /// Finds interfaces.
 pub trait Locate: Send + std::fmt::Debug {
@@ -23,25 +22,25 @@ pub trait Locate: Send + std::fmt::Debug {
     fn locate(&mut self, addresses: &[IpAddr]) -> Result<Vec<Location>, String>;
 
     /// Forgets what was seen of the node's links.
-    fn look_again(&mut self) {}
+    fn forget_links(&mut self) {}
 
     /// What else is to be known of the node's interfaces. Changes of links and routes may change it.
     ///
     /// # Errors
     /// Why that cannot be found out, in words.
-    fn surroundings(&mut self) -> Result<Surroundings, String> {
-        Ok(Surroundings::default())
+    fn node_interfaces(&mut self) -> Result<NodeInterfaces, String> {
+        Ok(NodeInterfaces::default())
     }
 }
 
 /// What is to be known of a node's interfaces, whichever pods there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct NodeInterfaces {
     /// Those by which packets leave that no other route takes: the node is reached by them.
     pub uplinks: BTreeSet<InterfaceName>,
-    /// Bridges whose ports are virtual cables alone: what is behind them is on this node. One that has another port as
+    /// Bridges whose ports are virtual veths alone: what is behind them is on this node. One that has another port as
     /// well (a card, a tunnel, a virtual machine) joins others, whom nobody here knows.
-    pub bridges_of_cables: BTreeSet<InterfaceName>,
+    pub veth_bridges: BTreeSet<InterfaceName>,
     /// UDP ports at which interfaces of the node take packets out of datagrams.
     pub encapsulation_ports: BTreeSet<u16>,
 }
@@ -68,7 +67,7 @@ pub struct Location {
 pub struct Node {
     links: Links,
     /// As they were when somebody asked first.
-    cables: Option<Cables>,
+    veths: Option<VethTopology>,
 }
 
 impl Node {
@@ -79,7 +78,7 @@ impl Node {
     pub fn open() -> Result<Self, netlink::Error> {
         Ok(Self {
             links: Links::open()?,
-            cables: None,
+            veths: None,
         })
     }
 
@@ -117,7 +116,7 @@ impl Node {
 
     /// Whether this is where packets go that no other route takes: asked with addresses that nobody has.
     fn is_uplink(&mut self, route: &Route, address: IpAddr) -> Result<bool, String> {
-        let nobody = NOBODY[usize::from(address.is_ipv6())];
+        let nobody = UNROUTED[usize::from(address.is_ipv6())];
         Ok(self
             .route(nobody)?
             .is_some_and(|default| default.interface == route.interface))
@@ -129,13 +128,13 @@ impl Node {
 }
 
 /// RFC 5737 and RFC 3849: for documentation, in nobody's routing table.
-const NOBODY: [IpAddr; 2] = [
+const UNROUTED: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 255)),
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0xffff, 0, 0, 0, 1)),
 ];
 
 /// Names that cannot stand in a rule are no pods' either: rules could not name them.
-fn name_of(interface: &Interface) -> Option<InterfaceName> {
+fn interface_name(interface: &Interface) -> Option<InterfaceName> {
     InterfaceName::new(interface.name.clone()).ok()
 }
 
@@ -149,7 +148,7 @@ fn encapsulation_ports(interfaces: &[Interface]) -> BTreeSet<u16> {
     told.collect()
 }
 
-fn bridges_of_cables(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
+fn veth_bridges(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
     let kind = |interface: &Interface, kind: &str| interface.kind.as_deref() == Some(kind);
     let is_of_cables = |bridge: &&Interface| {
         let mut ports = interfaces.iter().filter(|port| port.master == Some(bridge.index));
@@ -158,7 +157,7 @@ fn bridges_of_cables(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
     interfaces
         .iter()
         .filter(is_of_cables)
-        .filter_map(name_of)
+        .filter_map(interface_name)
         .collect()
 }
 
@@ -173,7 +172,7 @@ impl Locate for Node {
         }
         found.sort();
         found.dedup();
-        let found = self.follow_cables(found, addresses)?;
+        let found = self.add_other_links(found, addresses)?;
         if found.is_empty() {
             Err(reasons.join("; "))
         } else {
@@ -181,20 +180,20 @@ impl Locate for Node {
         }
     }
 
-    fn look_again(&mut self) {
-        self.cables = None;
+    fn forget_links(&mut self) {
+        self.veths = None;
     }
 
-    fn surroundings(&mut self) -> Result<Surroundings, String> {
+    fn node_interfaces(&mut self) -> Result<NodeInterfaces, String> {
         let mut uplinks = BTreeSet::new();
-        for nobody in NOBODY {
+        for nobody in UNROUTED {
             let route = self.route(nobody)?;
             uplinks.extend(route.and_then(|route| InterfaceName::new(route.name).ok()));
         }
         let interfaces = self.links.interfaces().map_err(|error| error.to_string())?;
-        Ok(Surroundings {
+        Ok(NodeInterfaces {
             uplinks,
-            bridges_of_cables: bridges_of_cables(&interfaces),
+            veth_bridges: veth_bridges(&interfaces),
             encapsulation_ports: encapsulation_ports(&interfaces),
         })
     }

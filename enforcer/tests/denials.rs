@@ -11,7 +11,7 @@ use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, Decider, Standing};
+use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
@@ -57,7 +57,7 @@ fn first(policy: &str) -> Change {
 }
 
 #[track_caller]
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert!(
         standing.broken.is_none() && standing.pending.is_empty(),
         "{standing:?}"

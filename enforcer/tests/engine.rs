@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::none::NoVerdicts;
-use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictCounters};
-use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Report, Setup, SourceState, What};
-use egret_enforcer::metrics::Metrics;
+use egret_enforcer::backend::{Backend, BackendError, Pending, SyncStatus, VerdictCounters};
+use egret_enforcer::engine::{
+    AdminQuery, AdminReply, AdminRequest, Engine, Input, PeerId, Report, Setup, SourceState,
+};
 use egret_enforcer::state::{BootId, State, StateFile};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, Member, SetKind};
@@ -63,10 +64,9 @@ fn engine_of(backend: impl Backend + 'static, state: State) -> Engine {
         compiler,
         backend: Box::new(backend),
         resync: Duration::ZERO,
-        metrics: Metrics::register(),
         remembered: state.remembered,
-        keeper: state.keeper,
-        spares: BTreeSet::from(["kube-system".into()]),
+        state_writer: state.writer,
+        excluded_namespaces: BTreeSet::from(["kube-system".into()]),
     });
     engine.pass(NOW);
     engine
@@ -411,15 +411,15 @@ impl Backend for InForce {
         true
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.0.apply(batch, now)
     }
 
-    fn links_changed(&mut self, now: Timestamp) -> Standing {
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus {
         self.0.links_changed(now)
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         self.0.reconcile(now)
     }
 
@@ -664,7 +664,7 @@ fn a_state_file_that_is_damaged_changes_nothing() {
 
 /// A kernel that stands so after each change, until it is tried again.
 #[derive(Debug)]
-struct Refusing(Standing);
+struct Refusing(SyncStatus);
 
 impl Backend for Refusing {
     fn name(&self) -> &'static str {
@@ -675,16 +675,16 @@ impl Backend for Refusing {
         Ok(())
     }
 
-    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
+    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> SyncStatus {
         self.0.clone()
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
-    fn reconcile(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn reconcile(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -702,17 +702,17 @@ impl Backend for Refusing {
 
 #[test]
 fn what_the_kernel_refuses_is_in_the_reasons_until_it_is_tried_again_and_of_a_pod_is_told_as_failed() {
-    let of_a_pod = Standing {
+    let of_a_pod = SyncStatus {
         pending: [(
             PodKey::new("default", "a"),
             Pending::Refused("the set is full".to_owned()),
         )]
         .into(),
-        ..Standing::default()
+        ..SyncStatus::default()
     };
-    let of_nobody = Standing {
+    let of_nobody = SyncStatus {
         refused: Some("rules for clients outside are closed".to_owned()),
-        ..Standing::default()
+        ..SyncStatus::default()
     };
     for (standing, told, reason) in [
         (
@@ -785,15 +785,15 @@ impl Backend for UnreadableAtFirst {
         }
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.kernel.apply(batch, now)
     }
 
-    fn links_changed(&mut self, now: Timestamp) -> Standing {
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus {
         self.kernel.links_changed(now)
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         self.kernel.reconcile(now)
     }
 
@@ -817,15 +817,15 @@ fn reasons(engine: &mut Engine) -> Vec<String> {
 fn report(engine: &mut Engine) -> Report {
     let (answer, answered) = std::sync::mpsc::sync_channel(1);
     engine.take(
-        Input::Ask(Question {
-            what: What::Report,
-            answer,
+        Input::Admin(AdminRequest {
+            query: AdminQuery::Report,
+            reply: answer,
         }),
         NOW,
     );
     engine.pass(NOW);
     match answered.try_recv().unwrap() {
-        Answer::Report(report) => *report,
-        Answer::Page(page) => panic!("{page}"),
+        AdminReply::Report(report) => *report,
+        AdminReply::Page(page) => panic!("{page}"),
     }
 }

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::{
-    Backend, BackendError, Ended, Found, Inquiry, Meanwhile, Standing, VerdictCounters,
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, SearchResult, SyncStatus,
+    VerdictCounters,
 };
-use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Setup, What};
-use egret_enforcer::metrics::Metrics;
+use egret_enforcer::engine::{AdminQuery, AdminReply, AdminRequest, Engine, Input, PeerId, Setup};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, MembersChanged};
 use egret_shared::link::{ToDnsd, ToEnforcer};
@@ -107,7 +107,7 @@ impl Backend for Slow {
         self.kernel.adopt(now)
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         if !batch.rules_replaced.is_empty() {
             self.begun.send(()).unwrap();
             self.may_go_on.recv().unwrap();
@@ -118,7 +118,7 @@ impl Backend for Slow {
         self.kernel.apply(batch, now)
     }
 
-    fn inquiry(&mut self) -> Option<Inquiry> {
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
         if !std::mem::take(&mut self.flows.is_due) {
             return None;
         }
@@ -127,31 +127,31 @@ impl Backend for Slow {
             steps.send(Step::Looks).unwrap();
             may_be_found.lock().unwrap().recv().unwrap();
             steps.send(Step::HasFound).unwrap();
-            Found::Something
+            SearchResult::Something
         }))
     }
 
-    fn end_forbidden(&mut self) -> Ended {
+    fn end_denied_connections(&mut self) -> EndedConnections {
         self.flows
             .say(match self.flows.engine == Some(thread::current().id()) {
                 true => Step::Ends,
                 false => Step::EndsAside,
             });
-        Ended::default()
+        EndedConnections::default()
     }
 
-    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
+    fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
         Some(Arc::new(Quick {
             kernel: Mutex::new(self.kernel.clone()),
             refuses: self.refuses.as_ref().map(ToString::to_string),
         }))
     }
 
-    fn links_changed(&mut self, now: Timestamp) -> Standing {
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus {
         self.kernel.links_changed(now)
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         self.kernel.reconcile(now)
     }
 
@@ -174,7 +174,7 @@ struct Quick {
     refuses: Option<String>,
 }
 
-impl Meanwhile for Quick {
+impl ConcurrentSetUpdate for Quick {
     fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
         if let Some(reason) = &self.refuses {
             return Err(BackendError::new("cannot add", reason));
@@ -224,10 +224,9 @@ impl Life {
             compiler: Settings::for_scope(NodeScope::One(Arc::from("n"))),
             backend: Box::new(backend),
             resync: Duration::ZERO,
-            metrics: Metrics::register(),
             remembered: Vec::new(),
-            keeper: None,
-            spares: BTreeSet::new(),
+            state_writer: None,
+            excluded_namespaces: BTreeSet::new(),
         });
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -336,11 +335,11 @@ impl Life {
         ));
     }
 
-    fn ask(&self) -> Receiver<Answer> {
-        let (answer, answered) = sync_channel(1);
-        let what = What::Report;
-        self.say(Input::Ask(Question { what, answer }));
-        answered
+    fn ask(&self) -> Receiver<AdminReply> {
+        let (reply, replied) = sync_channel(1);
+        let query = AdminQuery::Report;
+        self.say(Input::Admin(AdminRequest { query, reply }));
+        replied
     }
 
     fn end(self) {
@@ -486,7 +485,7 @@ fn who_asks_how_things_stand_hears_of_what_came_before() {
     life.has_begun();
     assert!(answered.try_recv().is_err());
     life.go_on.send(()).unwrap();
-    let Answer::Report(report) = answered.recv_timeout(WITHIN).unwrap() else {
+    let AdminReply::Report(report) = answered.recv_timeout(WITHIN).unwrap() else {
         panic!("a report is asked for");
     };
     assert_eq!((report.pods, report.reasons), (3, Vec::new()));

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use egret_enforcer::engine::{Deaf, Input, PeerId};
+use egret_enforcer::engine::{Input, PeerId, SendQueueFull};
 use egret_enforcer::link;
 use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{Instance, Sequence};
@@ -115,7 +115,7 @@ async fn frames_go_both_ways_and_the_end_is_told() {
         through: Sequence::ZERO.next(),
         failed: Vec::new(),
     };
-    out.tell(vec![ToDnsd::InterestComplete, realized.clone()])
+    out.send(vec![ToDnsd::InterestComplete, realized.clone()])
         .unwrap();
     assert_eq!(hear(&mut stream, &mut decoder).await, ToDnsd::InterestComplete);
     assert_eq!(hear(&mut stream, &mut decoder).await, realized);
@@ -136,19 +136,23 @@ async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_o
         failed: vec![Sequence::ZERO; 10_000],
     };
     for told in 0..100 {
-        out.tell(vec![number(told)]).unwrap();
+        out.send(vec![number(told)]).unwrap();
     }
     let mut decoder = Decoder::default();
     assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
     for told in 0..100 {
         assert_eq!(hear(&mut stream, &mut decoder).await, number(told));
         if told == 50 {
-            out.tell(vec![number(100)]).unwrap();
+            out.send(vec![number(100)]).unwrap();
         }
     }
     assert_eq!(hear(&mut stream, &mut decoder).await, number(100));
-    let refused = std::iter::repeat_with(|| out.tell(vec![number(0)])).find(Result::is_err);
-    assert_eq!(refused, Some(Err(Deaf)), "it is not waited for without end");
+    let refused = std::iter::repeat_with(|| out.send(vec![number(0)])).find(Result::is_err);
+    assert_eq!(
+        refused,
+        Some(Err(SendQueueFull)),
+        "it is not waited for without end"
+    );
 }
 
 /// As of one that is stopped: it is told something when it is gone, and most of what it said is still to be read.
@@ -168,7 +172,7 @@ async fn what_a_dnsd_said_before_it_went_is_heard_to_the_end() {
     stream.write_all(&wire).await.unwrap();
     drop(stream);
     for number in 0..SAID {
-        assert_eq!(out.tell(vec![ToDnsd::InterestComplete]), Ok(()), "{number}");
+        assert_eq!(out.send(vec![ToDnsd::InterestComplete]), Ok(()), "{number}");
         let heard = next(&mut inputs).await;
         assert!(
             matches!(heard, Input::PeerSaid(_, ToEnforcer::ResyncStarted)),
@@ -219,7 +223,7 @@ async fn nobody_is_woken_because_a_dnsd_has_read() {
     let before = waits();
     for _ in 0..ROUNDS {
         assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
-        out.tell(vec![ToDnsd::InterestComplete]).unwrap();
+        out.send(vec![ToDnsd::InterestComplete]).unwrap();
     }
     let waited = waits() - before;
     assert!(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::refusal::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, Standing};
+use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::model::{Action, Tier};
@@ -79,7 +79,7 @@ fn others() -> impl Iterator<Item = PodRules> {
 }
 
 #[track_caller]
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert!(
         standing.broken.is_none() && standing.pending.is_empty(),
         "{standing:?}"

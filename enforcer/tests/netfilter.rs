@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::names::PodChains;
-use egret_enforcer::backend::{Backend, Pending, Standing};
+use egret_enforcer::backend::{Backend, Pending, SyncStatus};
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
@@ -80,12 +80,12 @@ fn members() -> String {
         .collect()
 }
 
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert_eq!((&standing.pending, &standing.broken), (&BTreeMap::new(), &None));
 }
 
 /// A life of the enforcer that begins with this batch.
-fn life(flavour: Flavour, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, Standing) {
+fn life(flavour: Flavour, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, SyncStatus) {
     let mut backend = backend(flavour, ByLastOctet);
     backend.adopt(NOW).unwrap();
     let standing = backend.apply(&change.0, NOW);
@@ -114,7 +114,7 @@ fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
         let (mut next, standing) = life(flavour, &first());
         assert_eq!(standing.repaired, BTreeMap::new());
         assert_eq!(kernel(flavour), before);
-        assert_eq!(next.reconcile(NOW), Standing::default());
+        assert_eq!(next.reconcile(NOW), SyncStatus::default());
         assert_eq!(kernel(flavour), before);
     });
 }

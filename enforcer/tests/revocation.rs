@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::{Netfilter, names};
-use egret_enforcer::backend::{Backend, Ended, Found};
+use egret_enforcer::backend::{Backend, EndedConnections, SearchResult};
 use egret_kernel::Family;
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::iptables::Flavour;
@@ -362,17 +362,17 @@ fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         apply(&mut backend, &without(ONE));
-        assert!(backend.inquiry().is_none(), "there is one at a time");
-        assert_eq!(inquiry(), Found::Something);
-        backend.end_forbidden();
+        assert!(backend.connection_search().is_none(), "there is one at a time");
+        assert_eq!(inquiry(), SearchResult::Something);
+        backend.end_denied_connections();
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
         );
         assert!(is_in_doubt(), "the kernel holds that somebody is to be asked");
-        backend.ask_and_end();
+        backend.search_and_end();
         assert_eq!(state(POD, ONE), State::Revoked);
         assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
@@ -384,11 +384,11 @@ fn a_member_that_is_back_before_somebody_has_looked_keeps_what_is_open() {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         let back = Change::new().members("peers", &[(host(OTHER), None)], &[]);
         apply(&mut backend, &back);
         inquiry();
-        backend.end_forbidden();
+        backend.end_denied_connections();
         let states = [state(POD, ONE), state(POD, OTHER)];
         assert_eq!(states, [State::Allowed, State::Unmarked]);
         open[1].send((OTHER, 9)).unwrap();
@@ -402,7 +402,7 @@ fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         let socket = Open(UdpSocket::bind((POD, 0)).unwrap());
         // It may hear that it is refused.
         drop(socket.send((OTHER, 9)));
@@ -413,8 +413,8 @@ fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
         );
         socket.send((OTHER, 9)).unwrap();
         assert_eq!(state(POD, OTHER), State::Allowed);
-        assert_eq!(inquiry(), Found::Something);
-        backend.end_forbidden();
+        assert_eq!(inquiry(), SearchResult::Something);
+        backend.end_denied_connections();
         let held = state(POD, OTHER);
         assert!(matches!(held, State::Allowed | State::Unmarked), "{held:?}");
     });
@@ -426,7 +426,7 @@ fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_th
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         inquiry();
         let mut renewed = Change::new();
         let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
@@ -670,7 +670,7 @@ fn begin_with(flavour: Flavour, first: &Change) -> Netfilter {
 /// Applies it, and how many flows were revoked then.
 fn change(backend: &mut Netfilter, change: &Change) -> u64 {
     apply(backend, change);
-    let Ended { flows, sockets } = backend.ask_and_end();
+    let EndedConnections { flows, sockets } = backend.search_and_end();
     assert_eq!(sockets, 0, "nothing here is in a namespace of its own");
     flows
 }

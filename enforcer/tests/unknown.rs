@@ -214,11 +214,11 @@ fn pods_that_nobody_knows_are_closed_as_long_as_there_are_policies() {
 fn before_the_first_batch_an_empty_kernel_is_closed() {
     in_both_flavours(|flavour| {
         let life = |stance| closing(flavour, ByLastOctet, stance, &["veth+"]);
-        assert!(!life(Stance::Allow).close_unknown().unwrap());
+        assert!(!life(Stance::Allow).close_unknown_pods().unwrap());
         assert!(!filter(flavour).contains("EGRET"), "{}", filter(flavour));
 
         let mut first = life(Stance::DenyOncePolicies);
-        assert!(first.close_unknown().unwrap());
+        assert!(first.close_unknown_pods().unwrap());
         let closed = filter(flavour);
         for expected in [
             "-A FORWARD -j EGRET-FORWARD",
@@ -234,14 +234,14 @@ fn before_the_first_batch_an_empty_kernel_is_closed() {
         }
         assert!(!first.is_in_force());
         let mut second = life(Stance::DenyOncePolicies);
-        assert!(second.close_unknown().unwrap());
+        assert!(second.close_unknown_pods().unwrap());
         assert_eq!(filter(flavour), closed);
         assert!(!second.is_in_force());
         second.apply(&Change::new().rules(free("a", &["10.0.0.1"])).0, NOW);
         let open = filter(flavour);
         assert!(!open.contains("UNKNOWN"), "{open}");
         let mut third = life(Stance::DenyOncePolicies);
-        assert!(!third.close_unknown().unwrap());
+        assert!(!third.close_unknown_pods().unwrap());
         assert!(third.is_in_force());
         assert_eq!(filter(flavour), open);
     });

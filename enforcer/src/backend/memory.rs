@@ -7,7 +7,7 @@ use egret_policies::simulator::Simulator;
 use egret_shared::time::Timestamp;
 
 use super::none::NoVerdicts;
-use super::{Backend, BackendError, Standing, VerdictCounters};
+use super::{Backend, BackendError, SyncStatus, VerdictCounters};
 
 /// The backend; clones share the maps, so that a test can look while the engine writes.
 #[derive(Clone, Debug, Default)]
@@ -24,10 +24,10 @@ impl InMemory {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn status(&self) -> SyncStatus {
+        SyncStatus {
             broken: self.broken.clone(),
-            ..Standing::default()
+            ..SyncStatus::default()
         }
     }
 }
@@ -41,21 +41,21 @@ impl Backend for InMemory {
         Ok(())
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = kernel.apply(batch, now) {
             self.broken = Some(error.to_string());
         }
         drop(kernel);
-        self.standing()
+        self.status()
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
-        self.standing()
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        self.status()
     }
 
-    fn reconcile(&mut self, _now: Timestamp) -> Standing {
-        self.standing()
+    fn reconcile(&mut self, _now: Timestamp) -> SyncStatus {
+        self.status()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {

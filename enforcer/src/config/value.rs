@@ -14,11 +14,6 @@ pub enum InvalidValue {
     /// Not a source.
     #[error("{0:?} is not a source; write dir: and the path of a folder, as in \"dir:/etc/egret/manifests\"")]
     Source(String),
-    /// Not a place for events.
-    #[error(
-        "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
-    )]
-    EventsTo(String),
     /// Not a name of interfaces.
     #[error(transparent)]
     Interfaces(#[from] NameError),
@@ -58,42 +53,6 @@ impl fmt::Display for Source {
     }
 }
 
-/// Where denied packets are told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum EventsTo {
-    /// Nowhere: the kernel only counts them.
-    Off,
-    /// On standard output; the log is on standard error.
-    Stdout,
-    /// At the end of a file.
-    File(PathBuf),
-}
-
-impl FromStr for EventsTo {
-    type Err = InvalidValue;
-
-    /// A path has a slash, so that a misspelt word makes no file.
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "off" => Ok(Self::Off),
-            "stdout" => Ok(Self::Stdout),
-            path if path.contains('/') && !path.ends_with('/') => Ok(Self::File(path.into())),
-            other => Err(InvalidValue::EventsTo(other.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for EventsTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("off"),
-            Self::Stdout => f.write_str("stdout"),
-            Self::File(path) => path.display().fmt(f),
-        }
-    }
-}
-
 /// Which kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -111,7 +70,7 @@ pub enum BackendKind {
 /// What happens to a pod that is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OnUnknownPod {
+pub enum UnknownPodPolicy {
     /// Nothing passes from or to it but what its own node sends, and answers.
     Deny,
     /// Everything passes.
@@ -176,7 +135,7 @@ impl FlavourChoice {
 /// What an isolated pod may ask of its own node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OwnNode {
+pub enum OwnNodeAccess {
     /// Everything, as the documentation of NetworkPolicy says.
     Allow,
     /// Port 53.
@@ -188,7 +147,7 @@ pub enum OwnNode {
 /// Whether policies are enforced on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Enforce {
+pub enum EnforcementMode {
     /// They are, but for those that say otherwise themselves.
     Enforce,
     /// None is: what they would deny is counted and told.
@@ -198,11 +157,11 @@ pub enum Enforce {
 /// What of the cluster itself a name may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Opened {
+pub enum NameTarget {
     /// Addresses of nodes.
     Node,
     /// Where the API server is reached.
     ApiServer,
 }
 
-egret_shared::as_text!(EventsTo, Source, PodInterfaces);
+egret_shared::as_text!(Source, PodInterfaces);

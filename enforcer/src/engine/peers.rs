@@ -1,5 +1,5 @@
-//! The dnsds that are connected: what each has told, and what each was told. Nobody is waited for: who does not
-//! read is dropped, connects again and tells everything anew.
+//! Connected dnsds: what each observed, and what each was sent. The engine never waits for one. A dnsd whose send queue
+//! is full is dropped; it reconnects and resyncs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 
-use super::input::{Ear, PeerId};
+use super::input::{PeerId, PeerSender};
 
 /// All connections.
 #[derive(Debug, Default)]
@@ -21,35 +21,35 @@ pub(super) struct Peers {
 #[derive(Debug)]
 struct Peer {
     program: String,
-    out: Box<dyn Ear>,
+    out: Box<dyn PeerSender>,
     /// Whether it has all interests.
     is_greeted: bool,
-    /// What it told and was not told realized, in order.
-    awaiting: VecDeque<Awaiting>,
-    /// The last number that was handled.
+    /// Its observations that are not realized, in order.
+    awaiting: VecDeque<PendingObservation>,
+    /// The last sequence that is realized.
     through: Sequence,
-    /// Whether `through` is still to be told.
+    /// Whether `through` is still to be sent.
     is_owed: bool,
-    /// Whether it has told again all that it knew when it connected.
-    has_told_again: bool,
-    /// How many answers it holds, as it told last.
+    /// Whether it has repeated everything that it knew when it connected.
+    has_resynced: bool,
+    /// How many answers it holds, as it reported last.
     held: u32,
-    /// The pods of which it knows.
+    /// The pods that it was sent.
     pods: Option<Arc<Pods>>,
-    /// What it knows of the cluster's own DNS.
+    /// The addresses of the cluster's DNS that it was sent.
     cluster_dns: Option<Arc<ClusterDns>>,
 }
 
 /// An observation on its way into the kernel.
 #[derive(Clone, Copy, Debug)]
-struct Awaiting {
+struct PendingObservation {
     sequence: Sequence,
     revision: Revision,
     client: IpAddr,
 }
 
 impl Peers {
-    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn Ear>) {
+    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn PeerSender>) {
         tracing::info!(peer = id.0, program, "a dnsd connected");
         let peer = Peer {
             program,
@@ -58,7 +58,7 @@ impl Peers {
             awaiting: VecDeque::new(),
             through: Sequence::ZERO,
             is_owed: false,
-            has_told_again: false,
+            has_resynced: false,
             held: 0,
             pods: None,
             cluster_dns: None,
@@ -72,7 +72,7 @@ impl Peers {
         }
     }
 
-    /// Takes in what a dnsd said; `observe` gives the revision that includes an observation.
+    /// Handles a message of a dnsd; `observe` returns the revision that includes an observation.
     pub(super) fn said(
         &mut self,
         id: PeerId,
@@ -91,7 +91,7 @@ impl Peers {
                     peer.through = peer.through.max(through);
                 }
                 peer.is_owed = true;
-                peer.has_told_again = true;
+                peer.has_resynced = true;
             }
             ToEnforcer::Observed {
                 sequence,
@@ -99,7 +99,7 @@ impl Peers {
             } => {
                 let client = observation.client;
                 let revision = observe(observation);
-                peer.awaiting.push_back(Awaiting {
+                peer.awaiting.push_back(PendingObservation {
                     sequence,
                     revision,
                     client,
@@ -108,8 +108,8 @@ impl Peers {
         }
     }
 
-    /// Tells changes to those that have all interests, and all of them to the others.
-    pub(super) fn tell_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
+    /// Sends changed interests to peers that have all, and all interests to the others.
+    pub(super) fn send_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
         let interests = |list: Vec<Interest>| list.into_iter().map(ToDnsd::Interest);
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
             let Some(peer) = self.peers.get_mut(&id) else {
@@ -126,18 +126,18 @@ impl Peers {
         }
     }
 
-    /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
-    pub(super) fn tell_pods(&mut self, pods: &Arc<Pods>) {
-        self.tell_whole(pods, |peer| &mut peer.pods, ToDnsd::Pods);
+    /// Sends the pods whose DNS to other resolvers is intercepted, where they changed.
+    pub(super) fn send_pods(&mut self, pods: &Arc<Pods>) {
+        self.send_if_changed(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 
-    /// Tells where the cluster's own DNS is, to those that know it otherwise.
-    pub(super) fn tell_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
-        self.tell_whole(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
+    /// Sends the addresses of the cluster's DNS, where they changed.
+    pub(super) fn send_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
+        self.send_if_changed(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
     }
 
-    /// Tells what is told as a whole. Who knows it knows it by identity.
-    fn tell_whole<T: Clone>(
+    /// Sends a value that is sent as a whole, unless the peer has this very `Arc`.
+    fn send_if_changed<T: Clone>(
         &mut self,
         whole: &Arc<T>,
         known: impl Fn(&mut Peer) -> &mut Option<Arc<T>>,
@@ -155,12 +155,12 @@ impl Peers {
         }
     }
 
-    /// Tells what is realized by the time the kernel holds `revision`.
-    pub(super) fn tell_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
+    /// Sends what is realized once the kernel holds `revision`.
+    pub(super) fn send_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
         let before = self.peers.len();
         self.peers.retain(|id, peer| {
             let failed = peer.realize(revision, &is_failed);
-            // Interests come before it.
+            // Interests come first.
             if !peer.is_greeted || !std::mem::take(&mut peer.is_owed) {
                 return true;
             }
@@ -170,16 +170,16 @@ impl Peers {
         self.dropped += (before - self.peers.len()) as u64;
     }
 
-    /// Whether there is a dnsd, and each has told again what it knew.
-    pub(super) fn have_told_again(&self) -> bool {
-        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_told_again)
+    /// Whether a dnsd is connected, and each one has resynced.
+    pub(super) fn have_resynced(&self) -> bool {
+        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_resynced)
     }
 
     pub(super) fn count(&self) -> usize {
         self.peers.len()
     }
 
-    /// Answers that all of them hold.
+    /// Answers that all dnsds hold.
     pub(super) fn held(&self) -> u64 {
         self.peers.values().map(|peer| u64::from(peer.held)).sum()
     }
@@ -198,7 +198,7 @@ impl Peers {
 }
 
 impl Peer {
-    /// Takes note of what is realized by now; what of it is not open nevertheless.
+    /// Marks observations up to `revision` as realized. Returns those that failed.
     fn realize(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) -> Vec<Sequence> {
         let mut failed = Vec::new();
         while let Some(first) = self.awaiting.pop_front_if(|first| first.revision <= revision) {
@@ -211,9 +211,9 @@ impl Peer {
         failed
     }
 
-    /// Says something to it; one that does not read is to be dropped.
+    /// Sends messages; returns false if the peer is to be dropped.
     fn hears(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
-        let is_told = self.out.tell(messages).is_ok();
+        let is_told = self.out.send(messages).is_ok();
         if !is_told {
             tracing::warn!(
                 peer = id.0,

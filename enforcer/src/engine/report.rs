@@ -1,4 +1,4 @@
-//! What the engine tells operators.
+//! The engine's replies to operators.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,13 +9,13 @@ use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 
 use super::{Engine, Phase};
-use crate::backend::outlook::Outlook;
+use crate::backend::bypass::BypassReport;
 use crate::backend::{Backend, Pending};
 
-/// What is asked.
+/// A request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// How things stand.
+pub enum AdminQuery {
+    /// The state of enforcement.
     Report,
     /// The records, as text.
     Records,
@@ -23,55 +23,55 @@ pub enum What {
     Rules,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, Debug)]
-pub enum Answer {
-    /// How things stand.
+pub enum AdminReply {
+    /// The state of enforcement.
     Report(Box<Report>),
-    /// A page.
+    /// A page of text.
     Page(String),
 }
 
-/// How things stand.
+/// The state of enforcement.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Why the node is not enforced as it should be; empty when it is.
     pub reasons: Vec<String>,
     /// Pods of this node.
     pub pods: usize,
-    /// Those for which the kernel is not yet as it should be.
+    /// Pods for which the kernel is not yet as it should be.
     pub pods_pending: usize,
     /// Records and their limits.
     pub records: RecordStats,
     /// Revision of the last batch.
     pub revision: u64,
-    /// How the source stands.
+    /// The state of the source.
     pub source: SourceState,
-    /// What leads packets past the rules.
-    pub outlook: Outlook,
+    /// Ways past the rules.
+    pub bypass_report: BypassReport,
 }
 
-/// How a source of objects stands.
+/// The state of a source of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceState {
-    /// Everything that there is was told once.
+    /// Whether all objects were read once.
     pub is_complete: bool,
     /// Why it cannot be read now.
     pub unreadable: Option<String>,
-    /// From when is what was told of it instead, as long as it was never read: RFC 3339.
+    /// The age of the stored objects that are used instead of a source that was never read, as RFC 3339.
     pub known_at: Option<String>,
-    /// That is from before a boot: everything is closed to pods, for nobody knows who has their addresses.
+    /// Whether the stored objects are of another boot: all pods are closed, because their addresses may be others'.
     pub is_closed: bool,
     /// Files that were read.
     pub files: usize,
-    /// Files that cannot be taken, and why; what they said before stays in force.
+    /// Files that are invalid, and why; their last valid content stays in force.
     pub bad: Vec<String>,
     /// Diagnostics by severity.
     pub diagnostics: BTreeMap<Severity, usize>,
 }
 
 impl SourceState {
-    /// What is in force instead of what it says now, and why.
+    /// Why the source is unreadable, and what is in force instead.
     fn trouble(&self) -> Option<String> {
         let why = self.unreadable.as_deref()?;
         Some(match &self.known_at {
@@ -85,31 +85,32 @@ impl SourceState {
 }
 
 impl Engine {
-    pub(super) fn answer(&self, backend: &dyn Backend, what: What) -> Answer {
+    pub(super) fn answer(&self, backend: &dyn Backend, what: AdminQuery) -> AdminReply {
         match what {
-            What::Report => Answer::Report(Box::new(self.report(backend))),
-            What::Records => Answer::Page(self.records_page()),
-            What::Rules => Answer::Page(backend.dump()),
+            AdminQuery::Report => AdminReply::Report(Box::new(self.report(backend))),
+            AdminQuery::Records => AdminReply::Page(self.records_page()),
+            AdminQuery::Rules => AdminReply::Page(backend.dump()),
         }
     }
 
     fn report(&self, backend: &dyn Backend) -> Report {
-        let outlook = backend.outlook();
-        let only_inside = |pod: &&PodKey| !self.standing.pending.contains_key(*pod);
+        let bypass_report = backend.bypass_report();
+        let only_inside = |pod: &&PodKey| !self.status.pending.contains_key(*pod);
         let mut reasons = self.reasons(backend);
-        let inside = outlook.pending.iter();
+        let inside = bypass_report.pending.iter();
         reasons.extend(inside.map(|(pod, why)| format!("pod {pod} is pending in its own namespace: {why}")));
         Report {
             reasons,
             pods: self.local.len(),
-            pods_pending: self.standing.pending.len() + outlook.pending.keys().filter(only_inside).count(),
+            pods_pending: self.status.pending.len()
+                + bypass_report.pending.keys().filter(only_inside).count(),
             records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
                 Phase::Starting { .. } | Phase::Moving => 0,
             },
             source: self.source.clone(),
-            outlook,
+            bypass_report,
         }
     }
 
@@ -152,14 +153,14 @@ impl Engine {
             Phase::Moving => {}
         }
         reasons.extend(
-            self.standing
+            self.status
                 .broken
                 .iter()
                 .map(|why| format!("the backend {} fails: {why}", backend.name())),
         );
-        reasons.extend(self.standing.refused.clone());
+        reasons.extend(self.status.refused.clone());
         let pending = |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
-        reasons.extend(self.standing.pending.iter().map(pending));
+        reasons.extend(self.status.pending.iter().map(pending));
         reasons
     }
 

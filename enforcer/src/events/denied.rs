@@ -5,20 +5,20 @@ use egret_policies::rules::Direction;
 
 use super::packet::Packet;
 use crate::backend::netfilter::denials::{Cause, Denial, Denials};
-use crate::engine::{End, Judged, Meeting};
+use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
 /// A denied packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
+pub struct DeniedPacket {
     /// Why.
     pub denial: Denial,
     /// What it was.
     pub packet: Packet,
     /// Who is to be asked for.
-    pub meeting: Meeting,
+    pub ends: PacketEnds,
 }
 
-impl Denied {
+impl DeniedPacket {
     /// Reads what the kernel told; none where it is not for us, or cannot be read.
     #[must_use]
     pub fn read(
@@ -28,30 +28,26 @@ impl Denied {
     ) -> Option<Self> {
         let denial = denials.find(&logged.prefix)?;
         let packet = Packet::read(logged.family, &logged.packet)?;
-        let mut end = |address, index: Option<u32>| End {
+        let mut end = |address, index: Option<u32>| PacketEnd {
             address,
             interface: index.and_then(&mut *name_of),
         };
-        let meeting = Meeting {
+        let ends = PacketEnds {
             source: end(packet.source, logged.input),
             destination: end(packet.destination, logged.output),
-            judged: judged(&denial),
+            judged_by: judged_by(&denial),
         };
-        Some(Self {
-            denial,
-            packet,
-            meeting,
-        })
+        Some(Self { denial, packet, ends })
     }
 }
 
 /// A packet of a revoked flow may go either way.
-const fn judged(denial: &Denial) -> Judged {
+const fn judged_by(denial: &Denial) -> JudgedBy {
     match (&denial.cause, denial.direction) {
-        (Cause::Exposure(_), _) => Judged::Nobody,
-        (Cause::Revoked, _) => Judged::Either,
-        (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => Judged::Sender,
-        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => Judged::Sender,
-        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => Judged::Receiver,
+        (Cause::Exposure(_), _) => JudgedBy::Nobody,
+        (Cause::Revoked, _) => JudgedBy::Either,
+        (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => JudgedBy::Sender,
+        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => JudgedBy::Sender,
+        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => JudgedBy::Receiver,
     }
 }

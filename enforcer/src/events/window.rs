@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 
-use super::denied::Denied;
+use super::denied::DeniedPacket;
 use crate::backend::netfilter::denials::Denial;
-use crate::engine::{End, Judged, Meeting};
+use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
 /// How long a window is open.
 const LENGTH: Duration = Duration::from_secs(1);
 /// The most who-and-why of which one summary counts each by itself.
-const MOST_WITHHELD: usize = 256;
+const MAX_WITHHELD: usize = 256;
 
 /// A second in which packets were denied.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct Withheld {
     /// Why.
     pub denial: Denial,
     /// Where the pod is.
-    end: End,
-    judged: Judged,
+    end: PacketEnd,
+    judged_by: JudgedBy,
 }
 
 /// What is to be said at the end of a window.
@@ -74,14 +74,14 @@ impl Window {
     }
 
     /// Takes a packet in; whether it is told, when at most so many are.
-    pub fn take(&mut self, denied: &Denied, most: u32) -> bool {
+    pub fn take(&mut self, denied: &DeniedPacket, most: u32) -> bool {
         *self.by_reason.entry(denied.denial.clone()).or_default() += 1;
         if self.told < most {
             self.told += 1;
             return true;
         }
         let withheld = Withheld::of(denied);
-        if self.withheld.len() < MOST_WITHHELD || self.withheld.contains_key(&withheld) {
+        if self.withheld.len() < MAX_WITHHELD || self.withheld.contains_key(&withheld) {
             *self.withheld.entry(withheld).or_default() += 1;
         } else {
             self.others += 1;
@@ -112,27 +112,27 @@ impl Window {
 }
 
 impl Withheld {
-    fn of(denied: &Denied) -> Self {
-        let meeting = &denied.meeting;
-        let end = match meeting.judged {
-            Judged::Sender => &meeting.source,
-            Judged::Either if meeting.source.interface.is_some() => &meeting.source,
-            Judged::Receiver | Judged::Either | Judged::Nobody => &meeting.destination,
+    fn of(denied: &DeniedPacket) -> Self {
+        let ends = &denied.ends;
+        let end = match ends.judged_by {
+            JudgedBy::Sender => &ends.source,
+            JudgedBy::Either if ends.source.interface.is_some() => &ends.source,
+            JudgedBy::Receiver | JudgedBy::Either | JudgedBy::Nobody => &ends.destination,
         };
         Self {
             denial: denied.denial.clone(),
             end: end.clone(),
-            judged: meeting.judged,
+            judged_by: ends.judged_by,
         }
     }
 
     /// What is to be asked to know the pod.
     #[must_use]
-    pub fn meeting(&self) -> Meeting {
-        Meeting {
+    pub fn ends(&self) -> PacketEnds {
+        PacketEnds {
             source: self.end.clone(),
             destination: self.end.clone(),
-            judged: self.judged,
+            judged_by: self.judged_by,
         }
     }
 }
@@ -145,13 +145,13 @@ mod tests {
     use egret_policies::rules::Direction;
     use std::net::{IpAddr, Ipv4Addr};
 
-    fn denied(source: u32) -> Denied {
+    fn denied(source: u32) -> DeniedPacket {
         let [source, destination] = [source, 7].map(|number| IpAddr::from(Ipv4Addr::from(number)));
-        let end = |address, interface: Option<&str>| End {
+        let end = |address, interface: Option<&str>| PacketEnd {
             address,
             interface: interface.map(str::to_owned),
         };
-        Denied {
+        DeniedPacket {
             denial: Denial {
                 outcome: Outcome::Denied,
                 cause: Cause::Isolation,
@@ -163,10 +163,10 @@ mod tests {
                 protocol: Some(6),
                 inner: Inner::Nothing,
             },
-            meeting: Meeting {
+            ends: PacketEnds {
                 source: end(source, Some("veth1")),
                 destination: end(destination, None),
-                judged: Judged::Sender,
+                judged_by: JudgedBy::Sender,
             },
         }
     }
@@ -204,7 +204,7 @@ mod tests {
             window.take(&denied(source), 0);
         }
         let summary = window.close(at(1000), 1000);
-        assert_eq!(summary.withheld.len(), MOST_WITHHELD);
+        assert_eq!(summary.withheld.len(), MAX_WITHHELD);
         let counted: u64 = summary.withheld.iter().map(|(_, packets)| *packets).sum();
         assert_eq!(counted + summary.others, 10_000);
     }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use super::boot::BootId;
-use super::format::Problem;
-use super::log::{self, Kept};
+use super::boot_id::BootId;
+use super::format::StateError;
+use super::log::{self, LoadedRecords};
 
 /// What a record may take at most: a name of 255 octets that are all escaped, its pod and its address.
-const MOST_OF_RECORD: u64 = 2048;
+const MAX_RECORD: u64 = 2048;
 /// The file, though there be no record.
-const LEAST: u64 = 64 * 1024;
+const MIN_LIMIT: u64 = 64 * 1024;
 
 /// A state file that may or may not be there.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl StateFile {
         Self {
             path: path.to_owned(),
             boot,
-            most: LEAST.saturating_add((records as u64).saturating_mul(MOST_OF_RECORD)),
+            most: MIN_LIMIT.saturating_add((records as u64).saturating_mul(MAX_RECORD)),
         }
     }
 
@@ -57,38 +57,38 @@ impl StateFile {
     ///
     /// # Errors
     /// With why it is not to be taken.
-    pub fn read(&self) -> Result<Kept, Problem> {
-        match read_plain(&self.path, self.most)? {
+    pub fn read(&self) -> Result<LoadedRecords, StateError> {
+        match read_regular_file(&self.path, self.most)? {
             Some(octets) => log::read(&octets, self.boot),
-            None => Ok(Kept::default()),
+            None => Ok(LoadedRecords::default()),
         }
     }
 
-    /// Begins another beside it.
-    pub(super) fn begin(&self) -> Result<Growing, Problem> {
-        let path = beside(&self.path);
-        let mut growing = Growing {
-            file: create(&path).map_err(Problem::Unwritten)?,
+    /// Begins another temporary_path it.
+    pub(super) fn begin(&self) -> Result<AppendFile, StateError> {
+        let path = temporary_path(&self.path);
+        let mut file_written = AppendFile {
+            file: create(&path).map_err(StateError::Unwritten)?,
             is_in_place: false,
             path,
             octets: 0,
             most: self.most,
         };
-        growing.append(&log::header(self.boot))?;
-        Ok(growing)
+        file_written.append(&log::header(self.boot))?;
+        Ok(file_written)
     }
 
     /// Puts another in its place, or leaves it as it is.
-    pub(super) fn replace(&self, growing: &mut Growing) -> Result<(), Problem> {
-        std::fs::rename(&growing.path, &self.path).map_err(Problem::Unwritten)?;
-        growing.is_in_place = true;
+    pub(super) fn replace(&self, file_written: &mut AppendFile) -> Result<(), StateError> {
+        std::fs::rename(&file_written.path, &self.path).map_err(StateError::Unwritten)?;
+        file_written.is_in_place = true;
         Ok(())
     }
 }
 
 /// A file to whose end something comes; unless it took its place, it goes when it is dropped.
 #[derive(Debug)]
-pub(super) struct Growing {
+pub(super) struct AppendFile {
     file: File,
     path: PathBuf,
     is_in_place: bool,
@@ -96,15 +96,15 @@ pub(super) struct Growing {
     most: u64,
 }
 
-impl Growing {
+impl AppendFile {
     /// All of it, or nothing.
-    pub(super) fn append(&mut self, octets: &[u8]) -> Result<(), Problem> {
+    pub(super) fn append(&mut self, octets: &[u8]) -> Result<(), StateError> {
         let after = self.octets + octets.len() as u64;
         check_size(after, self.most)?;
         self.file.write_all(octets).map_err(|error| {
             // Half of it would be left out by who reads it, but not what comes behind.
             drop(self.file.set_len(self.octets));
-            Problem::Unwritten(error)
+            StateError::Unwritten(error)
         })?;
         self.octets = after;
         Ok(())
@@ -128,7 +128,7 @@ impl Growing {
     }
 }
 
-impl Drop for Growing {
+impl Drop for AppendFile {
     fn drop(&mut self) {
         if !self.is_in_place {
             drop(std::fs::remove_file(&self.path));
@@ -137,7 +137,7 @@ impl Drop for Growing {
 }
 
 /// What is in a plain file of this user; none where there is no file.
-pub(super) fn read_plain(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Problem> {
+pub(super) fn read_regular_file(path: &Path, most: u64) -> Result<Option<Vec<u8>>, StateError> {
     // A pipe would wait for a writer, and a link could lead anywhere.
     let opened = File::options()
         .read(true)
@@ -146,7 +146,7 @@ pub(super) fn read_plain(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Prob
     let file = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            return Err(Problem::Foreign("a symbolic link".to_owned()));
+            return Err(StateError::Foreign("a symbolic link".to_owned()));
         }
         opened => opened?,
     };
@@ -158,60 +158,60 @@ pub(super) fn read_plain(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Prob
 }
 
 /// Puts another in a file's place, or leaves it as it is. It is on the disk before it takes the place of the one before.
-pub(super) fn replace(path: &Path, octets: &[u8], most: u64) -> Result<(), Problem> {
+pub(super) fn replace(path: &Path, octets: &[u8], most: u64) -> Result<(), StateError> {
     check_size(octets.len() as u64, most)?;
-    let new = beside(path);
+    let new = temporary_path(path);
     let written = write_new(&new, octets)
         .and_then(|()| std::fs::rename(&new, path))
         .and_then(|()| flush_folder(path));
     written.map_err(|error| {
         // Half a file only takes room, perhaps the room that was missing; the next one removes it as well.
         drop(std::fs::remove_file(&new));
-        Problem::Unwritten(error)
+        StateError::Unwritten(error)
     })
 }
 
-fn check(file: &File, most: u64) -> Result<(), Problem> {
+fn check(file: &File, most: u64) -> Result<(), StateError> {
     let found = file.metadata()?;
     check_size(found.len(), most)?;
     if !found.is_file() {
-        return Err(Problem::Foreign("no plain file".to_owned()));
+        return Err(StateError::Foreign("no plain file".to_owned()));
     }
     if found.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(Problem::Foreign(format!("of user {}", found.uid())));
+        return Err(StateError::Foreign(format!("of user {}", found.uid())));
     }
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o022 != 0 {
-        return Err(Problem::Foreign(format!("of mode {mode:04o}")));
+        return Err(StateError::Foreign(format!("of mode {mode:04o}")));
     }
     Ok(())
 }
 
-const fn check_size(octets: u64, most: u64) -> Result<(), Problem> {
+const fn check_size(octets: u64, most: u64) -> Result<(), StateError> {
     if octets > most {
-        return Err(Problem::TooLarge { octets, most });
+        return Err(StateError::TooLarge { octets, most });
     }
     Ok(())
 }
 
 /// What is there of a state file: itself, and one that was not finished. An empty path is none.
 #[must_use]
-pub fn traces(path: &Path) -> Vec<PathBuf> {
+pub fn existing_files(path: &Path) -> Vec<PathBuf> {
     if path.as_os_str().is_empty() {
         return Vec::new();
     }
-    let both = [path.to_owned(), beside(path)];
+    let both = [path.to_owned(), temporary_path(path)];
     both.into_iter()
         .filter(|path| path.symlink_metadata().is_ok())
         .collect()
 }
 
-/// Removes what `traces` tells.
+/// Removes what `existing_files` tells.
 ///
 /// # Errors
 /// With the path.
 pub fn remove(path: &Path) -> io::Result<()> {
-    for trace in traces(path) {
+    for trace in existing_files(path) {
         std::fs::remove_file(&trace).map_err(|error| {
             io::Error::new(
                 error.kind(),
@@ -222,7 +222,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
@@ -268,29 +268,16 @@ mod tests {
     use egret_shared::time::Timestamp;
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A folder that goes with the test.
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
         fn make() -> Self {
-            static NUMBER: AtomicU32 = AtomicU32::new(0);
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let name = format!("egret-state-{}-{number}", std::process::id());
-            let folder = std::env::temp_dir().join(name);
-            std::fs::create_dir(&folder).unwrap();
-            Self(folder)
+            Self(tempfile::tempdir().unwrap())
         }
 
         fn file(&self, records: usize) -> StateFile {
-            StateFile::new(&self.0.join("state"), BootId::read().unwrap(), records)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            std::fs::remove_dir_all(&self.0).unwrap();
+            StateFile::new(&self.0.path().join("state"), BootId::read().unwrap(), records)
         }
     }
 
@@ -311,13 +298,13 @@ mod tests {
         octets
     }
 
-    fn write(file: &StateFile, octets: &[u8]) -> Result<(), Problem> {
-        let mut growing = file.begin()?;
-        growing.append(octets)?;
-        file.replace(&mut growing)
+    fn write(file: &StateFile, octets: &[u8]) -> Result<(), StateError> {
+        let mut file_written = file.begin()?;
+        file_written.append(octets)?;
+        file.replace(&mut file_written)
     }
 
-    fn records(file: &StateFile) -> Result<usize, Problem> {
+    fn records(file: &StateFile) -> Result<usize, StateError> {
         let kept = file.read()?;
         assert_eq!(kept.torn, 0);
         Ok(kept.remembered.iter().map(|pod| pod.records.len()).sum())
@@ -331,20 +318,24 @@ mod tests {
     fn a_file_is_for_its_user_alone_and_takes_the_place_of_another_when_it_is_whole() {
         let folder = Folder::make();
         let file = StateFile {
-            path: folder.0.join("new/folder/state"),
+            path: folder.0.path().join("new/folder/state"),
             ..folder.file(10)
         };
         assert_eq!(records(&file).unwrap(), 0);
         write(&file, &changes(1)).unwrap();
         assert_eq!((records(&file).unwrap(), mode(file.path())), (1, 0o600));
-        std::fs::write(beside(file.path()), "a file that somebody was killed over").unwrap();
-        let mut growing = file.begin().unwrap();
-        growing.append(&changes(2)).unwrap();
+        std::fs::write(
+            temporary_path(file.path()),
+            "a file that somebody was killed over",
+        )
+        .unwrap();
+        let mut file_written = file.begin().unwrap();
+        file_written.append(&changes(2)).unwrap();
         assert_eq!(records(&file).unwrap(), 1, "it is not in its place yet");
-        file.replace(&mut growing).unwrap();
-        growing.append(&changes(3)).unwrap();
+        file.replace(&mut file_written).unwrap();
+        file_written.append(&changes(3)).unwrap();
         assert_eq!(records(&file).unwrap(), 3);
-        assert_eq!(traces(file.path()), [file.path()]);
+        assert_eq!(existing_files(file.path()), [file.path()]);
     }
 
     #[test]
@@ -354,11 +345,11 @@ mod tests {
         write(&file, &changes(1)).unwrap();
         for (mode, is_read) in [(0o600, true), (0o644, true), (0o620, false), (0o602, false)] {
             std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
-            let problem = file.read().err().map(|problem| problem.reason());
-            assert_eq!(problem, (!is_read).then_some("foreign"), "{mode:o}");
+            let error = file.read().err().map(|error| error.reason());
+            assert_eq!(error, (!is_read).then_some("foreign"), "{mode:o}");
         }
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o600)).unwrap();
-        let real = folder.0.join("real");
+        let real = folder.0.path().join("real");
         std::fs::rename(file.path(), &real).unwrap();
         symlink(&real, file.path()).unwrap();
         assert_eq!(file.read().unwrap_err().reason(), "foreign");
@@ -377,7 +368,7 @@ mod tests {
             "size"
         );
         assert_eq!(records(&folder.file(100)).unwrap(), 4096, "it stays as it is");
-        assert_eq!(traces(folder.file(0).path()), [folder.file(0).path()]);
+        assert_eq!(existing_files(folder.file(0).path()), [folder.file(0).path()]);
     }
 
     #[test]
@@ -386,7 +377,7 @@ mod tests {
         let file = folder.file(10);
         std::fs::create_dir(file.path()).unwrap();
         assert_eq!(write(&file, &changes(1)).unwrap_err().reason(), "unwritten");
-        assert_eq!(traces(file.path()), [file.path()]);
-        assert_eq!(traces(Path::new("")), Vec::<PathBuf>::new());
+        assert_eq!(existing_files(file.path()), [file.path()]);
+        assert_eq!(existing_files(Path::new("")), Vec::<PathBuf>::new());
     }
 }

@@ -12,8 +12,8 @@
 use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
 use sha2::{Digest, Sha256};
 
-use super::boot::BootId;
-use super::format::{self, Problem, octets, read_body};
+use super::boot_id::BootId;
+use super::format::{self, StateError, octets, read_body};
 
 /// The version that this code writes. It reads what was written whole as well.
 const VERSION: u32 = 2;
@@ -27,7 +27,7 @@ const PREFIX: usize = 16;
 
 /// What a file keeps.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct LoadedRecords {
     /// What each pod was told.
     pub remembered: Vec<PodSnapshot>,
     /// How many octets at its end were left out, being half a change.
@@ -46,8 +46,8 @@ pub(super) fn header(boot: BootId) -> [u8; HEADER] {
 }
 
 /// Writes changes as they stand in the file into a buffer, in place of what is in it.
-pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), Problem> {
-    let unwritten = |error: String| Problem::Unwritten(std::io::Error::other(error));
+pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), StateError> {
+    let unwritten = |error: String| StateError::Unwritten(std::io::Error::other(error));
     let mut whole = std::mem::take(buffer);
     whole.clear();
     whole.resize(PREFIX, 0);
@@ -65,8 +65,8 @@ pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<
 ///
 /// # Errors
 /// With why it is not to be taken.
-pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
-    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+pub(super) fn read(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
+    let damaged = |what: &str| StateError::Damaged(what.to_owned());
     if file.len() < BOOT_AT {
         return Err(damaged("it ends within its header"));
     }
@@ -75,9 +75,9 @@ pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
     }
     match u32::from_le_bytes(octets(file, VERSION_AT)) {
         VERSION => {}
-        format::WHOLE => return read_whole(file, boot),
+        format::SNAPSHOT_VERSION => return read_whole(file, boot),
         found => {
-            return Err(Problem::Version {
+            return Err(StateError::Version {
                 found,
                 newest: VERSION,
             });
@@ -89,22 +89,22 @@ pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
     if head[CHECK_AT..] != check(&head[..CHECK_AT]) {
         return Err(damaged("its header is not the one that it was written with"));
     }
-    if !format::is_of(file, boot) {
-        return Err(Problem::OtherBoot);
+    if !format::is_of_boot(file, boot) {
+        return Err(StateError::OtherBoot);
     }
     read_changes(changes)
 }
 
-fn read_whole(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
-    let body = format::unseal(MAGIC, file)?;
-    if !format::is_of(file, boot) {
-        return Err(Problem::OtherBoot);
+fn read_whole(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
+    let body = format::decode(MAGIC, file)?;
+    if !format::is_of_boot(file, boot) {
+        return Err(StateError::OtherBoot);
     }
     let remembered = read_body(body)?;
-    Ok(Kept { remembered, torn: 0 })
+    Ok(LoadedRecords { remembered, torn: 0 })
 }
 
-fn read_changes(mut rest: &[u8]) -> Result<Kept, Problem> {
+fn read_changes(mut rest: &[u8]) -> Result<LoadedRecords, StateError> {
     let mut ledger = SnapshotBuilder::default();
     while let Some((body, behind)) = next(rest)? {
         for change in read_body::<Vec<SnapshotChange>>(body)? {
@@ -112,18 +112,18 @@ fn read_changes(mut rest: &[u8]) -> Result<Kept, Problem> {
         }
         rest = behind;
     }
-    Ok(Kept {
+    Ok(LoadedRecords {
         remembered: ledger.finish(),
         torn: rest.len() as u64,
     })
 }
 
 /// A body, and what stands behind it.
-type Parted<'a> = (&'a [u8], &'a [u8]);
+type Split<'a> = (&'a [u8], &'a [u8]);
 
 /// The next body and what stands behind it; none where there is none, or half of one.
-fn next(rest: &[u8]) -> Result<Option<Parted<'_>>, Problem> {
-    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+fn next(rest: &[u8]) -> Result<Option<Split<'_>>, StateError> {
+    let damaged = |what: &str| StateError::Damaged(what.to_owned());
     let Some((prefix, rest)) = rest.split_at_checked(PREFIX) else {
         return Ok(None);
     };
@@ -269,8 +269,8 @@ mod tests {
         let whole = file(&changes);
         for length in 0..whole.len() {
             let Some(mut behind) = length.checked_sub(HEADER) else {
-                let problem = read(&whole[..length], boot()).unwrap_err();
-                assert_eq!(problem.reason(), "damaged", "{length} octets");
+                let error = read(&whole[..length], boot()).unwrap_err();
+                assert_eq!(error.reason(), "damaged", "{length} octets");
                 continue;
             };
             let is_whole = |change: &&Vec<u8>| {
@@ -304,12 +304,9 @@ mod tests {
                 "damaged"
             };
             match read(&flipped, boot()) {
-                Err(problem) => {
-                    let is_version_1 = bit / 8 == VERSION_AT && problem.reason() == "damaged";
-                    assert!(
-                        problem.reason() == expected || is_version_1,
-                        "bit {bit}: {problem}"
-                    );
+                Err(error) => {
+                    let is_version_1 = bit / 8 == VERSION_AT && error.reason() == "damaged";
+                    assert!(error.reason() == expected || is_version_1, "bit {bit}: {error}");
                 }
                 Ok(kept) => panic!("bit {bit}: {kept:?}"),
             }
@@ -321,10 +318,10 @@ mod tests {
         let other: BootId = "00000000-0000-4000-8000-000000000000".parse().unwrap();
         let log = file(&[one(&[told("n/a", "1", &[("a.test", 1)])])]);
         let former = vec![pod("n/a", "1", &[("a.test", 1)])];
-        let whole = format::seal(MAGIC, boot(), &former).unwrap();
+        let whole = format::encode(MAGIC, boot(), &former).unwrap();
         assert_eq!(kept(&whole), former, "what was written whole");
         for file in [&log, &whole] {
-            assert!(matches!(read(file, other), Err(Problem::OtherBoot)));
+            assert!(matches!(read(file, other), Err(StateError::OtherBoot)));
         }
         let mut newer = log.clone();
         newer[VERSION_AT] = 3;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use egret_enforcer::backend::ebpf::{Ebpf, Options};
-use egret_enforcer::backend::{Backend, Decider, Standing};
+use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
     Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Origin, PeerMatch,
@@ -93,12 +93,12 @@ impl World {
     }
 
     /// Asserts that nothing is pending.
-    pub(crate) fn settled(&self, standing: &Standing) {
+    pub(crate) fn settled(&self, standing: &SyncStatus) {
         assert_eq!(
             *standing,
-            Standing {
+            SyncStatus {
                 repaired: standing.repaired.clone(),
-                ..Standing::default()
+                ..SyncStatus::default()
             }
         );
     }

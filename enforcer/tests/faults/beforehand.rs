@@ -2,7 +2,7 @@
 //! it must not be in force: a list that is not held whole would deny too little, and somebody else's would allow what is in it.
 
 use egret_enforcer::backend::netfilter::names;
-use egret_enforcer::backend::{Backend as _, Pending, Standing};
+use egret_enforcer::backend::{Backend as _, Pending, SyncStatus};
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
@@ -101,7 +101,7 @@ fn probes() -> [Probe; 4] {
     [one[0], one[1], other[0], other[1]]
 }
 
-fn hold_refused(standing: &Standing, reason: &str) {
+fn hold_refused(standing: &SyncStatus, reason: &str) {
     let is_said = |pending: &Pending| matches!(pending, Pending::Refused(said) if said.contains(reason));
     assert_eq!(standing.pending.len(), 2, "{standing:?}");
     assert!(standing.pending.values().all(is_said), "{standing:?}");

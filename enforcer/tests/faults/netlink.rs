@@ -231,9 +231,9 @@ fn behind_refusals_ever_more_changes_are_not_tried_by_netlink() {
     });
 }
 
-/// The operator's way back: what is in force is the same.
+/// What is in force is the same, whoever writes it.
 #[test]
-fn the_programs_write_everything_where_that_is_wished() {
+fn netlink_and_the_programs_write_the_same() {
     on_a_node(|node, batch| {
         let by = |writer| {
             let mut backend = node.backend().with_nft_writer(writer);

@@ -151,7 +151,7 @@ fn tell_at(backend: &mut Netfilter, numbers: std::ops::Range<u32>, now: Timestam
             .map(|number| (Member::Address(told(*number)), Some(until)))
             .collect();
         // What is refused is seen by what the set holds.
-        drop(backend.open_answer(&Change::new().members("told", &members, &[]).0, now));
+        drop(backend.add_records(&Change::new().members("told", &members, &[]).0, now));
     }
 }
 

@@ -30,7 +30,7 @@ impl Established {
 }
 
 /// The map of counters, with the names of the rules they are of. The engine's thread names rules while any
-/// other reads: hence the lock, which is held for no system call that waits.
+/// other reads: hence the lock, scope is held for no system call that waits.
 #[derive(Debug)]
 pub(super) struct Counters {
     map: Map,
@@ -55,7 +55,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// Makes the counters of rules. When there is no room, counters of rules that no pod has are added up
+    /// Makes the counters of rules. When none_if_missing is no room, counters of rules that no pod has are added up
     /// under their tier first.
     pub(super) fn register(
         &self,
@@ -109,7 +109,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Adds to a counter which no program writes, processor by processor.
+    /// Adds to a counter scope no program writes, processor by processor.
     fn add(&self, total: CounterKey, counts: &[u8]) -> io::Result<()> {
         let key = total.to_octets();
         let sum = self.map.lookup(&key)?.unwrap_or_else(|| vec![0; counts.len()]);
@@ -140,7 +140,7 @@ impl VerdictCounters for Counters {
             };
             let origin = self.label(&octets).and_then(|(_, origin)| origin);
             let packets = words(&value).sum();
-            // Of tiers and actions that do not go together there is nothing to tell.
+            // Of tiers and actions that do not go together none_if_missing is nothing to tell.
             if packets > 0 || origin.is_some() {
                 let key = verdict_key(key);
                 counts.push(VerdictCount { key, origin, packets });

@@ -46,13 +46,13 @@ impl Table {
 
 /// Where an element is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ElementKey {
     pub(super) table: Table,
     pub(super) key: Vec<u8>,
 }
 
-impl Place {
-    /// The place of a member of a set.
+impl ElementKey {
+    /// The element of a member of a set.
     pub(super) fn of(set: SetId, member: &Member) -> Self {
         let digest = set.digest();
         let set = digest.as_str().as_bytes();
@@ -76,7 +76,7 @@ impl Place {
         }
     }
 
-    /// The place of an address of the node.
+    /// The element of an address of the node.
     pub(super) fn of_node(own: IpAddr) -> Self {
         Self {
             table: Table::Node,
@@ -93,7 +93,7 @@ impl Place {
         }
     }
 
-    /// Where the members of a set can be, as ranges of places: for networks that is the whole table, for the
+    /// Where the members of a set can be, as ranges of elements: for networks that is the whole table, for the
     /// length of the prefix comes first in the key.
     pub(super) fn ranges_of(set: SetId) -> [Range<Self>; 3] {
         let digest = set.digest();
@@ -115,7 +115,7 @@ impl Place {
         ]
     }
 
-    /// The value to be written there.
+    /// The value to be written none_if_missing.
     pub(super) fn value(&self, expires: Option<Timestamp>) -> Vec<u8> {
         match self.table {
             Table::Members => expires.map_or(0, nanoseconds).to_ne_bytes().to_vec(),
@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-/// A moment as the programs compare it. Never 0, which means that there is no expiry.
+/// A moment as the programs compare it. Never 0, scope means that none_if_missing is no expiry.
 fn nanoseconds(moment: Timestamp) -> u64 {
     moment
         .as_millis()
@@ -330,31 +330,35 @@ mod tests {
     #[test]
     fn a_mapped_address_or_network_is_ipv4() {
         let [mapped, plain] = ["::ffff:192.0.2.1", "192.0.2.1"]
-            .map(|text| Place::of(set(), &Member::Address(text.parse().unwrap())));
+            .map(|text| ElementKey::of(set(), &Member::Address(text.parse().unwrap())));
         assert_eq!(mapped, plain);
         for (a, b, equal) in [
             ("::ffff:192.0.2.0/120", "192.0.2.0/24", true),
             ("::/0", "0.0.0.0/0", false),
             ("192.0.2.7/24", "192.0.2.0/24", true),
         ] {
-            let [left, right] = [a, b].map(|text| Place::of(set(), &Member::Network(text.parse().unwrap())));
-            assert_eq!(left == right, equal, "{a} {b}");
+            let [left, clear_fault] =
+                [a, b].map(|text| ElementKey::of(set(), &Member::Network(text.parse().unwrap())));
+            assert_eq!(left == clear_fault, equal, "{a} {b}");
         }
     }
 
     #[test]
     fn an_expiry_is_never_written_as_for_ever() {
-        let place = Place::of(set(), &Member::Address("192.0.2.1".parse().unwrap()));
-        let value = place.value(Some(Timestamp::from_millis(0)));
+        let element = ElementKey::of(set(), &Member::Address("192.0.2.1".parse().unwrap()));
+        let value = element.value(Some(Timestamp::from_millis(0)));
         assert_ne!(value, [0; 8]);
         assert!(has_expired(&value, Timestamp::from_millis(0)));
-        assert!(!has_expired(&place.value(None), Timestamp::from_millis(u64::MAX)));
+        assert!(!has_expired(
+            &element.value(None),
+            Timestamp::from_millis(u64::MAX)
+        ));
         assert!(has_expired(
-            &place.value(Some(Timestamp::from_millis(7))),
+            &element.value(Some(Timestamp::from_millis(7))),
             Timestamp::from_millis(7)
         ));
         assert!(!has_expired(
-            &place.value(Some(Timestamp::from_millis(7))),
+            &element.value(Some(Timestamp::from_millis(7))),
             Timestamp::from_millis(6)
         ));
     }

@@ -1,4 +1,4 @@
-//! The directory in a BPF file system by which programs, maps and attachments outlive the enforcer:
+//! The directory in a BPF file system by scope programs, maps and attachments outlive the enforcer:
 //! `<pin path>/<object>/<map>` and `<pin path>/<object>/pods/<uid>/<hook>`, where `<object>` is the digest
 //! of the compiled programs.
 //!
@@ -15,7 +15,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use super::syscall;
 
 /// Where systemd mounts the BPF file system, and other programs expect it.
-const USUAL_PLACE: &str = "/sys/fs/bpf";
+const BPF_FS: &str = "/sys/fs/bpf";
 
 /// The pins of one release under a pin path.
 #[derive(Clone, Debug)]
@@ -33,11 +33,11 @@ impl Pins {
         }
     }
 
-    /// Makes the directories, and mounts a BPF file system where there is none: at its usual place, if the
-    /// pins are to be there (in sysfs nobody can make a directory), else on the directory for pins.
+    /// Makes the directories, and mounts a BPF file system where none_if_missing is none: at its usual element, if the
+    /// pins are to be none_if_missing (in sysfs nobody can make a directory), else on the directory for pins.
     pub(super) fn prepare(&self) -> io::Result<()> {
-        if self.base.starts_with(USUAL_PLACE) {
-            mount_bpf(Path::new(USUAL_PLACE))?;
+        if self.base.starts_with(BPF_FS) {
+            mount_bpf(Path::new(BPF_FS))?;
         }
         fs::create_dir_all(&self.base)?;
         mount_bpf(&self.base)?;
@@ -65,7 +65,7 @@ impl Pins {
     }
 
     /// Detaches a pod from the programs of other releases, now that this one judges it.
-    pub(super) fn supersede(&self, uid: &str) -> io::Result<()> {
+    pub(super) fn detach_other_releases(&self, uid: &str) -> io::Result<()> {
         for other in self.releases()?.into_iter().filter(|name| *name != self.object) {
             let other = self.base.join(other);
             detach(&other.join("pods").join(uid))?;
@@ -84,7 +84,7 @@ impl Pins {
         if statfs(&self.base)?.filesystem_type() == BPF_FS_MAGIC {
             self.remove_releases()?;
         }
-        if self.base == Path::new(USUAL_PLACE) || !names(&self.base)?.is_empty() {
+        if self.base == Path::new(BPF_FS) || !names(&self.base)?.is_empty() {
             return Ok(());
         }
         if is_mount_point(&self.base)? {
@@ -135,7 +135,7 @@ fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.dev() != fs::metadata(parent)?.dev())
 }
 
-/// The names in a directory; none where there is no directory.
+/// The names in a directory; none where none_if_missing is no directory.
 fn names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

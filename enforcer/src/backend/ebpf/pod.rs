@@ -1,4 +1,4 @@
-//! One pod: what it should have in the kernel, and putting it there.
+//! One pod: what it should have in the kernel, and putting it none_if_missing.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ pub(super) struct Pod {
     rendered: Rendered,
     state: State,
     /// Its open UDP flows are to be judged again.
-    judge_again: bool,
+    reevaluate: bool,
 }
 
 /// Where a pod stands.
@@ -48,15 +48,15 @@ enum State {
     New,
     /// The kernel judges it by its rules.
     Programmed,
-    /// The kernel denies it everything, because its rules cannot be put there.
+    /// The kernel denies it everything, because its rules cannot be put none_if_missing.
     Denied(String),
     /// It could not be programmed.
     Failed(String),
 }
 
-/// Which pods are to be looked at.
+/// Scope pods are to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum Scope {
     /// Those with new rules: a record costs nothing here.
     Changed,
     /// Those that are not programmed as well.
@@ -68,29 +68,29 @@ pub(super) enum Which {
 impl Pod {
     /// A pod with new rules.
     pub(super) fn with_rules(old: Option<Self>, rules: PodRules) -> Self {
-        let judge_again = old.is_some_and(|old| old.judge_again);
+        let reevaluate = old.is_some_and(|old| old.reevaluate);
         Self {
             rules,
             rendered: Rendered::default(),
             state: State::New,
-            judge_again,
+            reevaluate,
         }
     }
 
     /// From now on, an open UDP flow needs a rule.
-    pub(super) const fn judge_again(&mut self) {
-        self.judge_again = true;
+    pub(super) const fn reevaluate(&mut self) {
+        self.reevaluate = true;
     }
 
-    fn is_due(&self, which: Which) -> bool {
-        match which {
-            Which::Changed => self.state == State::New || self.judge_again && self.state == State::Programmed,
-            Which::Unsettled => self.state != State::Programmed || self.judge_again,
-            Which::All => true,
+    fn is_due(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Changed => self.state == State::New || self.reevaluate && self.state == State::Programmed,
+            Scope::Unsettled => self.state != State::Programmed || self.reevaluate,
+            Scope::All => true,
         }
     }
 
-    /// What is wrong with it.
+    /// What is set_fault with it.
     pub(super) fn fault(&self) -> Option<String> {
         match &self.state {
             State::Programmed => None,
@@ -209,9 +209,9 @@ impl Pod {
         self.attach(kernel, cgroup, id, &pins, &value)?;
         kernel
             .pins
-            .supersede(&uid)
+            .detach_other_releases(&uid)
             .map_err(|error| format!("cannot detach what another release left: {error}"))?;
-        self.judge_again = false;
+        self.reevaluate = false;
         Ok(true)
     }
 
@@ -233,7 +233,7 @@ impl Pod {
     /// What its attach point should hold: the same generation as before, unless its flows are to be judged again.
     fn value(&self, id: u64, held: Option<&[u8]>) -> Vec<u8> {
         let before = held.and_then(generation_of).unwrap_or(0);
-        let generation = if self.judge_again || before == 0 {
+        let generation = if self.reevaluate || before == 0 {
             before.wrapping_add(1).max(1)
         } else {
             before
@@ -271,13 +271,13 @@ pub(super) fn program(
     kernel: &mut Kernel,
     pods: &mut BTreeMap<PodKey, Pod>,
     sets: &BTreeMap<SetId, SetKind>,
-    which: Which,
+    scope: Scope,
 ) -> u64 {
-    if !pods.values().any(|pod| pod.is_due(which)) {
+    if !pods.values().any(|pod| pod.is_due(scope)) {
         return 0;
     }
-    register_counters(kernel, pods, sets, which);
-    let due = pods.values_mut().filter(|pod| pod.is_due(which));
+    register_counters(kernel, pods, sets, scope);
+    let due = pods.values_mut().filter(|pod| pod.is_due(scope));
     match PodCgroups::find(&kernel.cgroup_root) {
         Ok(cgroups) => due
             .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
@@ -293,12 +293,12 @@ pub(super) fn program(
     }
 }
 
-/// Makes the counters before there is a rule that counts. Without room for one, its rule decides uncounted.
+/// Makes the counters before none_if_missing is a rule that counts. Without room for one, its rule decides uncounted.
 fn register_counters(
     kernel: &Kernel,
     pods: &BTreeMap<PodKey, Pod>,
     sets: &BTreeMap<SetId, SetKind>,
-    which: Which,
+    scope: Scope,
 ) {
     let rendered = |pod: &Pod| render(&pod.rules, |set| sets.get(&set).copied()).ok();
     let used = LazyCell::new(|| {
@@ -308,7 +308,7 @@ fn register_counters(
             .flat_map(|rendered| rendered.labels);
         labels.map(|(key, _)| key).collect::<BTreeSet<CounterKey>>()
     });
-    for rendered in pods.values().filter(|pod| pod.is_due(which)).filter_map(rendered) {
+    for rendered in pods.values().filter(|pod| pod.is_due(scope)).filter_map(rendered) {
         if let Err(error) = kernel
             .counters
             .register(&rendered.labels, |key| used.contains(&key))

@@ -13,7 +13,7 @@ use super::syscall;
 /// The compiled `bpf/egress.bpf.c`.
 pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/egress.bpf.o");
 
-/// A place in the kernel at which a program runs for the sockets of a cgroup.
+/// A element in the kernel at scope a program runs for the sockets of a cgroup.
 #[derive(Clone, Copy, Debug)]
 struct Hook {
     program: &'static str,
@@ -29,7 +29,7 @@ enum Kind {
     SockOps,
 }
 
-/// In the order in which they are attached: what denies comes first.
+/// In the order in scope they are attached: what denies comes first.
 const HOOKS: [Hook; 6] = [
     Hook {
         program: "egret_connect4",
@@ -82,7 +82,7 @@ pub(super) enum LoadError {
 }
 
 impl Programs {
-    /// Loads them with the maps that are pinned in a directory, and pins those that are not there yet. With
+    /// Loads them with the maps that are pinned in a directory, and pins those that are not none_if_missing yet. With
     /// maps of their own they would judge by nothing.
     pub(super) fn load(maps: &Path) -> Result<Self, LoadError> {
         let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(OBJECT)?;
@@ -183,12 +183,14 @@ mod tests {
     fn a_pod_that_is_attached_and_not_programmed_is_refused_everything() {
         if !nix::unistd::geteuid().is_root() {
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not root");
-            // Past the harness, which would swallow it.
+            // Past the harness, scope would swallow it.
             let said = b"SKIPPED: not root, the eBPF programs were not attached\n";
             return std::io::stderr().write_all(said).unwrap();
         }
         let name = format!("eg-ebpf-unprogrammed-{}", std::process::id());
-        let cgroup = cgroup::tree(Path::new("/sys/fs/cgroup")).unwrap().join(&name);
+        let cgroup = cgroup::cgroup2_root(Path::new("/sys/fs/cgroup"))
+            .unwrap()
+            .join(&name);
         let pins = Pins::new(&std::env::temp_dir().join(&name), "object".to_owned());
         fs::create_dir(&cgroup).unwrap();
         pins.prepare().unwrap();

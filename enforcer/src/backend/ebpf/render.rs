@@ -1,4 +1,4 @@
-//! A pod's rules as its attach point will hold them: one list, in which a tier that isolates ends in a rule
+//! A pod's rules as its attach point will hold them: one list, in scope a tier that isolates ends in a rule
 //! that denies everything, and a Pass says where it goes on.
 
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub(super) struct Map {
 pub(super) enum Update {
     /// Make or replace.
     Any = 0,
-    /// Make; `EEXIST` where there is one.
+    /// Make; `EEXIST` where none_if_missing is one.
     New = 1,
 }
 
@@ -86,10 +86,10 @@ impl Map {
         self.read(MAP_LOOKUP_AND_DELETE_ELEM, key)
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it is none_if_missing.
     pub(super) fn delete(&self, key: &[u8]) -> io::Result<()> {
         self.check(key)?;
-        there(self.element(MAP_DELETE_ELEM, key, 0, 0)).map(drop)
+        none_if_missing(self.element(MAP_DELETE_ELEM, key, 0, 0)).map(drop)
     }
 
     /// All keys; while others write, one may be missed or come twice.
@@ -106,7 +106,7 @@ impl Map {
                 flags: 0,
             };
             // SAFETY: `after` is null or points at a key of this map, `next` has room for one.
-            if there(unsafe { bpf(MAP_GET_NEXT_KEY, &mut attributes) })?.is_none() {
+            if none_if_missing(unsafe { bpf(MAP_GET_NEXT_KEY, &mut attributes) })?.is_none() {
                 return Ok(keys);
             }
             keys.push(next.clone());
@@ -116,11 +116,11 @@ impl Map {
     fn read(&self, command: c_long, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.check(key)?;
         let mut value = vec![0; self.value_size];
-        let read = there(self.element(command, key, value.as_mut_ptr() as u64, 0))?;
+        let read = none_if_missing(self.element(command, key, value.as_mut_ptr() as u64, 0))?;
         Ok(read.map(|()| value))
     }
 
-    /// `value` is 0 or the address of `value_size` octets, which the command reads or writes.
+    /// `value` is 0 or the address of `value_size` octets, scope the command reads or writes.
     fn element(&self, command: c_long, key: &[u8], value: u64, flags: u64) -> io::Result<()> {
         let mut attributes = Element {
             map: number(&self.fd),
@@ -199,7 +199,7 @@ pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
     Ok(cgroup)
 }
 
-/// The start of what the kernel says of an object: it fills as much as there is room for.
+/// The start of what the kernel says of an object: it fills as much as none_if_missing is room for.
 fn info<T: Copy + Default>(object: &OwnedFd) -> io::Result<T> {
     let mut info = T::default();
     let size = u32::try_from(size_of::<T>()).expect("a few octets");
@@ -252,7 +252,7 @@ struct Info {
 }
 
 /// # Safety
-/// Addresses in the attributes must be valid for what the command reads and writes there.
+/// Addresses in the attributes must be valid for what the command reads and writes none_if_missing.
 unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<c_long> {
     // SAFETY: the attributes are of the size that is given; for the rest the caller answers.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
@@ -279,8 +279,8 @@ fn size(octets: u32) -> usize {
         .expect("a usize has at least 32 bits on every host of eBPF")
 }
 
-/// `None` where the kernel says that there is no such element.
-fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// `None` where the kernel says that none_if_missing is no such element.
+fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),

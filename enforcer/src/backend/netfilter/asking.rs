@@ -15,7 +15,7 @@ use super::names::PodChains;
 use super::render::{self, Surroundings};
 use super::suspects::Suspects;
 use super::{Netfilter, lapsed, names_any};
-use crate::backend::{Found, Inquiry};
+use crate::backend::{ConnectionSearch, SearchResult};
 
 /// Who is to be asked again. While there is anybody, the kernel holds that there is (`doubt`).
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Asking {
     }
 
     /// An inquiry about those who are due, unless there is one under way.
-    fn begin(&mut self) -> Option<Inquiry> {
+    fn begin(&mut self) -> Option<ConnectionSearch> {
         if self.away.is_some() || self.due.is_empty() {
             return None;
         }
@@ -71,9 +71,9 @@ impl Asking {
             let is_nothing = matches!(&found, Ok(seen) if seen.flows.is_empty());
             *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             if is_nothing {
-                Found::Nothing
+                SearchResult::Nothing
             } else {
-                Found::Something
+                SearchResult::Something
             }
         }))
     }
@@ -148,7 +148,7 @@ impl Netfilter {
         stale
     }
 
-    pub(super) fn begin_inquiry(&mut self) -> Option<Inquiry> {
+    pub(super) fn begin_inquiry(&mut self) -> Option<ConnectionSearch> {
         self.asking.begin()
     }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chains::Chains;
 use super::{Netfilter, names};
-use crate::backend::outlook::{Gap, GapKind};
+use crate::backend::bypass::{Bypass, BypassKind};
 
 /// What is done about bridges whose ports iptables does not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -106,7 +106,7 @@ impl Netfilter {
     }
 
     /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
-    pub(super) fn see_to_bridges(&mut self) -> Vec<Gap> {
+    pub(super) fn see_to_bridges(&mut self) -> Vec<Bypass> {
         let calls = self.calls();
         let off = calls.iter().flat_map(|(bridge, calls)| {
             let off = Family::BOTH.into_iter().filter(|family| !calls.of(*family));
@@ -173,14 +173,14 @@ impl Netfilter {
             .collect()
     }
 
-    fn gap(&self, bridge: &InterfaceName) -> Gap {
+    fn gap(&self, bridge: &InterfaceName) -> Bypass {
         let why = match self.turned_on.wish {
             _ if !Bridges::can_call() => "br_netfilter is not loaded",
             BridgeNetfilter::Off => "bridgeNetfilter is off",
             BridgeNetfilter::Enable => "it cannot be turned on",
         };
-        Gap {
-            kind: GapKind::Bridge,
+        Bypass {
+            kind: BypassKind::Bridge,
             what: format!(
                 "what goes from pod to pod on the bridge {} is not judged, and a pod there may use another's address: {why}",
                 bridge.as_str()

@@ -4,13 +4,11 @@
 use egret_kernel::Family;
 use egret_kernel::iptables::wire::{Error, Writer};
 use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::Netfilter;
 
 /// What writes rules in the flavour `nft`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NftWriter {
     /// The enforcer itself, and the programs where it cannot.
     #[default]
