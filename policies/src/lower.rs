@@ -41,7 +41,6 @@ mod service;
 mod compare;
 
 pub use compare::equal_priorities;
-pub use network::subtract;
 
 /// What an object means.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,10 +9,12 @@ use egret_shared::net::{IpNet, PortRange, Transport};
 
 mod selector;
 mod labels;
+mod network;
 mod shared;
 pub mod cluster;
 
 pub use labels::Labels;
+pub use network::subtract;
 pub use selector::{NAME_LABEL, NamespaceSelector, Requirement, Selector, Values};
 pub use shared::Shared;
 

@@ -5,8 +5,9 @@
 use egret_policies::api::manifest::read;
 use egret_policies::api::{Kind, Reading};
 use egret_policies::diagnostic::Severity;
-use egret_policies::lower::{lower, lower_as, subtract};
+use egret_policies::lower::{lower, lower_as};
 use egret_policies::model::cluster::Entity;
+use egret_policies::model::subtract;
 use egret_shared::net::IpNet;
 use proptest::prelude::*;
 

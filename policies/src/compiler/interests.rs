@@ -11,7 +11,7 @@ use egret_shared::name::NamePattern;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
-use super::engine::Engine;
+use super::{Compiler, InSync};
 
 /// Whose addresses are whose, as of the last batch, and the addresses for which interests may be others than was last
 /// told.
@@ -45,8 +45,9 @@ impl Interests {
     }
 }
 
-impl Engine {
-    pub(super) fn poll_interests(&mut self) -> Vec<Interest> {
+impl Compiler<InSync> {
+    /// The interests that changed since the last call, as of the last batch; one without patterns is over.
+    pub fn poll_interests(&mut self) -> Vec<Interest> {
         let touched = std::mem::take(&mut self.interests.touched);
         let mut changed = Vec::new();
         for address in touched {
@@ -86,7 +87,9 @@ impl Engine {
         changed
     }
 
-    pub(super) fn interests(&self) -> Vec<Interest> {
+    /// All interests, as of the last batch.
+    #[must_use]
+    pub fn interests(&self) -> Vec<Interest> {
         self.compiled
             .values()
             .filter(|pod| !pod.patterns.is_empty())

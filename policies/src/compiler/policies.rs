@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::compile::{DnsRules, Filled, Surroundings, Template};
-use crate::index::LivePod;
+use crate::compiler::index::LivePod;
+use crate::compiler::pod_rules::{DnsRules, Filled, Surroundings, Template};
 use crate::model::{Enforcement, Exposure, NamespaceSelector, Policy, PolicyId, Rank};
 
 /// A policy's place in the order of evaluation.

@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use egret_shared::net::{IpNet, Transport};
 
 use super::Cluster;
-use crate::index::is_api_server;
-use crate::lower::subtract;
-use crate::model::cluster::{EndpointSlice, PodLife};
+use crate::model::cluster::{EndpointSlice, PodLife, is_api_server};
+use crate::model::subtract;
 use crate::model::{Labels, Selector};
 
 impl Cluster<'_> {

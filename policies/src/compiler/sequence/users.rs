@@ -2,7 +2,7 @@
 //! eleven.
 
 use super::User;
-use crate::compile::Use;
+use crate::compiler::set_use::Use;
 
 /// Users with how they use a set, in order.
 #[derive(Debug, Default)]

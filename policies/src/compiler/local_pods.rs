@@ -13,7 +13,7 @@ use crate::records::{
     PodNews, RecordStats, Remembered, RememberedChange, RememberedRecord, Told, Waiting, Walk,
 };
 
-use super::engine::Engine;
+use super::Compiler;
 
 /// Local pods as records know them, and answers whose pod is not known yet.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl Locals {
     }
 }
 
-impl Engine {
+impl<State> Compiler<State> {
     /// Takes in an answer.
     pub(super) fn observe(&mut self, observation: Observation, now: Timestamp) {
         match self.index.owner(observation.client.to_canonical()).cloned() {
@@ -70,8 +70,10 @@ impl Engine {
         }
     }
 
-    /// What is otherwise than when this was called before; of a pod that is gone, nothing is left.
-    pub(super) fn take_record_changes(&mut self) -> Vec<RememberedChange> {
+    /// What changed in the records since the last call, to be kept for `Event::Restored`: put together with what
+    /// `walk_records` gave before, in the order in which they were given, it is all that is to be remembered. Of a pod that
+    /// is gone, nothing is left.
+    pub fn take_record_changes(&mut self) -> Vec<RememberedChange> {
         let news = self.records.take_news().into_iter();
         let change = |news: PodNews| RememberedChange {
             is_anew: news.is_anew,
@@ -81,8 +83,9 @@ impl Engine {
         news.map(change).collect()
     }
 
-    /// The next records of a walk over all of them, of one pod and at most so many.
-    pub(super) fn walk_records(&self, walk: &mut Walk, most: usize) -> Option<Remembered> {
+    /// The next of all records, also those that are over: of one pod, and at most so many. None when there are no more.
+    #[must_use]
+    pub fn walk_records(&self, walk: &mut Walk, most: usize) -> Option<Remembered> {
         let (pod, records) = self.records.walk(walk, most)?;
         Some(self.remembered(pod, records))
     }
@@ -100,7 +103,8 @@ impl Engine {
     }
 
     /// Counts and limits of records.
-    pub(super) fn record_stats(&self) -> RecordStats {
+    #[must_use]
+    pub fn record_stats(&self) -> RecordStats {
         let stats = self.records.stats();
         RecordStats {
             unattributed: stats.unattributed + self.locals.waiting.lost,

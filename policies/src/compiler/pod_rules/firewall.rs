@@ -3,13 +3,10 @@
 //! lists at once, so they stand one behind the other, and an allow leaves its own list only.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use super::part::Written;
-use super::template::{PeerTemplate, PortTemplate, RuleTemplate, TemplateEffect};
-use super::{CompiledNode, SetContent, Template, Uses};
-use crate::model::{Action, Direction, Exposure, Labels, Rank, Tier};
-use crate::rules::{DirectionRules, NodeRules, Otherwise, PeerMatch, PortMatch, Rule, TierRules};
+use super::filled::Written;
+use crate::model::{Action, Rank, Tier};
+use crate::rules::{Otherwise, Rule, TierRules};
 
 /// The lists to be asked, in order: what is denied by one is denied, whatever is not goes on to the next.
 pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a Written)>) -> Vec<TierRules> {
@@ -23,66 +20,7 @@ pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a Written)>
     in_lists(groups)
 }
 
-/// What the node asks about clients outside that a Service leads on: the same lists, of those objects that say so.
-/// The others do not count at all, with what they allow as with what they deny. Who is asked for plays no part: the
-/// subject of every object is all pods, and nobody is one here.
-pub(crate) fn compile_exposed(
-    templates: &[(Rank, Arc<Template>)],
-    own_node: Option<&Labels>,
-) -> CompiledNode {
-    let mut uses = Uses::default();
-    let mut groups: BTreeMap<u32, Vec<Vec<Rule>>> = BTreeMap::new();
-    for (rank, template) in templates {
-        let (Exposure::Reject, TemplateEffect::Rules(effect)) =
-            (template.exposure(), template.effect(Direction::Egress))
-        else {
-            continue;
-        };
-        let rules = effect
-            .iter()
-            .filter_map(|template| exposed_rule(template, own_node, &mut uses));
-        groups.entry(rank.priority).or_default().push(rules.collect());
-    }
-    CompiledNode {
-        rules: NodeRules {
-            exposed: DirectionRules {
-                tiers: in_lists(groups),
-            },
-        },
-        uses: uses.sets,
-    }
-}
-
-/// Nobody outside was told anything by us, so a rule about names has nothing to match: it is an allow, always.
-fn exposed_rule(template: &RuleTemplate, own_node: Option<&Labels>, uses: &mut Uses) -> Option<Rule> {
-    let port = match &template.port {
-        PortTemplate::Any => PortMatch::Any,
-        PortTemplate::Range(transport, range) => PortMatch::Range(*transport, *range),
-        PortTemplate::Icmp => PortMatch::Icmp,
-        PortTemplate::OfSubject { .. } => return None,
-    };
-    let peer = match &template.peer {
-        PeerTemplate::Any => PeerMatch::Any,
-        // dnsd stands in where pods ask.
-        PeerTemplate::Set(set) if matches!(set.content, SetContent::DnsStandIn { .. }) => return None,
-        PeerTemplate::Set(set) => uses.add(set, template.action, Direction::Egress),
-        PeerTemplate::OwnNode(selector) => match own_node {
-            Some(labels) if selector.matches(labels) => PeerMatch::OwnNode,
-            Some(_) | None => return None,
-        },
-        PeerTemplate::Names(_) => return None,
-    };
-    let except = template.except.as_ref();
-    Some(Rule {
-        action: template.action,
-        peer,
-        except: except.map(|set| uses.add_exception(set, template.action, Direction::Egress)),
-        port,
-        origin: template.origin.clone(),
-    })
-}
-
-fn in_lists(groups: BTreeMap<u32, Vec<Vec<Rule>>>) -> Vec<TierRules> {
+pub(in crate::compiler) fn in_lists(groups: BTreeMap<u32, Vec<Vec<Rule>>>) -> Vec<TierRules> {
     let mut lists = Lists::default();
     for objects in groups.into_values() {
         lists.append(objects);

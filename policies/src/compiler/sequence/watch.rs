@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 
-use crate::index::LivePod;
+use crate::compiler::index::LivePod;
 use crate::model::{Labels, NamespaceSelector, Requirement, Selector};
 use crate::rules::SetId;
 

@@ -12,13 +12,13 @@ use egret_shared::name::NamePattern;
 use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::pod::PodKey;
 
-use crate::index::{Index, LivePod};
+use crate::compiler::index::{Index, LivePod};
 use crate::model::cluster::Service;
 use crate::model::{Labels, NamespaceSelector, Requirement, Selector};
 use crate::rules::{Breadth, Member, SetId, SetKind, SetSpec};
 
 /// Whether a range of ports has the one of DNS.
-pub(super) fn is_about_dns(transport: Transport, range: PortRange) -> bool {
+pub(crate) fn is_about_dns(transport: Transport, range: PortRange) -> bool {
     DNS_TRANSPORTS.contains(&transport) && range.contains(DNS_PORT.get())
 }
 

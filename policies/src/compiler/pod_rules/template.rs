@@ -12,7 +12,7 @@ use crate::model::{
 };
 use crate::rules::Origin;
 
-use super::content::{NamedSet, SetContent, is_about_dns};
+use crate::compiler::set_content::{NamedSet, SetContent, is_about_dns};
 
 /// A policy, ready for any pod that it selects.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Template {
 
 /// [`Effect`], ready to be filled in.
 #[derive(Debug)]
-pub(super) enum TemplateEffect {
+pub(crate) enum TemplateEffect {
     None,
     Rules(Vec<RuleTemplate>),
     Opens(Vec<RuleTemplate>),
@@ -34,16 +34,16 @@ pub(super) enum TemplateEffect {
 /// One rule per set and port of a model's rule.
 #[derive(Debug)]
 pub(crate) struct RuleTemplate {
-    pub(super) action: Action,
-    pub(super) peer: PeerTemplate,
+    pub(crate) action: Action,
+    pub(crate) peer: PeerTemplate,
     /// Addresses for which it does not count.
-    pub(super) except: Option<Arc<NamedSet>>,
-    pub(super) port: PortTemplate,
-    pub(super) origin: Origin,
+    pub(crate) except: Option<Arc<NamedSet>>,
+    pub(crate) port: PortTemplate,
+    pub(crate) origin: Origin,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum PeerTemplate {
+pub(crate) enum PeerTemplate {
     Any,
     Set(Arc<NamedSet>),
     /// What the subject's node takes for its own, where the node has such labels.
@@ -53,7 +53,7 @@ pub(super) enum PeerTemplate {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum PortTemplate {
+pub(crate) enum PortTemplate {
     Any,
     Range(Transport, PortRange),
     Icmp,
@@ -94,7 +94,7 @@ impl Template {
     }
 
     /// What it says of a direction; nothing is not the same as no rules.
-    pub(super) const fn effect(&self, direction: Direction) -> &TemplateEffect {
+    pub(crate) const fn effect(&self, direction: Direction) -> &TemplateEffect {
         match direction {
             Direction::Egress => &self.egress,
             Direction::Ingress => &self.ingress,
@@ -102,12 +102,12 @@ impl Template {
     }
 
     /// What becomes of clients that are no pods.
-    pub(super) const fn exposure(&self) -> Exposure {
+    pub(crate) const fn exposure(&self) -> Exposure {
         self.exposure
     }
 
     /// Whether it is the annotation of 2016, under which policies of that form count.
-    pub(super) const fn is_annotation(&self, direction: Direction) -> bool {
+    pub(crate) const fn is_annotation(&self, direction: Direction) -> bool {
         self.is_legacy && matches!(self.effect(direction), TemplateEffect::Rules(_))
     }
 }

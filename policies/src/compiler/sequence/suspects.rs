@@ -8,7 +8,8 @@ use egret_shared::pod::PodKey;
 
 use super::User;
 use super::live::LiveSet;
-use crate::compile::{Directions, Use};
+use crate::compiler::directions::Directions;
+use crate::compiler::set_use::Use;
 use crate::model::Direction;
 use crate::rules::MembersChanged;
 

@@ -9,8 +9,8 @@ use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::pod::PodKey;
 
 use super::Index;
-use crate::lower::subtract;
-use crate::model::cluster::{EndpointSlice, Service};
+use crate::model::cluster::{EndpointSlice, Service, is_api_server};
+use crate::model::subtract;
 
 /// Reports, Services and declared addresses.
 #[derive(Debug, Default)]
@@ -23,11 +23,6 @@ pub(super) struct Places {
     /// Every address that a node has, with the number of those that have it: a bridge may look the same on
     /// all of them.
     of_nodes: BTreeMap<IpAddr, usize>,
-}
-
-/// The Service in front of the API server.
-pub(crate) fn is_api_server(key: &PodKey) -> bool {
-    key.namespace() == "default" && key.name() == "kubernetes"
 }
 
 fn is_of_api_server(slice: &EndpointSlice) -> bool {

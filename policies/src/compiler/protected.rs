@@ -7,9 +7,9 @@ use egret_shared::pod::PodKey;
 
 use crate::records::{Owned, Told};
 
-use super::engine::Engine;
+use super::Compiler;
 
-impl Engine {
+impl<State> Compiler<State> {
     /// A node, or a Service, has other addresses than before.
     pub(super) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) {
         if before != after {

@@ -7,8 +7,9 @@ use egret_shared::name::NamePattern;
 use std::collections::BTreeSet;
 
 use super::template::{RuleTemplate, TemplateEffect};
-use super::{Surroundings, Template, Use, Uses, push_rules};
-use crate::index::LivePod;
+use super::{Surroundings, Template, push_rules};
+use crate::compiler::index::LivePod;
+use crate::compiler::set_use::{Use, Uses};
 use crate::model::Direction;
 use crate::rules::Rule;
 

@@ -2,63 +2,28 @@
 //! pod (its own named ports, the set of what it was told) is filled in for each, and from these parts its rules are put
 //! together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use egret_shared::name::NamePattern;
 use egret_shared::net::{PortRange, Transport};
 
-use crate::compiler::PodToOwnNode;
-use crate::index::LivePod;
 use crate::model::{Action, Direction, Enforcement, Labels};
-use crate::rules::{ITSELF, NodeRules, OWN_NODE, Origin, PeerMatch, PortMatch, Rule, SetId};
+use crate::rules::{ITSELF, OWN_NODE, Origin, PeerMatch, PortMatch, Rule};
 
-mod content;
+use super::index::LivePod;
+use super::set_content::{NamedSet, SetContent};
+use super::set_use::Uses;
+use super::settings::PodToOwnNode;
+
 mod template;
-mod part;
+mod filled;
 mod assemble;
 mod firewall;
-mod directions;
 
-pub(crate) use assemble::Compiled;
-pub(crate) use content::{NamedSet, SetContent};
-pub(crate) use directions::Directions;
-pub(crate) use firewall::compile_exposed;
-pub(crate) use part::Filled;
-pub(crate) use template::{DnsRules, Template};
-
-use template::{PeerTemplate, PortTemplate, RuleTemplate};
-
-/// What the policies come to for the node, whichever pods it has.
-#[derive(Debug)]
-pub(crate) struct CompiledNode {
-    pub(crate) rules: NodeRules,
-    pub(crate) uses: BTreeMap<SetId, Use>,
-}
-
-/// A set that rules name, and what its members do for them.
-#[derive(Clone, Debug)]
-pub(crate) struct Use {
-    pub(crate) set: Arc<NamedSet>,
-    /// Directions in which a member may open something: it stands in an Allow or Pass.
-    pub(crate) opens: Directions,
-    /// Directions in which a member may close something: it stands in a Deny or Pass.
-    pub(crate) closes: Directions,
-}
-
-impl Use {
-    /// Whether no rule names the set any more.
-    const fn does_nothing(&self) -> bool {
-        self.opens.is_empty() && self.closes.is_empty()
-    }
-}
-
-/// Sets with one name are one set.
-impl PartialEq for Use {
-    fn eq(&self, other: &Self) -> bool {
-        (self.set.id, self.opens, self.closes) == (other.set.id, other.opens, other.closes)
-    }
-}
+pub(super) use assemble::Compiled;
+pub(super) use filled::Filled;
+pub(super) use firewall::in_lists;
+pub(super) use template::{DnsRules, PeerTemplate, PortTemplate, RuleTemplate, Template, TemplateEffect};
 
 /// What rules depend on besides policies.
 #[derive(Clone, Copy, Debug)]
@@ -172,48 +137,4 @@ fn own_node_rules(own_node: PodToOwnNode) -> Vec<Rule> {
         },
     };
     ports.into_iter().map(rule).collect()
-}
-
-/// The sets that were named so far.
-#[derive(Debug, Default)]
-struct Uses {
-    sets: BTreeMap<SetId, Use>,
-    patterns: Vec<Arc<BTreeSet<NamePattern>>>,
-}
-
-impl Uses {
-    fn add(&mut self, set: &Arc<NamedSet>, action: Action, direction: Direction) -> PeerMatch {
-        let (opens, closes) = match action {
-            Action::Allow => (true, false),
-            Action::Deny => (false, true),
-            Action::Pass => (true, true),
-        };
-        self.note(set, (opens, closes), direction);
-        PeerMatch::In(set.id)
-    }
-
-    /// A member of an exception does the opposite of what the rule does.
-    fn add_exception(&mut self, set: &Arc<NamedSet>, action: Action, direction: Direction) -> SetId {
-        let (opens, closes) = match action {
-            Action::Allow => (false, true),
-            Action::Deny => (true, false),
-            Action::Pass => (true, true),
-        };
-        self.note(set, (opens, closes), direction);
-        set.id
-    }
-
-    fn note(&mut self, set: &Arc<NamedSet>, (opens, closes): (bool, bool), direction: Direction) {
-        let used = self.sets.entry(set.id).or_insert_with(|| Use {
-            set: Arc::clone(set),
-            opens: Directions::default(),
-            closes: Directions::default(),
-        });
-        if opens {
-            used.opens.set(direction, true);
-        }
-        if closes {
-            used.closes.set(direction, true);
-        }
-    }
 }

@@ -16,7 +16,7 @@ use egret_shared::time::Timestamp;
 
 use super::User;
 use super::users::Users;
-use crate::compile::Use;
+use crate::compiler::set_use::Use;
 use crate::rules::{Batch, Member, MembersChanged, SetId};
 
 /// A batch, and what is to come after it.

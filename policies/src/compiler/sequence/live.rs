@@ -7,7 +7,7 @@ use std::sync::Arc;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::compile::{NamedSet, SetContent};
+use crate::compiler::set_content::{NamedSet, SetContent};
 use crate::records::Records;
 use crate::rules::{Lapsed, Member, MembersChanged, SetId};
 

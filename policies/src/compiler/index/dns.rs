@@ -9,7 +9,7 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
 use super::{Index, LivePod};
-use crate::compiler::DnsStandIn;
+use crate::compiler::settings::DnsStandIn;
 use crate::model::Labels;
 use crate::model::cluster::{EndpointSlice, Service, ServicePort};
 

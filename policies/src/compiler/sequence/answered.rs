@@ -12,7 +12,7 @@ use egret_shared::time::Timestamp;
 
 use super::order::Effect;
 use super::{LiveSet, Sets};
-use crate::compile::SetContent;
+use crate::compiler::set_content::SetContent;
 use crate::records::{Records, Told};
 use crate::rules::{MembersChanged, SetId};
 

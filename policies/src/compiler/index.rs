@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 
-use crate::compiler::DnsStandIn;
+use super::settings::DnsStandIn;
 use crate::model::cluster::{Namespace, Node, Pod};
 use crate::model::{Enforcement, Labels, NAME_LABEL, NamespaceSelector, Selector};
 
@@ -19,8 +19,6 @@ use by_label::{ByLabel, Candidates};
 use claims::Claims;
 use dns::Dns;
 use places::Places;
-
-pub(crate) use places::is_api_server;
 
 /// Namespaces, pods and nodes, with the owner of every address.
 #[derive(Debug, Default)]

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::compile::{NamedSet, SetContent, Use};
-use crate::index::{Index, LivePod};
+use crate::compiler::index::{Index, LivePod};
+use crate::compiler::set_content::{NamedSet, SetContent};
+use crate::compiler::set_use::Use;
 use crate::model::{NamespaceSelector, Selector};
 use crate::records::{Records, Told};
 use crate::rules::{Member, SetId};

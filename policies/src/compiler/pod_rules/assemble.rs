@@ -7,9 +7,11 @@ use std::net::IpAddr;
 use egret_shared::name::NamePattern;
 use egret_shared::switch::{Switch, is_off};
 
-use super::part::{Filled, Part, Written};
-use super::{Directions, Surroundings, Use, firewall, itself_rule, own_node_rules};
-use crate::index::LivePod;
+use super::filled::{Filled, Part, Written};
+use super::{Surroundings, firewall, itself_rule, own_node_rules};
+use crate::compiler::directions::Directions;
+use crate::compiler::index::LivePod;
+use crate::compiler::set_use::Use;
 use crate::model::{Direction, PolicyId, Rank, Tier};
 use crate::rules::{Audit, DirectionRules, Otherwise, PodRules, Rule, SetId, TierRules};
 
