@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use egret_policies::api::Reading;
+use egret_policies::api::UnknownFields;
 use serde_json::json;
 
 use egret_shared::escape;
@@ -127,9 +127,9 @@ impl Arguments {
         loaded.write_remarks(remarks)?;
         let found = find(&texts);
         let reading = if self.from.as_stored {
-            Reading::AsStored
+            UnknownFields::AsStored
         } else {
-            Reading::AsWritten
+            UnknownFields::AsWritten
         };
         let objects = Objects::of(&texts);
         let carried = carry_over(&found, &objects, &loaded.manifests.policies, reading)

@@ -15,10 +15,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use egret_policies::memory::Decision;
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::{Entity, PodLife};
 use egret_policies::rules::{Member as SetMember, SetId, SetKind};
+use egret_policies::simulator::Decision;
 use egret_shared::net::{IpNet, PortRange};
 use egret_shared::pod::PodKey;
 

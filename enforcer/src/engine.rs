@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
-use egret_policies::records::{RecordStats, Remembered};
+use egret_policies::records::{PodSnapshot, RecordStats};
 use egret_policies::rules::Batch;
 use egret_shared::link::{ClusterDns, Pods, ToEnforcer};
 use egret_shared::pod::PodKey;
@@ -76,7 +76,7 @@ pub struct Setup {
     /// Where it counts.
     pub metrics: Metrics,
     /// What pods were told in an earlier life.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<PodSnapshot>,
     /// Keeps what they are told for a later one.
     pub keeper: Option<Keeper>,
     /// Namespaces whose pods dnsd does not intercept.
@@ -107,7 +107,7 @@ pub struct Engine {
     came: Came,
     metrics: Metrics,
     /// Until the compiler knows the pods.
-    remembered: Vec<Remembered>,
+    remembered: Vec<PodSnapshot>,
     keeper: Option<Keeper>,
     spares: BTreeSet<Arc<str>>,
     /// What was asked since the last pass.

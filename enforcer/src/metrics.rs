@@ -217,8 +217,8 @@ pub fn report(report: &Report) {
         ),
         ("egret_enforcer_records", records.records),
         ("egret_enforcer_records_limit", records.records_limit),
-        ("egret_enforcer_records_lapsed", records.lapsed),
-        ("egret_enforcer_records_lapsed_limit", records.lapsed_limit),
+        ("egret_enforcer_records_lapsed", records.retained),
+        ("egret_enforcer_records_lapsed_limit", records.retained_limit),
         (
             "egret_enforcer_record_names_per_pod",
             records.names_of_largest_pod,
@@ -264,7 +264,7 @@ pub fn report(report: &Report) {
     }
     counter!("egret_enforcer_records_expired_total").absolute(records.expired);
     counter!("egret_enforcer_records_protected_total").absolute(records.protected);
-    counter!("egret_enforcer_records_lapsed_forgotten_total").absolute(records.forgotten_lapsed);
+    counter!("egret_enforcer_records_lapsed_forgotten_total").absolute(records.forgotten);
     counter!("egret_enforcer_observations_unattributed_total").absolute(records.unattributed);
 }
 

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use egret_policies::records::Remembered;
+use egret_policies::records::PodSnapshot;
 
 mod boot;
 mod format;
@@ -33,7 +33,7 @@ use crate::metrics;
 #[derive(Debug, Default)]
 pub struct State {
     /// What pods were told, as far as the file can be taken.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<PodSnapshot>,
     /// Takes what is to be kept; none where nothing is.
     pub keeper: Option<Keeper>,
 }

@@ -14,7 +14,7 @@ use egret_shared::revision::Revision;
 use egret_shared::time::Timestamp;
 
 use crate::model::cluster::{Entity, EntityKey};
-use crate::records::{Record, Records, Remembered};
+use crate::records::{PodSnapshot, Record, Records};
 use crate::rules::{Batch, SetId};
 
 mod settings;
@@ -39,11 +39,11 @@ pub use work::Work;
 
 use index::{Index, LivePod};
 use interests::Interests;
-use local_pods::Locals;
+use local_pods::LocalPods;
 use node_rules::CompiledNode;
-use pod_rules::{Compiled, DnsRules};
-use policies::{Place, Policies};
-use sequence::{Aside, Batches, Sets};
+use pod_rules::{CompiledPod, DnsRules};
+use policies::{Policies, PolicyOrder};
+use sequence::{Batches, Sets, TemporarySet};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Event {
     Observed(Observation),
     /// A pod was told this in an earlier life of the compiler. A pod that is not known, or is another run than was
     /// told, gets nothing: the objects come before.
-    Restored(Remembered),
+    Restored(PodSnapshot),
     /// The node on which the compiler runs holds these addresses now, and no others. No name opens them, as those in the
     /// report of a node.
     NodeHolds(Vec<IpAddr>),
@@ -77,21 +77,21 @@ pub struct Compiler<State> {
     index: Index,
     policies: Policies,
     records: Records,
-    locals: Locals,
+    local_pods: LocalPods,
     sets: Sets,
-    compiled: BTreeMap<PodKey, Compiled>,
+    compiled: BTreeMap<PodKey, CompiledPod>,
     compiled_node: Option<CompiledNode>,
     /// As the last batch said it.
     has_policies: bool,
     interests: Interests,
     /// The addresses of the node on which the compiler runs.
-    held: Vec<IpAddr>,
+    node_addresses: Vec<IpAddr>,
     dirty: Dirty,
     work: Work,
     /// Of the last batch that is due or was given.
-    last: Revision,
+    revision: Revision,
     /// What is to follow the batch that was given last.
-    rest: Option<Batch>,
+    next_batch: Option<Batch>,
     sync: PhantomData<State>,
 }
 
@@ -107,7 +107,7 @@ struct Dirty {
     api_server: bool,
     subjects: BTreeSet<PodKey>,
     /// Policies that select a pod with rules, or did.
-    policies: BTreeSet<Place>,
+    policies: BTreeSet<PolicyOrder>,
     /// Whether the node's own rules may be others.
     node_rules: bool,
     /// Addresses of pods that came, went or changed, each with whether a pod had it before.
@@ -122,17 +122,17 @@ impl Compiler<Syncing> {
             index: Index::new(settings.dns.clone()),
             policies: Policies::new(dns_rules(&settings)),
             records: Records::new(settings.records.clone()),
-            locals: Locals::default(),
+            local_pods: LocalPods::default(),
             sets: Sets::default(),
             compiled: BTreeMap::new(),
             compiled_node: None,
             has_policies: false,
             interests: Interests::default(),
-            held: Vec::new(),
+            node_addresses: Vec::new(),
             dirty: Dirty::default(),
             work: Work::default(),
-            last: Revision::ZERO,
-            rest: None,
+            revision: Revision::ZERO,
+            next_batch: None,
             settings,
             sync: PhantomData,
         }
@@ -142,23 +142,23 @@ impl Compiler<Syncing> {
     /// whether or not there is anything in it.
     #[must_use]
     pub fn in_sync(mut self) -> Compiler<InSync> {
-        self.mark();
+        self.set_due();
         Compiler {
             settings: self.settings,
             index: self.index,
             policies: self.policies,
             records: self.records,
-            locals: self.locals,
+            local_pods: self.local_pods,
             sets: self.sets,
             compiled: self.compiled,
             compiled_node: self.compiled_node,
             has_policies: self.has_policies,
             interests: self.interests,
-            held: self.held,
+            node_addresses: self.node_addresses,
             dirty: self.dirty,
             work: self.work,
-            last: self.last,
-            rest: self.rest,
+            revision: self.revision,
+            next_batch: self.next_batch,
             sync: PhantomData,
         }
     }
@@ -173,7 +173,7 @@ impl<State> Compiler<State> {
             Event::Delete(key) => self.delete(&key, now),
             Event::Observed(observation) => self.observe(observation, now),
             Event::Restored(remembered) => self.restore(&remembered, now),
-            Event::NodeHolds(addresses) => self.hold(addresses),
+            Event::NodeHolds(addresses) => self.set_node_addresses(addresses),
         }
         self.pending_revision()
     }
@@ -195,24 +195,24 @@ impl<State> Compiler<State> {
     }
 
     /// From now on, what changes in the records is noted for `take_record_changes`, which is to be called after each batch.
-    pub const fn note_record_changes(&mut self) {
-        self.records.note_news();
+    pub const fn track_record_changes(&mut self) {
+        self.records.track_changes();
     }
 
     /// What was done so far.
     #[must_use]
     pub fn work(&self) -> Work {
         Work {
-            sets_asked: self.sets.asked,
-            records_asked: self.records.steps(),
+            set_lookups: self.sets.pods_tested,
+            record_steps: self.records.steps(),
             ..self.work
         }
     }
 
     /// The names for which a pod was told an address, live or over: what ended last, or has not ended, first.
     #[must_use]
-    pub fn names_told(&self, pod: &PodKey, address: IpAddr, most: usize) -> Vec<Arc<DnsName>> {
-        let mut names = self.records.names_told(pod, address);
+    pub fn names_observed(&self, pod: &PodKey, address: IpAddr, most: usize) -> Vec<Arc<DnsName>> {
+        let mut names = self.records.names_observed(pod, address);
         names.truncate(most);
         names
     }
@@ -220,7 +220,7 @@ impl<State> Compiler<State> {
     /// Whose address it is, in the whole cluster.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<Owner> {
-        self.index.whose(address)
+        self.index.address_owner(address)
     }
 
     /// Whether no name opens an address for a pod: it is configured, a node's, the API server's, a Service's or the pod's own.
@@ -234,17 +234,17 @@ impl<State> Compiler<State> {
         if self.is_due() {
             self.revision_after_change()
         } else {
-            self.last
+            self.revision
         }
     }
 
     /// A change may take two batches, so it has two numbers, and the second is the one to wait for.
     const fn revision_after_change(&self) -> Revision {
-        self.last.next().next()
+        self.revision.next().next()
     }
 
     /// Makes a batch due.
-    const fn mark(&mut self) {
+    const fn set_due(&mut self) {
         self.dirty.is_due = true;
     }
 
@@ -267,7 +267,7 @@ impl Compiler<InSync> {
     /// then nothing changed, but there is a revision that somebody may wait for.
     pub fn poll_batch(&mut self, now: Timestamp) -> Option<Batch> {
         self.expire(now);
-        if let Some(rest) = self.rest.take() {
+        if let Some(rest) = self.next_batch.take() {
             return Some(rest);
         }
         if !self.is_due() {
@@ -275,7 +275,7 @@ impl Compiler<InSync> {
         }
         let dirty = std::mem::take(&mut self.dirty);
         let mut batches = Batches {
-            first: Batch::empty(self.last.next()),
+            first: Batch::empty(self.revision.next()),
             then: Batch::empty(self.revision_after_change()),
         };
         for name in &dirty.nodes {
@@ -294,7 +294,7 @@ impl Compiler<InSync> {
             self.sets.refresh_pod(key, &self.index);
         }
         let mut new = BTreeSet::new();
-        for (key, which) in self.concerned(&dirty) {
+        for (key, which) in self.affected_pods(&dirty) {
             if self.recompile(&key, which, &mut batches.first) {
                 new.insert(key);
             }
@@ -325,12 +325,12 @@ impl Compiler<InSync> {
             });
         let pods = self.compiled.iter().map(|(key, compiled)| (key, &compiled.rules));
         let node = self.compiled_node.as_ref().map(|node| &node.rules);
-        Aside::name_in(aside, &mut batches, pods, node);
-        self.last = batches.then.revision;
+        TemporarySet::substitute(aside, &mut batches, pods, node);
+        self.revision = batches.then.revision;
         if batches.then.members_changed.is_empty() {
-            batches.first.revision = self.last;
+            batches.first.revision = self.revision;
         } else {
-            self.rest = Some(batches.then);
+            self.next_batch = Some(batches.then);
         }
         Some(batches.first)
     }
@@ -341,30 +341,30 @@ impl Compiler<InSync> {
     /// of them has the revision to wait for.
     pub fn poll_answers(&mut self, busy: &BTreeSet<SetId>, now: Timestamp) -> Option<Batch> {
         self.expire(now);
-        if !self.sets.has_answered() || self.rest.is_some() {
+        if !self.sets.has_answered() || self.next_batch.is_some() {
             return None;
         }
         let after = self.revision_after_change();
         let members_changed = self.sets.sequence_answers(&self.records, now, busy);
         if !self.sets.has_answered() {
-            self.last = after;
+            self.revision = after;
         }
-        let is_told = self.last == after || !members_changed.is_empty();
+        let is_told = self.revision == after || !members_changed.is_empty();
         is_told.then(|| Batch {
             members_changed,
-            ..Batch::empty(self.last)
+            ..Batch::empty(self.revision)
         })
     }
 
     /// Whether `poll_batch` has one.
     #[must_use]
     pub fn has_batch(&self) -> bool {
-        self.rest.is_some() || self.is_due()
+        self.next_batch.is_some() || self.is_due()
     }
 
     /// Whether answers came of which no batch has told yet.
     #[must_use]
-    pub fn has_answers(&self) -> bool {
+    pub fn has_pending_answers(&self) -> bool {
         self.sets.has_answered()
     }
 
@@ -377,7 +377,7 @@ impl Compiler<InSync> {
     /// The revision that is reached when `poll_batch` has no more.
     #[must_use]
     pub const fn revision(&self) -> Revision {
-        self.last
+        self.revision
     }
 }
 

@@ -13,7 +13,7 @@ use crate::model::{
     Action, Direction, Effect, Enforcement, Peer, Peers, Policy, Port, Ports, Rule, Selector,
 };
 
-mod places;
+mod addresses;
 
 /// What the cluster holds, as far as a ClusterEgressFirewall depends on it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +34,7 @@ pub struct Cluster<'a> {
 
 /// On how many nodes an object is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Programmed {
+pub struct ProgrammedNodes {
     /// Those that say so.
     pub nodes: usize,
     /// All of them.
@@ -136,7 +136,7 @@ pub fn resolve(
     diagnostics: &[Diagnostic],
     cluster: &Cluster<'_>,
     observed_generation: i64,
-    programmed: Programmed,
+    programmed: ProgrammedNodes,
 ) -> Status {
     let rules = rules_of(policy);
     let mut resolved: Vec<ResolvedRule> = rules
@@ -258,8 +258,8 @@ fn is_resolved(rules: &[Rule], cluster: &Cluster<'_>) -> Condition {
     )
 }
 
-fn is_programmed(programmed: Programmed) -> Condition {
-    let Programmed { nodes, of } = programmed;
+fn is_programmed(programmed: ProgrammedNodes) -> Condition {
+    let ProgrammedNodes { nodes, of } = programmed;
     let is_everywhere = nodes >= of;
     let reason = if is_everywhere { "Programmed" } else { "Pending" };
     condition("Programmed", is_everywhere, reason, format!("{nodes}/{of} nodes"))
@@ -315,8 +315,8 @@ fn few(names: &BTreeSet<String>) -> String {
 
 /// One entry for all destinations that take the rule's own ports, and one for each port of the API server.
 fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
-    let mut plain = Destinations::default();
-    let mut at_port: BTreeMap<(Transport, u16), Destinations> = BTreeMap::new();
+    let mut plain = RuleDestinations::default();
+    let mut at_port: BTreeMap<(Transport, u16), RuleDestinations> = BTreeMap::new();
     for peer in peers_of(rule) {
         match peer {
             Peer::ApiServer => {
@@ -369,12 +369,12 @@ fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
 
 /// Destinations while they are collected.
 #[derive(Default)]
-struct Destinations {
+struct RuleDestinations {
     networks: Vec<IpNet>,
     sources: BTreeSet<String>,
 }
 
-impl Destinations {
+impl RuleDestinations {
     fn add(&mut self, networks: &[IpNet], source: String) {
         self.networks.extend(networks);
         self.sources.insert(source);

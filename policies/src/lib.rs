@@ -29,5 +29,5 @@ pub mod records;
 pub mod compiler;
 pub mod controller;
 pub mod schema;
-pub mod memory;
+pub mod simulator;
 pub mod oracle;

@@ -7,7 +7,7 @@ mod common;
 use common::{codes, indent};
 use egret_policies::api::manifest::read;
 use egret_policies::controller::{
-    Cluster, Condition, Programmed, ResolvedRule, Status, resolve, unknown_places,
+    Cluster, Condition, ProgrammedNodes, ResolvedRule, Status, resolve, unknown_places,
 };
 use egret_policies::diagnostic::Code;
 use egret_policies::lower::lower;
@@ -91,7 +91,7 @@ impl World {
                 world.keep(entity);
             }
         }
-        let programmed = Programmed { nodes: 1, of: 2 };
+        let programmed = ProgrammedNodes { nodes: 1, of: 2 };
         let status = world
             .policies
             .first()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use egret_policies::api::manifest;
-use egret_policies::api::{Object, Reading};
+use egret_policies::api::{Object, UnknownFields};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{equal_priorities, lower, lower_as};
 use egret_policies::model::cluster::Entity;
@@ -74,7 +74,7 @@ pub fn carry_over(
     found: &[Found],
     objects: &Objects,
     before: &[Policy],
-    reading: Reading,
+    reading: UnknownFields,
 ) -> Result<Carried, Vec<String>> {
     let mut moving = Vec::new();
     let mut refused = Vec::new();
@@ -143,7 +143,7 @@ fn start<'a>(
     reference: &'a ObjectRef,
     source: Source,
     objects: &Objects,
-    reading: Reading,
+    reading: UnknownFields,
 ) -> Result<Moving<'a>, Vec<String>> {
     let place = match objects.place(reference, "") {
         (Some(file), Some(line)) => format!("{reference} ({file}:{line})"),
@@ -164,7 +164,11 @@ fn start<'a>(
     }
     let policy = policy(lowered.entities).ok_or_else(|| vec![format!("{place}: it is no policy")])?;
     Ok(Moving {
-        converted: convert(found.document.root.clone(), source, reading == Reading::AsStored),
+        converted: convert(
+            found.document.root.clone(),
+            source,
+            reading == UnknownFields::AsStored,
+        ),
         found,
         reference,
         place,

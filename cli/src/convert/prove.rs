@@ -10,10 +10,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use egret_policies::compiler::DnsStandIn;
-use egret_policies::memory::{Connection, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Pod};
 use egret_policies::model::{Direction, Enforcement, Policy, PolicyId};
 use egret_policies::oracle::World;
+use egret_policies::simulator::{Connection, Verdict};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 

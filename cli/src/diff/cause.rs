@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use egret_policies::memory::{Decision, Verdict};
 use egret_policies::rules::{Direction, Origin};
+use egret_policies::simulator::{Decision, Verdict};
 use serde::Serialize;
 
 /// Why a connection changes.

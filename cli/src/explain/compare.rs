@@ -1,7 +1,7 @@
 //! A connection against one rule: which peer and which port match, or why none does.
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Peer, Peers, Port, Ports, Rule};
+use egret_policies::simulator::Protocol;
 use egret_shared::net::{PortRange, Transport};
 
 use crate::verdict::cluster::Member;

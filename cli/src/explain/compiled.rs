@@ -1,8 +1,8 @@
 //! What a rule came to on the node: the sets in which the other end stands. For peers whose addresses are
 //! found out from the whole cluster, this says what comparing again could only repeat.
 
-use egret_policies::memory::Protocol;
 use egret_policies::rules::{Member, PeerMatch, Rule, SetId};
+use egret_policies::simulator::Protocol;
 
 use super::viewpoint::Viewpoint;
 

@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::Labels;
 use egret_policies::model::cluster::{Entity, Node};
+use egret_policies::simulator::Protocol;
 use egret_shared::net::Transport;
 
 use super::viewpoint::{Viewpoint, protocol_words};

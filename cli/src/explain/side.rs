@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::Decision;
 use egret_policies::model::{Direction, Effect, Policy, Tier};
+use egret_policies::simulator::Decision;
 use egret_shared::time::Timestamp;
 
 use crate::verdict::ask::Asked;

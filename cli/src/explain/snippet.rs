@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Labels};
+use egret_policies::simulator::Protocol;
 use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
 use egret_shared::net::Transport;

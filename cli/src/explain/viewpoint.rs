@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Labels};
+use egret_policies::simulator::Protocol;
 use egret_shared::name::DnsName;
 use egret_shared::time::Timestamp;
 

@@ -1,7 +1,7 @@
 //! The tiers in the order in which they are asked, with every rule on the way.
 
-use egret_policies::memory::Decision;
 use egret_policies::model::{Action, Direction, Effect, Kind, Peer, Peers, Policy, Rule, Tier};
+use egret_policies::simulator::Decision;
 
 use super::compare::{Compared, compare};
 use super::report::{Matching, Outcome, PolicyStep, RuleStep, TierStep};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_policies::diagnostic::ObjectRef;
-use egret_policies::memory::{Connection, Decision, Protocol, Verdict};
 use egret_policies::model::cluster::{Pod, Service};
 use egret_policies::model::{Direction, Peer, Peers, Policy, Tier};
+use egret_policies::simulator::{Connection, Decision, Protocol, Verdict};
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;

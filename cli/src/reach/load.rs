@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use egret_policies::api::Reading;
+use egret_policies::api::UnknownFields;
 use egret_policies::compiler::{Compiler, DnsStandIn, Event, NodeScope, Settings};
 use egret_policies::diagnostic::ObjectRef;
-use egret_policies::memory::Memory;
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Enforcement, Policy};
+use egret_policies::simulator::Simulator;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -33,7 +33,7 @@ pub struct Loaded {
     /// Who has which address.
     pub cluster: Cluster,
     /// The rules of all pods.
-    pub memory: Memory,
+    pub memory: Simulator,
     /// The policies and Namespaces that say of themselves to be in audit.
     pub audited: Vec<ObjectRef>,
 }
@@ -184,11 +184,11 @@ fn audited(manifests: &Manifests) -> Vec<ObjectRef> {
         .collect()
 }
 
-const fn reading(as_stored: bool) -> Reading {
+const fn reading(as_stored: bool) -> UnknownFields {
     if as_stored {
-        Reading::AsStored
+        UnknownFields::AsStored
     } else {
-        Reading::AsWritten
+        UnknownFields::AsWritten
     }
 }
 
@@ -239,7 +239,7 @@ fn used(manifests: &Manifests, dns: &DnsStandIn) -> Used {
     }
 }
 
-fn compile(manifests: &Manifests, dns: &DnsStandIn) -> Memory {
+fn compile(manifests: &Manifests, dns: &DnsStandIn) -> Simulator {
     let mut compiler = Compiler::new(Settings {
         dns: dns.clone(),
         ..Settings::for_scope(NodeScope::All)
@@ -256,7 +256,7 @@ fn compile(manifests: &Manifests, dns: &DnsStandIn) -> Memory {
         compiler.handle(Event::Apply(entity), NOW);
     }
     let mut compiler = compiler.in_sync();
-    let mut memory = Memory::new();
+    let mut memory = Simulator::new();
     while let Some(batch) = compiler.poll_batch(NOW) {
         memory
             .apply(&batch, NOW)

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use egret_policies::memory::{Decision, Verdict};
-use egret_policies::rules::{Action, DirectionRules, Origin, Otherwise, PeerMatch, SetId, Tier};
+use egret_policies::rules::{Action, DefaultAction, DirectionRules, Origin, PeerMatch, SetId, Tier};
+use egret_policies::simulator::{Decision, Verdict};
 use egret_shared::pod::PodKey;
 
 use super::ports::PortSet;
@@ -18,7 +18,7 @@ pub struct Rules(Vec<TierRules>);
 struct TierRules {
     tier: Tier,
     rules: Vec<Rule>,
-    otherwise: Otherwise,
+    otherwise: DefaultAction,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +132,7 @@ impl Rules {
         let tier = |tier: &egret_policies::rules::TierRules| TierRules {
             tier: tier.tier,
             rules: tier.rules.iter().filter_map(rule).collect(),
-            otherwise: tier.otherwise,
+            otherwise: tier.default_action,
         };
         Self(rules.tiers.iter().map(tier).collect())
     }
@@ -195,8 +195,8 @@ impl TierRules {
             }
         }
         match self.otherwise {
-            Otherwise::NextTier => passed.union(&asked),
-            Otherwise::Deny => {
+            DefaultAction::NextTier => passed.union(&asked),
+            DefaultAction::Deny => {
                 push(slices, asked, decision(Verdict::Deny, word, None));
                 passed
             }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use egret_policies::diagnostic::{ObjectRef, Severity};
-use egret_policies::memory::{ConnectionDecision, Decision};
 use egret_policies::model::Direction;
+use egret_policies::simulator::{ConnectionDecision, Decision};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 

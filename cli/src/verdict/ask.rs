@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use egret_policies::api::Reading;
+use egret_policies::api::UnknownFields;
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
 
@@ -86,9 +86,9 @@ impl Ask {
     /// Why there are no answers at all.
     pub fn read(&self) -> Result<Asked, AskError> {
         let reading = if self.as_stored {
-            Reading::AsStored
+            UnknownFields::AsStored
         } else {
-            Reading::AsWritten
+            UnknownFields::AsWritten
         };
         let others = self.probes.iter().chain(&self.records);
         read_stdin_once(self.manifests.iter().chain(others).map(PathBuf::as_path))?;

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
-use egret_policies::memory::{
-    Connection as Question, ConnectionDecision, Decision, End, Entering, Memory, Protocol, Verdict, Who,
-};
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::Entity;
 use egret_policies::rules::ITSELF;
+use egret_policies::simulator::{
+    Connection as Question, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection,
+    Protocol, Simulator, Verdict,
+};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
@@ -25,7 +26,7 @@ const NOW: Timestamp = Timestamp::from_millis(0);
 /// A node that has every pod.
 #[derive(Debug)]
 pub struct Judge {
-    memory: Memory,
+    memory: Simulator,
     told: Told,
     /// Addresses that pods were told, and that no name opens for them.
     protected: BTreeSet<(PodKey, IpAddr)>,
@@ -94,7 +95,7 @@ impl Judge {
             }
         }
         let mut compiler = compiler.in_sync();
-        let mut memory = Memory::new();
+        let mut memory = Simulator::new();
         while let Some(batch) = compiler.poll_batch(NOW) {
             memory
                 .apply(&batch, NOW)
@@ -131,7 +132,7 @@ impl Judge {
 
     /// The rules of every pod.
     #[must_use]
-    pub const fn memory(&self) -> &Memory {
+    pub const fn memory(&self) -> &Simulator {
         &self.memory
     }
 
@@ -156,13 +157,13 @@ impl Judge {
         if let Some(pod) = meets_itself(source, destination).filter(|_| connection.is_forwarded) {
             return self.decide_hairpin(pod, connection, protocol, now);
         }
-        let from = End {
+        let from = ConnectionEnd {
             address: connection.source,
-            who: who(cluster, source, connection.source, destination),
+            kind: who(cluster, source, connection.source, destination),
         };
-        let to = End {
+        let to = ConnectionEnd {
             address: connection.destination,
-            who: who(cluster, destination, connection.destination, source),
+            kind: who(cluster, destination, connection.destination, source),
         };
         let decision = self.memory.decide_connection(&from, &to, protocol, now);
         if is_entering(cluster, connection) {
@@ -203,7 +204,7 @@ impl Judge {
     /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
     /// nobody reports is not known here.
     fn decide_entering(&self, connection: &Connection, protocol: Protocol, now: Timestamp) -> Decision {
-        let entering = Entering {
+        let entering = ForwardedConnection {
             destination: connection.destination,
             destination_is_own_node: false,
             protocol,
@@ -303,10 +304,10 @@ fn meets_itself<'a>(source: Option<&'a Member>, destination: Option<&Member>) ->
     source.filter(|source| destination.is_some_and(|destination| destination.pod.key == source.pod.key))
 }
 
-fn who(cluster: &Cluster, pod: Option<&Member>, address: IpAddr, other: Option<&Member>) -> Who {
+fn who(cluster: &Cluster, pod: Option<&Member>, address: IpAddr, other: Option<&Member>) -> EndKind {
     match (pod, other) {
-        (Some(pod), _) => Who::Pod(pod.pod.key.clone()),
-        (None, Some(other)) if cluster.is_own_node(&other.pod, address) => Who::OwnNodeOfOther,
-        (None, Some(_) | None) => Who::Other,
+        (Some(pod), _) => EndKind::Pod(pod.pod.key.clone()),
+        (None, Some(other)) if cluster.is_own_node(&other.pod, address) => EndKind::OwnNode,
+        (None, Some(_) | None) => EndKind::Other,
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use egret_policies::api::manifest::{Problem, read};
-use egret_policies::api::{Kind, Object, Reading};
+use egret_policies::api::{Kind, Object, UnknownFields};
 use egret_policies::controller::{Cluster, unknown_places};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
@@ -62,7 +62,7 @@ impl Manifests {
     ///
     /// # Errors
     /// Something could not be read. Nobody can say what is missing, so there is no answer from the rest.
-    pub fn read(paths: &[PathBuf], reading: Reading) -> Result<Self, UnreadableManifests> {
+    pub fn read(paths: &[PathBuf], reading: UnknownFields) -> Result<Self, UnreadableManifests> {
         Self::of(&Texts::read(paths)?, reading)
     }
 
@@ -70,7 +70,7 @@ impl Manifests {
     ///
     /// # Errors
     /// Something in them is no object.
-    pub fn of(texts: &Texts, reading: Reading) -> Result<Self, UnreadableManifests> {
+    pub fn of(texts: &Texts, reading: UnknownFields) -> Result<Self, UnreadableManifests> {
         let mut collector = Collector::new(reading);
         for text in &texts.read {
             collector.read_text(text);
@@ -147,7 +147,7 @@ impl Manifests {
 }
 
 struct Collector {
-    reading: Reading,
+    reading: UnknownFields,
     manifests: Manifests,
     problems: Vec<Problem>,
     /// Each object that was found, and whether it is a workload.
@@ -164,7 +164,7 @@ struct Found {
 }
 
 impl Collector {
-    fn new(reading: Reading) -> Self {
+    fn new(reading: UnknownFields) -> Self {
         Self {
             reading,
             manifests: Manifests::default(),

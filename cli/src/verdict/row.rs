@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::{Decision, Verdict};
+use egret_policies::simulator::{Decision, Verdict};
 use egret_shared::pod::PodKey;
 use serde::{Serialize, Serializer};
 use serde_json::Value;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_policies::memory::{Decision, Protocol};
 use egret_policies::model::cluster::{Namespace, Pod};
 use egret_policies::model::{
     Direction, Effect, Enforcement, Exposure, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
     Rule, Tier,
 };
+use egret_policies::simulator::{Decision, Protocol};
 use egret_shared::net::{Family, IpNet};
 use egret_shared::pod::PodKey;
 

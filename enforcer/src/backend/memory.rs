@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use egret_policies::memory::Memory;
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Simulator;
 use egret_shared::time::Timestamp;
 
 use super::none::NoVerdicts;
@@ -12,14 +12,14 @@ use super::{Backend, BackendError, Standing, VerdictCounters};
 /// The backend; clones share the maps, so that a test can look while the engine writes.
 #[derive(Clone, Debug, Default)]
 pub struct InMemory {
-    kernel: Arc<Mutex<Memory>>,
+    kernel: Arc<Mutex<Simulator>>,
     broken: Option<String>,
 }
 
 impl InMemory {
     /// What it holds now.
     #[must_use]
-    pub fn kernel(&self) -> Memory {
+    pub fn kernel(&self) -> Simulator {
         // A panic while it was written leaves maps that are whole, if not those of a batch.
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -83,7 +83,7 @@ impl Backend for InMemory {
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
-        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = Memory::new();
+        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = Simulator::new();
         Ok(())
     }
 }

@@ -196,7 +196,7 @@ impl Work {
         let of_batch = |batch: &Batch| {
             let created = batch.sets_created.iter().map(|spec| spec.id);
             let changed = batch.members_changed.iter().map(|changed| changed.set);
-            let lapsed = batch.lapsed.iter().map(|lapsed| lapsed.set);
+            let lapsed = batch.expired.iter().map(|lapsed| lapsed.set);
             let destroyed = batch.sets_destroyed.iter().copied();
             created
                 .chain(changed)

@@ -107,7 +107,7 @@ impl Engine {
         };
         let names = pod
             .as_ref()
-            .map(|pod| compiler.names_told(pod, other, MOST_NAMES));
+            .map(|pod| compiler.names_observed(pod, other, MOST_NAMES));
         Known {
             pod,
             is_receiver,

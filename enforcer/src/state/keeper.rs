@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use egret_policies::records::{Remembered, RememberedChange, Walk};
+use egret_policies::records::{PodSnapshot, RecordCursor, SnapshotChange};
 use egret_shared::time::Timestamp;
 
 use super::desk::{Appended, Desk, HasAll, Step};
@@ -33,7 +33,7 @@ pub struct Keeper {
     /// The size of what is at the path, as long as it has everything; before `begin`, that is an earlier life's.
     log: Option<u64>,
     /// How far what is to take its place has come.
-    next: Option<Walk>,
+    next: Option<RecordCursor>,
     /// At what size it is written anew.
     room: u64,
     /// When the next step is due; none where there is none.
@@ -59,7 +59,7 @@ impl Keeper {
     }
 
     /// Puts all that is walked through in the place of what an earlier life kept, at once.
-    pub fn begin(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
+    pub fn begin(&mut self, now: Timestamp, walk: impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>) {
         self.due = Some(now);
         while self.due.is_some_and(|due| due <= now.after(PACE)) {
             self.step(now, &walk);
@@ -67,7 +67,7 @@ impl Keeper {
     }
 
     /// Keeps what changed.
-    pub fn keep(&mut self, changes: &[RememberedChange], now: Timestamp) {
+    pub fn keep(&mut self, changes: &[SnapshotChange], now: Timestamp) {
         if changes.is_empty() {
             return;
         }
@@ -102,13 +102,13 @@ impl Keeper {
     }
 
     /// Writes the next records of a file that is written anew, if that is due.
-    pub fn go_on(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
+    pub fn go_on(&mut self, now: Timestamp, walk: impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>) {
         if self.due.is_some_and(|due| due <= now) {
             self.step(now, &walk);
         }
     }
 
-    fn step(&mut self, now: Timestamp, walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>) {
+    fn step(&mut self, now: Timestamp, walk: &impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>) {
         self.due = Some(now.after(PACE));
         match self.take_step(walk) {
             Ok(next) => self.next = next,
@@ -120,8 +120,8 @@ impl Keeper {
     /// Writes some; what is left to do, if anything is.
     fn take_step(
         &mut self,
-        walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>,
-    ) -> Result<Option<Walk>, Problem> {
+        walk: &impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>,
+    ) -> Result<Option<RecordCursor>, Problem> {
         let mut step = Step {
             begins: self.next.is_none().then_some(HasAll(self.log.is_some())),
             ..Step::default()
@@ -132,7 +132,7 @@ impl Keeper {
             && let Some(remembered) = walk(&mut next, left)
         {
             left -= remembered.records.len().min(left);
-            some.push(RememberedChange::from(remembered));
+            some.push(SnapshotChange::from(remembered));
         }
         if !some.is_empty() {
             log::write(&some, &mut step.octets)?;
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::state::BootId;
     use crate::state::file::Growing;
-    use egret_policies::records::RememberedRecord;
+    use egret_policies::records::RecordSnapshot;
     use egret_shared::rt::clock;
     use std::cell::Cell;
     use std::path::{Path, PathBuf};
@@ -220,13 +220,13 @@ mod tests {
         }
     }
 
-    fn told(names: impl Iterator<Item = usize>) -> Remembered {
-        let record = |number: usize| RememberedRecord {
+    fn told(names: impl Iterator<Item = usize>) -> PodSnapshot {
+        let record = |number: usize| RecordSnapshot {
             name: Arc::new(name(number).parse().unwrap()),
             address: "203.0.113.7".parse().unwrap(),
             expires: Timestamp::from_millis(1),
         };
-        Remembered {
+        PodSnapshot {
             pod: "default/a".parse().unwrap(),
             uid: None,
             addresses: vec!["10.0.0.1".parse().unwrap()],
@@ -243,7 +243,7 @@ mod tests {
     }
 
     /// A walk over so many records, which begins anew with each file; the last of a file is asked for once more.
-    fn walk(all: usize) -> impl Fn(&mut Walk, usize) -> Option<Remembered> {
+    fn walk(all: usize) -> impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot> {
         let done = Cell::new(0);
         move |_, most| {
             let from = done.get();

@@ -9,7 +9,7 @@
 //! room: it is left out, and what stands before counts. Anything else that is not as it was written makes the file worth
 //! nothing: nobody knows what is missing behind it, and forgetting is among that.
 
-use egret_policies::records::{Ledger, Remembered, RememberedChange};
+use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
 use sha2::{Digest, Sha256};
 
 use super::boot::BootId;
@@ -29,7 +29,7 @@ const PREFIX: usize = 16;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// What each pod was told.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<PodSnapshot>,
     /// How many octets at its end were left out, being half a change.
     pub torn: u64,
 }
@@ -46,7 +46,7 @@ pub(super) fn header(boot: BootId) -> [u8; HEADER] {
 }
 
 /// Writes changes as they stand in the file into a buffer, in place of what is in it.
-pub(super) fn write(changes: &[RememberedChange], buffer: &mut Vec<u8>) -> Result<(), Problem> {
+pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), Problem> {
     let unwritten = |error: String| Problem::Unwritten(std::io::Error::other(error));
     let mut whole = std::mem::take(buffer);
     whole.clear();
@@ -105,15 +105,15 @@ fn read_whole(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
 }
 
 fn read_changes(mut rest: &[u8]) -> Result<Kept, Problem> {
-    let mut ledger = Ledger::default();
+    let mut ledger = SnapshotBuilder::default();
     while let Some((body, behind)) = next(rest)? {
-        for change in read_body::<Vec<RememberedChange>>(body)? {
+        for change in read_body::<Vec<SnapshotChange>>(body)? {
             ledger.apply(change);
         }
         rest = behind;
     }
     Ok(Kept {
-        remembered: ledger.into_remembered(),
+        remembered: ledger.finish(),
         torn: rest.len() as u64,
     })
 }
@@ -151,7 +151,7 @@ fn check(octets: &[u8]) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::records::RememberedRecord;
+    use egret_policies::records::RecordSnapshot;
     use egret_shared::time::Timestamp;
     use std::sync::Arc;
 
@@ -159,16 +159,16 @@ mod tests {
         "3f2a8a2e-6d6e-4b0e-9c3e-0123456789ab".parse().unwrap()
     }
 
-    fn record(name: &str, expires: u64) -> RememberedRecord {
-        RememberedRecord {
+    fn record(name: &str, expires: u64) -> RecordSnapshot {
+        RecordSnapshot {
             name: Arc::new(name.parse().unwrap()),
             address: "203.0.113.7".parse().unwrap(),
             expires: Timestamp::from_millis(expires),
         }
     }
 
-    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> Remembered {
-        Remembered {
+    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> PodSnapshot {
+        PodSnapshot {
             pod: key.parse().unwrap(),
             uid: Some(uid.into()),
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
@@ -176,11 +176,11 @@ mod tests {
         }
     }
 
-    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> RememberedChange {
+    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> SnapshotChange {
         pod(key, uid, records).into()
     }
 
-    fn one(changes: &[RememberedChange]) -> Vec<u8> {
+    fn one(changes: &[SnapshotChange]) -> Vec<u8> {
         let mut buffer = b"of before".to_vec();
         write(changes, &mut buffer).unwrap();
         buffer
@@ -192,7 +192,7 @@ mod tests {
         file
     }
 
-    fn kept(file: &[u8]) -> Vec<Remembered> {
+    fn kept(file: &[u8]) -> Vec<PodSnapshot> {
         let kept = read(file, boot()).unwrap();
         assert_eq!(kept.torn, 0);
         kept.remembered
@@ -200,19 +200,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_put_together() {
-        let forgets = RememberedChange {
+        let forgets = SnapshotChange {
             forgotten: vec![(
                 Arc::new("b.test".parse().unwrap()),
                 "203.0.113.7".parse().unwrap(),
             )],
             ..told("n/a", "1", &[("a.test", 9)])
         };
-        let anew = RememberedChange {
-            is_anew: true,
+        let anew = SnapshotChange {
+            is_reset: true,
             ..told("n/a", "2", &[("c.test", 4)])
         };
-        let gone = RememberedChange {
-            is_anew: true,
+        let gone = SnapshotChange {
+            is_reset: true,
             ..told("n/a", "1", &[])
         };
         let first = || {

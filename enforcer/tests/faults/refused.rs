@@ -5,7 +5,7 @@ use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 use nix::errno::Errno;
@@ -219,7 +219,7 @@ fn what_only_rules_in_audit_name_is_tried_again() {
         let node = Node::new(Flavour::Nft);
         let mut rules = pod("a", &["10.0.0.1"], Vec::new(), Vec::new());
         let denied = rule(Action::Deny, PeerMatch::In(set("r")), PortMatch::Any);
-        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)];
+        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], DefaultAction::NextTier)];
         let member = (address("10.0.1.5"), None);
         let change = Change::new().set("r", SetKind::Addresses, &[member]).rules(rules);
         let planned = Planned::here(Plan::Refuse(no_memory_for_members));
@@ -507,7 +507,7 @@ fn denied_by(port: PortMatch, name: &str, own: &str, lists: [&str; 2]) -> PodRul
     pod(
         name,
         &[own],
-        vec![tier(Tier::Admin, denied.to_vec(), Otherwise::NextTier)],
+        vec![tier(Tier::Admin, denied.to_vec(), DefaultAction::NextTier)],
         Vec::new(),
     )
 }
@@ -521,7 +521,7 @@ fn denied_ports(name: &str, own: &str, port: u16) -> PodRules {
     pod(
         name,
         &[own],
-        vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)],
+        vec![tier(Tier::Admin, vec![denied], DefaultAction::NextTier)],
         Vec::new(),
     )
 }

@@ -9,10 +9,10 @@ use egret_shared::time::Timestamp;
 
 use crate::model::cluster::{EndpointSlice, Entity, EntityKey, Service, is_api_server};
 use crate::model::{Exposure, NamespaceSelector, Policy, PolicyId};
-use crate::records::Owned;
+use crate::records::AddressOwner;
 
 use super::Compiler;
-use super::policies::{Place, place_of};
+use super::policies::{PolicyOrder, order_of};
 use super::settings::NodeScope;
 
 impl<State> Compiler<State> {
@@ -21,7 +21,7 @@ impl<State> Compiler<State> {
             Entity::Pod(pod) if self.index.pod(&pod.key) == Some(&pod) => {}
             Entity::Pod(pod) => {
                 let key = pod.key.clone();
-                self.note_owners(&key, &pod.addresses);
+                self.track_owners(&key, &pod.addresses);
                 let touched = self.index.set_pod(&key, Some(pod));
                 self.touch_pods(touched, now);
             }
@@ -37,7 +37,7 @@ impl<State> Compiler<State> {
                     .index
                     .node(&name)
                     .map_or_else(Vec::new, |node| node.addresses.clone());
-                self.guard(Owned::Node, &before, &node.addresses);
+                self.protect(AddressOwner::Node, &before, &node.addresses);
                 let touched = self.index.set_node(&name, Some(node));
                 self.touch_node(&name, touched, now);
             }
@@ -55,7 +55,7 @@ impl<State> Compiler<State> {
             }
             Entity::NodeAddressReport(report) => self.set_report(&report.node, Some(report.addresses)),
             Entity::ApiServerAddresses(declared) => {
-                self.set_declared(&declared.name, Some(declared.addresses));
+                self.set_api_server_addresses(&declared.name, Some(declared.addresses));
             }
         }
     }
@@ -64,7 +64,7 @@ impl<State> Compiler<State> {
         match key {
             EntityKey::Pod(key) if self.index.pod(key).is_none() => {}
             EntityKey::Pod(key) => {
-                self.note_owners(key, &[]);
+                self.track_owners(key, &[]);
                 let touched = self.index.set_pod(key, None);
                 self.touch_pods(touched, now);
             }
@@ -78,7 +78,7 @@ impl<State> Compiler<State> {
                     .index
                     .node(name)
                     .map_or_else(Vec::new, |node| node.addresses.clone());
-                self.guard(Owned::Node, &before, &[]);
+                self.protect(AddressOwner::Node, &before, &[]);
                 let touched = self.index.set_node(name, None);
                 self.touch_node(name, touched, now);
             }
@@ -86,12 +86,12 @@ impl<State> Compiler<State> {
             EntityKey::Service(key) => self.set_service(key, None),
             EntityKey::EndpointSlice(key) => self.set_slice(key, None),
             EntityKey::NodeAddressReport(node) => self.set_report(node, None),
-            EntityKey::ApiServerAddresses(name) => self.set_declared(name, None),
+            EntityKey::ApiServerAddresses(name) => self.set_api_server_addresses(name, None),
         }
     }
 
     /// Notes, before a pod changes, which of its addresses are some pod's.
-    fn note_owners(&mut self, key: &PodKey, after: &[IpAddr]) {
+    fn track_owners(&mut self, key: &PodKey, after: &[IpAddr]) {
         let before = self.index.pod(key).map_or(&[][..], |pod| &pod.addresses);
         for address in before.iter().chain(after).map(IpAddr::to_canonical) {
             let is_owned = self.index.owner(address).is_some();
@@ -105,21 +105,21 @@ impl<State> Compiler<State> {
         }
         self.refresh_locals(&touched, now);
         self.dirty.pods.extend(touched);
-        self.mark();
+        self.set_due();
     }
 
     fn touch_node(&mut self, name: &Arc<str>, touched: BTreeSet<PodKey>, now: Timestamp) {
-        self.touch_places(name);
+        self.touch_node_addresses(name);
         self.touch_pods(touched, now);
     }
 
     /// Addresses of a node: what is one of them belongs to no pod's network, whosever that is.
-    fn touch_places(&mut self, name: &Arc<str>) {
+    fn touch_node_addresses(&mut self, name: &Arc<str>) {
         if self.records.opens().node {
-            self.guard_api_server();
+            self.protect_api_server();
         }
         self.dirty.nodes.insert(Arc::clone(name));
-        if self.sets.depends_on_places() {
+        if self.sets.depends_on_node_addresses() {
             self.dirty.nodes.extend(self.index.node_names());
         }
         self.dirty.api_server = true;
@@ -129,17 +129,17 @@ impl<State> Compiler<State> {
                 self.dirty.subjects.insert(key.clone());
             }
         }
-        self.mark();
+        self.set_due();
     }
 
     fn set_report(&mut self, node: &Arc<str>, addresses: Option<Vec<IpAddr>>) {
         let after = addresses.clone().unwrap_or_default();
         let before = self.index.report(node).to_vec();
         if self.index.set_report(node, addresses) {
-            self.guard(Owned::Node, &before, &after);
+            self.protect(AddressOwner::Node, &before, &after);
             self.dirty.pods.extend(self.index.claimants(&before));
             self.dirty.pods.extend(self.index.claimants(&after));
-            self.touch_places(node);
+            self.touch_node_addresses(node);
         }
     }
 
@@ -149,30 +149,30 @@ impl<State> Compiler<State> {
         let before = addresses(self.index.service(key));
         if self.index.set_service(key, service) {
             if is_api_server(key) {
-                self.guard_api_server();
+                self.protect_api_server();
             } else {
                 let after = addresses(self.index.service(key));
-                self.guard(Owned::Service, &before, &after);
+                self.protect(AddressOwner::Service, &before, &after);
             }
             self.dirty.services.insert(key.clone());
             self.dirty.api_server |= is_api_server(key);
-            self.mark();
+            self.set_due();
         }
     }
 
     fn set_slice(&mut self, key: &PodKey, slice: Option<EndpointSlice>) {
         if self.index.set_slice(key, slice) {
-            self.guard_api_server();
+            self.protect_api_server();
             self.dirty.api_server = true;
-            self.mark();
+            self.set_due();
         }
     }
 
-    fn set_declared(&mut self, name: &Arc<str>, addresses: Option<Vec<IpAddr>>) {
-        if self.index.set_declared(name, addresses) {
-            self.guard_api_server();
+    fn set_api_server_addresses(&mut self, name: &Arc<str>, addresses: Option<Vec<IpAddr>>) {
+        if self.index.set_api_server_addresses(name, addresses) {
+            self.protect_api_server();
             self.dirty.api_server = true;
-            self.mark();
+            self.set_due();
         }
     }
 
@@ -181,7 +181,7 @@ impl<State> Compiler<State> {
             return;
         }
         let before = self.policies.set(id, policy);
-        let places: Vec<Place> = before.iter().chain(self.policies.get(id)).map(place_of).collect();
+        let places: Vec<PolicyOrder> = before.iter().chain(self.policies.get(id)).map(order_of).collect();
         let namespaces = before.iter().chain(self.policies.get(id));
         let is_of_pods = namespaces
             .clone()
@@ -192,7 +192,7 @@ impl<State> Compiler<State> {
         if is_of_pods {
             self.dirty.policies.extend(places);
         }
-        self.mark();
+        self.set_due();
     }
 
     /// Whether a pod has rules that is of one of these namespaces. Pods that have none yet are touched already.

@@ -11,14 +11,14 @@ use crate::model::cluster::{Namespace, Node, Pod};
 use crate::model::{Enforcement, Labels, NAME_LABEL, NamespaceSelector, Selector};
 
 mod claims;
-mod by_label;
-mod places;
-mod dns;
+mod label_index;
+mod cluster_addresses;
+mod dns_service;
 
-use by_label::{ByLabel, Candidates};
-use claims::Claims;
-use dns::Dns;
-use places::Places;
+use claims::AddressClaims;
+use cluster_addresses::ClusterAddresses;
+use dns_service::DnsService;
+use label_index::{Candidates, LabelIndex};
 
 /// Namespaces, pods and nodes, with the owner of every address.
 #[derive(Debug, Default)]
@@ -26,13 +26,13 @@ pub(crate) struct Index {
     namespaces: BTreeMap<Arc<str>, NamespaceLabels>,
     pods: BTreeMap<PodKey, Pod>,
     nodes: BTreeMap<Arc<str>, Node>,
-    claims: Claims,
+    claims: AddressClaims,
     /// The pods that count, with the addresses that are their own.
     live: BTreeMap<PodKey, Vec<IpAddr>>,
-    by_label: ByLabel<PodKey>,
-    namespaces_by_label: ByLabel<Arc<str>>,
-    places: Places,
-    dns: Dns,
+    by_label: LabelIndex<PodKey>,
+    namespaces_by_label: LabelIndex<Arc<str>>,
+    cluster_addresses: ClusterAddresses,
+    dns: DnsService,
 }
 
 /// The labels of a namespace that has an object or pods.
@@ -77,7 +77,7 @@ impl Index {
     /// An index of nothing, that knows where dnsd is.
     pub(crate) fn new(dns: DnsStandIn) -> Self {
         Self {
-            dns: Dns::new(dns),
+            dns: DnsService::new(dns),
             ..Self::default()
         }
     }
@@ -154,7 +154,7 @@ impl Index {
 
     /// All pods that say that one of these addresses is theirs.
     pub(crate) fn claimants(&self, addresses: &[IpAddr]) -> BTreeSet<PodKey> {
-        self.claims.rivals(addresses)
+        self.claims.claimants(addresses)
     }
 
     /// The pod whose address this is.
@@ -163,7 +163,7 @@ impl Index {
     }
 
     /// Whose address this is.
-    pub(crate) fn whose(&self, address: IpAddr) -> Option<Owner> {
+    pub(crate) fn address_owner(&self, address: IpAddr) -> Option<Owner> {
         let address = address.to_canonical();
         if self.is_node_address(address) {
             let mut names = self.node_names().into_iter();
@@ -181,7 +181,7 @@ impl Index {
         let before = self.pods.remove(key);
         let mut touched = BTreeSet::from([key.clone()]);
         for pod in before.iter().chain(&pod) {
-            touched.extend(self.claims.rivals(&pod.addresses));
+            touched.extend(self.claims.claimants(&pod.addresses));
         }
         if let Some(before) = &before {
             self.claims.withdraw_pod(before);
@@ -233,15 +233,15 @@ impl Index {
         let before = self.nodes.remove(name);
         let mut touched = BTreeSet::new();
         for node in before.iter().chain(&node) {
-            touched.extend(self.claims.rivals(&node.addresses));
+            touched.extend(self.claims.claimants(&node.addresses));
         }
         if let Some(before) = &before {
             self.claims.withdraw_node(&before.addresses);
-            self.places.count(&before.addresses, false);
+            self.cluster_addresses.count(&before.addresses, false);
         }
         if let Some(node) = node {
             self.claims.claim_node(&node.addresses);
-            self.places.count(&node.addresses, true);
+            self.cluster_addresses.count(&node.addresses, true);
             self.nodes.insert(Arc::clone(name), node);
         }
         self.settle_addresses(&touched);

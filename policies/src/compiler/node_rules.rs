@@ -8,13 +8,13 @@ use crate::rules::{DirectionRules, NodeRules, PeerMatch, PortMatch, Rule, SetId}
 
 use super::pod_rules::{PeerTemplate, PortTemplate, RuleTemplate, Template, TemplateEffect, in_lists};
 use super::set_content::SetContent;
-use super::set_use::{Use, Uses};
+use super::set_use::{SetUse, SetUses};
 
 /// What the policies come to for the node, whichever pods it has.
 #[derive(Debug)]
 pub(crate) struct CompiledNode {
     pub(crate) rules: NodeRules,
-    pub(crate) uses: BTreeMap<SetId, Use>,
+    pub(crate) uses: BTreeMap<SetId, SetUse>,
 }
 
 /// What the node asks about clients outside that a Service leads on: the same lists, of those objects that say so.
@@ -24,7 +24,7 @@ pub(crate) fn compile_exposed(
     templates: &[(Rank, Arc<Template>)],
     own_node: Option<&Labels>,
 ) -> CompiledNode {
-    let mut uses = Uses::default();
+    let mut uses = SetUses::default();
     let mut groups: BTreeMap<u32, Vec<Vec<Rule>>> = BTreeMap::new();
     for (rank, template) in templates {
         let (Exposure::Reject, TemplateEffect::Rules(effect)) =
@@ -48,7 +48,7 @@ pub(crate) fn compile_exposed(
 }
 
 /// Nobody outside was told anything by us, so a rule about names has nothing to match: it is an allow, always.
-fn exposed_rule(template: &RuleTemplate, own_node: Option<&Labels>, uses: &mut Uses) -> Option<Rule> {
+fn exposed_rule(template: &RuleTemplate, own_node: Option<&Labels>, uses: &mut SetUses) -> Option<Rule> {
     let port = match &template.port {
         PortTemplate::Any => PortMatch::Any,
         PortTemplate::Range(transport, range) => PortMatch::Range(*transport, *range),

@@ -12,28 +12,28 @@ use crate::rules::{ITSELF, OWN_NODE, Origin, PeerMatch, PortMatch, Rule};
 
 use super::index::LivePod;
 use super::set_content::{NamedSet, SetContent};
-use super::set_use::Uses;
+use super::set_use::SetUses;
 use super::settings::PodToOwnNode;
 
 mod template;
 mod filled;
-mod assemble;
+mod compiled_pod;
 mod firewall;
 
-pub(super) use assemble::Compiled;
-pub(super) use filled::Filled;
+pub(super) use compiled_pod::CompiledPod;
+pub(super) use filled::FilledTemplate;
 pub(super) use firewall::in_lists;
 pub(super) use template::{DnsRules, PeerTemplate, PortTemplate, RuleTemplate, Template, TemplateEffect};
 
 /// What rules depend on besides policies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct CompileContext<'a> {
     /// What an isolated pod may ask of its node.
     pub(crate) pod_to_own_node: PodToOwnNode,
     /// The labels of the pod's node; none for a pod that is on none.
     pub(crate) own_node: Option<&'a Labels>,
     /// How many runs of the pod ended whose sets a backend may still have.
-    pub(crate) lost: u32,
+    pub(crate) ended_runs: u32,
     /// Whether policies are enforced on this node at all.
     pub(crate) enforcement: Enforcement,
 }
@@ -43,8 +43,8 @@ fn push_rules(
     pod: &LivePod<'_>,
     template: &RuleTemplate,
     direction: Direction,
-    around: Surroundings<'_>,
-    uses: &mut Uses,
+    around: CompileContext<'_>,
+    uses: &mut SetUses,
 ) {
     let ports = fill_port(pod, &template.port);
     if ports.is_empty() {
@@ -62,7 +62,7 @@ fn push_rules(
             let set = NamedSet::new(SetContent::Records {
                 pod: pod.pod.key.clone(),
                 uid: pod.pod.uid.clone(),
-                lost: around.lost,
+                ended_runs: around.ended_runs,
                 patterns: Arc::clone(patterns),
             });
             uses.add(&set, template.action, direction)

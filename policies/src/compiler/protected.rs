@@ -5,46 +5,46 @@ use std::net::IpAddr;
 
 use egret_shared::pod::PodKey;
 
-use crate::records::{Owned, Told};
+use crate::records::{AddressOwner, RecordKey};
 
 use super::Compiler;
 
 impl<State> Compiler<State> {
     /// A node, or a Service, has other addresses than before.
-    pub(super) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) {
+    pub(super) fn protect(&mut self, owned: AddressOwner, before: &[IpAddr], after: &[IpAddr]) {
         if before != after {
-            let changed = self.records.guard(owned, before, after);
-            self.refresh_guarded(&changed);
+            let changed = self.records.protect(owned, before, after);
+            self.refresh_protected(&changed);
         }
     }
 
     /// The API server may be elsewhere. The other addresses of its nodes are closed as those of nodes, unless names may
     /// open these.
-    pub(super) fn guard_api_server(&mut self) {
+    pub(super) fn protect_api_server(&mut self) {
         let opens = self.records.opens();
         if opens.api_server {
             return;
         }
         let addresses = self.index.addresses_of_api_server(opens.node);
-        let changed = self.records.guard_api_server(addresses);
-        self.refresh_guarded(&changed);
+        let changed = self.records.protect_api_server(addresses);
+        self.refresh_protected(&changed);
     }
 
     /// The node on which the compiler runs holds these addresses.
-    pub(super) fn hold(&mut self, addresses: Vec<IpAddr>) {
-        let before = std::mem::replace(&mut self.held, addresses.clone());
-        self.guard(Owned::Node, &before, &addresses);
+    pub(super) fn set_node_addresses(&mut self, addresses: Vec<IpAddr>) {
+        let before = std::mem::replace(&mut self.node_addresses, addresses.clone());
+        self.protect(AddressOwner::Node, &before, &addresses);
     }
 
     /// A local pod has these addresses, none where it is gone: no name opens them for the pod itself.
-    pub(super) fn guard_pod(&mut self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) {
-        let changed = self.records.guard_pod(pod, addresses);
-        self.refresh_guarded(&changed);
+    pub(super) fn protect_pod(&mut self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) {
+        let changed = self.records.protect_pod(pod, addresses);
+        self.refresh_protected(&changed);
     }
 
-    fn refresh_guarded(&mut self, changed: &[Told]) {
-        if !self.sets.refresh_guarded(changed).is_empty() {
-            self.mark();
+    fn refresh_protected(&mut self, changed: &[RecordKey]) {
+        if !self.sets.refresh_protected(changed).is_empty() {
+            self.set_due();
         }
     }
 }

@@ -8,15 +8,15 @@ use crate::model::{Direction, Enforcement, Labels};
 use crate::rules::Batch;
 
 use super::node_rules::compile_exposed;
-use super::pod_rules::{Compiled, Filled, Surroundings};
-use super::policies::Place;
-use super::sequence::User;
+use super::pod_rules::{CompileContext, CompiledPod, FilledTemplate};
+use super::policies::PolicyOrder;
+use super::sequence::SetUser;
 use super::settings::NodeScope;
 use super::{Compiler, Dirty, InSync};
 
 impl Compiler<InSync> {
     /// The pods whose rules may be others, each with the policies because of which; with none, because of the pod.
-    pub(super) fn concerned(&self, dirty: &Dirty) -> BTreeMap<PodKey, Option<BTreeSet<Place>>> {
+    pub(super) fn affected_pods(&self, dirty: &Dirty) -> BTreeMap<PodKey, Option<BTreeSet<PolicyOrder>>> {
         let itself = dirty.pods.union(&dirty.subjects);
         let mut concerned: BTreeMap<_, _> = itself.map(|key| (key.clone(), None)).collect();
         if dirty.policies.is_empty() {
@@ -26,8 +26,9 @@ impl Compiler<InSync> {
             let Some(live) = self.index.live(key).filter(|_| !concerned.contains_key(key)) else {
                 continue;
             };
-            let is_about = |place: &&Place| compiled.is_made_of(place) || self.policies.selects(place, &live);
-            let places: BTreeSet<Place> = dirty.policies.iter().filter(is_about).cloned().collect();
+            let is_about =
+                |place: &&PolicyOrder| compiled.is_made_of(place) || self.policies.selects(place, &live);
+            let places: BTreeSet<PolicyOrder> = dirty.policies.iter().filter(is_about).cloned().collect();
             if !places.is_empty() {
                 concerned.insert(key.clone(), Some(places));
             }
@@ -57,7 +58,7 @@ impl Compiler<InSync> {
         }
         let uses = before.map(|before| &before.uses);
         self.sets
-            .replace_uses(&User::Node, uses, &after.uses, &self.index, &self.records);
+            .replace_uses(&SetUser::Node, uses, &after.uses, &self.index, &self.records);
         batch.node_rules = Some(after.rules.clone());
         self.compiled_node = Some(after);
     }
@@ -67,7 +68,7 @@ impl Compiler<InSync> {
     pub(super) fn recompile(
         &mut self,
         key: &PodKey,
-        which: Option<BTreeSet<Place>>,
+        which: Option<BTreeSet<PolicyOrder>>,
         batch: &mut Batch,
     ) -> bool {
         let before = self.compiled.remove(key);
@@ -75,25 +76,25 @@ impl Compiler<InSync> {
             if let Some(before) = before {
                 self.drop_rules(key, &before, batch);
             }
-            self.locals.forget_lost(key);
+            self.local_pods.forget_ended_runs(key);
             return false;
         };
         let is_new = before.is_none();
-        let mut compiled = before.unwrap_or_else(|| Compiled::new(&live));
+        let mut compiled = before.unwrap_or_else(|| CompiledPod::new(&live));
         let no_labels = Labels::default();
         let own_node = live.pod.node.as_ref();
         let own_node = own_node.map(|name| self.index.node(name).map_or(&no_labels, |node| &node.labels));
-        let around = Surroundings {
+        let around = CompileContext {
             pod_to_own_node: self.settings.pod_to_own_node,
             own_node,
-            lost: self.locals.lost(key),
+            ended_runs: self.local_pods.ended_runs(key),
             enforcement: self.settings.enforcement,
         };
         let places = which.unwrap_or_else(|| {
             let selecting = self.policies.selecting(&live);
-            compiled.places().cloned().chain(selecting).collect()
+            compiled.policies().cloned().chain(selecting).collect()
         });
-        let parts: Vec<(Place, Option<Filled>)> = places
+        let parts: Vec<(PolicyOrder, Option<FilledTemplate>)> = places
             .into_iter()
             .map(|place| {
                 let filled = self.policies.fill(&place, &live, around);
@@ -102,7 +103,7 @@ impl Compiler<InSync> {
             .collect();
         self.work.pods_compiled += 1;
         self.work.policies_filled += parts.len();
-        let moved = compiled.meet(&live);
+        let moved = compiled.update_identity(&live);
         let outcome = compiled.replace(parts, around);
         let is_changed = !outcome.directions.is_empty() || !outcome.audited.is_empty();
         if is_new || moved.is_another_run || moved.from.is_some() || is_changed {
@@ -117,7 +118,7 @@ impl Compiler<InSync> {
                 .reevaluate
                 .extend(directions.map(|direction| (key.clone(), direction)));
         }
-        let user = User::Pod(key.clone());
+        let user = SetUser::Pod(key.clone());
         for (id, before, after) in &outcome.uses {
             self.sets.change_use(
                 &user,
@@ -137,8 +138,8 @@ impl Compiler<InSync> {
         is_new
     }
 
-    fn drop_rules(&mut self, key: &PodKey, before: &Compiled, batch: &mut Batch) {
-        let user = User::Pod(key.clone());
+    fn drop_rules(&mut self, key: &PodKey, before: &CompiledPod, batch: &mut Batch) {
+        let user = SetUser::Pod(key.clone());
         for (id, used) in before.uses() {
             self.sets.drop_use(&user, id, used);
         }

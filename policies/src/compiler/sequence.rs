@@ -10,32 +10,32 @@ use egret_shared::time::Timestamp;
 
 use crate::compiler::index::{Index, LivePod};
 use crate::compiler::set_content::{NamedSet, SetContent};
-use crate::compiler::set_use::Use;
+use crate::compiler::set_use::SetUse;
 use crate::model::{NamespaceSelector, Selector};
-use crate::records::{Records, Told};
+use crate::records::{RecordKey, Records};
 use crate::rules::{Member, SetId};
 
-mod live;
-mod watch;
-mod by_name;
+mod live_set;
+mod pod_set_index;
+mod name_set_index;
 mod order;
-mod suspects;
-mod users;
-mod aside;
-mod answered;
+mod affected;
+mod set_users;
+mod temporary_set;
+mod answers;
 
-pub(crate) use aside::Aside;
 pub(crate) use order::Batches;
+pub(crate) use temporary_set::TemporarySet;
 
-use by_name::ByName;
-use live::{Contributor, LiveSet};
-use order::{Change, Former};
-use suspects::Suspects;
-use watch::Watch;
+use affected::AffectedPods;
+use live_set::{Contributor, LiveSet};
+use name_set_index::NameSetIndex;
+use order::{FormerUser, OrderedChange};
+use pod_set_index::PodSetIndex;
 
 /// Whose rules name a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum User {
+pub(crate) enum SetUser {
     Pod(PodKey),
     Node,
 }
@@ -45,29 +45,29 @@ pub(crate) enum User {
 pub(crate) struct Sets {
     /// By name, never walked through: the order of anything must not depend on it.
     live: HashMap<SetId, LiveSet>,
-    of_pods: Watch,
+    of_pods: PodSetIndex,
     of_nodes: BTreeSet<SetId>,
     of_services: BTreeSet<SetId>,
     of_api_server: BTreeSet<SetId>,
     of_dns: BTreeSet<SetId>,
-    of_records: ByName,
+    of_records: NameSetIndex,
     touched: BTreeSet<SetId>,
     /// Those besides that answers are about which came since.
     answered: BTreeSet<SetId>,
     /// How rules that were just replaced named sets, and those of pods that are gone: a backend goes by them until it has
     /// the new ones.
-    former: BTreeMap<SetId, (Former, Vec<Use>)>,
+    former: BTreeMap<SetId, (FormerUser, Vec<SetUse>)>,
     /// How often a set was asked for a pod.
-    pub(crate) asked: usize,
+    pub(crate) pods_tested: usize,
 }
 
 impl Sets {
     /// Somebody's rules name other sets than before.
     pub(crate) fn replace_uses(
         &mut self,
-        user: &User,
-        before: Option<&BTreeMap<SetId, Use>>,
-        after: &BTreeMap<SetId, Use>,
+        user: &SetUser,
+        before: Option<&BTreeMap<SetId, SetUse>>,
+        after: &BTreeMap<SetId, SetUse>,
         index: &Index,
         records: &Records,
     ) {
@@ -89,18 +89,21 @@ impl Sets {
     /// Somebody's rules name a set otherwise than before, or not any more.
     pub(crate) fn change_use(
         &mut self,
-        user: &User,
+        user: &SetUser,
         id: SetId,
-        before: Option<&Use>,
-        after: Option<&Use>,
+        before: Option<&SetUse>,
+        after: Option<&SetUse>,
         index: &Index,
         records: &Records,
     ) {
         if let (Some(before), Some(set)) = (before, self.live.get_mut(&id)) {
             set.users.remove(user);
             self.touched.insert(id);
-            let (of, uses) = self.former.entry(id).or_insert((Former::Replaced, Vec::new()));
-            *of = Former::Replaced;
+            let (of, uses) = self
+                .former
+                .entry(id)
+                .or_insert((FormerUser::Replaced, Vec::new()));
+            *of = FormerUser::Replaced;
             uses.push(before.clone());
         }
         let Some(after) = after else { return };
@@ -113,11 +116,11 @@ impl Sets {
     }
 
     /// The rules of somebody who is gone named a set.
-    pub(crate) fn drop_use(&mut self, user: &User, id: SetId, before: &Use) {
+    pub(crate) fn drop_use(&mut self, user: &SetUser, id: SetId, before: &SetUse) {
         if let Some(set) = self.live.get_mut(&id) {
             set.users.remove(user);
             self.touched.insert(id);
-            let (_, uses) = self.former.entry(id).or_insert((Former::Gone, Vec::new()));
+            let (_, uses) = self.former.entry(id).or_insert((FormerUser::Gone, Vec::new()));
             uses.push(before.clone());
         }
     }
@@ -127,7 +130,7 @@ impl Sets {
         let pod = index.live(key);
         for id in self.of_pods.concerned(key, pod.as_ref()) {
             if let Some(set) = self.live.get_mut(&id) {
-                self.asked += 1;
+                self.pods_tested += 1;
                 let members = pod
                     .as_ref()
                     .map(|pod| set.named.content.members_of_pod(pod, index))
@@ -195,19 +198,19 @@ impl Sets {
     }
 
     /// Whether some set is about what is no address of any node.
-    pub(crate) fn depends_on_places(&self) -> bool {
+    pub(crate) fn depends_on_node_addresses(&self) -> bool {
         !self.of_services.is_empty()
     }
 
     /// Records came, changed or went; returns the sets that are about them. Those of one answer have one name, which
     /// is compared once.
-    pub(crate) fn refresh_records(&mut self, changed: &[Told]) -> Vec<SetId> {
-        let concerned = self.mark_told(changed);
+    pub(crate) fn refresh_records(&mut self, changed: &[RecordKey]) -> Vec<SetId> {
+        let concerned = self.mark_changed(changed);
         self.touched.extend(&concerned);
         concerned
     }
 
-    fn mark_told(&mut self, changed: &[Told]) -> Vec<SetId> {
+    fn mark_changed(&mut self, changed: &[RecordKey]) -> Vec<SetId> {
         self.mark_records(changed, |set, told| {
             set.touch(told.iter().map(|told| Member::Address(told.address)));
         })
@@ -215,18 +218,22 @@ impl Sets {
 
     /// The cluster itself took the addresses of records, live or over, or gave them up; returns the sets that are about
     /// them.
-    pub(crate) fn refresh_guarded(&mut self, changed: &[Told]) -> Vec<SetId> {
+    pub(crate) fn refresh_protected(&mut self, changed: &[RecordKey]) -> Vec<SetId> {
         let concerned = self.mark_records(changed, |set, told| {
-            set.guard(told.iter().map(|told| told.address));
+            set.protect(told.iter().map(|told| told.address));
         });
         self.touched.extend(&concerned);
         concerned
     }
 
-    fn mark_records(&mut self, changed: &[Told], mark: impl Fn(&mut LiveSet, &[Told])) -> Vec<SetId> {
+    fn mark_records(
+        &mut self,
+        changed: &[RecordKey],
+        mark: impl Fn(&mut LiveSet, &[RecordKey]),
+    ) -> Vec<SetId> {
         let mut concerned = Vec::new();
         for told in changed.chunk_by(|one, other| (&one.pod, &one.name) == (&other.pod, &other.name)) {
-            let Told { pod, name, .. } = &told[0];
+            let RecordKey { pod, name, .. } = &told[0];
             for id in self.of_records.about(pod, name) {
                 if let Some(set) = self.live.get_mut(&id) {
                     mark(set, told);
@@ -238,11 +245,11 @@ impl Sets {
     }
 
     /// Of a pod more is known that is over; returns whether a set is to be told.
-    pub(crate) fn refresh_lapsed(&mut self, pod: &PodKey) -> bool {
+    pub(crate) fn refresh_expired(&mut self, pod: &PodKey) -> bool {
         let mut has_any = false;
         for id in self.of_records.of_pod(pod) {
             if let Some(set) = self.live.get_mut(&id) {
-                set.is_lapsed_told = false;
+                set.is_expired_programmed = false;
                 self.touched.insert(id);
                 has_any = true;
             }
@@ -252,7 +259,7 @@ impl Sets {
 
     /// A record ended with its time: whoever holds it has dropped it too. Returns whether something is
     /// left to be said nevertheless.
-    pub(crate) fn expire_record(&mut self, told: &Told, records: &Records, now: Timestamp) -> bool {
+    pub(crate) fn expire_record(&mut self, told: &RecordKey, records: &Records, now: Timestamp) -> bool {
         let mut is_left = false;
         for id in self.of_records.about(&told.pod, &told.name) {
             if let Some(set) = self.live.get_mut(&id) {
@@ -277,11 +284,11 @@ impl Sets {
         now: Timestamp,
         passing: &BTreeSet<IpAddr>,
         is_old: impl Fn(&PodKey) -> bool,
-    ) -> Vec<Aside> {
+    ) -> Vec<TemporarySet> {
         let pods = batches.first.rules_replaced.iter().map(|rules| &rules.pod);
-        let of_pods = pods.filter(|pod| is_old(pod)).cloned().map(User::Pod);
-        let of_node = batches.first.node_rules.as_ref().map(|_| User::Node);
-        let mut replaced: BTreeSet<User> = of_pods.chain(of_node).collect();
+        let of_pods = pods.filter(|pod| is_old(pod)).cloned().map(SetUser::Pod);
+        let of_node = batches.first.node_rules.as_ref().map(|_| SetUser::Node);
+        let mut replaced: BTreeSet<SetUser> = of_pods.chain(of_node).collect();
         let former = std::mem::take(&mut self.former);
         let mut changed_sets = Vec::new();
         self.touched.append(&mut self.answered);
@@ -300,7 +307,7 @@ impl Sets {
             if is_new {
                 batches.first.sets_created.push(set.named.spec());
             }
-            batches.first.lapsed.extend(set.take_lapsed(id, records));
+            batches.first.expired.extend(set.take_expired(id, records));
             let Some(changed) = set.changes(id, records, now) else {
                 continue;
             };
@@ -310,23 +317,29 @@ impl Sets {
             }
             changed_sets.push(changed);
         }
-        let mut suspects = Suspects::default();
+        let mut suspects = AffectedPods::default();
         let mut changes = Vec::new();
         for changed in changed_sets {
             let Some(set) = self.live.get(&changed.members.set) else {
                 continue;
             };
-            suspects.note(set, &changed);
+            suspects.add(set, &changed);
             let (of, former) = former
                 .get(&changed.members.set)
-                .map_or((Former::Nobody, &[][..]), |(of, uses)| (*of, uses.as_slice()));
-            changes.push(Change::new(&set.users, former, of, changed.members, passing));
+                .map_or((FormerUser::Nobody, &[][..]), |(of, uses)| (*of, uses.as_slice()));
+            changes.push(OrderedChange::new(
+                &set.users,
+                former,
+                of,
+                changed.members,
+                passing,
+            ));
         }
         let aside = order::into_batches(changes, &mut replaced, batches);
         let suspects = suspects.all().into_iter().filter(|(pod, _)| is_old(pod));
-        batches.first.ask_again(suspects.collect());
+        batches.first.reevaluate_by_members(suspects.collect());
         let live = aside.iter().filter_map(|id| self.live.get(id));
-        live.map(|set| Aside::of(set, records, now)).collect()
+        live.map(|set| TemporarySet::of(set, records, now)).collect()
     }
 
     fn make(&mut self, named: &Arc<NamedSet>, index: &Index, records: &Records) {

@@ -71,7 +71,7 @@ pub(crate) enum SetContent {
     Records {
         pod: PodKey,
         uid: Option<Arc<str>>,
-        lost: u32,
+        ended_runs: u32,
         patterns: Arc<BTreeSet<NamePattern>>,
     },
 }
@@ -350,7 +350,7 @@ impl fmt::Display for SetContent {
             Self::Records {
                 pod,
                 uid,
-                lost,
+                ended_runs: lost,
                 patterns,
             } => {
                 f.write_str("names")?;

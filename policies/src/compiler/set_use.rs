@@ -13,7 +13,7 @@ use super::set_content::NamedSet;
 
 /// A set that rules name, and what its members do for them.
 #[derive(Clone, Debug)]
-pub(crate) struct Use {
+pub(crate) struct SetUse {
     pub(crate) set: Arc<NamedSet>,
     /// Directions in which a member may open something: it stands in an Allow or Pass.
     pub(crate) opens: Directions,
@@ -21,7 +21,7 @@ pub(crate) struct Use {
     pub(crate) closes: Directions,
 }
 
-impl Use {
+impl SetUse {
     /// Whether no rule names the set any more.
     pub(super) const fn does_nothing(&self) -> bool {
         self.opens.is_empty() && self.closes.is_empty()
@@ -29,7 +29,7 @@ impl Use {
 }
 
 /// Sets with one name are one set.
-impl PartialEq for Use {
+impl PartialEq for SetUse {
     fn eq(&self, other: &Self) -> bool {
         (self.set.id, self.opens, self.closes) == (other.set.id, other.opens, other.closes)
     }
@@ -37,12 +37,12 @@ impl PartialEq for Use {
 
 /// The sets that were named so far.
 #[derive(Debug, Default)]
-pub(super) struct Uses {
-    pub(super) sets: BTreeMap<SetId, Use>,
+pub(super) struct SetUses {
+    pub(super) sets: BTreeMap<SetId, SetUse>,
     pub(super) patterns: Vec<Arc<BTreeSet<NamePattern>>>,
 }
 
-impl Uses {
+impl SetUses {
     pub(super) fn add(&mut self, set: &Arc<NamedSet>, action: Action, direction: Direction) -> PeerMatch {
         let (opens, closes) = match action {
             Action::Allow => (true, false),
@@ -70,7 +70,7 @@ impl Uses {
     }
 
     fn note(&mut self, set: &Arc<NamedSet>, (opens, closes): (bool, bool), direction: Direction) {
-        let used = self.sets.entry(set.id).or_insert_with(|| Use {
+        let used = self.sets.entry(set.id).or_insert_with(|| SetUse {
             set: Arc::clone(set),
             opens: Directions::default(),
             closes: Directions::default(),

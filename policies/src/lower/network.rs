@@ -14,8 +14,8 @@ use crate::model::subtract;
 /// read as the API reads them (`IsValidCIDRForLegacyField`, `ParseCIDRSloppy` of k8s.io/utils/net).
 pub(super) fn cidr(field: &Field<'_>, notes: &mut Notes) -> Result<IpNet, Refused> {
     match parse(field.text(notes)?) {
-        Some(Parsed::Canonical(net)) => Ok(net),
-        Some(Parsed::Legacy(net)) => {
+        Some(ParsedNetwork::Canonical(net)) => Ok(net),
+        Some(ParsedNetwork::Legacy(net)) => {
             let canonical = format!("{net}");
             field.tell(Code::LegacyCidr, field.describe(), &canonical, &canonical, notes);
             Ok(net)
@@ -28,12 +28,12 @@ pub(super) fn cidr(field: &Field<'_>, notes: &mut Notes) -> Result<IpNet, Refuse
     }
 }
 
-enum Parsed {
+enum ParsedNetwork {
     Canonical(IpNet),
     Legacy(IpNet),
 }
 
-fn parse(text: &str) -> Option<Parsed> {
+fn parse(text: &str) -> Option<ParsedNetwork> {
     let (address, length) = text.split_once('/')?;
     let prefix = decimal(length, 128)?;
     let (net, legacy) = if address.contains(':') {
@@ -45,9 +45,9 @@ fn parse(text: &str) -> Option<Parsed> {
     let padded_length = length.len() > 1 && length.starts_with('0');
     let canonical = net.trunc();
     Some(if legacy || padded_length || canonical != net {
-        Parsed::Legacy(canonical)
+        ParsedNetwork::Legacy(canonical)
     } else {
-        Parsed::Canonical(canonical)
+        ParsedNetwork::Canonical(canonical)
     })
 }
 

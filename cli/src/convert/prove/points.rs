@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{Entity, Pod};
 use egret_policies::model::{Direction, Effect, Labels, Peer, Peers, Policy, Port, Ports, Rule, Tier};
+use egret_policies::simulator::{Connection, Protocol};
 use egret_shared::name::DnsName;
 use egret_shared::net::{Family, IpNet, Transport};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use egret_policies::compiler::{Compiler, Event, Settings};
-use egret_policies::memory::{Connection, Decision, Memory, Protocol, Verdict};
 use egret_policies::model::cluster::Entity;
+use egret_policies::simulator::{Connection, Decision, Protocol, Simulator, Verdict};
 use egret_shared::net::Transport;
 use egret_shared::observation::Observation;
 
@@ -33,7 +33,7 @@ impl Deciding {
             compiler.handle(Event::Observed(observation.clone()), NOW);
         }
         let mut compiler = compiler.in_sync();
-        let mut memory = Memory::new();
+        let mut memory = Simulator::new();
         while let Some(batch) = compiler.poll_batch(NOW) {
             memory
                 .apply(&batch, NOW)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::verdict::texts::{Text, Texts};
-use egret_policies::api::Reading;
+use egret_policies::api::UnknownFields;
 
 fn manifests(text: &str) -> Manifests {
     let text = Text {
@@ -13,7 +13,7 @@ fn manifests(text: &str) -> Manifests {
         read: vec![text],
         ignored: Vec::new(),
     };
-    Manifests::of(&texts, Reading::AsWritten).unwrap()
+    Manifests::of(&texts, UnknownFields::AsWritten).unwrap()
 }
 
 fn admin(priority: u32, name: &str, rules: &str) -> String {

@@ -25,7 +25,7 @@ use egret_kernel::iptables::{
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
 use egret_policies::rules::{
-    Action, Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
+    Action, DefaultAction, Member, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
 };
 use egret_shared::time::Timestamp;
 use nix::errno::Errno;
@@ -232,7 +232,7 @@ impl<'a> Wanted<'a> {
                 .iter()
                 .filter_map(|rule| self.rule(rule, next.as_ref(), family));
             lines.extend(text(rules.collect()));
-            lines.extend(text(end(tier.otherwise, next.as_ref())));
+            lines.extend(text(end(tier.default_action, next.as_ref())));
             chains.insert(list(place).as_str().to_owned(), lines);
         }
         chains
@@ -276,11 +276,11 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn end(otherwise: Otherwise, next: Option<&ChainName>) -> Vec<Line> {
+fn end(otherwise: DefaultAction, next: Option<&ChainName>) -> Vec<Line> {
     match (otherwise, next) {
-        (Otherwise::Deny, _) => vec![Line::to(Target::Goto(denied()))],
-        (Otherwise::NextTier, Some(next)) => vec![Line::to(Target::Goto(next.clone()))],
-        (Otherwise::NextTier, None) => Vec::new(),
+        (DefaultAction::Deny, _) => vec![Line::to(Target::Goto(denied()))],
+        (DefaultAction::NextTier, Some(next)) => vec![Line::to(Target::Goto(next.clone()))],
+        (DefaultAction::NextTier, None) => Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_kernel::conntrack::{Detail, Flow};
-use egret_policies::rules::{Action, Direction, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId};
+use egret_policies::rules::{Action, DefaultAction, Direction, PeerMatch, PodRules, PortMatch, Rule, SetId};
 use egret_shared::net::Transport;
 
 use super::meanwhile::SharedSets;
@@ -28,9 +28,9 @@ impl Judge<'_> {
                 Some(Action::Allow) => return true,
                 Some(Action::Deny) => return false,
                 Some(Action::Pass) => {}
-                None => match tier.otherwise {
-                    Otherwise::Deny => return false,
-                    Otherwise::NextTier => {}
+                None => match tier.default_action {
+                    DefaultAction::Deny => return false,
+                    DefaultAction::NextTier => {}
                 },
             }
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use egret_kernel::conntrack::{Conntrack, Detail, Flow};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, DefaultAction, Direction, DirectionRules, Member, PeerMatch, PodRules, PortMatch, Rule, SetId,
 };
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
@@ -142,9 +142,9 @@ fn is_allowed(rules: &DirectionRules, end: &End, sets: &SharedSets) -> bool {
             Some(Action::Allow) => return true,
             Some(Action::Deny) => return false,
             Some(Action::Pass) => {}
-            None => match tier.otherwise {
-                Otherwise::Deny => return false,
-                Otherwise::NextTier => {}
+            None => match tier.default_action {
+                DefaultAction::Deny => return false,
+                DefaultAction::NextTier => {}
             },
         }
     }

@@ -22,7 +22,7 @@ use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, OWN_NODE, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
     SetKind, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
@@ -256,10 +256,10 @@ impl<'a> PodDirection<'a> {
     /// The lines of a list, or of those of its rules that matter here, to its end.
     fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
         let mut lines = self.lines_of(tier, rules, next);
-        lines.push(match tier.otherwise {
-            Otherwise::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
-            Otherwise::NextTier => Line::to(next.clone()),
-            Otherwise::Deny => self.isolation(tier),
+        lines.push(match tier.default_action {
+            DefaultAction::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
+            DefaultAction::NextTier => Line::to(next.clone()),
+            DefaultAction::Deny => self.isolation(tier),
         });
         lines
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader};
-use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
+use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
@@ -351,7 +351,7 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(super) fn note_lapsed(&mut self, all: &[Lapsed]) {
+    pub(super) fn note_lapsed(&mut self, all: &[ExpiredMembers]) {
         for lapsed in all {
             let Some(wanted) = self.wanted.get_mut(&lapsed.set) else {
                 continue;

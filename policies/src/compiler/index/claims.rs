@@ -10,13 +10,13 @@ use crate::model::cluster::{Pod, PodLife};
 
 /// Claims on addresses: of live pods with a network of their own, and of nodes.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct AddressClaims {
     /// Hardly ever more than one.
     pods: BTreeMap<IpAddr, Vec<PodKey>>,
     nodes: BTreeMap<IpAddr, usize>,
 }
 
-impl Claims {
+impl AddressClaims {
     /// The pod that has the address: none where a node has it, else the one that started last.
     pub(super) fn owner(&self, address: IpAddr, pods: &BTreeMap<PodKey, Pod>) -> Option<&PodKey> {
         if self.nodes.contains_key(&address) {
@@ -33,7 +33,7 @@ impl Claims {
     }
 
     /// All pods that claim one of these addresses.
-    pub(super) fn rivals(&self, addresses: &[IpAddr]) -> BTreeSet<PodKey> {
+    pub(super) fn claimants(&self, addresses: &[IpAddr]) -> BTreeSet<PodKey> {
         addresses
             .iter()
             .filter_map(|address| self.pods.get(&address.to_canonical()))

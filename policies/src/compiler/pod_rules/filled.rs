@@ -7,57 +7,59 @@ use egret_shared::name::NamePattern;
 use std::collections::BTreeSet;
 
 use super::template::{RuleTemplate, TemplateEffect};
-use super::{Surroundings, Template, push_rules};
+use super::{CompileContext, Template, push_rules};
 use crate::compiler::index::LivePod;
-use crate::compiler::set_use::{Use, Uses};
+use crate::compiler::set_use::{SetUse, SetUses};
 use crate::model::Direction;
 use crate::rules::Rule;
 
 /// A policy, filled in for a pod.
 #[derive(Clone, Debug)]
-pub(crate) struct Filled {
+pub(crate) struct FilledTemplate {
     /// What it is made of, kept as long as it is.
     _template: Arc<Template>,
     /// Whether it is only asked.
     pub(super) is_audit: bool,
-    egress: Part,
-    ingress: Part,
+    egress: FilledEffect,
+    ingress: FilledEffect,
 }
 
 /// What a policy says of one direction.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Part {
+pub(super) enum FilledEffect {
     /// Nothing.
     None,
     /// Rules; where the flag is set, the annotation under which policies of the form of 2016 count.
-    Rules(Written, bool),
+    Rules(RuleList, bool),
     /// Rules that count under such an annotation.
-    Opens(Written),
+    Opens(RuleList),
 }
 
 /// Rules, with the sets that they name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Written {
+pub(super) struct RuleList {
     pub(super) rules: Vec<Rule>,
     /// In the order of their names, each once.
-    pub(super) uses: Vec<Use>,
+    pub(super) uses: Vec<SetUse>,
     pub(super) patterns: Vec<Arc<BTreeSet<NamePattern>>>,
 }
 
-impl Filled {
+impl FilledTemplate {
     /// Fills a policy in.
     pub(crate) fn new(
         template: &Arc<Template>,
         pod: &LivePod<'_>,
-        around: Surroundings<'_>,
+        around: CompileContext<'_>,
         is_audit: bool,
     ) -> Self {
         let part = |direction| {
-            let write = |rules| write(rules, pod, direction, around);
+            let write = |rules| fill_rules(rules, pod, direction, around);
             match template.effect(direction) {
-                TemplateEffect::None => Part::None,
-                TemplateEffect::Rules(rules) => Part::Rules(write(rules), template.is_annotation(direction)),
-                TemplateEffect::Opens(rules) => Part::Opens(write(rules)),
+                TemplateEffect::None => FilledEffect::None,
+                TemplateEffect::Rules(rules) => {
+                    FilledEffect::Rules(write(rules), template.is_annotation(direction))
+                }
+                TemplateEffect::Opens(rules) => FilledEffect::Opens(write(rules)),
             }
         };
         Self {
@@ -68,7 +70,7 @@ impl Filled {
         }
     }
 
-    pub(super) const fn part(&self, direction: Direction) -> &Part {
+    pub(super) const fn effect(&self, direction: Direction) -> &FilledEffect {
         match direction {
             Direction::Egress => &self.egress,
             Direction::Ingress => &self.ingress,
@@ -76,9 +78,9 @@ impl Filled {
     }
 }
 
-impl Part {
+impl FilledEffect {
     /// What counts, given whether there is an annotation; nothing is not the same as no rules.
-    pub(super) const fn counting(&self, is_annotated: bool) -> Option<&Written> {
+    pub(super) const fn counting(&self, is_annotated: bool) -> Option<&RuleList> {
         match self {
             Self::Rules(written, _) => Some(written),
             Self::Opens(written) if is_annotated => Some(written),
@@ -91,17 +93,17 @@ impl Part {
     }
 }
 
-fn write(
+fn fill_rules(
     templates: &[RuleTemplate],
     pod: &LivePod<'_>,
     direction: Direction,
-    around: Surroundings<'_>,
-) -> Written {
-    let (mut rules, mut uses) = (Vec::new(), Uses::default());
+    around: CompileContext<'_>,
+) -> RuleList {
+    let (mut rules, mut uses) = (Vec::new(), SetUses::default());
     for template in templates {
         push_rules(&mut rules, pod, template, direction, around, &mut uses);
     }
-    Written {
+    RuleList {
         rules,
         uses: uses.sets.into_values().collect(),
         patterns: uses.patterns,

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use super::filled::Written;
+use super::filled::RuleList;
 use crate::model::{Action, Rank, Tier};
-use crate::rules::{Otherwise, Rule, TierRules};
+use crate::rules::{DefaultAction, Rule, TierRules};
 
 /// The lists to be asked, in order: what is denied by one is denied, whatever is not goes on to the next.
-pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a Written)>) -> Vec<TierRules> {
+pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a RuleList)>) -> Vec<TierRules> {
     let mut groups: BTreeMap<u32, Vec<Vec<Rule>>> = BTreeMap::new();
     for (rank, written) in objects {
         groups
@@ -21,7 +21,7 @@ pub(super) fn in_lists_of<'a>(objects: impl Iterator<Item = (Rank, &'a Written)>
 }
 
 pub(in crate::compiler) fn in_lists(groups: BTreeMap<u32, Vec<Vec<Rule>>>) -> Vec<TierRules> {
-    let mut lists = Lists::default();
+    let mut lists = FirewallLists::default();
     for objects in groups.into_values() {
         lists.append(objects);
     }
@@ -30,14 +30,14 @@ pub(in crate::compiler) fn in_lists(groups: BTreeMap<u32, Vec<Vec<Rule>>>) -> Ve
 
 /// Lists while they are written.
 #[derive(Default)]
-struct Lists {
+struct FirewallLists {
     done: Vec<Vec<Rule>>,
     current: Vec<Rule>,
     /// What stronger priorities allow: weaker ones are not asked about it, in whichever list they stand.
     allowed: Vec<Rule>,
 }
 
-impl Lists {
+impl FirewallLists {
     /// Adds the objects of one priority. Lists that only deny, or only allow, need none of their own: what
     /// one of the former denies is denied anyway, and the latter can only end the tier.
     fn append(&mut self, objects: Vec<Vec<Rule>>) {
@@ -72,7 +72,7 @@ impl Lists {
             .map(|rules| TierRules {
                 tier: Tier::ClusterEgressFirewall,
                 rules,
-                otherwise: Otherwise::NextTier,
+                default_action: DefaultAction::NextTier,
             })
             .collect()
     }

@@ -14,9 +14,9 @@ use std::net::IpAddr;
 use egret_shared::net::IpNet;
 use egret_shared::time::Timestamp;
 
-use super::User;
-use super::users::Users;
-use crate::compiler::set_use::Use;
+use super::SetUser;
+use super::set_users::SetUsers;
+use crate::compiler::set_use::SetUse;
 use crate::rules::{Batch, Member, MembersChanged, SetId};
 
 /// A batch, and what is to come after it.
@@ -38,7 +38,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    pub(super) fn of<'a>(uses: impl Iterator<Item = &'a Use>) -> Self {
+    pub(super) fn of<'a>(uses: impl Iterator<Item = &'a SetUse>) -> Self {
         let (mut opens, mut closes) = (false, false);
         for used in uses {
             opens |= !used.opens.is_empty();
@@ -54,18 +54,18 @@ impl Effect {
 
 /// How the members of a set change that a backend has.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
+pub(super) struct OrderedChange<'a> {
     pub(super) effect: Effect,
     /// Whose rules name it.
-    pub(super) users: &'a Users,
-    pub(super) former: Former,
+    pub(super) users: &'a SetUsers,
+    pub(super) former: FormerUser,
     pub(super) members: MembersChanged,
-    concerned: Concerned,
+    affected: AffectedAddresses,
 }
 
 /// Whose rules named a set before that do not any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Former {
+pub(super) enum FormerUser {
     Nobody,
     /// Of pods that are gone, and their rules with them.
     Gone,
@@ -75,16 +75,16 @@ pub(super) enum Former {
 
 /// The addresses that are concerned by a change, but for those that come to the pods or leave them.
 #[derive(Debug)]
-struct Concerned {
+struct AffectedAddresses {
     hosts: BTreeSet<IpAddr>,
     networks: Vec<IpNet>,
 }
 
-impl<'a> Change<'a> {
+impl<'a> OrderedChange<'a> {
     pub(super) fn new(
-        users: &'a Users,
-        former: &[Use],
-        of: Former,
+        users: &'a SetUsers,
+        former: &[SetUse],
+        of: FormerUser,
         members: MembersChanged,
         passing: &BTreeSet<IpAddr>,
     ) -> Self {
@@ -92,18 +92,18 @@ impl<'a> Change<'a> {
             effect: Effect::of(users.values().chain(former)),
             users,
             former: of,
-            concerned: Concerned::by(&members, passing),
+            affected: AffectedAddresses::by(&members, passing),
             members,
         }
     }
 
     /// Whether rules that name it, or did, are replaced together with it. The rules of a pod that is gone judge what it
     /// sends for a moment more: its own address, like any that leaves, may be in some of its sets and not in others.
-    fn meets_rules(&self, replaced: &BTreeSet<User>) -> bool {
+    fn meets_rules(&self, replaced: &BTreeSet<SetUser>) -> bool {
         let by_former = match self.former {
-            Former::Nobody => false,
-            Former::Gone => !self.concerned.is_empty(),
-            Former::Replaced => true,
+            FormerUser::Nobody => false,
+            FormerUser::Gone => !self.affected.is_empty(),
+            FormerUser::Replaced => true,
         };
         by_former || replaced.iter().any(|user| self.users.contains(user))
     }
@@ -111,7 +111,7 @@ impl<'a> Change<'a> {
     /// Whether somebody's packets of one address meet two changed sets.
     fn meets(&self, other: &Self) -> bool {
         self.members.set != other.members.set
-            && self.concerned.meets(&other.concerned)
+            && self.affected.meets(&other.affected)
             && self.shares_users(other)
     }
 
@@ -124,7 +124,7 @@ impl<'a> Change<'a> {
     }
 }
 
-impl Concerned {
+impl AffectedAddresses {
     fn by(changed: &MembersChanged, passing: &BTreeSet<IpAddr>) -> Self {
         let (mut hosts, mut networks) = (BTreeSet::new(), Vec::new());
         let added = changed.added.iter().map(|(member, _)| member);
@@ -170,8 +170,8 @@ impl Concerned {
 /// is never in neither; one that closes takes before all that and gives behind. So in between an address is in
 /// the sets of both states, and the first rule that holds it is one of either.
 pub(super) fn into_batches(
-    changes: Vec<Change<'_>>,
-    replaced: &mut BTreeSet<User>,
+    changes: Vec<OrderedChange<'_>>,
+    replaced: &mut BTreeSet<SetUser>,
     batches: &mut Batches,
 ) -> BTreeSet<SetId> {
     let aside = without_order(&changes, replaced);
@@ -224,7 +224,7 @@ type Added = Vec<(Member, Option<Timestamp>)>;
 
 /// Sets for whose change there is no right order, as there are rules or other sets that change with it. That their own
 /// rules are replaced may concern further ones.
-fn without_order(changes: &[Change<'_>], replaced: &mut BTreeSet<User>) -> BTreeSet<SetId> {
+fn without_order(changes: &[OrderedChange<'_>], replaced: &mut BTreeSet<SetUser>) -> BTreeSet<SetId> {
     let mut aside = BTreeSet::new();
     loop {
         let more = changes.iter().find(|change| {

@@ -27,7 +27,7 @@ pub struct Connection {
 /// A connection that a Service passes on, as the node sees it on which that happens: from a client that is neither a
 /// pod of this node nor the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entering {
+pub struct ForwardedConnection {
     /// The destination that the Service chose.
     pub destination: IpAddr,
     /// Whether that is this node.
@@ -98,20 +98,20 @@ impl Decision {
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct ConnectionEnd {
     /// Its address in this connection.
     pub address: IpAddr,
     /// Who that is.
-    pub who: Who,
+    pub kind: EndKind,
 }
 
 /// Who is at an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum EndKind {
     /// A pod with an address of its own.
     Pod(PodKey),
     /// The node on which the pod at the other end runs.
-    OwnNodeOfOther,
+    OwnNode,
     /// Anything else.
     Other,
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use egret_shared::net::Transport;
 
-use crate::memory::Protocol;
 use crate::model::cluster::{Entity, EntityKey, Pod, PodLife};
 use crate::model::{Labels, Port, Ports, Selector};
+use crate::simulator::Protocol;
 
 use super::World;
 use super::cluster::selector_holds;

@@ -14,32 +14,32 @@ use crate::model::subtract;
 
 /// Reports, Services and declared addresses.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct ClusterAddresses {
     reports: BTreeMap<Arc<str>, Vec<IpAddr>>,
     services: BTreeMap<PodKey, Service>,
     /// Those of the API server only.
     slices: BTreeMap<PodKey, EndpointSlice>,
-    declared: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    api_server_addresses: BTreeMap<Arc<str>, Vec<IpAddr>>,
     /// Every address that a node has, with the number of those that have it: a bridge may look the same on
     /// all of them.
-    of_nodes: BTreeMap<IpAddr, usize>,
+    node_addresses: BTreeMap<IpAddr, usize>,
 }
 
 fn is_of_api_server(slice: &EndpointSlice) -> bool {
     slice.key.namespace() == "default" && slice.service.as_deref() == Some("kubernetes")
 }
 
-impl Places {
+impl ClusterAddresses {
     /// A node has these addresses no longer, or now.
     pub(super) fn count(&mut self, addresses: &[IpAddr], is_there: bool) {
         for address in addresses.iter().map(IpAddr::to_canonical) {
-            let count = self.of_nodes.entry(address).or_default();
+            let count = self.node_addresses.entry(address).or_default();
             if is_there {
                 *count += 1;
             } else {
                 *count = count.saturating_sub(1);
                 if *count == 0 {
-                    self.of_nodes.remove(&address);
+                    self.node_addresses.remove(&address);
                 }
             }
         }
@@ -49,28 +49,28 @@ impl Places {
 impl Index {
     /// Replaces what an agent says of its node; returns whether that is another thing than before.
     pub(crate) fn set_report(&mut self, node: &Arc<str>, addresses: Option<Vec<IpAddr>>) -> bool {
-        if self.places.reports.get(node) == addresses.as_ref() {
+        if self.cluster_addresses.reports.get(node) == addresses.as_ref() {
             return false;
         }
-        if let Some(before) = self.places.reports.remove(node) {
-            self.places.count(&before, false);
+        if let Some(before) = self.cluster_addresses.reports.remove(node) {
+            self.cluster_addresses.count(&before, false);
         }
         if let Some(addresses) = addresses {
-            self.places.count(&addresses, true);
-            self.places.reports.insert(Arc::clone(node), addresses);
+            self.cluster_addresses.count(&addresses, true);
+            self.cluster_addresses.reports.insert(Arc::clone(node), addresses);
         }
         true
     }
 
     /// Puts a Service in, or takes it out; returns whether it is another one than before.
     pub(crate) fn set_service(&mut self, key: &PodKey, service: Option<Service>) -> bool {
-        if self.places.services.get(key) == service.as_ref() {
+        if self.cluster_addresses.services.get(key) == service.as_ref() {
             return false;
         }
         self.dns.set_service(key, service.as_ref());
         match service {
-            Some(service) => self.places.services.insert(key.clone(), service),
-            None => self.places.services.remove(key),
+            Some(service) => self.cluster_addresses.services.insert(key.clone(), service),
+            None => self.cluster_addresses.services.remove(key),
         };
         self.settle_dns_service(key);
         true
@@ -80,67 +80,79 @@ impl Index {
     pub(crate) fn set_slice(&mut self, key: &PodKey, slice: Option<EndpointSlice>) -> bool {
         self.dns.set_slice(key, slice.as_ref());
         let slice = slice.filter(is_of_api_server);
-        if self.places.slices.get(key) == slice.as_ref() {
+        if self.cluster_addresses.slices.get(key) == slice.as_ref() {
             return false;
         }
         match slice {
-            Some(slice) => self.places.slices.insert(key.clone(), slice),
-            None => self.places.slices.remove(key),
+            Some(slice) => self.cluster_addresses.slices.insert(key.clone(), slice),
+            None => self.cluster_addresses.slices.remove(key),
         };
         true
     }
 
     /// Replaces declared addresses; returns whether they are others than before.
-    pub(crate) fn set_declared(&mut self, name: &Arc<str>, addresses: Option<Vec<IpAddr>>) -> bool {
-        if self.places.declared.get(name) == addresses.as_ref() {
+    pub(crate) fn set_api_server_addresses(
+        &mut self,
+        name: &Arc<str>,
+        addresses: Option<Vec<IpAddr>>,
+    ) -> bool {
+        if self.cluster_addresses.api_server_addresses.get(name) == addresses.as_ref() {
             return false;
         }
         match addresses {
-            Some(addresses) => self.places.declared.insert(Arc::clone(name), addresses),
-            None => self.places.declared.remove(name),
+            Some(addresses) => self
+                .cluster_addresses
+                .api_server_addresses
+                .insert(Arc::clone(name), addresses),
+            None => self.cluster_addresses.api_server_addresses.remove(name),
         };
         true
     }
 
     /// What an agent says of its node.
     pub(crate) fn report(&self, node: &str) -> &[IpAddr] {
-        self.places.reports.get(node).map_or(&[], Vec::as_slice)
+        self.cluster_addresses
+            .reports
+            .get(node)
+            .map_or(&[], Vec::as_slice)
     }
 
     /// Services.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
-        self.places.services.values()
+        self.cluster_addresses.services.values()
     }
 
     /// A Service.
     pub(crate) fn service(&self, key: &PodKey) -> Option<&Service> {
-        self.places.services.get(key)
+        self.cluster_addresses.services.get(key)
     }
 
     /// The names of nodes that have an object or a report.
     pub(crate) fn node_names(&self) -> BTreeSet<Arc<str>> {
         self.nodes
             .keys()
-            .chain(self.places.reports.keys())
+            .chain(self.cluster_addresses.reports.keys())
             .cloned()
             .collect()
     }
 
     /// Whether a node has an object or a report.
     pub(crate) fn knows_node(&self, name: &str) -> bool {
-        self.nodes.contains_key(name) || self.places.reports.contains_key(name)
+        self.nodes.contains_key(name) || self.cluster_addresses.reports.contains_key(name)
     }
 
     /// Everything that is known of a node's addresses.
     pub(crate) fn addresses_of_node(&self, name: &str) -> impl Iterator<Item = &IpAddr> {
-        let reported = self.places.reports.get(name);
+        let reported = self.cluster_addresses.reports.get(name);
         let in_status = self.nodes.get(name).map(|node| &node.addresses);
         reported.into_iter().chain(in_status).flatten()
     }
 
     /// Whether a node has this address.
     pub(crate) fn is_node_address(&self, address: IpAddr) -> bool {
-        self.places.of_nodes.contains_key(&address.to_canonical())
+        self.cluster_addresses
+            .node_addresses
+            .contains_key(&address.to_canonical())
     }
 
     /// The networks from which a node's pods get their addresses, without addresses of nodes: a bridge has
@@ -154,7 +166,7 @@ impl Index {
     }
 
     fn nodes_inside(&self, network: &IpNet) -> Vec<IpNet> {
-        let inside = self.places.of_nodes.range(network.network()..);
+        let inside = self.cluster_addresses.node_addresses.range(network.network()..);
         inside
             .map(|(address, _)| *address)
             .take_while(|address| network.contains(address))
@@ -167,12 +179,16 @@ impl Index {
     pub(crate) fn addresses_of_api_server(&self, with_nodes: bool) -> BTreeSet<IpAddr> {
         let services = self.services().filter(|service| is_api_server(&service.key));
         let of_services = services.flat_map(|service| &service.addresses);
-        let endpoints = self.places.slices.values().flat_map(|slice| &slice.addresses);
+        let endpoints = self
+            .cluster_addresses
+            .slices
+            .values()
+            .flat_map(|slice| &slice.addresses);
         let all = of_services.chain(endpoints).chain(self.declared_api_server());
         let mut all: BTreeSet<IpAddr> = all.map(IpAddr::to_canonical).collect();
         if with_nodes {
             let behind = self
-                .places
+                .cluster_addresses
                 .slices
                 .values()
                 .map(|slice| self.behind(&slice.addresses));
@@ -183,7 +199,7 @@ impl Index {
 
     /// Addresses that the platform declares to be the API server's.
     pub(crate) fn declared_api_server(&self) -> impl Iterator<Item = &IpAddr> {
-        self.places.declared.values().flatten()
+        self.cluster_addresses.api_server_addresses.values().flatten()
     }
 
     /// The API server: its Service, its endpoints, and the nodes on which those are, at every address.
@@ -195,7 +211,7 @@ impl Index {
                 found.extend(each.map(|address| (address, port.transport, port.number)));
             }
         }
-        for slice in self.places.slices.values() {
+        for slice in self.cluster_addresses.slices.values() {
             let addresses = self.behind(&slice.addresses);
             for (_, transport, number) in &slice.ports {
                 found.extend(addresses.iter().map(|address| (*address, *transport, *number)));
@@ -216,7 +232,7 @@ impl Index {
             .filter(|port| port.transport == transport && range.contains(port.number.get()));
         let names: BTreeSet<&str> = meant.map(|port| port.name.as_deref().unwrap_or("")).collect();
         let mut found = BTreeSet::new();
-        for slice in self.places.slices.values() {
+        for slice in self.cluster_addresses.slices.values() {
             let ports = slice
                 .ports
                 .iter()

@@ -11,9 +11,9 @@ use crate::rules::SetId;
 
 /// Sets of records by pod, with their patterns. Pods are never walked through.
 #[derive(Debug, Default)]
-pub(super) struct ByName(HashMap<PodKey, BTreeMap<SetId, Arc<BTreeSet<NamePattern>>>>);
+pub(super) struct NameSetIndex(HashMap<PodKey, BTreeMap<SetId, Arc<BTreeSet<NamePattern>>>>);
 
-impl ByName {
+impl NameSetIndex {
     /// A set begins.
     pub(super) fn insert(&mut self, id: SetId, pod: &PodKey, patterns: &Arc<BTreeSet<NamePattern>>) {
         let of_pod = self.0.entry(pod.clone()).or_default();

@@ -8,24 +8,24 @@ const FEW: usize = 16;
 
 /// Entries in the order of their keys.
 #[derive(Clone, Debug)]
-pub(super) enum Few<Key, Value> {
+pub(super) enum SmallMap<Key, Value> {
     List(Vec<(Key, Value)>),
     Tree(BTreeMap<Key, Value>),
 }
 
-impl<Key, Value> Default for Few<Key, Value> {
+impl<Key, Value> Default for SmallMap<Key, Value> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<Key, Value> Few<Key, Value> {
+impl<Key, Value> SmallMap<Key, Value> {
     pub(super) const fn new() -> Self {
         Self::List(Vec::new())
     }
 }
 
-impl<Key: Ord, Value> Few<Key, Value> {
+impl<Key: Ord, Value> SmallMap<Key, Value> {
     pub(super) fn get(&self, key: &Key) -> Option<&Value> {
         match self {
             Self::List(list) => {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn few_or_many_are_the_same_map() {
         for count in [1, FEW, FEW + 1, 5 * FEW] {
-            let (mut few, mut map) = (Few::default(), BTreeMap::new());
+            let (mut few, mut map) = (SmallMap::default(), BTreeMap::new());
             // An order that is none: 7 has no divisor in common with any count of these.
             for number in (0..count).map(|number| number * 7 % count).chain(0..count.min(3)) {
                 assert_eq!(

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// All that one run of a pod was told and may still use, new connections or open ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct PodSnapshot {
     /// The pod.
     pub pod: PodKey,
     /// Which run of it; another run under the same name was told nothing.
@@ -20,12 +20,12 @@ pub struct Remembered {
     /// Its addresses; a run that has lost one was told nothing.
     pub addresses: Vec<IpAddr>,
     /// What it was told, first what is over, then the oldest answer first; empty where nothing is left.
-    pub records: Vec<RememberedRecord>,
+    pub records: Vec<RecordSnapshot>,
 }
 
 /// One address of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RememberedRecord {
+pub struct RecordSnapshot {
     /// The name as the pod asked.
     pub name: Arc<DnsName>,
     /// An address that it was told.
@@ -38,46 +38,46 @@ pub struct RememberedRecord {
 /// How what a pod was told has changed, in the order of the fields. A record that ends with its time changes nothing: it
 /// is remembered, and says itself that it is over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RememberedChange {
+pub struct SnapshotChange {
     /// Nothing holds that was remembered under the pod's name.
-    pub is_anew: bool,
+    pub is_reset: bool,
     /// What is not remembered any more.
     pub forgotten: Vec<(Arc<DnsName>, IpAddr)>,
     /// The run that it is now, and the records that came or end otherwise than before.
-    pub told: Remembered,
+    pub snapshot: PodSnapshot,
 }
 
-impl From<Remembered> for RememberedChange {
-    fn from(told: Remembered) -> Self {
+impl From<PodSnapshot> for SnapshotChange {
+    fn from(told: PodSnapshot) -> Self {
         Self {
-            is_anew: false,
+            is_reset: false,
             forgotten: Vec::new(),
-            told,
+            snapshot: told,
         }
     }
 }
 
 /// Changes, put together. One that is put in twice, or that says what was known, changes nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
-    pods: BTreeMap<PodKey, Run>,
+pub struct SnapshotBuilder {
+    pods: BTreeMap<PodKey, PodRun>,
     changes: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Run {
+struct PodRun {
     uid: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
     /// Each with its end, and the number of the change that told it last.
     records: BTreeMap<(Arc<DnsName>, IpAddr), (Timestamp, u64)>,
 }
 
-impl Ledger {
+impl SnapshotBuilder {
     /// Takes in a change.
-    pub fn apply(&mut self, change: RememberedChange) {
-        let told = change.told;
+    pub fn apply(&mut self, change: SnapshotChange) {
+        let told = change.snapshot;
         let run = self.pods.entry(told.pod.clone()).or_default();
-        if change.is_anew || run.uid != told.uid {
+        if change.is_reset || run.uid != told.uid {
             run.records.clear();
         }
         for forgotten in &change.forgotten {
@@ -96,16 +96,16 @@ impl Ledger {
 
     /// What is remembered after all changes, of each pod in the order in which it was told.
     #[must_use]
-    pub fn into_remembered(self) -> Vec<Remembered> {
-        let of_pod = |(pod, run): (PodKey, Run)| {
+    pub fn finish(self) -> Vec<PodSnapshot> {
+        let of_pod = |(pod, run): (PodKey, PodRun)| {
             let mut records: Vec<_> = run.records.into_iter().collect();
             records.sort_unstable_by_key(|(_, (_, told))| *told);
-            let record = |((name, address), (expires, _))| RememberedRecord {
+            let record = |((name, address), (expires, _))| RecordSnapshot {
                 name,
                 address,
                 expires,
             };
-            Remembered {
+            PodSnapshot {
                 pod,
                 uid: run.uid,
                 addresses: run.addresses,

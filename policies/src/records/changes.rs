@@ -12,24 +12,24 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::pod::PodRecords;
-use super::{Records, RememberedRecord};
+use super::{RecordSnapshot, Records};
 
 /// What may be otherwise than when it was asked last.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct ChangeLog {
     /// Whether anybody asks: else this would grow for ever.
     is_noting: bool,
-    pods: BTreeMap<PodKey, Touched>,
+    pods: BTreeMap<PodKey, ChangedPod>,
 }
 
 #[derive(Debug, Default)]
-struct Touched {
+struct ChangedPod {
     /// All that it was told was forgotten.
     is_anew: bool,
     records: Vec<(Arc<DnsName>, IpAddr)>,
 }
 
-impl News {
+impl ChangeLog {
     pub(super) fn note(&mut self, pod: &PodKey, name: &Arc<DnsName>, address: IpAddr) {
         if !self.is_noting {
             return;
@@ -49,58 +49,58 @@ impl News {
 
 /// How the records of a pod are otherwise than before.
 #[derive(Debug)]
-pub(crate) struct PodNews {
+pub(crate) struct PodChanges {
     pub(crate) pod: PodKey,
     pub(crate) is_anew: bool,
     pub(crate) forgotten: Vec<(Arc<DnsName>, IpAddr)>,
-    pub(crate) told: Vec<RememberedRecord>,
+    pub(crate) records: Vec<RecordSnapshot>,
 }
 
 /// How far a walk over all records has come.
 #[derive(Clone, Debug, Default)]
-pub struct Walk {
+pub struct RecordCursor {
     pod: Option<PodKey>,
-    at: At,
+    at: CursorPosition,
 }
 
 #[derive(Clone, Debug, Default)]
-enum At {
+enum CursorPosition {
     /// No record of the pod was told yet.
     #[default]
     Begin,
-    Live(ByAge),
-    Lapsed(ByEnd),
+    Live(LivePosition),
+    Lapsed(ExpiredPosition),
     End,
 }
 
 /// A live record among all of its pod: its name by its last answer, and among those of the name.
 #[derive(Clone, Debug)]
-pub(super) struct ByAge {
+pub(super) struct LivePosition {
     pub(super) latest: u64,
     pub(super) name: Arc<DnsName>,
     pub(super) told: (u64, IpAddr),
 }
 
-pub(super) type ByEnd = (Timestamp, Arc<DnsName>, IpAddr);
+pub(super) type ExpiredPosition = (Timestamp, Arc<DnsName>, IpAddr);
 
 impl Records {
     /// From now on, what changes is noted for `take_news`.
-    pub(crate) const fn note_news(&mut self) {
-        self.news.is_noting = true;
+    pub(crate) const fn track_changes(&mut self) {
+        self.changes.is_noting = true;
     }
 
     /// What is otherwise than when this was called before.
-    pub(crate) fn take_news(&mut self) -> Vec<PodNews> {
-        let pods = std::mem::take(&mut self.news.pods).into_iter();
-        pods.map(|(pod, touched)| self.now_of(pod, touched)).collect()
+    pub(crate) fn take_changes(&mut self) -> Vec<PodChanges> {
+        let pods = std::mem::take(&mut self.changes.pods).into_iter();
+        pods.map(|(pod, touched)| self.changes_of(pod, touched)).collect()
     }
 
-    fn now_of(&self, pod: PodKey, touched: Touched) -> PodNews {
+    fn changes_of(&self, pod: PodKey, touched: ChangedPod) -> PodChanges {
         let records = self.pods.get(&pod);
         let (mut told, mut forgotten) = (Vec::new(), Vec::new());
         for (name, address) in touched.records {
             match records.and_then(|records| records.end_of(&name, address)) {
-                Some(expires) => told.push(RememberedRecord {
+                Some(expires) => told.push(RecordSnapshot {
                     name,
                     address,
                     expires,
@@ -108,21 +108,25 @@ impl Records {
                 None => forgotten.push((name, address)),
             }
         }
-        PodNews {
+        PodChanges {
             pod,
             is_anew: touched.is_anew,
             forgotten,
-            told,
+            records: told,
         }
     }
 
     /// The next of all records, of one pod and at most so many; none when there are no more. What is told meanwhile may
     /// be left out, or told twice.
-    pub(crate) fn walk(&self, walk: &mut Walk, most: usize) -> Option<(PodKey, Vec<RememberedRecord>)> {
+    pub(crate) fn next_records(
+        &self,
+        walk: &mut RecordCursor,
+        most: usize,
+    ) -> Option<(PodKey, Vec<RecordSnapshot>)> {
         loop {
             let pod = self.pod_at(walk)?;
             if walk.pod.as_ref() != Some(&pod) {
-                walk.at = At::Begin;
+                walk.at = CursorPosition::Begin;
             }
             if let Some(records) = self.pods.get(&pod) {
                 let found = walk.at.step(records, most.max(1));
@@ -131,27 +135,29 @@ impl Records {
                     return Some((pod, found));
                 }
             }
-            *walk = Walk {
+            *walk = RecordCursor {
                 pod: Some(pod),
-                at: At::End,
+                at: CursorPosition::End,
             };
         }
     }
 
-    fn pod_at(&self, walk: &Walk) -> Option<PodKey> {
+    fn pod_at(&self, walk: &RecordCursor) -> Option<PodKey> {
         let from = match (&walk.pod, &walk.at) {
             (None, _) => Unbounded,
-            (Some(pod), At::End) => Excluded(pod),
-            (Some(pod), At::Begin | At::Live(_) | At::Lapsed(_)) => Included(pod),
+            (Some(pod), CursorPosition::End) => Excluded(pod),
+            (Some(pod), CursorPosition::Begin | CursorPosition::Live(_) | CursorPosition::Lapsed(_)) => {
+                Included(pod)
+            }
         };
         let next = self.pods.range((from, Unbounded)).next();
         next.map(|(pod, _)| pod.clone())
     }
 }
 
-impl At {
+impl CursorPosition {
     /// The live ones first: what ends while they are told has its place among the others, which come then.
-    fn step(&mut self, records: &PodRecords, most: usize) -> Vec<RememberedRecord> {
+    fn step(&mut self, records: &PodRecords, most: usize) -> Vec<RecordSnapshot> {
         let live = match self {
             Self::Begin => records.live_behind(None, most),
             Self::Live(last) => records.live_behind(Some(last), most),
@@ -162,8 +168,8 @@ impl At {
             return found;
         }
         let lapsed = match self {
-            Self::Begin | Self::Live(_) => records.lapsed.behind(None, most),
-            Self::Lapsed(last) => records.lapsed.behind(Some(last), most),
+            Self::Begin | Self::Live(_) => records.expired.behind(None, most),
+            Self::Lapsed(last) => records.expired.behind(Some(last), most),
             Self::End => (Vec::new(), None),
         };
         if let (found, Some(last)) = lapsed {

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::live::LiveSet;
+use super::live_set::LiveSet;
 use super::order::Batches;
 use crate::records::Records;
-use crate::rules::{Lapsed, MembersChanged, NodeRules, PodRules, SetId, SetSpec};
+use crate::rules::{ExpiredMembers, MembersChanged, NodeRules, PodRules, SetId, SetSpec};
 
 /// What stands for a set while it changes.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct TemporarySet {
     of: SetId,
     spec: SetSpec,
     members: MembersChanged,
-    lapsed: Option<Lapsed>,
+    lapsed: Option<ExpiredMembers>,
 }
 
-impl Aside {
+impl TemporarySet {
     pub(super) fn of(set: &LiveSet, records: &Records, now: Timestamp) -> Self {
         let SetSpec {
             id: of,
@@ -31,7 +31,7 @@ impl Aside {
         let id = SetId::of_content(&description);
         let members = MembersChanged {
             set: id,
-            added: set.told_members(now).collect(),
+            added: set.programmed_members(now).collect(),
             removed: Vec::new(),
         };
         Self {
@@ -43,12 +43,12 @@ impl Aside {
                 description: description.into(),
             },
             members,
-            lapsed: set.lapsed(id, records),
+            lapsed: set.expired(id, records),
         }
     }
 
     /// Has rules name what stands for the sets in the first batch, and the sets themselves in the later one.
-    pub(crate) fn name_in<'a>(
+    pub(crate) fn substitute<'a>(
         all: Vec<Self>,
         batches: &mut Batches,
         pods: impl Iterator<Item = (&'a PodKey, &'a PodRules)>,
@@ -63,7 +63,7 @@ impl Aside {
             then.sets_destroyed.push(aside.spec.id);
             first.sets_created.push(aside.spec);
             first.members_changed.push(aside.members);
-            first.lapsed.extend(aside.lapsed);
+            first.expired.extend(aside.lapsed);
         }
         let is_named = |set: SetId| names.contains_key(&set);
         for (pod, rules) in

@@ -13,13 +13,13 @@ use egret_shared::time::Timestamp;
 use super::order::Effect;
 use super::{LiveSet, Sets};
 use crate::compiler::set_content::SetContent;
-use crate::records::{Records, Told};
+use crate::records::{RecordKey, Records};
 use crate::rules::{MembersChanged, SetId};
 
 impl Sets {
     /// Records came or live longer because of an answer.
-    pub(crate) fn answer(&mut self, changed: &[Told]) {
-        let concerned = self.mark_told(changed);
+    pub(crate) fn answer(&mut self, changed: &[RecordKey]) {
+        let concerned = self.mark_changed(changed);
         self.answered.extend(concerned);
     }
 
@@ -69,6 +69,6 @@ impl LiveSet {
     /// Whether all that changes in it are addresses which come, or live longer, and are allowed by it.
     fn only_opens(&self, records: &Records, now: Timestamp) -> bool {
         let is_allowed = Effect::of(self.users.values()) == Effect::Opens;
-        self.is_programmed && self.is_lapsed_told && is_allowed && !self.takes_out(records, now)
+        self.is_programmed && self.is_expired_programmed && is_allowed && !self.removes_members(records, now)
     }
 }

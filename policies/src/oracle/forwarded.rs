@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::compiler::NodeScope;
-use crate::memory::{Entering, Protocol, Verdict};
 use crate::model::cluster::Entity;
 use crate::model::{
     Action, Direction, Effect, Enforcement, Exposure, Peer, Peers, Policy, Port, Ports, Rule, Selector,
 };
+use crate::simulator::{ForwardedConnection, Protocol, Verdict};
 
 use super::World;
 use super::cluster::selector_holds;
@@ -18,7 +18,7 @@ impl World {
     /// What becomes of a connection that a Service passes on, by a client that is neither a pod of the node nor the
     /// node. The strongest priority that has an opinion decides, and there one that denies is enough.
     #[must_use]
-    pub fn decide_entering(&self, entering: Entering) -> Verdict {
+    pub fn decide_entering(&self, entering: ForwardedConnection) -> Verdict {
         let asked: Vec<&Policy> = self
             .entities
             .values()
@@ -45,7 +45,7 @@ impl World {
         Verdict::Allow
     }
 
-    fn opinion(&self, policy: &Policy, entering: Entering) -> Option<Action> {
+    fn opinion(&self, policy: &Policy, entering: ForwardedConnection) -> Option<Action> {
         let rules = match policy.effect(Direction::Egress) {
             Effect::Rules(rules) => &rules[..],
             Effect::None | Effect::Opens(_) => &[],
@@ -54,7 +54,7 @@ impl World {
         first.map(|rule| rule.action)
     }
 
-    fn leads_to(&self, rule: &Rule, entering: Entering) -> bool {
+    fn leads_to(&self, rule: &Rule, entering: ForwardedConnection) -> bool {
         let Peers::OneOf(peers) = &rule.peers else {
             return self.has_port(rule, entering, true);
         };
@@ -67,7 +67,7 @@ impl World {
         })
     }
 
-    fn is_destination(&self, peer: &Peer, entering: Entering) -> bool {
+    fn is_destination(&self, peer: &Peer, entering: ForwardedConnection) -> bool {
         let address = entering.destination.to_canonical();
         let in_any = |networks: &[egret_shared::net::IpNet]| {
             networks.iter().any(|network| network_has(network, address))
@@ -104,7 +104,7 @@ impl World {
     }
 
     /// A named port is one of a pod at the destination.
-    fn has_port(&self, rule: &Rule, entering: Entering, is_pod: bool) -> bool {
+    fn has_port(&self, rule: &Rule, entering: ForwardedConnection, is_pod: bool) -> bool {
         let Ports::OneOf(ports) = &rule.ports else {
             return true;
         };

@@ -11,22 +11,22 @@ use crate::rules::SetId;
 
 /// Sets of pods by their selectors, and pods by the sets that they are in.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    in_namespace: BTreeMap<Arc<str>, Sets>,
-    anywhere: Sets,
+pub(super) struct PodSetIndex {
+    in_namespace: BTreeMap<Arc<str>, SetsByLabel>,
+    anywhere: SetsByLabel,
     /// Of those that ask for no label of the pod: by the labels of the namespace.
-    by_namespace: Sets,
+    by_namespace: SetsByLabel,
     of_pod: BTreeMap<PodKey, BTreeSet<SetId>>,
 }
 
 /// Sets by a value of a label that they ask for; those that ask for none by themselves.
 #[derive(Debug, Default)]
-struct Sets {
+struct SetsByLabel {
     by_label: BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<SetId>>>,
     others: BTreeSet<SetId>,
 }
 
-impl Watch {
+impl PodSetIndex {
     /// A set of pods by selectors begins.
     pub(super) fn insert(&mut self, id: SetId, namespaces: &NamespaceSelector, pods: &Selector) {
         match namespaces {
@@ -98,7 +98,7 @@ impl Watch {
     }
 }
 
-impl Sets {
+impl SetsByLabel {
     /// Files a set under one of the labels that it asks for: the one under which there are fewest now. Returns whether
     /// it asks for any.
     fn insert(&mut self, id: SetId, selector: &Selector) -> bool {

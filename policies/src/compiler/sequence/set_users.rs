@@ -1,20 +1,20 @@
 //! Whose rules name a set. Most sets have one user or two, so they are a list in order: the smallest map has room for
 //! eleven.
 
-use super::User;
-use crate::compiler::set_use::Use;
+use super::SetUser;
+use crate::compiler::set_use::SetUse;
 
 /// Users with how they use a set, in order.
 #[derive(Debug, Default)]
-pub(super) struct Users(Vec<(User, Use)>);
+pub(super) struct SetUsers(Vec<(SetUser, SetUse)>);
 
-impl Users {
+impl SetUsers {
     pub(super) const fn new() -> Self {
         Self(Vec::new())
     }
 
     /// A user uses the set like this now.
-    pub(super) fn insert(&mut self, user: &User, used: &Use) {
+    pub(super) fn insert(&mut self, user: &SetUser, used: &SetUse) {
         match self.place(user) {
             Ok(place) => {
                 if let Some((_, before)) = self.0.get_mut(place) {
@@ -30,13 +30,13 @@ impl Users {
         }
     }
 
-    pub(super) fn remove(&mut self, user: &User) {
+    pub(super) fn remove(&mut self, user: &SetUser) {
         if let Ok(place) = self.place(user) {
             self.0.remove(place);
         }
     }
 
-    pub(super) fn contains(&self, user: &User) -> bool {
+    pub(super) fn contains(&self, user: &SetUser) -> bool {
         self.place(user).is_ok()
     }
 
@@ -48,19 +48,19 @@ impl Users {
         self.0.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&User, &Use)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SetUser, &SetUse)> {
         self.0.iter().map(|(user, used)| (user, used))
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &User> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &SetUser> {
         self.0.iter().map(|(user, _)| user)
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &Use> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &SetUse> {
         self.0.iter().map(|(_, used)| used)
     }
 
-    fn place(&self, user: &User) -> Result<usize, usize> {
+    fn place(&self, user: &SetUser) -> Result<usize, usize> {
         self.0.binary_search_by(|(one, _)| one.cmp(user))
     }
 }

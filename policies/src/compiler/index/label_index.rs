@@ -7,15 +7,15 @@ use crate::model::{Labels, Requirement, Selector};
 
 /// Those that have a label with a value, by label and value.
 #[derive(Debug)]
-pub(super) struct ByLabel<K>(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<K>>>);
+pub(super) struct LabelIndex<K>(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<K>>>);
 
-impl<K> Default for ByLabel<K> {
+impl<K> Default for LabelIndex<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Clone + Ord> ByLabel<K> {
+impl<K: Clone + Ord> LabelIndex<K> {
     pub(super) fn insert(&mut self, who: &K, labels: &Labels) {
         for (key, value) in labels.iter() {
             self.0

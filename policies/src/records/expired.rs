@@ -13,9 +13,9 @@ use std::sync::Arc;
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::time::Timestamp;
 
-use super::RememberedRecord;
-use super::few::Few;
-use super::news::ByEnd;
+use super::RecordSnapshot;
+use super::changes::ExpiredPosition;
+use super::small_map::SmallMap;
 
 /// The most of one pod.
 pub(super) const MOST_OF_POD: usize = 2_048;
@@ -24,15 +24,15 @@ pub(super) const MOST: usize = 50_000;
 
 /// The records of a pod that are over.
 #[derive(Debug, Default)]
-pub(super) struct Lapsed {
-    ends: BTreeMap<Arc<DnsName>, Few<IpAddr, Timestamp>>,
-    by_end: BTreeSet<ByEnd>,
+pub(super) struct ExpiredRecords {
+    ends: BTreeMap<Arc<DnsName>, SmallMap<IpAddr, Timestamp>>,
+    by_end: BTreeSet<ExpiredPosition>,
     /// Those of names that no policy of the pod mentions.
-    unmentioned: BTreeSet<ByEnd>,
-    by_address: BTreeMap<IpAddr, Few<Arc<DnsName>, Timestamp>>,
+    unmentioned: BTreeSet<ExpiredPosition>,
+    by_address: BTreeMap<IpAddr, SmallMap<Arc<DnsName>, Timestamp>>,
 }
 
-impl Lapsed {
+impl ExpiredRecords {
     /// Remembers a record that ended then.
     pub(super) fn keep(
         &mut self,
@@ -79,14 +79,14 @@ impl Lapsed {
     }
 
     /// Forgets the one that ended first, of names that no policy mentions before all others; returns it.
-    pub(super) fn forget_oldest(&mut self) -> Option<ByEnd> {
+    pub(super) fn forget_oldest(&mut self) -> Option<ExpiredPosition> {
         let oldest = self.unmentioned.first().or_else(|| self.by_end.first());
         let oldest = oldest.cloned()?;
         self.take(&oldest);
         Some(oldest)
     }
 
-    fn take(&mut self, entry: &ByEnd) {
+    fn take(&mut self, entry: &ExpiredPosition) {
         let (_, name, address) = entry;
         self.by_end.remove(entry);
         self.unmentioned.remove(entry);
@@ -120,7 +120,7 @@ impl Lapsed {
 
     /// The names of an address, each with its end.
     pub(super) fn names_of(&self, address: IpAddr) -> impl Iterator<Item = (Timestamp, Arc<DnsName>)> {
-        let names = self.by_address.get(&address).into_iter().flat_map(Few::iter);
+        let names = self.by_address.get(&address).into_iter().flat_map(SmallMap::iter);
         names.map(|(name, ended)| (*ended, Arc::clone(name)))
     }
 
@@ -130,10 +130,14 @@ impl Lapsed {
     }
 
     /// So many of those that ended after one of them, the oldest first, and which is the last.
-    pub(super) fn behind(&self, last: Option<&ByEnd>, most: usize) -> (Vec<RememberedRecord>, Option<ByEnd>) {
+    pub(super) fn behind(
+        &self,
+        last: Option<&ExpiredPosition>,
+        most: usize,
+    ) -> (Vec<RecordSnapshot>, Option<ExpiredPosition>) {
         let from = last.map_or(Unbounded, Excluded);
-        let found: Vec<&ByEnd> = self.by_end.range((from, Unbounded)).take(most).collect();
-        let record = |(ended, name, address): &&ByEnd| RememberedRecord {
+        let found: Vec<&ExpiredPosition> = self.by_end.range((from, Unbounded)).take(most).collect();
+        let record = |(ended, name, address): &&ExpiredPosition| RecordSnapshot {
             name: Arc::clone(name),
             address: *address,
             expires: *ended,

@@ -9,14 +9,14 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use crate::compiler::Settings;
-use crate::records::Remembered;
+use crate::records::PodSnapshot;
 
 use super::World;
-use super::places::behind_nat64;
+use super::addresses::behind_nat64;
 
 /// One address that a pod was told.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct ObservedRecord {
     pub(super) pod: PodKey,
     pub(super) name: DnsName,
     pub(super) address: IpAddr,
@@ -26,7 +26,7 @@ pub(super) struct Told {
 /// A local pod as it was after the last change: when it loses an address, or is another run under the
 /// same name, it was told nothing.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct PodRun {
     pod: PodKey,
     uid: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
@@ -34,7 +34,7 @@ pub(super) struct Run {
 
 impl World {
     /// A run of a pod was told this in an earlier life; nothing comes of it when there is no such run.
-    pub fn restore(&mut self, remembered: &Remembered, now: Timestamp) {
+    pub fn restore(&mut self, remembered: &PodSnapshot, now: Timestamp) {
         let is_there = self.runs.iter().any(|run| {
             run.pod == remembered.pod
                 && run.uid == remembered.uid
@@ -51,13 +51,13 @@ impl World {
             .records
             .iter()
             .filter(|record| is_there && !is_protected(settings, record.address))
-            .map(|record| Told {
+            .map(|record| ObservedRecord {
                 pod: remembered.pod.clone(),
                 name: (*record.name).clone(),
                 address: record.address,
                 until: record.expires.min(latest),
             });
-        self.told.extend(told);
+        self.records.extend(told);
     }
 
     pub(super) fn remember(&mut self, observation: &Observation, now: Timestamp) {
@@ -73,7 +73,7 @@ impl World {
             if is_protected(&self.settings, address) {
                 continue;
             }
-            self.told.push(Told {
+            self.records.push(ObservedRecord {
                 pod: pod.clone(),
                 name: observation.question.clone(),
                 address,
@@ -96,10 +96,10 @@ impl World {
     }
 
     pub(super) fn forget_lost_runs(&mut self) {
-        let runs: Vec<Run> = self
+        let runs: Vec<PodRun> = self
             .pods()
             .filter(|pod| self.is_local(pod))
-            .map(|pod| Run {
+            .map(|pod| PodRun {
                 pod: pod.key.clone(),
                 uid: pod.uid.clone(),
                 addresses: self.own_addresses(pod),
@@ -115,7 +115,7 @@ impl World {
                         .all(|address| after.addresses.contains(address))
             });
             if !goes_on {
-                self.told.retain(|told| told.pod != before.pod);
+                self.records.retain(|told| told.pod != before.pod);
             }
         }
     }

@@ -6,16 +6,18 @@ use std::fmt::Display;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use crate::rules::{Batch, Lapsed, Member, NodeRules, PodRules, SetId, SetKind, SetSpec};
+use crate::rules::{Batch, ExpiredMembers, Member, NodeRules, PodRules, SetId, SetKind, SetSpec};
 
 mod connection;
 mod decide;
 
-pub use connection::{Connection, ConnectionDecision, Decision, End, Entering, Protocol, Verdict, Who};
+pub use connection::{
+    Connection, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection, Protocol, Verdict,
+};
 
 /// Sets and rules, as a backend holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct Simulator {
     sets: BTreeMap<SetId, Set>,
     pods: BTreeMap<PodKey, PodRules>,
     node: Option<NodeRules>,
@@ -31,7 +33,7 @@ struct Set {
 
 /// A batch that no kernel could apply: a mistake of whoever made it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BrokenBatch {
+pub enum InvalidBatch {
     /// A set is made a second time.
     #[error("the set {0:?} is there already")]
     SetExists(SetId),
@@ -86,7 +88,7 @@ pub enum BrokenBatch {
     NoPod(PodKey),
 }
 
-impl Memory {
+impl Simulator {
     /// A kernel without any of our rules.
     #[must_use]
     pub fn new() -> Self {
@@ -97,7 +99,7 @@ impl Memory {
     ///
     /// # Errors
     /// When a step would leave the kernel in a state that no prefix of a batch may have.
-    pub fn apply(&mut self, batch: &Batch, now: Timestamp) -> Result<(), BrokenBatch> {
+    pub fn apply(&mut self, batch: &Batch, now: Timestamp) -> Result<(), InvalidBatch> {
         self.expire(now);
         for spec in &batch.sets_created {
             self.create(spec)?;
@@ -110,7 +112,7 @@ impl Memory {
                 self.add(changed.set, *member, *until)?;
             }
         }
-        for lapsed in &batch.lapsed {
+        for lapsed in &batch.expired {
             self.remember(lapsed)?;
         }
         for rules in &batch.rules_replaced {
@@ -122,7 +124,7 @@ impl Memory {
         }
         for pod in &batch.pods_removed {
             if self.pods.remove(pod).is_none() {
-                return Err(BrokenBatch::NoPod(pod.clone()));
+                return Err(InvalidBatch::NoPod(pod.clone()));
             }
         }
         for id in &batch.sets_destroyed {
@@ -173,7 +175,7 @@ impl Memory {
             .flat_map(|set| set.members.iter().map(|(member, until)| (*member, *until)))
     }
 
-    fn create(&mut self, spec: &SetSpec) -> Result<(), BrokenBatch> {
+    fn create(&mut self, spec: &SetSpec) -> Result<(), InvalidBatch> {
         let set = Set {
             spec: spec.clone(),
             members: BTreeMap::new(),
@@ -181,48 +183,48 @@ impl Memory {
         };
         match self.sets.insert(spec.id, set) {
             None => Ok(()),
-            Some(_) => Err(BrokenBatch::SetExists(spec.id)),
+            Some(_) => Err(InvalidBatch::SetExists(spec.id)),
         }
     }
 
-    fn add(&mut self, id: SetId, member: Member, until: Option<Timestamp>) -> Result<(), BrokenBatch> {
-        let set = self.sets.get_mut(&id).ok_or(BrokenBatch::NoSet(id))?;
+    fn add(&mut self, id: SetId, member: Member, until: Option<Timestamp>) -> Result<(), InvalidBatch> {
+        let set = self.sets.get_mut(&id).ok_or(InvalidBatch::NoSet(id))?;
         if !fits(set.spec.kind, member, until) {
-            return Err(BrokenBatch::WrongMember { set: id, member });
+            return Err(InvalidBatch::WrongMember { set: id, member });
         }
         let before = set.members.insert(member, until);
         if before.is_some_and(|before| until < before) {
-            return Err(BrokenBatch::Shortened { set: id, member });
+            return Err(InvalidBatch::Shortened { set: id, member });
         }
         Ok(())
     }
 
-    fn remove(&mut self, id: SetId, member: Member) -> Result<(), BrokenBatch> {
-        let set = self.sets.get_mut(&id).ok_or(BrokenBatch::NoSet(id))?;
+    fn remove(&mut self, id: SetId, member: Member) -> Result<(), InvalidBatch> {
+        let set = self.sets.get_mut(&id).ok_or(InvalidBatch::NoSet(id))?;
         set.lapsed.remove(&member);
         let gone = set.members.remove(&member);
         match (gone, set.spec.kind) {
             (Some(_), _) | (None, SetKind::Records) => Ok(()),
             (None, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => {
-                Err(BrokenBatch::NoMember { set: id, member })
+                Err(InvalidBatch::NoMember { set: id, member })
             }
         }
     }
 
-    fn remember(&mut self, lapsed: &Lapsed) -> Result<(), BrokenBatch> {
+    fn remember(&mut self, lapsed: &ExpiredMembers) -> Result<(), InvalidBatch> {
         let set = self
             .sets
             .get_mut(&lapsed.set)
-            .ok_or(BrokenBatch::NoSet(lapsed.set))?;
+            .ok_or(InvalidBatch::NoSet(lapsed.set))?;
         let addresses = lapsed.addresses.iter();
         set.lapsed
             .extend(addresses.map(|(address, _)| Member::Address(*address)));
         Ok(())
     }
 
-    fn replace(&mut self, rules: &PodRules) -> Result<(), BrokenBatch> {
+    fn replace(&mut self, rules: &PodRules) -> Result<(), InvalidBatch> {
         if rules.addresses.is_empty() {
-            return Err(BrokenBatch::NoAddress(rules.pod.clone()));
+            return Err(InvalidBatch::NoAddress(rules.pod.clone()));
         }
         self.check_sets(named_sets(rules), &rules.pod)?;
         self.pods.insert(rules.pod.clone(), rules.clone());
@@ -233,9 +235,9 @@ impl Memory {
         &self,
         mut named: impl Iterator<Item = SetId>,
         owner: impl Display,
-    ) -> Result<(), BrokenBatch> {
+    ) -> Result<(), InvalidBatch> {
         match named.find(|set| !self.sets.contains_key(set)) {
-            Some(set) => Err(BrokenBatch::RuleWithoutSet {
+            Some(set) => Err(InvalidBatch::RuleWithoutSet {
                 owner: owner.to_string(),
                 set,
             }),
@@ -243,11 +245,11 @@ impl Memory {
         }
     }
 
-    fn destroy(&mut self, id: SetId) -> Result<(), BrokenBatch> {
+    fn destroy(&mut self, id: SetId) -> Result<(), InvalidBatch> {
         if let Some(owner) = self.owner_of_rule(id) {
-            return Err(BrokenBatch::SetInUse { set: id, owner });
+            return Err(InvalidBatch::SetInUse { set: id, owner });
         }
-        self.sets.remove(&id).map(|_| ()).ok_or(BrokenBatch::NoSet(id))
+        self.sets.remove(&id).map(|_| ()).ok_or(InvalidBatch::NoSet(id))
     }
 
     fn owner_of_rule(&self, id: SetId) -> Option<String> {

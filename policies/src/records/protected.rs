@@ -14,7 +14,7 @@ use super::settings::NamesMayOpen;
 
 /// What belongs to the cluster itself.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct ProtectedAddresses {
     opens: NamesMayOpen,
     /// How many nodes have the address, in their status and in their report.
     nodes: BTreeMap<IpAddr, usize>,
@@ -28,12 +28,12 @@ pub(crate) struct Guard {
 
 /// What is the node's or a Service's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Owned {
+pub(crate) enum AddressOwner {
     Node,
     Service,
 }
 
-impl Guard {
+impl ProtectedAddresses {
     pub(super) const fn new(opens: NamesMayOpen) -> Self {
         Self {
             opens,
@@ -50,7 +50,7 @@ impl Guard {
     }
 
     /// Whether no name opens the address for this pod, in this form or as the IPv4 address that it stands for.
-    pub(super) fn is_closed(&self, pod: &PodKey, address: IpAddr) -> bool {
+    pub(super) fn is_protected(&self, pod: &PodKey, address: IpAddr) -> bool {
         let own = self.pods.get(pod);
         !is_off(Switch::Guard)
             && forms(address).any(|address| {
@@ -75,10 +75,15 @@ impl Guard {
     }
 
     /// Somebody has other addresses than before; returns those that are closed now or were.
-    pub(super) fn replace(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) -> BTreeSet<IpAddr> {
+    pub(super) fn replace(
+        &mut self,
+        owned: AddressOwner,
+        before: &[IpAddr],
+        after: &[IpAddr],
+    ) -> BTreeSet<IpAddr> {
         let counts = match owned {
-            Owned::Node => &mut self.nodes,
-            Owned::Service => &mut self.services,
+            AddressOwner::Node => &mut self.nodes,
+            AddressOwner::Service => &mut self.services,
         };
         let mut changed = BTreeSet::new();
         for address in after.iter().map(IpAddr::to_canonical) {

@@ -19,7 +19,7 @@ const FEW_GIVEN_UP: usize = 1_000;
 
 /// What waits, by client, in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct UnattributedObservations {
     answers: BTreeMap<IpAddr, Vec<(Timestamp, Observation)>>,
     count: usize,
     given_up: BTreeMap<IpAddr, Timestamp>,
@@ -29,7 +29,7 @@ pub(crate) struct Waiting {
     pub(crate) lost: u64,
 }
 
-impl Waiting {
+impl UnattributedObservations {
     /// Keeps an answer for a pod to come.
     pub(crate) fn keep(&mut self, observation: Observation, now: Timestamp) {
         let client = observation.client.to_canonical();
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn an_answer_waits_a_minute() {
         for (seconds, waits) in [(59, 1), (60, 0)] {
-            let mut waiting = Waiting::default();
+            let mut waiting = UnattributedObservations::default();
             waiting.keep(answer(CLIENT), at(0));
             assert_eq!(waiting.take(CLIENT, at(seconds)).len(), waits);
             assert_eq!(waiting.lost, 1 - waits as u64);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn no_client_takes_the_place_of_another() {
-        let mut waiting = Waiting::default();
+        let mut waiting = UnattributedObservations::default();
         for _ in 0..MOST_OF_ADDRESS + 10 {
             waiting.keep(answer(CLIENT), at(0));
         }
@@ -134,7 +134,7 @@ mod tests {
     fn addresses_that_pods_gave_up_long_ago_are_forgotten() {
         const FAST: u32 = 50;
         let of_a_minute = usize::try_from(FAST * 60).expect("it is small");
-        let mut waiting = Waiting::default();
+        let mut waiting = UnattributedObservations::default();
         let mut give_up = |number: u32, second: u32| {
             let address = std::net::Ipv4Addr::from(number).into();
             waiting.give_up(address, at(u64::from(second)));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_a_pod_may_have_asked_before_it_went_does_not_wait() {
-        let mut waiting = Waiting::default();
+        let mut waiting = UnattributedObservations::default();
         waiting.give_up(CLIENT, at(0));
         waiting.keep(answer(CLIENT), at(59));
         waiting.keep(answer(CLIENT), at(60));

@@ -6,9 +6,9 @@ use egret_shared::pod::PodKey;
 
 /// Pods by how much each has; one that has nothing is not in it.
 #[derive(Debug, Default)]
-pub(super) struct Sizes(BTreeSet<(usize, PodKey)>);
+pub(super) struct PodsBySize(BTreeSet<(usize, PodKey)>);
 
-impl Sizes {
+impl PodsBySize {
     /// A pod has so much after it had so much before.
     pub(super) fn change(&mut self, pod: &PodKey, before: usize, after: usize) {
         if before == after {

@@ -9,10 +9,10 @@ use egret_shared::time::Timestamp;
 
 use crate::compiler::set_content::{NamedSet, SetContent};
 use crate::records::Records;
-use crate::rules::{Lapsed, Member, MembersChanged, SetId};
+use crate::rules::{ExpiredMembers, Member, MembersChanged, SetId};
 
-use super::suspects::Changed;
-use super::users::Users;
+use super::affected::SetChange;
+use super::set_users::SetUsers;
 
 /// Who puts members into a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,39 +27,39 @@ pub(super) enum Contributor {
 #[derive(Debug)]
 pub(super) struct LiveSet {
     pub(super) named: Arc<NamedSet>,
-    pub(super) users: Users,
+    pub(super) users: SetUsers,
     /// Whether a backend was told to make it.
     pub(super) is_programmed: bool,
     /// Whether a backend knows the records that were over before.
-    pub(super) is_lapsed_told: bool,
+    pub(super) is_expired_programmed: bool,
     /// In order. A big set has thousands of contributors with one or two members each.
     contributions: BTreeMap<Contributor, Box<[Member]>>,
-    members: BTreeMap<Member, Standing>,
+    members: BTreeMap<Member, MemberState>,
     touched: Vec<Member>,
     /// What the cluster itself took or gave up.
-    guarded: BTreeSet<IpAddr>,
+    protected: BTreeSet<IpAddr>,
 }
 
 /// What is known of a member; there is none of which neither is true.
 #[derive(Clone, Copy, Debug, Default)]
-struct Standing {
+struct MemberState {
     /// How many contributors put it in: two nodes may share an address.
     contributors: u32,
     /// Whether a backend was told of it, and until when it lives there if it does not stay.
-    told: Option<Option<Timestamp>>,
+    programmed: Option<Option<Timestamp>>,
 }
 
 impl LiveSet {
     pub(super) const fn new(named: Arc<NamedSet>) -> Self {
         Self {
             named,
-            users: Users::new(),
+            users: SetUsers::new(),
             is_programmed: false,
-            is_lapsed_told: false,
+            is_expired_programmed: false,
             contributions: BTreeMap::new(),
             members: BTreeMap::new(),
             touched: Vec::new(),
-            guarded: BTreeSet::new(),
+            protected: BTreeSet::new(),
         }
     }
 
@@ -98,33 +98,39 @@ impl LiveSet {
         self.touched.push(member);
     }
 
-    fn set(&mut self, member: Member, standing: Standing) {
-        if standing.contributors == 0 && standing.told.is_none() {
+    fn set(&mut self, member: Member, standing: MemberState) {
+        if standing.contributors == 0 && standing.programmed.is_none() {
             self.members.remove(&member);
         } else {
             self.members.insert(member, standing);
         }
     }
 
-    fn told(&self, member: Member) -> Option<Option<Timestamp>> {
-        self.members.get(&member).and_then(|standing| standing.told)
+    fn programmed(&self, member: Member) -> Option<Option<Timestamp>> {
+        self.members.get(&member).and_then(|standing| standing.programmed)
     }
 
-    fn tell(&mut self, member: Member, told: Option<Option<Timestamp>>) {
+    fn set_programmed(&mut self, member: Member, told: Option<Option<Timestamp>>) {
         let standing = self.members.get(&member).copied().unwrap_or_default();
-        self.set(member, Standing { told, ..standing });
+        self.set(
+            member,
+            MemberState {
+                programmed: told,
+                ..standing
+            },
+        );
     }
 
     /// Whether something that a backend holds is to go.
-    pub(super) fn takes_out(&self, records: &Records, now: Timestamp) -> bool {
-        let is_held = |standing: &Standing| {
+    pub(super) fn removes_members(&self, records: &Records, now: Timestamp) -> bool {
+        let is_held = |standing: &MemberState| {
             standing
-                .told
+                .programmed
                 .is_some_and(|told| told.is_none_or(|until| until > now))
         };
         self.touched.iter().any(|member| {
             let standing = self.members.get(member).copied().unwrap_or_default();
-            is_held(&standing) && self.wanted(*member, standing, records).is_none()
+            is_held(&standing) && self.desired(*member, standing, records).is_none()
         })
     }
 
@@ -135,10 +141,10 @@ impl LiveSet {
 
     /// Marks addresses that no name opens any more, or that names open again. What is over of them a backend is to
     /// forget, or to be told.
-    pub(super) fn guard(&mut self, addresses: impl IntoIterator<Item = IpAddr> + Clone) {
+    pub(super) fn protect(&mut self, addresses: impl IntoIterator<Item = IpAddr> + Clone) {
         self.touch(addresses.clone().into_iter().map(Member::Address));
-        self.guarded.extend(addresses);
-        self.is_lapsed_told = false;
+        self.protected.extend(addresses);
+        self.is_expired_programmed = false;
     }
 
     /// Until when an address is in a set that is made of records.
@@ -160,27 +166,27 @@ impl LiveSet {
 
     /// What the set would hold beyond its members if no time were over, unless a backend was told of that. What ends from
     /// here on it sees itself.
-    pub(super) fn take_lapsed(&mut self, id: SetId, records: &Records) -> Option<Lapsed> {
-        if std::mem::replace(&mut self.is_lapsed_told, true) {
+    pub(super) fn take_expired(&mut self, id: SetId, records: &Records) -> Option<ExpiredMembers> {
+        if std::mem::replace(&mut self.is_expired_programmed, true) {
             return None;
         }
-        self.lapsed(id, records)
+        self.expired(id, records)
     }
 
     /// What a set of this name would hold beyond its members if no time were over.
-    pub(super) fn lapsed(&self, id: SetId, records: &Records) -> Option<Lapsed> {
+    pub(super) fn expired(&self, id: SetId, records: &Records) -> Option<ExpiredMembers> {
         let SetContent::Records { pod, patterns, .. } = &self.named.content else {
             return None;
         };
-        let addresses: Vec<_> = records.lapsed(pod, patterns).into_iter().collect();
-        (!addresses.is_empty()).then_some(Lapsed { set: id, addresses })
+        let addresses: Vec<_> = records.expired(pod, patterns).into_iter().collect();
+        (!addresses.is_empty()).then_some(ExpiredMembers { set: id, addresses })
     }
 
     /// Forgets a member that has timed out wherever it is; returns whether it is gone.
     pub(super) fn drop_expired(&mut self, member: Member, now: Timestamp) -> bool {
-        match self.told(member) {
+        match self.programmed(member) {
             Some(Some(until)) if until <= now => {
-                self.tell(member, None);
+                self.set_programmed(member, None);
                 true
             }
             Some(Some(_) | None) => false,
@@ -189,9 +195,9 @@ impl LiveSet {
     }
 
     /// What a backend is to be told, which counts as told from here on.
-    pub(super) fn changes(&mut self, id: SetId, records: &Records, now: Timestamp) -> Option<Changed> {
+    pub(super) fn changes(&mut self, id: SetId, records: &Records, now: Timestamp) -> Option<SetChange> {
         let (mut added, mut removed, mut has_new) = (Vec::new(), Vec::new(), false);
-        let guarded = std::mem::take(&mut self.guarded);
+        let guarded = std::mem::take(&mut self.protected);
         // A backend remembers what is over, which is nothing that it was told of here.
         let pod = match &self.named.content {
             SetContent::Records { pod, .. } => Some(pod.clone()),
@@ -207,8 +213,10 @@ impl LiveSet {
         touched.dedup();
         for member in touched {
             let standing = self.members.get(&member).copied().unwrap_or_default();
-            let told = standing.told.filter(|told| told.is_none_or(|until| until > now));
-            let told = match (told, self.wanted(member, standing, records)) {
+            let told = standing
+                .programmed
+                .filter(|told| told.is_none_or(|until| until > now));
+            let told = match (told, self.desired(member, standing, records)) {
                 (None, Some(until)) => {
                     has_new = true;
                     added.push((member, until));
@@ -228,11 +236,17 @@ impl LiveSet {
                 }
                 (Some(_), Some(_)) | (None, None) => told,
             };
-            if told != standing.told {
-                self.set(member, Standing { told, ..standing });
+            if told != standing.programmed {
+                self.set(
+                    member,
+                    MemberState {
+                        programmed: told,
+                        ..standing
+                    },
+                );
             }
         }
-        (!added.is_empty() || !removed.is_empty()).then_some(Changed {
+        (!added.is_empty() || !removed.is_empty()).then_some(SetChange {
             members: MembersChanged {
                 set: id,
                 added,
@@ -243,16 +257,19 @@ impl LiveSet {
     }
 
     /// The members that a backend was told of and that are not over.
-    pub(super) fn told_members(&self, now: Timestamp) -> impl Iterator<Item = (Member, Option<Timestamp>)> {
+    pub(super) fn programmed_members(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (Member, Option<Timestamp>)> {
         let told = self
             .members
             .iter()
-            .filter_map(|(member, standing)| Some((*member, standing.told?)));
+            .filter_map(|(member, standing)| Some((*member, standing.programmed?)));
         told.filter(move |(_, until)| until.is_none_or(|until| until > now))
     }
 
     /// Whether a member should be there, and if it is a record until when.
-    fn wanted(&self, member: Member, standing: Standing, records: &Records) -> Option<Option<Timestamp>> {
+    fn desired(&self, member: Member, standing: MemberState, records: &Records) -> Option<Option<Timestamp>> {
         match (&self.named.content, member) {
             (SetContent::Records { .. }, Member::Address(address)) => {
                 self.record_expiry(address, records).map(Some)

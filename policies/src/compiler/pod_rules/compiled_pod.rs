@@ -7,31 +7,31 @@ use std::net::IpAddr;
 use egret_shared::name::NamePattern;
 use egret_shared::switch::{Switch, is_off};
 
-use super::filled::{Filled, Part, Written};
-use super::{Surroundings, firewall, itself_rule, own_node_rules};
+use super::filled::{FilledEffect, FilledTemplate, RuleList};
+use super::{CompileContext, firewall, itself_rule, own_node_rules};
 use crate::compiler::directions::Directions;
 use crate::compiler::index::LivePod;
-use crate::compiler::set_use::Use;
+use crate::compiler::set_use::SetUse;
 use crate::model::{Direction, PolicyId, Rank, Tier};
-use crate::rules::{Audit, DirectionRules, Otherwise, PodRules, Rule, SetId, TierRules};
+use crate::rules::{Audit, DefaultAction, DirectionRules, PodRules, Rule, SetId, TierRules};
 
 /// The policies of a pod in the order of evaluation.
-type Parts = BTreeMap<(Rank, PolicyId), Filled>;
+type PolicyParts = BTreeMap<(Rank, PolicyId), FilledTemplate>;
 
 /// What a pod's policies come to.
 #[derive(Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledPod {
     pub(crate) rules: PodRules,
     pub(crate) patterns: BTreeSet<NamePattern>,
-    parts: Parts,
-    uses: BTreeMap<SetId, Counted>,
+    parts: PolicyParts,
+    uses: BTreeMap<SetId, UseCount>,
     /// The directions in which an annotation of 2016 is in force, or would be.
     annotated: Directions,
 }
 
 /// Which policies are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
+enum PolicyFilter {
     /// Those that decide.
     Enforced,
     /// Those that are only asked as well.
@@ -40,15 +40,15 @@ enum View {
 
 /// How a set is used, and by how many policies in each direction.
 #[derive(Debug)]
-struct Counted {
-    used: Use,
+struct UseCount {
+    used: SetUse,
     opens: [usize; 2],
     closes: [usize; 2],
 }
 
 /// What is new about a pod, besides its labels.
 #[derive(Debug)]
-pub(crate) struct Moved {
+pub(crate) struct IdentityChange {
     /// Whether it has another UID.
     pub(crate) is_another_run: bool,
     /// The addresses that it had, if it has others.
@@ -57,9 +57,9 @@ pub(crate) struct Moved {
 
 /// What became of a pod's rules.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct RuleChanges {
     /// The sets that are used in another way than before, with the way before and the way now.
-    pub(crate) uses: Vec<(SetId, Option<Use>, Option<Use>)>,
+    pub(crate) uses: Vec<(SetId, Option<SetUse>, Option<SetUse>)>,
     /// The directions whose rules are others than before.
     pub(crate) directions: Directions,
     /// The directions in which something else is asked of policies in audit.
@@ -70,13 +70,13 @@ pub(crate) struct Outcome {
 
 /// What is noted while policies are replaced.
 #[derive(Default)]
-struct Changes {
-    uses: BTreeMap<SetId, Option<Use>>,
+struct PendingChanges {
+    uses: BTreeMap<SetId, Option<SetUse>>,
     tiers: BTreeSet<(Direction, Tier)>,
     patterns: bool,
 }
 
-impl Compiled {
+impl CompiledPod {
     /// A pod about which no policy says anything.
     pub(crate) fn new(pod: &LivePod<'_>) -> Self {
         let nothing = || DirectionRules { tiers: Vec::new() };
@@ -90,24 +90,24 @@ impl Compiled {
                 audit: Audit::default(),
             },
             patterns: BTreeSet::new(),
-            parts: Parts::new(),
+            parts: PolicyParts::new(),
             uses: BTreeMap::new(),
             annotated: Directions::default(),
         }
     }
 
     /// Takes over who the pod is; returns what was others before.
-    pub(crate) fn meet(&mut self, pod: &LivePod<'_>) -> Moved {
+    pub(crate) fn update_identity(&mut self, pod: &LivePod<'_>) -> IdentityChange {
         let uid = std::mem::replace(&mut self.rules.uid, pod.pod.uid.clone());
         let addresses = std::mem::replace(&mut self.rules.addresses, pod.addresses.to_vec());
-        Moved {
+        IdentityChange {
             is_another_run: uid != self.rules.uid,
             from: (addresses != self.rules.addresses).then_some(addresses),
         }
     }
 
     /// The places of the policies that its rules are made of.
-    pub(crate) fn places(&self) -> impl Iterator<Item = &(Rank, PolicyId)> {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &(Rank, PolicyId)> {
         self.parts.keys()
     }
 
@@ -117,17 +117,17 @@ impl Compiled {
     }
 
     /// How its rules use sets.
-    pub(crate) fn uses(&self) -> impl Iterator<Item = (SetId, &Use)> {
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (SetId, &SetUse)> {
         self.uses.iter().map(|(id, counted)| (*id, &counted.used))
     }
 
     /// Replaces what some policies come to; with `None` they have no part any more.
     pub(crate) fn replace(
         &mut self,
-        policies: impl IntoIterator<Item = ((Rank, PolicyId), Option<Filled>)>,
-        around: Surroundings<'_>,
-    ) -> Outcome {
-        let mut changes = Changes::default();
+        policies: impl IntoIterator<Item = ((Rank, PolicyId), Option<FilledTemplate>)>,
+        around: CompileContext<'_>,
+    ) -> RuleChanges {
+        let mut changes = PendingChanges::default();
         for (place, after) in policies {
             let before = match after {
                 Some(after) => self.put(place, after, &mut changes),
@@ -139,12 +139,17 @@ impl Compiled {
         self.finish(changes, around)
     }
 
-    fn put(&mut self, place: (Rank, PolicyId), after: Filled, changes: &mut Changes) -> Option<Filled> {
+    fn put(
+        &mut self,
+        place: (Rank, PolicyId),
+        after: FilledTemplate,
+        changes: &mut PendingChanges,
+    ) -> Option<FilledTemplate> {
         let before = self.parts.get(&place).cloned();
         for direction in Direction::ALL {
             let (old, new) = (
-                before.as_ref().map(|before| before.part(direction)),
-                after.part(direction),
+                before.as_ref().map(|before| before.effect(direction)),
+                after.effect(direction),
             );
             let was_audit = before.as_ref().map(|before| before.is_audit);
             if old == Some(new) && was_audit == Some(after.is_audit) {
@@ -158,27 +163,27 @@ impl Compiled {
         self.parts.insert(place, after)
     }
 
-    fn take(&mut self, place: &(Rank, PolicyId), changes: &mut Changes) -> Option<Filled> {
+    fn take(&mut self, place: &(Rank, PolicyId), changes: &mut PendingChanges) -> Option<FilledTemplate> {
         let before = self.parts.remove(place)?;
         for direction in Direction::ALL {
-            self.count(place.0.tier, direction, before.part(direction), false, changes);
+            self.count(place.0.tier, direction, before.effect(direction), false, changes);
         }
         Some(before)
     }
 
     /// Rules of the form of 2016 begin or cease to count with the annotation.
-    fn settle_annotations(&mut self, changes: &mut Changes) {
+    fn settle_annotations(&mut self, changes: &mut PendingChanges) {
         for direction in Direction::ALL {
-            let mut parts = self.parts.values().map(|filled| filled.part(direction));
-            let is_annotated = parts.any(Part::is_annotation);
+            let mut parts = self.parts.values().map(|filled| filled.effect(direction));
+            let is_annotated = parts.any(FilledEffect::is_annotation);
             if is_annotated == self.annotated.contains(direction) {
                 continue;
             }
-            let opening: Vec<Part> = self
+            let opening: Vec<FilledEffect> = self
                 .parts
                 .values()
-                .map(|filled| filled.part(direction))
-                .filter(|part| matches!(part, Part::Opens(_)))
+                .map(|filled| filled.effect(direction))
+                .filter(|part| matches!(part, FilledEffect::Opens(_)))
                 .cloned()
                 .collect();
             // They are counted only while the annotation is in force.
@@ -194,9 +199,9 @@ impl Compiled {
         &mut self,
         tier: Tier,
         direction: Direction,
-        part: &Part,
+        part: &FilledEffect,
         is_there: bool,
-        changes: &mut Changes,
+        changes: &mut PendingChanges,
     ) {
         let Some(written) = part.counting(self.annotated.contains(direction)) else {
             return;
@@ -208,14 +213,20 @@ impl Compiled {
         }
     }
 
-    fn count_use(&mut self, used: &Use, direction: Direction, is_there: bool, changes: &mut Changes) {
+    fn count_use(
+        &mut self,
+        used: &SetUse,
+        direction: Direction,
+        is_there: bool,
+        changes: &mut PendingChanges,
+    ) {
         let id = used.set.id;
         let counted = self.uses.get(&id);
         changes
             .uses
             .entry(id)
             .or_insert_with(|| counted.map(|counted| counted.used.clone()));
-        let counted = self.uses.entry(id).or_insert_with(|| Counted::new(used));
+        let counted = self.uses.entry(id).or_insert_with(|| UseCount::new(used));
         counted.count(used, direction, is_there);
         if counted.used.does_nothing() {
             self.uses.remove(&id);
@@ -223,7 +234,7 @@ impl Compiled {
     }
 
     /// Puts the tiers together that may be others than before.
-    fn finish(&mut self, changes: Changes, around: Surroundings<'_>) -> Outcome {
+    fn finish(&mut self, changes: PendingChanges, around: CompileContext<'_>) -> RuleChanges {
         let (mut directions, mut audited) = (Directions::default(), Directions::default());
         for direction in Direction::ALL {
             let touched = |tier: Tier| changes.tiers.contains(&(direction, tier));
@@ -235,7 +246,7 @@ impl Compiled {
                 before.into_iter().partition(|rules| !touched(rules.tier));
             let new = Tier::ALL.into_iter().filter(|tier| touched(*tier));
             let new: Vec<TierRules> = new
-                .flat_map(|tier| self.tier(tier, direction, View::Enforced, around))
+                .flat_map(|tier| self.tier(tier, direction, PolicyFilter::Enforced, around))
                 .collect();
             if new != old {
                 directions.set(direction, true);
@@ -243,7 +254,7 @@ impl Compiled {
             kept.extend(new);
             kept.sort_by_key(|rules| rules.tier);
             self.rules.direction_mut(direction).tiers = kept;
-            let asked = self.asked(direction, around);
+            let asked = self.audit_rules(direction, around);
             if *self.rules.audit.direction(direction) != asked {
                 audited.set(direction, true);
                 *self.rules.audit.direction_mut(direction) = asked;
@@ -252,7 +263,7 @@ impl Compiled {
         if changes.patterns {
             self.patterns = self.all_patterns();
         }
-        Outcome {
+        RuleChanges {
             uses: self.changed_uses(changes.uses),
             directions,
             audited,
@@ -260,7 +271,10 @@ impl Compiled {
         }
     }
 
-    fn changed_uses(&self, before: BTreeMap<SetId, Option<Use>>) -> Vec<(SetId, Option<Use>, Option<Use>)> {
+    fn changed_uses(
+        &self,
+        before: BTreeMap<SetId, Option<SetUse>>,
+    ) -> Vec<(SetId, Option<SetUse>, Option<SetUse>)> {
         let now = |id: &SetId| self.uses.get(id).map(|counted| counted.used.clone());
         before
             .into_iter()
@@ -272,7 +286,7 @@ impl Compiled {
     fn all_patterns(&self) -> BTreeSet<NamePattern> {
         let mut all = BTreeSet::new();
         for direction in Direction::ALL {
-            for (_, written) in self.written(direction, View::All) {
+            for (_, written) in self.rule_lists(direction, PolicyFilter::All) {
                 all.extend(
                     written
                         .patterns
@@ -284,40 +298,50 @@ impl Compiled {
         all
     }
 
-    fn written(&self, direction: Direction, view: View) -> impl Iterator<Item = (Rank, &Written)> {
-        let counts = move |filled: &&Filled| view == View::All || !filled.is_audit;
+    fn rule_lists(
+        &self,
+        direction: Direction,
+        view: PolicyFilter,
+    ) -> impl Iterator<Item = (Rank, &RuleList)> {
+        let counts = move |filled: &&FilledTemplate| view == PolicyFilter::All || !filled.is_audit;
         let mut parts = self.parts.values().filter(counts);
-        let is_annotated =
-            self.annotated.contains(direction) && parts.any(|filled| filled.part(direction).is_annotation());
+        let is_annotated = self.annotated.contains(direction)
+            && parts.any(|filled| filled.effect(direction).is_annotation());
         let parts = self.parts.iter().filter(move |(_, filled)| counts(filled));
         parts.filter_map(move |((rank, _), filled)| {
-            Some((*rank, filled.part(direction).counting(is_annotated)?))
+            Some((*rank, filled.effect(direction).counting(is_annotated)?))
         })
     }
 
     /// The rules as they were if the policies in audit were in force; nothing where none of them speaks.
-    fn asked(&self, direction: Direction, around: Surroundings<'_>) -> DirectionRules {
+    fn audit_rules(&self, direction: Direction, around: CompileContext<'_>) -> DirectionRules {
         let is_annotated = self.annotated.contains(direction);
         let mut audited = self.parts.values().filter(|filled| filled.is_audit);
-        if !audited.any(|filled| filled.part(direction).counting(is_annotated).is_some()) {
+        if !audited.any(|filled| filled.effect(direction).counting(is_annotated).is_some()) {
             return DirectionRules::default();
         }
         let tiers = Tier::ALL.into_iter();
         DirectionRules {
             tiers: tiers
-                .flat_map(|tier| self.tier(tier, direction, View::All, around))
+                .flat_map(|tier| self.tier(tier, direction, PolicyFilter::All, around))
                 .collect(),
         }
     }
 
-    fn tier(&self, tier: Tier, direction: Direction, view: View, around: Surroundings<'_>) -> Vec<TierRules> {
+    fn tier(
+        &self,
+        tier: Tier,
+        direction: Direction,
+        view: PolicyFilter,
+        around: CompileContext<'_>,
+    ) -> Vec<TierRules> {
         let written = self
-            .written(direction, view)
+            .rule_lists(direction, view)
             .filter(|(rank, _)| rank.tier == tier);
         match tier {
             Tier::ClusterEgressFirewall => firewall::in_lists_of(written),
             Tier::Admin | Tier::NetworkPolicy | Tier::Baseline => {
-                let written: Vec<&Written> = written.map(|(_, written)| written).collect();
+                let written: Vec<&RuleList> = written.map(|(_, written)| written).collect();
                 one_list(tier, direction, &written, around).into_iter().collect()
             }
         }
@@ -327,8 +351,8 @@ impl Compiled {
 fn one_list(
     tier: Tier,
     direction: Direction,
-    written: &[&Written],
-    around: Surroundings<'_>,
+    written: &[&RuleList],
+    around: CompileContext<'_>,
 ) -> Option<TierRules> {
     let count = written.iter().map(|written| written.rules.len()).sum();
     let mut rules: Vec<Rule> = Vec::with_capacity(count);
@@ -345,18 +369,18 @@ fn one_list(
     (is_isolated || !rules.is_empty()).then_some(TierRules {
         tier,
         rules,
-        otherwise: if is_isolated {
-            Otherwise::Deny
+        default_action: if is_isolated {
+            DefaultAction::Deny
         } else {
-            Otherwise::NextTier
+            DefaultAction::NextTier
         },
     })
 }
 
-impl Counted {
-    fn new(used: &Use) -> Self {
+impl UseCount {
+    fn new(used: &SetUse) -> Self {
         Self {
-            used: Use {
+            used: SetUse {
                 opens: Directions::default(),
                 closes: Directions::default(),
                 ..used.clone()
@@ -366,7 +390,7 @@ impl Counted {
         }
     }
 
-    fn count(&mut self, used: &Use, direction: Direction, is_there: bool) {
+    fn count(&mut self, used: &SetUse, direction: Direction, is_there: bool) {
         let place = direction as usize;
         let step = |count: &mut usize, does: bool| {
             if does && is_there {

@@ -6,16 +6,16 @@ use std::collections::BTreeSet;
 
 use egret_shared::pod::PodKey;
 
-use super::User;
-use super::live::LiveSet;
+use super::SetUser;
+use super::live_set::LiveSet;
 use crate::compiler::directions::Directions;
-use crate::compiler::set_use::Use;
+use crate::compiler::set_use::SetUse;
 use crate::model::Direction;
 use crate::rules::MembersChanged;
 
 /// What happened to a set, with what of it opens and closes.
 #[derive(Debug)]
-pub(super) struct Changed {
+pub(super) struct SetChange {
     pub(super) members: MembersChanged,
     /// Whether a member came that was not there; one that only lives longer is not counted.
     pub(super) has_new: bool,
@@ -23,16 +23,16 @@ pub(super) struct Changed {
 
 /// In the order of pods, each once.
 #[derive(Debug, Default)]
-pub(super) struct Suspects<'a>(Vec<(&'a PodKey, Directions)>);
+pub(super) struct AffectedPods<'a>(Vec<(&'a PodKey, Directions)>);
 
-impl<'a> Suspects<'a> {
+impl<'a> AffectedPods<'a> {
     /// Adds those because of one set.
-    pub(super) fn note(&mut self, set: &'a LiveSet, changed: &Changed) {
+    pub(super) fn add(&mut self, set: &'a LiveSet, changed: &SetChange) {
         let has_gone = !changed.members.removed.is_empty();
         let more = set.users.iter().filter_map(|(user, used)| {
             // The node's rules remember nothing of what they allowed.
-            let User::Pod(pod) = user else { return None };
-            let asked = asked_again(used, has_gone, changed.has_new);
+            let SetUser::Pod(pod) = user else { return None };
+            let asked = reevaluated(used, has_gone, changed.has_new);
             (!asked.is_empty()).then_some((pod, asked))
         });
         self.merge(more);
@@ -61,7 +61,7 @@ impl<'a> Suspects<'a> {
     }
 }
 
-fn asked_again(used: &Use, has_gone: bool, has_new: bool) -> Directions {
+fn reevaluated(used: &SetUse, has_gone: bool, has_new: bool) -> Directions {
     let opened = if has_gone {
         used.opens
     } else {

@@ -5,24 +5,26 @@ use std::net::IpAddr;
 use egret_shared::time::Timestamp;
 
 use crate::model::{Action, Direction};
-use crate::rules::{Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
+use crate::rules::{DefaultAction, Member, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
 
-use super::connection::{Connection, ConnectionDecision, Decision, End, Entering, Protocol, Verdict, Who};
-use super::{Memory, Set};
+use super::connection::{
+    Connection, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection, Protocol, Verdict,
+};
+use super::{Set, Simulator};
 
-impl Memory {
+impl Simulator {
     /// What a pod's rules say of a connection. What it sends to itself comes to them by a Service only: with one of its
     /// own addresses this says what becomes of it then.
     #[must_use]
     pub fn decide(&self, connection: &Connection, now: Timestamp) -> Decision {
-        self.judge(connection, now, Record::Live)
+        self.judge(connection, now, RecordState::Live)
     }
 
     /// What a pod's rules say of a connection that was allowed when it began, when they are asked again: that a
     /// record is over ends nothing.
     #[must_use]
     pub fn decide_open(&self, connection: &Connection, now: Timestamp) -> Decision {
-        self.judge(connection, now, Record::LiveOrOver)
+        self.judge(connection, now, RecordState::LiveOrExpired)
     }
 
     /// What would deny a connection that is allowed if policies in audit were in force.
@@ -33,20 +35,20 @@ impl Memory {
         if is_exempt || self.decide(connection, now).verdict == Verdict::Deny {
             return None;
         }
-        let other = Other::of(connection, &rules.addresses, Record::Live);
+        let other = PeerEnd::of(connection, &rules.addresses, RecordState::Live);
         let tiers = &rules.audit.direction(connection.direction).tiers;
         let decision = tiers.iter().find_map(|tier| self.decide_tier(tier, other, now));
         decision.filter(|decision| decision.verdict == Verdict::Deny)
     }
 
-    fn judge(&self, connection: &Connection, now: Timestamp, record: Record) -> Decision {
+    fn judge(&self, connection: &Connection, now: Timestamp, record: RecordState) -> Decision {
         let Some(rules) = self.pod(&connection.pod) else {
             return Decision::allow("none");
         };
         if connection.direction == Direction::Ingress && connection.peer_is_own_node {
             return Decision::allow("exempt");
         }
-        let other = Other::of(connection, &rules.addresses, record);
+        let other = PeerEnd::of(connection, &rules.addresses, record);
         rules
             .direction(connection.direction)
             .tiers
@@ -57,13 +59,13 @@ impl Memory {
 
     /// What the node's rules say of a connection that a Service passes on.
     #[must_use]
-    pub fn decide_entering(&self, entering: Entering, now: Timestamp) -> Decision {
-        let other = Other {
+    pub fn decide_entering(&self, entering: ForwardedConnection, now: Timestamp) -> Decision {
+        let other = PeerEnd {
             address: entering.destination.to_canonical(),
             is_own_node: entering.destination_is_own_node,
             is_itself: false,
             protocol: entering.protocol,
-            record: Record::Live,
+            record: RecordState::Live,
         };
         let mut tiers = self.node().into_iter().flat_map(|rules| &rules.exposed.tiers);
         tiers
@@ -75,12 +77,12 @@ impl Memory {
     #[must_use]
     pub fn decide_connection(
         &self,
-        from: &End,
-        to: &End,
+        from: &ConnectionEnd,
+        to: &ConnectionEnd,
         protocol: Protocol,
         now: Timestamp,
     ) -> ConnectionDecision {
-        if matches!((&from.who, &to.who), (Who::Pod(from), Who::Pod(to)) if from == to) {
+        if matches!((&from.kind, &to.kind), (EndKind::Pod(from), EndKind::Pod(to)) if from == to) {
             let (egress, ingress) = (Decision::allow("exempt"), Decision::allow("exempt"));
             return ConnectionDecision { egress, ingress };
         }
@@ -93,26 +95,26 @@ impl Memory {
     fn decide_end(
         &self,
         direction: Direction,
-        subject: &End,
-        peer: &End,
+        subject: &ConnectionEnd,
+        peer: &ConnectionEnd,
         protocol: Protocol,
         now: Timestamp,
     ) -> Decision {
-        let pod = match &subject.who {
-            Who::Pod(pod) => pod.clone(),
-            Who::OwnNodeOfOther | Who::Other => return Decision::allow("none"),
+        let pod = match &subject.kind {
+            EndKind::Pod(pod) => pod.clone(),
+            EndKind::OwnNode | EndKind::Other => return Decision::allow("none"),
         };
         let connection = Connection {
             pod,
             direction,
             peer: peer.address,
-            peer_is_own_node: peer.who == Who::OwnNodeOfOther,
+            peer_is_own_node: peer.kind == EndKind::OwnNode,
             protocol,
         };
         self.decide(&connection, now)
     }
 
-    fn decide_tier(&self, tier: &TierRules, other: Other, now: Timestamp) -> Option<Decision> {
+    fn decide_tier(&self, tier: &TierRules, other: PeerEnd, now: Timestamp) -> Option<Decision> {
         let word = tier.tier.word();
         let matching = tier.rules.iter().find(|rule| self.matches(rule, other, now));
         let decision = |verdict, rule: Option<&Rule>| {
@@ -122,15 +124,15 @@ impl Memory {
                 origin: rule.map(|rule| rule.origin.clone()),
             })
         };
-        match (matching.map(|rule| rule.action), tier.otherwise) {
+        match (matching.map(|rule| rule.action), tier.default_action) {
             (Some(Action::Allow), _) => decision(Verdict::Allow, matching),
             (Some(Action::Deny), _) => decision(Verdict::Deny, matching),
-            (None, Otherwise::Deny) => decision(Verdict::Deny, None),
-            (Some(Action::Pass), _) | (None, Otherwise::NextTier) => None,
+            (None, DefaultAction::Deny) => decision(Verdict::Deny, None),
+            (Some(Action::Pass), _) | (None, DefaultAction::NextTier) => None,
         }
     }
 
-    fn matches(&self, rule: &Rule, other: Other, now: Timestamp) -> bool {
+    fn matches(&self, rule: &Rule, other: PeerEnd, now: Timestamp) -> bool {
         port_matches(rule.port, other.protocol)
             && match rule.peer {
                 PeerMatch::Any => true,
@@ -142,10 +144,10 @@ impl Memory {
     }
 
     /// A set that is not there holds nothing; `apply` sees to it that there is none such.
-    fn holds(&self, id: SetId, other: Other, now: Timestamp) -> bool {
+    fn holds(&self, id: SetId, other: PeerEnd, now: Timestamp) -> bool {
         self.sets.get(&id).is_some_and(|set| {
             set.has(Member::Address(other.address), now)
-                || (other.record == Record::LiveOrOver && set.had(other.address))
+                || (other.record == RecordState::LiveOrExpired && set.had(other.address))
                 || set.has_network_of(other.address)
                 || address_port(other.address, other.protocol).is_some_and(|member| set.has(member, now))
         })
@@ -154,24 +156,24 @@ impl Memory {
 
 /// Which records count.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Record {
+enum RecordState {
     Live,
-    LiveOrOver,
+    LiveOrExpired,
 }
 
 /// The other end, with what is asked of it.
 #[derive(Clone, Copy)]
-struct Other {
+struct PeerEnd {
     address: IpAddr,
     is_own_node: bool,
     /// Whether it is the pod whose rules are asked.
     is_itself: bool,
     protocol: Protocol,
-    record: Record,
+    record: RecordState,
 }
 
-impl Other {
-    fn of(connection: &Connection, own: &[IpAddr], record: Record) -> Self {
+impl PeerEnd {
+    fn of(connection: &Connection, own: &[IpAddr], record: RecordState) -> Self {
         let address = connection.peer.to_canonical();
         Self {
             address,

@@ -18,7 +18,7 @@ const PORT: u16 = 53;
 
 /// The Service, and the pods that count among those that it selects.
 #[derive(Debug, Default)]
-pub(super) struct Dns {
+pub(super) struct DnsService {
     stand_in: DnsStandIn,
     /// Never an empty one: that would be every pod, and means none.
     selector: Option<Labels>,
@@ -33,7 +33,7 @@ pub(super) struct Dns {
     is_changed: bool,
 }
 
-impl Dns {
+impl DnsService {
     pub(super) fn new(stand_in: DnsStandIn) -> Self {
         let addresses = stand_in.addresses.iter().map(IpAddr::to_canonical);
         Self {
