@@ -37,7 +37,7 @@ pub mod prove;
 use carry::{Carried, carry_over};
 use document::Value;
 use found::{Found, Origin, find};
-use prove::{Differences, Proved, prove};
+use prove::{Differences, Proof, prove};
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
@@ -86,7 +86,7 @@ pub enum ConvertError {
     #[error("nothing is converted: {} cannot be carried over\n{}", count(.0.len()), .0.join("\n"))]
     Refused(Vec<String>),
     /// What came out means something else.
-    #[error("nothing is converted: {}", told(.0))]
+    #[error("nothing is converted: {}", list_differences(.0))]
     Differs(Differences),
     /// The result cannot be written.
     #[error("standard output: {0}")]
@@ -100,7 +100,7 @@ fn count(refused: usize) -> String {
     }
 }
 
-fn told(differences: &Differences) -> String {
+fn list_differences(differences: &Differences) -> String {
     let lines: Vec<String> = differences.first.iter().map(ToString::to_string).collect();
     let more = match differences.count - lines.len() {
         0 => String::new(),
@@ -190,7 +190,7 @@ fn write_json(carried: &Carried, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", escape::json(&serde_json::to_string_pretty(&list)?))
 }
 
-fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io::Result<()> {
+fn write_summary(carried: &Carried, proved: Proof, out: &mut impl Write) -> io::Result<()> {
     let (old, new) = (carried.count(), carried.all().count());
     if old == 0 {
         return writeln!(
@@ -199,7 +199,7 @@ fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io:
         );
     }
     writeln!(out, "converted: {old} to {new} of kind ClusterNetworkPolicy")?;
-    let Proved {
+    let Proof {
         connections,
         pods,
         made_up,

@@ -24,6 +24,7 @@ use egret_shared::pod::PodKey;
 
 pub mod input;
 pub mod addresses;
+pub mod decision;
 pub mod fold;
 pub mod load;
 pub mod json;

@@ -33,6 +33,17 @@ pub struct Unit {
     pub own: Vec<OwnNode>,
 }
 
+impl Unit {
+    /// The rules of a direction.
+    #[must_use]
+    pub const fn rules(&self, direction: Direction) -> RulesId {
+        match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        }
+    }
+}
+
 /// What is to be known of an address of the own node; without an address, of all of them.
 pub type OwnNode = (Option<IpAddr>, FactsId);
 

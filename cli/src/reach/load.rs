@@ -84,7 +84,7 @@ impl Loaded {
         })
     }
 
-    fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>, dns: DnsStandIn) -> Self {
+    pub(crate) fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>, dns: DnsStandIn) -> Self {
         give_addresses(&mut manifests, made_up);
         let cluster = Cluster::new(
             manifests.members.values().cloned().collect(),

@@ -27,7 +27,7 @@ mod serving;
 use serving::{is_ready, owners};
 
 /// What the manifests hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Manifests {
     /// Namespaces that have an object.
     pub namespaces: Vec<Namespace>,
