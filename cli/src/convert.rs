@@ -11,16 +11,15 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use egret_policies::api::UnknownFields;
 use serde_json::json;
 
 use egret_shared::escape;
 
-use crate::lint::objects::Objects;
-use crate::reach::input::From;
+use crate::manifests::objects::Objects;
+use crate::manifests::texts::Texts;
+use crate::manifests::unreadable::UnreadableManifests;
+use crate::options::ManifestOptions;
 use crate::reach::load::Loaded;
-use crate::verdict::texts::Texts;
-use crate::verdict::unreadable::UnreadableManifests;
 
 pub mod document;
 mod scan;
@@ -44,7 +43,7 @@ use prove::{Differences, Proof, prove};
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// Print the documents that need no conversion, too, as they are written
     #[arg(long)]
     all: bool,
@@ -126,11 +125,7 @@ impl Arguments {
         let loaded = Loaded::of_texts(&texts, &self.from)?;
         loaded.write_remarks(remarks)?;
         let found = find(&texts);
-        let reading = if self.from.as_stored {
-            UnknownFields::AsStored
-        } else {
-            UnknownFields::AsWritten
-        };
+        let reading = self.from.unknown_fields();
         let objects = Objects::of(&texts);
         let carried = carry_over(&found, &objects, &loaded.manifests.policies, reading)
             .map_err(ConvertError::Refused)?;

@@ -14,14 +14,14 @@ use egret_policies::model::cluster::Namespace;
 use egret_policies::model::{Direction, Enforcement, Policy};
 use egret_shared::net::{Family, IpNet};
 
+use crate::cluster::Member;
+use crate::manifests::Manifests;
 use crate::reach::addresses::{Addresses, address_of, partition};
 use crate::reach::decision::RuleDecision;
 use crate::reach::fold::{Folding, Unit};
 use crate::reach::load::Loaded;
 use crate::reach::ports::PortSet;
 use crate::reach::{FactsId, Judged, Reach, RulesId};
-use crate::verdict::cluster::Member;
-use crate::verdict::manifests::Manifests;
 
 mod made_up_pods;
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use egret_policies::model::{Direction, Effect, Tier};
 
+use crate::cluster::selection::Selection;
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Group, Unit};
 use crate::reach::merge::{Row, merge};
 use crate::reach::place::{Place, Way, Workload};
 use crate::reach::points::{Cuts, Extent, Point};
 use crate::reach::ports::PortSet;
-use crate::verdict::selection::Selection;
 
 use crate::reach::decision::RuleDecision;
 

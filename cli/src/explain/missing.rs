@@ -4,9 +4,9 @@ use egret_policies::model::{Peer, Rule};
 use egret_shared::name::DnsName;
 use egret_shared::pod::PodKey;
 
+use crate::cluster::selection::Selection;
 use crate::verdict::ask::Asked;
 use crate::verdict::route::Unjudgeable;
-use crate::verdict::selection::Selection;
 
 /// What would give the question an answer, as far as anybody can say.
 pub(super) fn what_to_add(

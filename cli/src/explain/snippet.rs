@@ -8,7 +8,7 @@ use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
 use egret_shared::net::Transport;
 
-use crate::verdict::cluster::Member;
+use crate::cluster::Member;
 
 use super::viewpoint::Viewpoint;
 

@@ -9,8 +9,8 @@ use egret_policies::simulator::Protocol;
 use egret_shared::name::DnsName;
 use egret_shared::time::Timestamp;
 
+use crate::cluster::Member;
 use crate::verdict::ask::Asked;
-use crate::verdict::cluster::Member;
 use crate::verdict::judge::protocol_of;
 use crate::verdict::route::Connection;
 

@@ -8,12 +8,12 @@ use egret_policies::model::{
     Direction, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Rule, Selector,
 };
 
+use crate::cluster::selection::Selection;
 use crate::reach::load::Loaded;
-use crate::verdict::selection::Selection;
 
 use super::code::Mistake;
 use super::finding::Finding;
-use super::objects::Objects;
+use crate::manifests::objects::Objects;
 
 /// All that was read, and who is selected.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use egret_policies::model::{Direction, Labels};
 use egret_shared::net::Family;
 use egret_shared::pod::PodKey;
 
-use crate::verdict::cluster::Member;
+use crate::cluster::Member;
 
 use super::place::Workload;
 use super::{FactsId, Reach, RulesId};

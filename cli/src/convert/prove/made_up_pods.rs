@@ -12,9 +12,9 @@ use egret_policies::model::{
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
-use crate::verdict::cluster::{Used, make_up};
-use crate::verdict::manifests::Manifests;
-use crate::verdict::selection::networks;
+use crate::cluster::selection::networks;
+use crate::cluster::{UsedAddresses, make_up_addresses};
+use crate::manifests::Manifests;
 
 /// Two selectors of which both must match.
 type SelectorPair<'a> = (&'a NamespaceSelector, &'a Selector);
@@ -238,12 +238,12 @@ fn with_addresses(pods: Vec<Pod>, manifests: &Manifests, policies: &[Policy]) ->
         .values()
         .flat_map(|member| &member.pod.addresses);
     let nodes = manifests.nodes.iter().flat_map(|node| &node.addresses);
-    let used = Used {
+    let used = UsedAddresses {
         addresses: members.chain(nodes).copied().collect(),
         networks: policies.iter().flat_map(networks).collect(),
     };
     let keys = pods.iter().map(|pod| pod.key.clone()).collect();
-    let addresses = make_up(&keys, &used);
+    let addresses = make_up_addresses(&keys, &used);
     let address6 = |index: u128| {
         // For measuring devices (RFC 5180 §8): no cluster lives there.
         let network = Ipv6Addr::new(0x2001, 2, 0, 0xffff, 0, 0, 0, 0);

@@ -1,7 +1,7 @@
 //! The proof sees a conversion that is wrong: each row has one mistake that a converter could make.
 
 use super::*;
-use crate::verdict::texts::{Text, Texts};
+use crate::manifests::texts::{Text, Texts};
 use egret_policies::api::UnknownFields;
 
 fn manifests(text: &str) -> Manifests {
