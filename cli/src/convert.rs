@@ -11,16 +11,15 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use egret_policies::api::UnknownFields;
 use serde_json::json;
 
 use egret_shared::escape;
 
-use crate::lint::objects::Objects;
-use crate::reach::input::From;
+use crate::manifests::objects::Objects;
+use crate::manifests::texts::Texts;
+use crate::manifests::unreadable::UnreadableManifests;
+use crate::options::ManifestOptions;
 use crate::reach::load::Loaded;
-use crate::verdict::texts::Texts;
-use crate::verdict::unreadable::UnreadableManifests;
 
 pub mod document;
 mod scan;
@@ -37,14 +36,14 @@ pub mod prove;
 use carry::{Carried, carry_over};
 use document::Value;
 use found::{Found, Origin, find};
-use prove::{Differences, Proved, prove};
+use prove::{Differences, Proof, prove};
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// Print the documents that need no conversion, too, as they are written
     #[arg(long)]
     all: bool,
@@ -86,7 +85,7 @@ pub enum ConvertError {
     #[error("nothing is converted: {} cannot be carried over\n{}", count(.0.len()), .0.join("\n"))]
     Refused(Vec<String>),
     /// What came out means something else.
-    #[error("nothing is converted: {}", told(.0))]
+    #[error("nothing is converted: {}", list_differences(.0))]
     Differs(Differences),
     /// The result cannot be written.
     #[error("standard output: {0}")]
@@ -100,7 +99,7 @@ fn count(refused: usize) -> String {
     }
 }
 
-fn told(differences: &Differences) -> String {
+fn list_differences(differences: &Differences) -> String {
     let lines: Vec<String> = differences.first.iter().map(ToString::to_string).collect();
     let more = match differences.count - lines.len() {
         0 => String::new(),
@@ -126,11 +125,7 @@ impl Arguments {
         let loaded = Loaded::of_texts(&texts, &self.from)?;
         loaded.write_remarks(remarks)?;
         let found = find(&texts);
-        let reading = if self.from.as_stored {
-            UnknownFields::AsStored
-        } else {
-            UnknownFields::AsWritten
-        };
+        let reading = self.from.unknown_fields();
         let objects = Objects::of(&texts);
         let carried = carry_over(&found, &objects, &loaded.manifests.policies, reading)
             .map_err(ConvertError::Refused)?;
@@ -190,7 +185,7 @@ fn write_json(carried: &Carried, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", escape::json(&serde_json::to_string_pretty(&list)?))
 }
 
-fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io::Result<()> {
+fn write_summary(carried: &Carried, proved: Proof, out: &mut impl Write) -> io::Result<()> {
     let (old, new) = (carried.count(), carried.all().count());
     if old == 0 {
         return writeln!(
@@ -199,7 +194,7 @@ fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io:
         );
     }
     writeln!(out, "converted: {old} to {new} of kind ClusterNetworkPolicy")?;
-    let Proved {
+    let Proof {
         connections,
         pods,
         made_up,

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::options::{ManifestOptions, ReachError};
 use crate::output::{Out, write_json, write_yaml};
 use crate::reach::Reach;
-use crate::reach::input::{From, ReachError};
 use crate::reach::json::EndsJson;
 use crate::reach::load::Loaded;
 use crate::reach::merge::Row;
@@ -29,7 +29,7 @@ use compare::compare;
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// The manifests as they were before, or as they are without the change
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     against: Vec<PathBuf>,

@@ -9,13 +9,13 @@ use clap::{Args, ValueEnum};
 use egret_policies::model::Direction;
 use egret_shared::name::DnsName;
 
+use crate::cluster::selection::Selection;
 use crate::output::{self, Out};
 use crate::verdict::answer::Answerer;
 use crate::verdict::ask::{Ask, Asked, write_remarks};
 use crate::verdict::input::{Destination, Probe};
 use crate::verdict::route::{Connection, Reached, Route, Router};
 use crate::verdict::row::Row;
-use crate::verdict::selection::Selection;
 use crate::verdict::{AFTER_HELP, Outcome, VerdictError};
 
 mod change;

@@ -10,6 +10,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use egret_shared::escape;
 
+// Read.
+pub mod options;
+pub mod manifests;
+// Who is there, and what the rules of all pods say.
+pub mod cluster;
+pub mod reach;
+pub mod output;
+// The commands.
 mod completion;
 pub mod convert;
 pub mod crds;
@@ -18,15 +26,13 @@ pub mod diff;
 pub mod lint;
 pub mod list;
 pub mod matrix;
-pub mod output;
-pub mod reach;
 pub mod verdict;
 
 use convert::ConvertError;
 use diff::Difference;
 use lint::Cleanness;
+use options::ReachError;
 use output::Escaped;
-use reach::input::ReachError;
 use verdict::{Outcome, VerdictError};
 
 /// Ask, offline, what network policies mean

@@ -6,14 +6,13 @@ use std::net::IpAddr;
 use clap::Args;
 use egret_policies::diagnostic::{Code, ObjectRef, Severity};
 
+use crate::manifests::texts::Texts;
+use crate::options::{ManifestOptions, ReachError};
 use crate::output::{Format, Out};
-use crate::reach::input::{From, ReachError};
 use crate::reach::load::Loaded;
-use crate::verdict::texts::Texts;
 
 pub mod code;
 pub mod finding;
-pub mod objects;
 pub mod scope;
 mod subjects;
 mod order;
@@ -22,9 +21,9 @@ mod ports;
 mod names;
 mod text;
 
+use crate::manifests::objects::Objects;
 use code::SAME_NAME;
 use finding::Finding;
-use objects::Objects;
 use scope::Scope;
 
 /// What is asked on the command line.
@@ -32,7 +31,7 @@ use scope::Scope;
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// The addresses of the DNS server that pods ask; otherwise the pods k8s-app=kube-dns of kube-system
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,

@@ -10,10 +10,11 @@ use comfy_table::Cell;
 use egret_policies::model::Direction;
 use serde::Serialize;
 
+use crate::options::{ManifestOptions, ReachError};
 use crate::output::{Out, write_json, write_yaml};
+use crate::output::{PLAIN, count, empty_table, header};
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::input::{From, ReachError};
 use crate::reach::json::EndsJson;
 use crate::reach::load::Loaded;
 use crate::reach::merge::{Row, merge, merge_way};
@@ -21,7 +22,6 @@ use crate::reach::names::Everybody;
 use crate::reach::place::{Place, Way};
 use crate::reach::points::{Extent, Point, way_between};
 use crate::reach::ports::PortSet;
-use crate::verdict::table::{PLAIN, count, empty_table, header};
 
 mod dot;
 
@@ -30,7 +30,7 @@ mod dot;
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// List each pod for itself, not each workload
     #[arg(long)]
     pods: bool,

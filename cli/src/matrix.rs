@@ -9,21 +9,21 @@ use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, Width, presets};
 use egret_shared::net::{Family, PortRange, Transport};
 use serde::Serialize;
 
+use crate::options::{ManifestOptions, ReachError};
 use crate::output::{Format, Out};
+use crate::output::{WIDTH, empty_table, header};
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::input::{From, ReachError};
 use crate::reach::load::Loaded;
 use crate::reach::ports::PortSet;
 use crate::verdict::row::Word;
-use crate::verdict::table::{WIDTH, empty_table, header};
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// The destination port; ICMP has none
     #[arg(long, value_name = "PORT")]
     port: Option<NonZeroU16>,

@@ -22,8 +22,8 @@ use egret_policies::simulator::Decision;
 use egret_shared::net::{IpNet, PortRange};
 use egret_shared::pod::PodKey;
 
-pub mod input;
 pub mod addresses;
+pub mod decision;
 pub mod fold;
 pub mod load;
 pub mod json;
@@ -114,7 +114,7 @@ impl Reach {
     pub fn new(loaded: Loaded) -> Self {
         let nodes = nodes(&loaded);
         let records = loaded
-            .memory
+            .simulator
             .sets()
             .filter(|set| set.kind == SetKind::Records)
             .map(|set| (set.id, Arc::clone(&set.description)))
@@ -266,7 +266,7 @@ impl Reach {
 
     /// The rules of a pod's direction; none for a pod that has no rules at all.
     fn rules_of(&self, pod: &PodKey, direction: Direction) -> Option<RulesId> {
-        let rules = self.loaded.memory.pod(pod)?.direction(direction);
+        let rules = self.loaded.simulator.pod(pod)?.direction(direction);
         let rules = Rules::new(pod, rules, &self.records);
         Some(RulesId(self.known_rules.borrow_mut().know(rules)))
     }
@@ -317,10 +317,10 @@ struct Sets {
 impl Sets {
     fn of(loaded: &Loaded, nodes: &BTreeMap<Arc<str>, BTreeSet<IpAddr>>) -> Self {
         let mut sets = Self::default();
-        let memory = &loaded.memory;
-        let members = memory
+        let simulator = &loaded.simulator;
+        let members = simulator
             .sets()
-            .flat_map(|set| memory.members(set.id).map(|(member, _)| (set.id, member)));
+            .flat_map(|set| simulator.members(set.id).map(|(member, _)| (set.id, member)));
         for (set, member) in members {
             match member {
                 SetMember::Address(address) => sets.add(address, set, &PortSet::everything()),

@@ -15,19 +15,11 @@ use clap::Args;
 
 pub mod answer;
 pub mod ask;
-pub mod cluster;
-pub mod dns;
-pub mod files;
 pub mod input;
 pub mod judge;
-pub mod manifests;
-pub mod note;
 pub mod route;
 pub mod row;
-pub mod selection;
 pub mod table;
-pub mod texts;
-pub mod unreadable;
 
 use crate::output::{Format, Out};
 

@@ -9,9 +9,9 @@ use std::fs;
 
 use clap::Parser;
 use egret_cli::list::connections;
+use egret_cli::options::ManifestOptions;
 use egret_cli::reach::Reach;
 use egret_cli::reach::fold::Folding;
-use egret_cli::reach::input::From;
 use egret_cli::reach::load::Loaded;
 
 const KINDS: usize = 3;
@@ -20,7 +20,7 @@ const KINDS: usize = 3;
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
 }
 
 /// Pods of three kinds; a policy lets each kind reach the next one, and one of another namespace has a rule for each pod.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use crate::model::cluster::{ApiServerAddresses, EndpointSlice, Node, NodeAddressReport, Pod, Service};
 use crate::model::{
-    Action, Direction, Effect, Enforcement, Peer, Peers, Policy, Port, Ports, Rule, Selector,
+    Action, Enforcement, Peer, Policy, Port, Ports, Rule, Selector,
 };
 
 mod addresses;
@@ -138,7 +138,7 @@ pub fn resolve(
     observed_generation: i64,
     programmed: ProgrammedNodes,
 ) -> Status {
-    let rules = rules_of(policy);
+    let rules = policy.egress.rules();
     let mut resolved: Vec<ResolvedRule> = rules
         .iter()
         .flat_map(|rule| resolve_rule(rule, cluster))
@@ -177,13 +177,13 @@ pub fn unknown_places<'a>(
 ) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     for policy in policies {
-        let unreported = unreported_nodes(rules_of(policy), cluster);
+        let unreported = unreported_nodes(policy.egress.rules(), cluster);
         if !unreported.is_empty() {
             let found = format!("no NodeAddressReport of {}", few(&unreported));
             let enforced = "the addresses in their status, and on a node itself what is local to it";
             diagnostics.push(warning(policy, Code::NodeAddressesUnknown, found, enforced));
         }
-        if is_api_server_unknown(rules_of(policy), cluster) {
+        if is_api_server_unknown(policy.egress.rules(), cluster) {
             let found = "no Service default/kubernetes with ready endpoints".to_owned();
             let enforced = "the addresses that are declared";
             diagnostics.push(warning(policy, Code::ApiServerUnknown, found, enforced));
@@ -202,20 +202,6 @@ fn warning(policy: &Policy, code: Code, found: String, enforced: &str) -> Diagno
         found,
         accepted: code.fix().trim_end_matches('.').to_owned(),
         enforced: enforced.to_owned(),
-    }
-}
-
-fn rules_of(policy: &Policy) -> &[Rule] {
-    match policy.effect(Direction::Egress) {
-        Effect::None => &[],
-        Effect::Rules(rules) | Effect::Opens(rules) => rules,
-    }
-}
-
-fn peers_of(rule: &Rule) -> &[Peer] {
-    match &rule.peers {
-        Peers::Any => &[],
-        Peers::OneOf(peers) => peers,
     }
 }
 
@@ -283,7 +269,7 @@ const fn condition(r#type: &'static str, holds: bool, reason: &'static str, mess
 fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
     let mut unreported = BTreeSet::new();
     for rule in rules {
-        let peers = peers_of(rule);
+        let peers = rule.peers.listed();
         if peers
             .iter()
             .any(|peer| matches!(peer, Peer::External(nets) if nets.iter().any(|net| net.prefix_len() == 0)))
@@ -300,7 +286,7 @@ fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
 }
 
 fn is_api_server_unknown(rules: &[Rule], cluster: &Cluster<'_>) -> bool {
-    let is_named = rules.iter().any(|rule| peers_of(rule).contains(&Peer::ApiServer));
+    let is_named = rules.iter().any(|rule| rule.peers.listed().contains(&Peer::ApiServer));
     is_named && !cluster.knows_api_server()
 }
 
@@ -317,7 +303,7 @@ fn few(names: &BTreeSet<String>) -> String {
 fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
     let mut plain = RuleDestinations::default();
     let mut at_port: BTreeMap<(Transport, u16), RuleDestinations> = BTreeMap::new();
-    for peer in peers_of(rule) {
+    for peer in rule.peers.listed() {
         match peer {
             Peer::ApiServer => {
                 for (address, transport, port, how) in cluster.api_server() {

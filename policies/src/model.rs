@@ -46,6 +46,11 @@ impl Policy {
             Direction::Ingress => &self.ingress,
         }
     }
+
+    /// The rules of both directions.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.egress.rules().iter().chain(self.ingress.rules())
+    }
 }
 
 /// A kind of policy object.
@@ -212,6 +217,17 @@ pub enum Effect {
     Opens(Arc<[Rule]>),
 }
 
+impl Effect {
+    /// Its rules, whether they isolate or not.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        match self {
+            Self::None => &[],
+            Self::Rules(rules) | Self::Opens(rules) => rules,
+        }
+    }
+}
+
 /// One rule: matches when a peer and a port match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -245,6 +261,17 @@ pub enum Peers {
     Any,
     /// These; an empty list matches nothing.
     OneOf(Vec<Peer>),
+}
+
+impl Peers {
+    /// Those that are listed: none where every peer matches.
+    #[must_use]
+    pub fn listed(&self) -> &[Peer] {
+        match self {
+            Self::Any => &[],
+            Self::OneOf(peers) => peers,
+        }
+    }
 }
 
 /// A peer.

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use crate::compiler::{Compiler, InSync};
 use crate::rules::{Batch, ExpiredMembers, Member, NodeRules, PodRules, SetId, SetKind, SetSpec};
 
 mod connection;
@@ -93,6 +94,21 @@ impl Simulator {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What all batches of a compiler lead to.
+    ///
+    /// # Panics
+    /// When a batch cannot be applied: a mistake of the compiler.
+    #[must_use]
+    pub fn of(compiler: &mut Compiler<InSync>, now: Timestamp) -> Self {
+        let mut simulator = Self::new();
+        while let Some(batch) = compiler.poll_batch(now) {
+            simulator
+                .apply(&batch, now)
+                .expect("every batch of the compiler can be applied");
+        }
+        simulator
     }
 
     /// Applies a batch from top to bottom.

@@ -9,7 +9,7 @@ use egret_policies::lower::{equal_priorities, lower, lower_as};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Kind, Policy, PolicyId};
 
-use crate::lint::objects::Objects;
+use crate::manifests::objects::Objects;
 
 use super::document::{Document, Value};
 use super::found::{Found, Origin};

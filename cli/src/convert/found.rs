@@ -2,7 +2,7 @@
 
 use egret_policies::diagnostic::ObjectRef;
 
-use crate::verdict::texts::{Text, Texts};
+use crate::manifests::texts::{Text, Texts};
 
 use super::document::Document;
 use super::document::{Line, Shape, Slot, Value};

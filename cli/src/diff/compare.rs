@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use egret_policies::model::{Direction, Effect, Tier};
 
+use crate::cluster::selection::Selection;
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Group, Unit};
 use crate::reach::merge::{Row, merge};
 use crate::reach::place::{Place, Way, Workload};
 use crate::reach::points::{Cuts, Extent, Point};
 use crate::reach::ports::PortSet;
-use crate::verdict::selection::Selection;
 
-use super::cause::{Cause, Rules, Said};
+use crate::reach::decision::RuleDecision;
+
+use super::cause::{Cause, Rules};
 use super::change::Change;
 
 /// What came out.
@@ -174,8 +176,8 @@ fn causes(sides: &[Side<'_>; 2], way: &Way, points: &Both, ports: &PortSet) -> V
                 let isolating = |side: &Side<'_>| side.isolating(way, direction);
                 let cause = Cause::Rules(Box::new(Rules {
                     direction,
-                    before: Said::new(was, || isolating(&sides[0])),
-                    after: Said::new(is, || isolating(&sides[1])),
+                    before: RuleDecision::new(was, || isolating(&sides[0])),
+                    after: RuleDecision::new(is, || isolating(&sides[1])),
                 }));
                 if !causes.contains(&cause) {
                     causes.push(cause);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use comfy_table::{Cell, Color, ColumnConstraint, Width};
 
+use crate::output::{PLAIN, empty_table, header};
 use crate::reach::merge::Row;
 use crate::reach::names::{Everybody, Several};
-use crate::verdict::table::{PLAIN, empty_table, header};
 
 use super::change::{Change, Kind};
 use super::compare::Compared;

@@ -4,7 +4,7 @@ use egret_policies::model::{Direction, Peer, Peers, Port, Ports, Rule};
 use egret_policies::simulator::Protocol;
 use egret_shared::net::{PortRange, Transport};
 
-use crate::verdict::cluster::Member;
+use crate::cluster::Member;
 
 use super::compiled::holding;
 use super::peer::{compare_peer, select};

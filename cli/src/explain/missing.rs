@@ -1,12 +1,12 @@
 //! What is missing where a question has no answer: mostly a record.
 
-use egret_policies::model::{Direction, Effect, Peer, Peers, Policy, Rule};
+use egret_policies::model::{Peer, Rule};
 use egret_shared::name::DnsName;
 use egret_shared::pod::PodKey;
 
+use crate::cluster::selection::Selection;
 use crate::verdict::ask::Asked;
 use crate::verdict::route::Unjudgeable;
-use crate::verdict::selection::Selection;
 
 /// What would give the question an answer, as far as anybody can say.
 pub(super) fn what_to_add(
@@ -45,7 +45,7 @@ fn admitting(selection: &mut Selection, asked: &Asked, pod: &PodKey, name: &DnsN
     };
     let policies = selection.policies_of(&member.pod);
     let mut rules: Vec<String> = policies
-        .flat_map(|policy| rules_of(policy).iter().map(move |rule| (policy, rule)))
+        .flat_map(|policy| policy.egress.rules().iter().map(move |rule| (policy, rule)))
         .filter(|(_, rule)| admits(rule, name))
         .map(|(policy, rule)| {
             let title = rule.name.as_ref().map(|name| format!(" ({name})"));
@@ -59,18 +59,8 @@ fn admitting(selection: &mut Selection, asked: &Asked, pod: &PodKey, name: &DnsN
     rules
 }
 
-fn rules_of(policy: &Policy) -> &[Rule] {
-    match policy.effect(Direction::Egress) {
-        Effect::None => &[],
-        Effect::Rules(rules) | Effect::Opens(rules) => rules,
-    }
-}
-
 fn admits(rule: &Rule, name: &DnsName) -> bool {
-    let Peers::OneOf(peers) = &rule.peers else {
-        return false;
-    };
-    peers.iter().any(|peer| match peer {
+    rule.peers.listed().iter().any(|peer| match peer {
         Peer::Names(patterns) => patterns.iter().any(|pattern| pattern.matches(name)),
         Peer::Pods { .. }
         | Peer::Networks(_)

@@ -3,7 +3,7 @@
 use egret_policies::model::{Direction, Labels, NamespaceSelector, Peer, Requirement, Selector, Values};
 use egret_shared::net::IpNet;
 
-use crate::verdict::cluster::Member;
+use crate::cluster::Member;
 
 use super::compiled::OWN_NODE;
 use super::places::{OfNode, labels_of_node, nodes_at, of_api_server, of_cluster};

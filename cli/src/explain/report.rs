@@ -6,7 +6,7 @@ use egret_policies::model::{Action, Tier};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::verdict::note::Note;
+use crate::manifests::note::Note;
 use crate::verdict::row::{End, Word};
 
 /// Why a probe has its verdict.

@@ -6,11 +6,11 @@ use egret_policies::model::{Direction, Effect, Policy, Tier};
 use egret_policies::simulator::Decision;
 use egret_shared::time::Timestamp;
 
+use crate::cluster::selection::Selection;
 use crate::verdict::ask::Asked;
 use crate::verdict::judge::is_entering;
 use crate::verdict::route::Connection;
 use crate::verdict::row::{End, Word};
-use crate::verdict::selection::Selection;
 
 use super::report::{Outcome, Side, TierStep};
 use super::viewpoint::{Viewpoint, name_of};

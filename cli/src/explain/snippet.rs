@@ -8,8 +8,7 @@ use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
 use egret_shared::net::Transport;
 
-use crate::verdict::cluster::Member;
-use crate::verdict::selection::DEFAULT_LABEL;
+use crate::cluster::Member;
 
 use super::viewpoint::Viewpoint;
 
@@ -105,7 +104,7 @@ const fn side(direction: Direction) -> &'static str {
 }
 
 fn selectors(peer: &Member) -> String {
-    let namespace = Labels::from_iter([(DEFAULT_LABEL, peer.pod.key.namespace())]);
+    let namespace = Labels::of_namespace_without_object(peer.pod.key.namespace());
     format!(
         "namespaceSelector: {}, podSelector: {}",
         labels(&namespace),

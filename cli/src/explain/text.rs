@@ -3,8 +3,9 @@
 use comfy_table::{Cell, Color, ColumnConstraint, Table, Width, presets};
 use egret_policies::model::Tier;
 
+use crate::output::{PLAIN, empty_table, header};
 use crate::verdict::row::Word;
-use crate::verdict::table::{PLAIN, empty_table, header, plain};
+use crate::verdict::table::plain;
 
 use super::report::{Explanation, Matching, Outcome, PolicyStep, RuleStep, Side, Test, TierStep, Way, verb};
 use super::walk::OWN_NODE;

@@ -9,11 +9,10 @@ use egret_policies::simulator::Protocol;
 use egret_shared::name::DnsName;
 use egret_shared::time::Timestamp;
 
+use crate::cluster::Member;
 use crate::verdict::ask::Asked;
-use crate::verdict::cluster::Member;
 use crate::verdict::judge::protocol_of;
 use crate::verdict::route::Connection;
-use crate::verdict::selection::DEFAULT_LABEL;
 
 /// A pod's view of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +90,7 @@ impl<'a> Viewpoint<'a> {
         namespaces
             .find(|namespace| namespace.name.as_ref() == name)
             .map_or_else(
-                || Labels::from_iter([(DEFAULT_LABEL, name)]),
+                || Labels::of_namespace_without_object(name),
                 |namespace| namespace.labels.clone(),
             )
     }

@@ -4,10 +4,10 @@ use egret_policies::api::manifest::Problem;
 use egret_policies::diagnostic::{Diagnostic, ObjectRef, Severity};
 use serde::Serialize;
 
-use crate::verdict::note::Note;
+use crate::manifests::note::Note;
 
 use super::code::{Mistake, fix_of};
-use super::objects::Objects;
+use crate::manifests::objects::Objects;
 
 /// Something that its author should look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

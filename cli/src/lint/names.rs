@@ -10,17 +10,15 @@ use egret_policies::simulator::{Connection, Decision, Protocol, Verdict};
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
-use egret_shared::time::Timestamp;
 
-use crate::verdict::table::count;
+use crate::manifests::cluster::NOW;
+use crate::manifests::objects::text_at;
+use crate::output::count;
 
 use super::code::{BASELINE_NAMES, DNS_BLOCKED, DNS_UNKNOWN, SERVICE_NAME};
 use super::finding::Finding;
-use super::objects::text_at;
 use super::scope::{Place, Scope, pods, rules};
 
-/// No record lives at any moment: one is as good as another.
-const NOW: Timestamp = Timestamp::from_millis(0);
 const DNS_PORT: u16 = 53;
 
 /// Policies with names whose pods may not ask for names.
@@ -158,7 +156,7 @@ fn blocked(
             continue;
         };
         let decide = |pod: &PodKey, direction, peer, peer_is_own_node| {
-            scope.loaded.memory.decide(
+            scope.loaded.simulator.decide(
                 &Connection {
                     pod: pod.clone(),
                     direction,

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use egret_policies::diagnostic::ObjectRef;
 use egret_policies::model::cluster::{Namespace, Pod};
 use egret_policies::model::{
-    Direction, Effect, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Rule, Selector,
+    Direction, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Rule, Selector,
 };
 
+use crate::cluster::selection::Selection;
 use crate::reach::load::Loaded;
-use crate::verdict::selection::{DEFAULT_LABEL, Selection};
 
 use super::code::Mistake;
 use super::finding::Finding;
-use super::objects::Objects;
+use crate::manifests::objects::Objects;
 
 /// All that was read, and who is selected.
 #[derive(Debug)]
@@ -91,14 +91,9 @@ impl<'a> Scope<'a> {
 
     fn is_selected(&self, namespaces: &NamespaceSelector, pods: &Selector, pod: &Pod) -> bool {
         let name = pod.key.namespace();
-        let is_in = match namespaces {
-            NamespaceSelector::Named(named) => named.as_ref() == name,
-            NamespaceSelector::Matching(selector) => match self.namespaces.get(name) {
-                Some(labels) => selector.matches(labels),
-                None => selector.matches(&Labels::from_iter([(DEFAULT_LABEL, name)])),
-            },
-        };
-        is_in && pods.matches(&pod.labels)
+        let default = Labels::of_namespace_without_object(name);
+        let labels = self.namespaces.get(name).copied().unwrap_or(&default);
+        namespaces.matches(name, labels) && pods.matches(&pod.labels)
     }
 }
 
@@ -139,10 +134,7 @@ impl Place<'_> {
 
 /// The rules of a policy in a direction.
 pub(super) fn rules(policy: &Policy, direction: Direction) -> impl Iterator<Item = Place<'_>> {
-    let rules = match policy.effect(direction) {
-        Effect::None => [].as_slice(),
-        Effect::Rules(rules) | Effect::Opens(rules) => rules,
-    };
+    let rules = policy.effect(direction).rules();
     rules.iter().map(move |rule| Place {
         policy,
         direction,

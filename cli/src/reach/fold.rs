@@ -9,7 +9,7 @@ use egret_policies::model::{Direction, Labels};
 use egret_shared::net::Family;
 use egret_shared::pod::PodKey;
 
-use crate::verdict::cluster::Member;
+use crate::cluster::Member;
 
 use super::place::Workload;
 use super::{FactsId, Reach, RulesId};
@@ -31,6 +31,17 @@ pub struct Unit {
     pub is_several: bool,
     /// Addresses of their own nodes that differ in what policies make of them; one stands for all otherwise.
     pub own: Vec<OwnNode>,
+}
+
+impl Unit {
+    /// The rules of a direction.
+    #[must_use]
+    pub const fn rules(&self, direction: Direction) -> RulesId {
+        match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        }
+    }
 }
 
 /// What is to be known of an address of the own node; without an address, of all of them.

@@ -13,7 +13,7 @@ use super::fold::Unit;
 use super::place::{Place, Way};
 use super::ports::PortSet;
 use super::rules::allow_everything;
-use super::{Judged, Reach, RulesId};
+use super::{Judged, Reach};
 
 /// One connection, for all ports.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl Reach {
     /// Where the rules of a unit cut the outside.
     #[must_use]
     pub fn cuts(&self, unit: &Unit, direction: Direction) -> Cuts {
-        let rules = rules(unit, direction);
+        let rules = unit.rules(direction);
         Cuts {
             networks: self.networks(rules),
             names: self.names(rules),
@@ -213,7 +213,7 @@ impl Reach {
         };
         let at = |(family, range): (Family, (u128, u128))| {
             let facts = self.facts_outside(address_of(family, range.0), None);
-            let judged = self.judge(rules(unit, direction), facts);
+            let judged = self.judge(unit.rules(direction), facts);
             let said = match direction {
                 Direction::Egress => Said::egress(judged),
                 Direction::Ingress => Said::ingress(judged),
@@ -259,13 +259,6 @@ pub fn way_between(from: &Unit, to: &Unit) -> Way {
     Way {
         from: Place::Pods(Arc::clone(&from.workload)),
         to: Place::Pods(Arc::clone(&to.workload)),
-    }
-}
-
-const fn rules(unit: &Unit, direction: Direction) -> RulesId {
-    match direction {
-        Direction::Egress => unit.egress,
-        Direction::Ingress => unit.ingress,
     }
 }
 

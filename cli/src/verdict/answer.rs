@@ -10,13 +10,13 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::ask::Asked;
-use super::cluster::{Cluster, Member};
 use super::input::{Destination, Probe, Protocol, Source};
 use super::judge::{Judge, is_entering, protocol_of};
-use super::note::Note;
 use super::route::{Connection, Reached, Route, Router, Unjudgeable};
 use super::row::{End, Part, Row, Word};
-use super::selection::Selection;
+use crate::cluster::selection::Selection;
+use crate::cluster::{Cluster, Member};
+use crate::manifests::note::Note;
 
 /// Answers probes, and remembers which notes a row has carried.
 #[derive(Debug)]

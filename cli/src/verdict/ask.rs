@@ -6,18 +6,16 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use egret_policies::api::UnknownFields;
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
 
-use super::cluster::{Cluster, Used, make_up};
-use super::dns::Dns;
 use super::input::{BadQuestion, Destination, Probe, Question, ReadError, Record, Source, read_lines};
 use super::judge::{Judge, Unused};
-use super::manifests::Manifests;
-use super::selection;
-use super::texts::read_stdin_once;
-use super::unreadable::UnreadableManifests;
+use crate::cluster::{Cluster, make_up_addresses};
+use crate::manifests::Manifests;
+use crate::manifests::texts::read_stdin_once;
+use crate::manifests::unreadable::UnreadableManifests;
+use crate::options::{DnsOptions, unknown_fields};
 
 /// Questions on the command line, with what they are about.
 #[derive(Args, Debug)]
@@ -45,7 +43,7 @@ pub struct Ask {
     #[arg(long)]
     as_stored: bool,
     #[command(flatten)]
-    dns: Dns,
+    dns: DnsOptions,
 }
 
 /// Everything that was read.
@@ -85,14 +83,9 @@ impl Ask {
     /// # Errors
     /// Why there are no answers at all.
     pub fn read(&self) -> Result<Asked, AskError> {
-        let reading = if self.as_stored {
-            UnknownFields::AsStored
-        } else {
-            UnknownFields::AsWritten
-        };
         let others = self.probes.iter().chain(&self.records);
         read_stdin_once(self.manifests.iter().chain(others).map(PathBuf::as_path))?;
-        let mut manifests = Manifests::read(&self.manifests, reading)?;
+        let mut manifests = Manifests::read(&self.manifests, unknown_fields(self.as_stored))?;
         let question = self.question.probe()?;
         let is_single = question.is_some();
         let mut probes: Vec<Probe> = question.into_iter().collect();
@@ -105,9 +98,7 @@ impl Ask {
         };
         let dns = self.dns.stand_in();
         give_addresses(&mut manifests, &probes, &records, &dns);
-        let cluster = cluster_of(&manifests)
-            .with_reports(manifests.reports())
-            .with_dns(dns);
+        let cluster = manifests.cluster(dns);
         let (judge, unused) = Judge::new(&manifests, &cluster, &records);
         Ok(Asked {
             probes,
@@ -120,51 +111,13 @@ impl Ask {
     }
 }
 
-/// Makes up addresses for the pods that have none. Pods of a node's network have the node's.
+/// Makes up addresses for the pods that have none: no probe or record is about one of them.
 fn give_addresses(manifests: &mut Manifests, probes: &[Probe], records: &[Record], dns: &DnsStandIn) {
-    let mut used = used(manifests, probes, records);
-    used.addresses.extend(&dns.addresses);
-    let without = manifests
-        .members
-        .values()
-        .filter(|member| member.is_policed() && member.pod.addresses.is_empty())
-        .map(|member| member.pod.key.clone())
-        .collect();
-    for (key, address) in make_up(&without, &used) {
-        if let Some(member) = manifests.members.get_mut(&key) {
-            member.pod.addresses = vec![address];
-            member.is_made_up = true;
-        }
-    }
-}
-
-fn used(manifests: &Manifests, probes: &[Probe], records: &[Record]) -> Used {
-    let mut used = Used::default();
-    let addresses = &mut used.addresses;
-    addresses.extend(
-        manifests
-            .members
-            .values()
-            .flat_map(|member| &member.pod.addresses),
-    );
-    addresses.extend(manifests.nodes.iter().flat_map(|node| &node.addresses));
-    addresses.extend(manifests.services.iter().flat_map(|service| &service.addresses));
-    addresses.extend(
-        manifests
-            .services
-            .iter()
-            .flat_map(|service| &service.external_addresses),
-    );
-    addresses.extend(manifests.slices.iter().flat_map(|slice| &slice.addresses));
-    addresses.extend(records.iter().map(|record| record.address));
-    for probe in probes {
-        addresses.extend(probe.addresses());
-    }
-    used.networks
-        .extend(manifests.nodes.iter().flat_map(|node| &node.pod_networks));
-    used.networks
-        .extend(manifests.policies.iter().flat_map(selection::networks));
-    used
+    let mut used = manifests.used_addresses(dns);
+    used.addresses.extend(records.iter().map(|record| record.address));
+    used.addresses.extend(probes.iter().flat_map(Probe::addresses));
+    let made_up = make_up_addresses(&manifests.pods_without_address(), &used);
+    manifests.give_addresses(&made_up);
 }
 
 impl Probe {
@@ -181,15 +134,6 @@ impl Probe {
         };
         from.into_iter().chain(to)
     }
-}
-
-fn cluster_of(manifests: &Manifests) -> Cluster {
-    Cluster::new(
-        manifests.members.values().cloned().collect(),
-        manifests.nodes.clone(),
-        manifests.services.clone(),
-        manifests.slices.clone(),
-    )
 }
 
 /// What no row carries.

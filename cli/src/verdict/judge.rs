@@ -1,11 +1,11 @@
-//! Judges probes by the compiler and the memory that the tests of a node's kernel are held to.
+//! Judges probes by the compiler and the simulator that the tests of a node's kernel are held to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
+use egret_policies::compiler::Event;
 use egret_policies::model::Direction;
-use egret_policies::model::cluster::Entity;
+use egret_policies::records::RecordSettings;
 use egret_policies::rules::ITSELF;
 use egret_policies::simulator::{
     Connection as Question, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection,
@@ -15,18 +15,16 @@ use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::cluster::{Cluster, Member};
 use super::input::Record;
-use super::manifests::Manifests;
 use super::route::{Connection, Told};
-
-/// The moment at which records are learned.
-const NOW: Timestamp = Timestamp::from_millis(0);
+use crate::cluster::{Cluster, Member};
+use crate::manifests::Manifests;
+use crate::manifests::cluster::NOW;
 
 /// A node that has every pod.
 #[derive(Debug)]
 pub struct Judge {
-    memory: Simulator,
+    simulator: Simulator,
     told: Told,
     /// Addresses that pods were told, and that no name opens for them.
     protected: BTreeSet<(PodKey, IpAddr)>,
@@ -75,14 +73,7 @@ impl Judge {
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
     pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
-        let settings = Settings {
-            dns: cluster.dns().clone(),
-            ..Settings::for_scope(NodeScope::All)
-        };
-        let mut compiler = Compiler::new(settings.clone());
-        for entity in entities(manifests) {
-            compiler.handle(Event::Apply(entity), NOW);
-        }
+        let mut compiler = manifests.compiler(cluster.dns());
         let mut unused = Unused::default();
         for record in records {
             match client(cluster, &record.pod) {
@@ -95,12 +86,7 @@ impl Judge {
             }
         }
         let mut compiler = compiler.in_sync();
-        let mut memory = Simulator::new();
-        while let Some(batch) = compiler.poll_batch(NOW) {
-            memory
-                .apply(&batch, NOW)
-                .expect("every batch of the compiler can be applied");
-        }
+        let simulator = Simulator::of(&mut compiler, NOW);
         let stats = compiler.record_stats();
         unused.evicted = stats.evicted_names_per_pod + stats.evicted_addresses_per_name + stats.evicted_total;
         let mut told: Told = BTreeMap::new();
@@ -111,7 +97,7 @@ impl Judge {
         }
         let is_protected = |record: &&Record| compiler.is_protected(&record.pod, record.address);
         let has_client = |record: &&Record| client(cluster, &record.pod).is_some();
-        let grace = settings.records.grace;
+        let grace = RecordSettings::default().grace;
         let mut protected = BTreeSet::new();
         // They open nothing, and yet the pod was told them and may use them.
         for record in records.iter().filter(is_protected).filter(has_client) {
@@ -123,7 +109,7 @@ impl Judge {
                 .insert(address, expires(record).after(grace));
         }
         let judge = Self {
-            memory,
+            simulator,
             told,
             protected,
         };
@@ -132,8 +118,8 @@ impl Judge {
 
     /// The rules of every pod.
     #[must_use]
-    pub const fn memory(&self) -> &Simulator {
-        &self.memory
+    pub const fn simulator(&self) -> &Simulator {
+        &self.simulator
     }
 
     /// What pods were told.
@@ -165,7 +151,7 @@ impl Judge {
             address: connection.destination,
             kind: who(cluster, destination, connection.destination, source),
         };
-        let decision = self.memory.decide_connection(&from, &to, protocol, now);
+        let decision = self.simulator.decide_connection(&from, &to, protocol, now);
         if is_entering(cluster, connection) {
             let egress = self.decide_entering(connection, protocol, now);
             return ConnectionDecision { egress, ..decision };
@@ -198,7 +184,7 @@ impl Judge {
             peer_is_own_node: other.is_none() && cluster.is_own_node(&pod.pod, peer),
             protocol: protocol_of(connection),
         };
-        self.memory.would_deny(&question, now)
+        self.simulator.would_deny(&question, now)
     }
 
     /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
@@ -209,7 +195,7 @@ impl Judge {
             destination_is_own_node: false,
             protocol,
         };
-        self.memory.decide_entering(entering, now)
+        self.simulator.decide_entering(entering, now)
     }
 
     /// A pod that a Service leads back to itself: cluster-wide policies judge it (network-policy-api, the
@@ -231,7 +217,7 @@ impl Judge {
                 peer_is_own_node: false,
                 protocol,
             };
-            let decision = self.memory.decide(&question, now);
+            let decision = self.simulator.decide(&question, now);
             if decision.policy().is_some_and(|policy| policy.as_ref() == ITSELF) {
                 return Decision {
                     verdict: Verdict::Allow,
@@ -255,26 +241,12 @@ pub(crate) fn is_entering(cluster: &Cluster, connection: &Connection) -> bool {
     connection.is_forwarded && cluster.pod_at(source).is_none() && cluster.nodes_at(source).is_none()
 }
 
-/// The protocol of a connection in the words of the memory.
+/// The protocol of a connection in the words of the simulator.
 pub(crate) fn protocol_of(connection: &Connection) -> Protocol {
     match connection.port {
         Some((transport, port)) => Protocol::Port(transport, port.get()),
         None => Protocol::Icmp,
     }
-}
-
-fn entities(manifests: &Manifests) -> impl Iterator<Item = Entity> {
-    let namespaces = manifests.namespaces.iter().cloned().map(Entity::Namespace);
-    let nodes = manifests.nodes.iter().cloned().map(Entity::Node);
-    let policies = manifests.policies.iter().cloned().map(Entity::Policy);
-    let pods = manifests
-        .members
-        .values()
-        .map(|member| Entity::Pod(member.pod.clone()));
-    let services = manifests.services.iter().cloned().map(Entity::Service);
-    let slices = manifests.slices.iter().cloned().map(Entity::EndpointSlice);
-    let places = services.chain(slices).chain(manifests.places.iter().cloned());
-    namespaces.chain(nodes).chain(places).chain(policies).chain(pods)
 }
 
 /// The address from which a pod's queries come, if it is one that is told anything.

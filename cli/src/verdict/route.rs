@@ -11,8 +11,8 @@ use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::cluster::{Cluster, Forward, Member};
 use super::input::{Destination, Probe, Protocol, Source};
+use crate::cluster::{Cluster, Forward, Member};
 
 mod origin;
 mod unjudgeable;
@@ -196,7 +196,7 @@ impl Router<'_> {
         for source in &origin.addresses {
             let endpoints = self.cluster.endpoints(forward, Family::of(*source));
             if !endpoints.is_empty() {
-                let connect = |endpoint: super::cluster::Endpoint| Connection {
+                let connect = |endpoint: crate::cluster::Endpoint| Connection {
                     source: *source,
                     destination: endpoint.address,
                     port: Some((forward.transport(), endpoint.port)),

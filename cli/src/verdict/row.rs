@@ -7,7 +7,7 @@ use egret_shared::pod::PodKey;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::note::Note;
+use crate::manifests::note::Note;
 
 /// The answer to a probe.
 #[derive(Clone, Debug, Serialize)]

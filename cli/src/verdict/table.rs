@@ -2,25 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{
-    Attribute, Cell, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
-    presets,
-};
+use comfy_table::{Cell, Color, ColumnConstraint, Width, presets};
 use serde_json::Value;
 
-use crate::output;
+use crate::output::{PLAIN, count, empty_table, header};
 
 use super::input::Probe;
 use super::row::{End, Part, Row, Word};
 
-pub(crate) const WIDTH: u16 = 100;
 /// Longer ids and connections are broken into lines: what decided needs the room.
 const ID_WIDTH: u16 = 20;
 const CONNECTION_WIDTH: u16 = 30;
-
-/// A line under the header and nothing else.
-pub(crate) const PLAIN: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// The answers as a table, with what was asked.
 #[must_use]
@@ -44,19 +36,6 @@ pub fn render(answers: &[(&Probe, Row)]) -> String {
     }
     text.push_str(&format!("\n{}\n", summary(answers)));
     text
-}
-
-pub(crate) fn empty_table(style: TableStyle) -> Table {
-    let mut table = output::table();
-    table
-        .load_style(style)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH);
-    table
-}
-
-pub(crate) fn header(text: &str) -> Cell {
-    Cell::new(text).add_attribute(Attribute::Bold)
 }
 
 fn cells(probe: &Probe, row: &Row) -> [Cell; 4] {
@@ -205,10 +184,6 @@ fn summary(answers: &[(&Probe, Row)]) -> String {
         of(Word::Deny),
         of(Word::Error)
     )
-}
-
-pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 pub(crate) fn plain(id: &Value) -> String {

@@ -8,7 +8,7 @@ use egret_shared::pod::PodKey;
 
 use super::settings::DnsStandIn;
 use crate::model::cluster::{Namespace, Node, Pod};
-use crate::model::{Enforcement, Labels, NAME_LABEL, NamespaceSelector, Selector};
+use crate::model::{Enforcement, Labels, NamespaceSelector, Selector};
 
 mod claims;
 mod label_index;
@@ -65,11 +65,7 @@ pub(crate) struct LivePod<'a> {
 impl LivePod<'_> {
     /// Whether both selectors match.
     pub(crate) fn is_selected(&self, namespaces: &NamespaceSelector, pods: &Selector) -> bool {
-        let in_namespace = match namespaces {
-            NamespaceSelector::Named(name) => self.pod.key.namespace() == name.as_ref(),
-            NamespaceSelector::Matching(selector) => selector.matches(self.namespace),
-        };
-        in_namespace && pods.matches(&self.pod.labels)
+        namespaces.matches(self.pod.key.namespace(), self.namespace) && pods.matches(&self.pod.labels)
     }
 }
 
@@ -298,7 +294,7 @@ impl Index {
 impl NamespaceLabels {
     fn default_of(name: &str) -> Self {
         Self {
-            labels: Labels::from_iter([(NAME_LABEL, name)]),
+            labels: Labels::of_namespace_without_object(name),
             has_object: false,
             enforcement: Enforcement::Enforced,
         }

@@ -10,10 +10,11 @@ use egret_policies::model::cluster::{EndpointSlice, Node, NodeAddressReport, Pod
 use egret_shared::pod::PodKey;
 
 mod dns;
-mod made_up;
+mod made_up_addresses;
+pub mod selection;
 mod service;
 
-pub use made_up::{Used, make_up};
+pub use made_up_addresses::{UsedAddresses, make_up_addresses};
 pub use service::{Endpoint, Forward, UnknownPort};
 
 /// Pods, nodes and Services.

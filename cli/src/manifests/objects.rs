@@ -6,7 +6,7 @@ use egret_policies::api::manifest::{Problem, read};
 use egret_policies::api::{Node, Object, Value};
 use egret_policies::diagnostic::ObjectRef;
 
-use crate::verdict::texts::{Text, Texts};
+use crate::manifests::texts::{Text, Texts};
 
 /// Every object with its file.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Objects {
 }
 
 /// The text of a field, such as `spec.clusterIP`, where it is one.
-pub(super) fn text_at<'a>(object: &'a Object, path: &[&str]) -> Option<&'a str> {
+pub(crate) fn text_at<'a>(object: &'a Object, path: &[&str]) -> Option<&'a str> {
     let mut node = &object.body;
     for key in path {
         let Value::Mapping(mapping) = &node.value else {

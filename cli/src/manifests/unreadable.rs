@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use egret_policies::api::manifest::Problem;
 
-use super::files::UnreadablePath;
+use super::paths::UnreadablePath;
 
 /// Manifests that cannot be acted on, not even in part.
 #[derive(Debug, thiserror::Error)]

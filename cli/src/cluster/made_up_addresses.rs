@@ -8,7 +8,7 @@ use egret_shared::pod::PodKey;
 
 /// What is in use: a made-up address must mean nothing to anybody who wrote a policy.
 #[derive(Debug, Default)]
-pub struct Used {
+pub struct UsedAddresses {
     /// Addresses of pods, nodes, endpoints, records and probes.
     pub addresses: BTreeSet<IpAddr>,
     /// Networks that policies and nodes name.
@@ -29,7 +29,7 @@ fn ranges() -> impl Iterator<Item = Ipv4Net> {
 /// # Panics
 /// When there are more pods than all ranges have addresses.
 #[must_use]
-pub fn make_up(pods: &BTreeSet<PodKey>, used: &Used) -> BTreeMap<PodKey, IpAddr> {
+pub fn make_up_addresses(pods: &BTreeSet<PodKey>, used: &UsedAddresses) -> BTreeMap<PodKey, IpAddr> {
     let needed = pods.len() + used.addresses.len();
     let has_room = |range: &Ipv4Net| usize::try_from(size_of(*range)).is_ok_and(|size| size > needed);
     let range = ranges()
@@ -57,7 +57,7 @@ fn nth(range: Ipv4Net, index: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(range.network().to_bits() + index))
 }
 
-impl Used {
+impl UsedAddresses {
     /// Whether nothing in use lies in the range. A wide network around it (`0.0.0.0/0`, or what is left of it
     /// without some exceptions) cannot be helped.
     fn leaves_alone(&self, range: &Ipv4Net) -> bool {
@@ -94,8 +94,11 @@ mod tests {
 
     #[test]
     fn a_pod_has_the_same_address_whoever_else_is_there() {
-        let alone = make_up(&pods(&["shop/client"]), &Used::default());
-        let together = make_up(&pods(&["a/b", "shop/client", "shop/other"]), &Used::default());
+        let alone = make_up_addresses(&pods(&["shop/client"]), &UsedAddresses::default());
+        let together = make_up_addresses(
+            &pods(&["a/b", "shop/client", "shop/other"]),
+            &UsedAddresses::default(),
+        );
         assert_eq!(
             alone[&PodKey::new("shop", "client")],
             together[&PodKey::new("shop", "client")]
@@ -107,23 +110,23 @@ mod tests {
     #[test]
     fn a_range_that_somebody_uses_is_left() {
         let everything = "0.0.0.0/0".parse().unwrap();
-        let network = |text: &str| Used {
+        let network = |text: &str| UsedAddresses {
             networks: vec![everything, text.parse().unwrap()],
-            ..Used::default()
+            ..UsedAddresses::default()
         };
-        let address = |text: &str| Used {
+        let address = |text: &str| UsedAddresses {
             addresses: [text.parse().unwrap()].into(),
-            ..Used::default()
+            ..UsedAddresses::default()
         };
         for (used, first_octet) in [
-            (Used::default(), 198),
+            (UsedAddresses::default(), 198),
             (network("10.0.0.0/8"), 198),
             (network("198.18.7.0/24"), 240),
             (network("198.0.0.0/8"), 240),
             (address("198.19.255.255"), 240),
             (address("198.20.0.0"), 198),
         ] {
-            let made = make_up(&pods(&["shop/client"]), &used);
+            let made = make_up_addresses(&pods(&["shop/client"]), &used);
             let IpAddr::V4(address) = made[&PodKey::new("shop", "client")] else {
                 panic!("IPv4 is made up");
             };

@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use egret_policies::model::cluster::{NamedPort, Namespace, Pod, PodLife};
 use egret_policies::model::{
-    Enforcement, Labels, NamespaceSelector, Policy, Port, Ports, Requirement, Selector, Tier,
+    Enforcement, Labels, NAME_LABEL, NamespaceSelector, Peer, Policy, Port, Ports, Requirement, Selector,
+    Tier,
 };
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
-use crate::verdict::cluster::{Used, make_up};
-use crate::verdict::manifests::Manifests;
-use crate::verdict::selection::{DEFAULT_LABEL, networks};
+use crate::cluster::selection::networks;
+use crate::cluster::{UsedAddresses, make_up_addresses};
+use crate::manifests::Manifests;
 
-use super::asked::{Pair, labels_of, rules, selected, selectors};
+/// Two selectors of which both must match.
+type SelectorPair<'a> = (&'a NamespaceSelector, &'a Selector);
 
 /// More than these would take longer than anybody waits; single selectors come first.
 const MOST: usize = 64;
@@ -24,32 +26,32 @@ const OTHER: &str = "egret-made-up";
 /// The first port that a name of a port is given.
 const FIRST_PORT: u16 = 20_001;
 
-/// Made-up pods, with the namespaces that they need.
-pub(super) fn made_up(manifests: &Manifests, policies: &[Policy]) -> (Vec<Pod>, Vec<Namespace>) {
-    let asked: Vec<&Policy> = policies
+/// Pods for the policies of the tiers that are converted, with the namespaces that they need.
+pub(super) fn make_up_pods(manifests: &Manifests, policies: &[Policy]) -> (Vec<Pod>, Vec<Namespace>) {
+    let converted: Vec<&Policy> = policies
         .iter()
         .filter(|policy| matches!(policy.rank.tier, Tier::Admin | Tier::Baseline))
         .collect();
-    let pairs = selectors(asked.iter().copied());
-    let ports = ports(&asked);
-    let mut cast = Cast {
+    let pairs = selectors(converted.iter().copied());
+    let ports = ports(&converted);
+    let mut generator = PodGenerator {
         manifests,
         pairs: &pairs,
         seen: BTreeSet::new(),
         namespaces: BTreeMap::new(),
         pods: Vec::new(),
     };
-    let all: Vec<Pair<'_>> = pairs.iter().copied().collect();
+    let all: Vec<SelectorPair<'_>> = pairs.iter().copied().collect();
     for pair in &all {
-        cast.add(&[*pair]);
+        generator.add(&[*pair]);
     }
-    cast.add(&[]);
+    generator.add(&[]);
     for (index, one) in all.iter().enumerate() {
         for other in &all[index + 1..] {
-            cast.add(&[*one, *other]);
+            generator.add(&[*one, *other]);
         }
     }
-    let Cast { pods, namespaces, .. } = cast;
+    let PodGenerator { pods, namespaces, .. } = generator;
     let pods = with_addresses(pods, manifests, policies);
     let pods = pods.into_iter().map(|pod| Pod {
         ports: ports.clone(),
@@ -58,18 +60,18 @@ pub(super) fn made_up(manifests: &Manifests, policies: &[Policy]) -> (Vec<Pod>, 
     (pods.collect(), namespaces.into_values().collect())
 }
 
-struct Cast<'a> {
+struct PodGenerator<'a> {
     manifests: &'a Manifests,
-    pairs: &'a BTreeSet<Pair<'a>>,
+    pairs: &'a BTreeSet<SelectorPair<'a>>,
     /// What is selected by what somebody is selected by already.
     seen: BTreeSet<Vec<bool>>,
     namespaces: BTreeMap<Arc<str>, Namespace>,
     pods: Vec<Pod>,
 }
 
-impl Cast<'_> {
+impl PodGenerator<'_> {
     /// Adds a pod that all of these select, if there can be one that is selected as no other is.
-    fn add(&mut self, pairs: &[Pair<'_>]) {
+    fn add(&mut self, pairs: &[SelectorPair<'_>]) {
         if self.pods.len() >= MOST {
             return;
         }
@@ -79,7 +81,7 @@ impl Cast<'_> {
         let Some(labels) = satisfy(pairs.iter().flat_map(|(_, pods)| pods.requirements())) else {
             return;
         };
-        if !self.seen.insert(selected(self.pairs, &namespace.labels, &labels)) {
+        if !self.seen.insert(selected(self.pairs, &namespace, &labels)) {
             return;
         }
         let name = format!("{OTHER}-{}", self.pods.len() + 1);
@@ -98,7 +100,7 @@ impl Cast<'_> {
     }
 
     /// A namespace that all of these select: one that is there, else one that could be.
-    fn namespace(&self, pairs: &[Pair<'_>]) -> Option<Namespace> {
+    fn namespace(&self, pairs: &[SelectorPair<'_>]) -> Option<Namespace> {
         let selectors: Vec<&Selector> = pairs
             .iter()
             .filter_map(|(namespaces, _)| match namespaces {
@@ -116,9 +118,9 @@ impl Cast<'_> {
         }
         let mut labels = satisfy(selectors.iter().flat_map(|selector| selector.requirements()))?;
         let name = labels
-            .get(DEFAULT_LABEL)
+            .get(NAME_LABEL)
             .map_or_else(|| format!("{OTHER}-{}", self.namespaces.len() + 1), str::to_owned);
-        labels.set(DEFAULT_LABEL, &name);
+        labels.set(NAME_LABEL, &name);
         let is_there = self
             .manifests
             .namespaces
@@ -177,10 +179,41 @@ fn key_of(requirement: &Requirement) -> &str {
     }
 }
 
+/// Every pair of selectors in policies, once.
+fn selectors<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> BTreeSet<SelectorPair<'a>> {
+    let mut pairs = BTreeSet::new();
+    for policy in policies {
+        pairs.insert((&policy.subject.namespaces, &policy.subject.pods));
+        for peer in policy.rules().flat_map(|rule| rule.peers.listed()) {
+            if let Peer::Pods { namespaces, pods } = peer {
+                pairs.insert((namespaces, pods));
+            }
+        }
+    }
+    pairs
+}
+
+/// Which of the selectors match.
+fn selected(pairs: &BTreeSet<SelectorPair<'_>>, namespace: &Namespace, pod: &Labels) -> Vec<bool> {
+    let matches = |(namespaces, pods): &SelectorPair<'_>| {
+        namespaces.matches(&namespace.name, &namespace.labels) && pods.matches(pod)
+    };
+    pairs.iter().map(matches).collect()
+}
+
+/// The labels of a namespace, with or without an object.
+fn labels_of(manifests: &Manifests, name: &str) -> Labels {
+    let mut namespaces = manifests.namespaces.iter();
+    namespaces.find(|namespace| &*namespace.name == name).map_or_else(
+        || Labels::of_namespace_without_object(name),
+        |namespace| namespace.labels.clone(),
+    )
+}
+
 /// A port of each protocol for each name that rules have.
 fn ports(policies: &[&Policy]) -> Vec<NamedPort> {
     let mut names: BTreeSet<&Arc<str>> = BTreeSet::new();
-    for rule in policies.iter().flat_map(|policy| rules(policy)) {
+    for rule in policies.iter().flat_map(|policy| policy.rules()) {
         if let Ports::OneOf(ports) = &rule.ports {
             names.extend(ports.iter().filter_map(|port| match port {
                 Port::Named { name, .. } => Some(name),
@@ -205,12 +238,12 @@ fn with_addresses(pods: Vec<Pod>, manifests: &Manifests, policies: &[Policy]) ->
         .values()
         .flat_map(|member| &member.pod.addresses);
     let nodes = manifests.nodes.iter().flat_map(|node| &node.addresses);
-    let used = Used {
+    let used = UsedAddresses {
         addresses: members.chain(nodes).copied().collect(),
         networks: policies.iter().flat_map(networks).collect(),
     };
     let keys = pods.iter().map(|pod| pod.key.clone()).collect();
-    let addresses = make_up(&keys, &used);
+    let addresses = make_up_addresses(&keys, &used);
     let address6 = |index: u128| {
         // For measuring devices (RFC 5180 §8): no cluster lives there.
         let network = Ipv6Addr::new(0x2001, 2, 0, 0xffff, 0, 0, 0, 0);

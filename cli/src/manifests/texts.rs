@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use egret_policies::api::manifest::{MAX_BYTES, text_of};
 
-use super::files::{find_manifests, is_stdin};
+use super::paths::{find_manifests, is_stdin};
 use super::unreadable::UnreadableManifests;
 
 /// What standard input is called in messages.

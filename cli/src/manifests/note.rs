@@ -30,7 +30,7 @@ pub struct Note {
 
 impl Note {
     /// A note of this command's own.
-    pub(super) fn new(severity: Severity, code: &'static str, message: String) -> Self {
+    pub(crate) fn new(severity: Severity, code: &'static str, message: String) -> Self {
         Self {
             severity,
             code,

@@ -7,15 +7,11 @@ use std::sync::Arc;
 
 use egret_policies::model::cluster::{Namespace, Pod};
 use egret_policies::model::{
-    Direction, Effect, Enforcement, Exposure, Labels, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
-    Rule, Tier,
+    Direction, Effect, Enforcement, Exposure, Labels, Peer, Policy, Port, Ports, Rule, Subject, Tier,
 };
 use egret_policies::simulator::{Decision, Protocol};
 use egret_shared::net::{Family, IpNet};
 use egret_shared::pod::PodKey;
-
-/// The label that every namespace has, with or without an object (KEP-2161).
-pub(crate) const DEFAULT_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Policies in the order of evaluation, and what the pods of the probes are selected by.
 #[derive(Debug)]
@@ -77,15 +73,12 @@ impl Selection {
     }
 
     fn select(&self, pod: &Pod) -> Arc<[usize]> {
-        let default = Labels::from_iter([(DEFAULT_LABEL, pod.key.namespace())]);
+        let default = Labels::of_namespace_without_object(pod.key.namespace());
         let namespace = self.namespaces.get(pod.key.namespace());
         let namespace = namespace.map_or(&default, |(labels, _)| labels);
         let selects = |policy: &Policy| {
-            let in_namespace = match &policy.subject.namespaces {
-                NamespaceSelector::Named(name) => name.as_ref() == pod.key.namespace(),
-                NamespaceSelector::Matching(selector) => selector.matches(namespace),
-            };
-            in_namespace && policy.subject.pods.matches(&pod.labels)
+            let Subject { namespaces, pods } = &policy.subject;
+            namespaces.matches(pod.key.namespace(), namespace) && pods.matches(&pod.labels)
         };
         (0..self.policies.len())
             .filter(|place| selects(&self.policies[*place]))
@@ -143,9 +136,7 @@ fn last_tier(decision: &Decision) -> Option<Tier> {
 }
 
 fn compares(rule: &Rule, peer: IpAddr, protocol: Protocol) -> bool {
-    let Peers::OneOf(peers) = &rule.peers else {
-        return false;
-    };
+    let peers = rule.peers.listed();
     let family = Family::of(peer);
     let has_networks = peers.iter().any(|peer| match peer {
         Peer::Networks(networks) => networks.iter().any(|network| Family::of_net(network) == family),
@@ -176,18 +167,9 @@ fn asks_for(ports: &Ports, protocol: Protocol) -> bool {
 
 /// The networks that a policy names.
 pub(crate) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
-    Direction::ALL
-        .into_iter()
-        .filter_map(|direction| match policy.effect(direction) {
-            Effect::None => None,
-            Effect::Rules(rules) | Effect::Opens(rules) => Some(rules),
-        })
-        .flat_map(|rules| rules.iter())
-        .filter_map(|rule| match &rule.peers {
-            Peers::Any => None,
-            Peers::OneOf(peers) => Some(peers),
-        })
-        .flatten()
+    policy
+        .rules()
+        .flat_map(|rule| rule.peers.listed())
         .flat_map(|peer| match peer {
             Peer::Networks(networks) | Peer::External(networks) => networks.clone(),
             Peer::Pods { .. }

@@ -17,17 +17,24 @@ use egret_policies::model::cluster::{
 };
 use egret_shared::pod::PodKey;
 
-use super::cluster::Member;
-use super::note::Note;
-use super::texts::{Text, Texts};
-use super::unreadable::UnreadableManifests;
+use crate::cluster::Member;
 
-mod serving;
+pub mod cluster;
+pub mod note;
+pub mod objects;
+pub mod paths;
+mod readiness;
+pub mod texts;
+pub mod unreadable;
 
-use serving::{is_ready, owners};
+use note::Note;
+use texts::{Text, Texts};
+use unreadable::UnreadableManifests;
+
+use readiness::{is_ready, owners};
 
 /// What the manifests hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Manifests {
     /// Namespaces that have an object.
     pub namespaces: Vec<Namespace>,
