@@ -22,8 +22,8 @@ use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{Listeners, Listening, Service};
 use egret_dnsd::pipeline::Resolver;
-use egret_dnsd::takeover::transfer::Remembering;
-use egret_dnsd::takeover::{Event, Granted, Inheritance, Name, UNREAD};
+use egret_dnsd::takeover::transfer::ProcessState;
+use egret_dnsd::takeover::{InheritedSockets, PAUSE_TIMEOUT, SocketName, StoppedOldProcess, TakeoverEvent};
 use egret_dnsd::telemetry::admin::{Heart, Operators};
 use egret_dnsd::telemetry::faults;
 use egret_dnsd::telemetry::handlers::Pages;
@@ -59,7 +59,7 @@ pub(crate) struct Daemon {
     holder: Arc<Holder>,
     link: JoinHandle<()>,
     /// A successor was given the sockets, and is neither gone nor there.
-    is_succession_open: bool,
+    is_takeover_open: bool,
 }
 
 impl Daemon {
@@ -88,7 +88,7 @@ impl Daemon {
         };
         let (written, config) = (config.clone(), Serving::look_up(config, &metrics).await?);
         let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
-        let (predecessor, mut inheritance) = host::predecessor(&config);
+        let (old_process, mut inheritance) = host::take_over(&config);
         let listeners = Listeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
@@ -104,8 +104,8 @@ impl Daemon {
             Arc::clone(&holder),
             Arc::clone(&metrics),
         ));
-        let begun = host::inherit(predecessor.as_ref(), &resolver, &holder);
-        let memory = Remembering {
+        let summary = host::inherit(old_process.as_ref(), &resolver, &holder);
+        let memory = ProcessState {
             resolver: Arc::clone(&resolver),
             holder: Arc::clone(&holder),
         };
@@ -131,12 +131,12 @@ impl Daemon {
         let mut pages = Pages::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
-        host::catch_up(begun, &holder).await;
-        let granted = host::stop(predecessor);
+        host::catch_up(summary, &holder).await;
+        let paused = host::pause(old_process);
         let listeners = listeners.serve(&service);
         let host = Host::start(prepared, &args, &config, memory, &holder, threads)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
-        granted.into_iter().for_each(Granted::serving);
+        paused.into_iter().for_each(StoppedOldProcess::serving);
         faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
@@ -152,7 +152,7 @@ impl Daemon {
             host,
             holder,
             link,
-            is_succession_open: false,
+            is_takeover_open: false,
         })
     }
 
@@ -182,12 +182,12 @@ impl Daemon {
     }
 
     /// Does what a successor wants; says whether everything is its own now.
-    async fn meet(&mut self, event: Event) -> anyhow::Result<bool> {
+    async fn meet(&mut self, event: TakeoverEvent) -> anyhow::Result<bool> {
         match event {
-            Event::Sockets(answer) => self.give(answer),
-            Event::Pause(answer) => return self.hand_over(answer).await,
-            Event::Resume => self.read_again()?,
-            Event::Leave => return Ok(true),
+            TakeoverEvent::Sockets(answer) => self.give(answer),
+            TakeoverEvent::Pause(answer) => return self.hand_over(answer).await,
+            TakeoverEvent::Resume => self.read_again()?,
+            TakeoverEvent::Leave => return Ok(true),
         }
         Ok(false)
     }
@@ -199,8 +199,8 @@ impl Daemon {
         if answer.send(()).is_err() {
             tracing::debug!("the successor is gone meanwhile");
         }
-        let decided = tokio::time::timeout(2 * UNREAD, self.host.successor()).await;
-        if matches!(decided, Ok(Event::Leave)) {
+        let decided = tokio::time::timeout(2 * PAUSE_TIMEOUT, self.host.successor()).await;
+        if matches!(decided, Ok(TakeoverEvent::Leave)) {
             return Ok(true);
         }
         self.read_again()?;
@@ -208,7 +208,7 @@ impl Daemon {
     }
 
     fn read_again(&mut self) -> anyhow::Result<()> {
-        self.is_succession_open = false;
+        self.is_takeover_open = false;
         Ok(self.listeners.resume()?)
     }
 
@@ -226,7 +226,7 @@ impl Daemon {
             }
         };
         // Who was given the sockets is about to answer what waits in them.
-        if self.is_succession_open && !is_left {
+        if self.is_takeover_open && !is_left {
             let met = tokio::time::timeout(SUCCESSION, self.meet_at_end()).await;
             is_left = met.unwrap_or(false);
         }
@@ -242,21 +242,21 @@ impl Daemon {
     async fn meet_at_end(&mut self) -> bool {
         loop {
             match self.host.successor().await {
-                Event::Sockets(answer) => self.give(answer),
+                TakeoverEvent::Sockets(answer) => self.give(answer),
                 // It may be gone meanwhile; then the next word says so.
-                Event::Pause(answer) => drop(answer.send(())),
-                Event::Resume => {
-                    self.is_succession_open = false;
+                TakeoverEvent::Pause(answer) => drop(answer.send(())),
+                TakeoverEvent::Resume => {
+                    self.is_takeover_open = false;
                     return false;
                 }
-                Event::Leave => return true,
+                TakeoverEvent::Leave => return true,
             }
         }
     }
 
     /// Gives a successor descriptors of all sockets.
-    fn give(&mut self, answer: oneshot::Sender<Vec<(Name, OwnedFd)>>) {
-        self.is_succession_open = true;
+    fn give(&mut self, answer: oneshot::Sender<Vec<(SocketName, OwnedFd)>>) {
+        self.is_takeover_open = true;
         let sockets = self.listeners.sockets().and_then(|mut sockets| {
             sockets.extend(self.pages.sockets()?);
             Ok(sockets)
@@ -369,7 +369,7 @@ impl Daemon {
         }
         let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
         let new = self.listeners.bind(&serving.tables)?;
-        self.pages.adopt(&serving.config, &mut Inheritance::none())?;
+        self.pages.adopt(&serving.config, &mut InheritedSockets::none())?;
         self.listeners.adopt(&serving.tables, new);
         self.looks = Looks::new(serving.config.plan.reload);
         self.written = written;

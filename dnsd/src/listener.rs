@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use crate::limits::permits::Tally;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
-use crate::takeover::{Inheritance, Name, Purpose};
+use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
 use crate::zones::{Port, Table};
 use burst::Crowd;
 use udp_socket::Datagrams;
@@ -126,7 +126,7 @@ impl Listeners {
     /// With the address.
     pub fn bind<'a>(
         tables: impl IntoIterator<Item = (&'a SocketAddr, &'a Arc<Table>)>,
-        inheritance: &mut Inheritance,
+        inheritance: &mut InheritedSockets,
     ) -> Result<Self, ListenError> {
         let mut bound = Vec::new();
         for (address, table) in tables {
@@ -167,7 +167,7 @@ impl Bound {
     fn new(
         address: SocketAddr,
         table: &Arc<Table>,
-        inheritance: &mut Inheritance,
+        inheritance: &mut InheritedSockets,
     ) -> Result<Self, ListenError> {
         let error = |address, transport| {
             move |source| ListenError {
@@ -176,15 +176,15 @@ impl Bound {
                 source,
             }
         };
-        let mut inherited = |purpose| inheritance.socket(Name { purpose, address });
-        let udp = match inherited(Purpose::Udp) {
-            Some(socket) => Datagrams::inherit(socket, inherited(Purpose::Replies)),
+        let mut inherited = |purpose| inheritance.socket(SocketName { purpose, address });
+        let udp = match inherited(SocketPurpose::Udp) {
+            Some(socket) => Datagrams::inherit(socket, inherited(SocketPurpose::Replies)),
             None => Datagrams::bind(address),
         };
         let mut udp = udp.map_err(error(address, "UDP"))?;
         // Port 0 is for tests: TCP gets the port that UDP drew.
         let drawn = udp.local_address().map_err(error(address, "UDP"))?;
-        let tcp = match inherited(Purpose::Tcp) {
+        let tcp = match inherited(SocketPurpose::Tcp) {
             Some(socket) => tcp::inherit(socket),
             None => tcp::bind(drawn),
         };
@@ -243,7 +243,7 @@ impl Listening {
             .iter()
             .filter(|(address, _)| !self.open.contains_key(address));
         let _shared = self.share_ports();
-        Listeners::bind(new, &mut Inheritance::none())
+        Listeners::bind(new, &mut InheritedSockets::none())
     }
 
     /// Listens on these addresses from now on, those that are `new` among them. Those that stay are not touched; those
@@ -290,12 +290,12 @@ impl Listening {
     ///
     /// # Errors
     /// When no more files may be open.
-    pub fn sockets(&self) -> io::Result<Vec<(Name, OwnedFd)>> {
+    pub fn sockets(&self) -> io::Result<Vec<(SocketName, OwnedFd)>> {
         let mut sockets = Vec::new();
         for (address, open) in &self.open {
             for (purpose, socket) in open.kept.all() {
                 let address = *address;
-                sockets.push((Name { purpose, address }, socket.try_clone_to_owned()?));
+                sockets.push((SocketName { purpose, address }, socket.try_clone_to_owned()?));
             }
         }
         Ok(sockets)
@@ -424,11 +424,14 @@ impl Kept {
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = (Purpose, BorrowedFd<'_>)> {
+    fn all(&self) -> impl Iterator<Item = (SocketPurpose, BorrowedFd<'_>)> {
         let replies = self.replies.as_ref();
-        [(Purpose::Udp, self.udp.as_fd()), (Purpose::Tcp, self.tcp.as_fd())]
-            .into_iter()
-            .chain(replies.map(|replies| (Purpose::Replies, replies.as_fd())))
+        [
+            (SocketPurpose::Udp, self.udp.as_fd()),
+            (SocketPurpose::Tcp, self.tcp.as_fd()),
+        ]
+        .into_iter()
+        .chain(replies.map(|replies| (SocketPurpose::Replies, replies.as_fd())))
     }
 
     fn listen_again(&self) -> io::Result<(Datagrams, TcpListener)> {

@@ -52,7 +52,7 @@ pub use log_writer::Outlet;
 pub use query_log::Event;
 pub use stored_answer::Packed;
 pub use table::Zones;
-pub use transfer::{Given, Heir, Step as GivenStep};
+pub use transfer::{AnswerRecord, BlockRecord, CacheExport, CacheImport, ExportStep, InvalidRecord};
 
 /// What all blocks use, whichever plan is in force.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::config::Config;
-use crate::takeover::{Inheritance, Name, Purpose};
+use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
 use crate::telemetry::admin::Operators;
 
 /// How often it is tried whether `/health` answers, as CoreDNS does.
@@ -77,12 +77,12 @@ impl Pages {
     ///
     /// # Errors
     /// With the address that cannot be bound; then nothing has changed.
-    pub fn adopt(&mut self, config: &Config, inheritance: &mut Inheritance) -> io::Result<()> {
+    pub fn adopt(&mut self, config: &Config, inheritance: &mut InheritedSockets) -> io::Result<()> {
         let wanted = wanted(config);
         let mut new = Vec::new();
         for address in wanted.iter().filter(|address| !self.open.contains_key(address)) {
-            let name = Name {
-                purpose: Purpose::Http,
+            let name = SocketName {
+                purpose: SocketPurpose::Http,
                 address: *address,
             };
             let listener = match inheritance.socket(name) {
@@ -125,10 +125,10 @@ impl Pages {
     ///
     /// # Errors
     /// When no more files may be open.
-    pub fn sockets(&self) -> io::Result<Vec<(Name, OwnedFd)>> {
+    pub fn sockets(&self) -> io::Result<Vec<(SocketName, OwnedFd)>> {
         let socket = |(address, open): (&SocketAddr, &Open)| {
-            let name = Name {
-                purpose: Purpose::Http,
+            let name = SocketName {
+                purpose: SocketPurpose::Http,
                 address: *address,
             };
             Ok((name, open.kept.try_clone()?.into()))

@@ -15,12 +15,11 @@ use crate::enforcement::observation::{observe, observe_of};
 use crate::plugins::rewrite::Rules;
 use crate::plugins::template::Answered;
 use crate::plugins::{Outcome, append, whoami};
-use crate::takeover::state::KeptAnswer;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::pending_query::Matched;
 use crate::upstream::{Failure, Forwarder, Limits, Unusable};
 
-use super::{By, Known, Terms, Unfit};
+use super::{AnswerRecord, By, Known, Terms, Unfit};
 use crate::zones::failure::Failed;
 use crate::zones::local_plugins::Own;
 
@@ -210,7 +209,7 @@ impl Chain {
     }
 
     /// An answer that another dnsd kept, by the rules and limits of this one; nothing where it is no message.
-    pub(super) fn inherited(&self, kept: &KeptAnswer, protected: &[IpNet]) -> Option<Known> {
+    pub(super) fn inherited(&self, kept: &AnswerRecord, protected: &[IpNet]) -> Option<Known> {
         let made = Made {
             answer: own(kept.octets.clone(), kept.arrived)?,
             maker: kept.maker,

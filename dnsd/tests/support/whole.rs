@@ -15,7 +15,7 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{Listeners, Listening, Service};
 use egret_dnsd::pipeline::{Moment, Pending, Resolver, Step};
-use egret_dnsd::takeover::Inheritance;
+use egret_dnsd::takeover::InheritedSockets;
 use egret_dnsd::telemetry::metrics::{Metrics, Transport};
 use egret_dnsd::zones::{Arrival, Means, Outlet, Serving, host_interfaces};
 use egret_kernel::links::Attachment;
@@ -318,7 +318,7 @@ impl Dnsd {
 /// A port that was drawn for one transport may be in use over the other: then another is drawn.
 fn bind(serving: &Serving) -> Listeners {
     loop {
-        match Listeners::bind(&serving.tables, &mut Inheritance::none()) {
+        match Listeners::bind(&serving.tables, &mut InheritedSockets::none()) {
             Ok(listeners) => return listeners,
             Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
         }
