@@ -20,16 +20,16 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::Prepared;
 use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
-use egret_dnsd::listener::{Listeners, Listening, Service};
+use egret_dnsd::listener::{BoundListeners, Listeners, Service};
 use egret_dnsd::pipeline::Resolver;
 use egret_dnsd::takeover::transfer::ProcessState;
 use egret_dnsd::takeover::{InheritedSockets, PAUSE_TIMEOUT, SocketName, StoppedOldProcess, TakeoverEvent};
-use egret_dnsd::telemetry::admin::{Heart, Operators};
+use egret_dnsd::telemetry::admin::{AdminState, ThreadWatch};
 use egret_dnsd::telemetry::faults;
-use egret_dnsd::telemetry::handlers::Pages;
+use egret_dnsd::telemetry::handlers::AdminListeners;
 use egret_dnsd::telemetry::metrics::Metrics;
 use egret_dnsd::upstream;
-use egret_dnsd::zones::{Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::zones::{ActiveConfig, LogWriter, Telemetry, host_interfaces};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -49,9 +49,9 @@ const LINGER: Duration = Duration::from_secs(20);
 pub(crate) struct Daemon {
     args: Args,
     service: Service,
-    listeners: Listening,
-    means: Means,
-    pages: Pages,
+    listeners: Listeners,
+    telemetry: Telemetry,
+    pages: AdminListeners,
     looks: Looks,
     /// What is in force, as it was written.
     written: Config,
@@ -81,15 +81,15 @@ impl Daemon {
             Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
         }
         let metrics = Arc::new(Metrics::register());
-        let means = Means {
+        let telemetry = Telemetry {
             metrics: Arc::clone(&metrics),
             counts: Arc::default(),
-            outlet: Outlet::to_stdout()?,
+            log_writer: LogWriter::to_stdout()?,
         };
-        let (written, config) = (config.clone(), Serving::look_up(config, &metrics).await?);
-        let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
+        let (written, config) = (config.clone(), ActiveConfig::look_up(config, &metrics).await?);
+        let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
         let (old_process, mut inheritance) = host::take_over(&config);
-        let listeners = Listeners::bind(&serving.tables, &mut inheritance)?;
+        let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
         let holder = Arc::new(Holder::new(
@@ -112,13 +112,13 @@ impl Daemon {
         let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
         let threads = Arc::new(threads);
         let service = Service::new(resolver, Arc::clone(&threads));
-        let heart = Arc::new(Heart::new(clock::now()));
-        let operators = Arc::new(Operators {
+        let heart = Arc::new(ThreadWatch::new(clock::now()));
+        let operators = Arc::new(AdminState {
             heart: Arc::clone(&heart),
             service: service.clone(),
             holder: Arc::clone(&holder),
             metrics: Arc::clone(&metrics),
-            counts: Arc::clone(&means.counts),
+            counts: Arc::clone(&telemetry.counts),
             recorder,
             seen_evictions: Mutex::new(0),
         });
@@ -128,7 +128,7 @@ impl Daemon {
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
         let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
-        let mut pages = Pages::start(operators)?;
+        let mut pages = AdminListeners::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
         host::catch_up(summary, &holder).await;
@@ -145,7 +145,7 @@ impl Daemon {
             args,
             service,
             listeners,
-            means,
+            telemetry,
             pages,
             looks: Looks::new(config.plan.reload),
             written,
@@ -351,7 +351,7 @@ impl Daemon {
         match taken {
             Ok(()) => tracing::info!(%file, "the configuration was read again"),
             Err(error) => {
-                self.means.metrics.reload_failed.increment(1);
+                self.telemetry.metrics.reload_failed.increment(1);
                 tracing::error!(%file, error = format!("{error:#}"), "the configuration stays as it is");
             }
         }
@@ -361,13 +361,13 @@ impl Daemon {
     async fn take(&mut self, written: Config) -> anyhow::Result<()> {
         let resolver = Arc::clone(&self.service.resolver);
         let current = resolver.serving();
-        let mut wanted = Serving::look_up(written.clone(), &self.means.metrics).await?;
+        let mut wanted = ActiveConfig::look_up(written.clone(), &self.telemetry.metrics).await?;
         let fields = current.config.needs_restart(&wanted);
         if !fields.is_empty() {
             tracing::warn!(?fields, "these fields need a restart and stay as they are");
             wanted.fixed = current.config.fixed.clone();
         }
-        let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
+        let serving = ActiveConfig::new(wanted, Some(&current), &host_interfaces, &self.telemetry)?;
         let new = self.listeners.bind(&serving.tables)?;
         self.pages.adopt(&serving.config, &mut InheritedSockets::none())?;
         self.listeners.adopt(&serving.tables, new);
@@ -388,12 +388,12 @@ fn warn(config: &Config) {
 }
 
 /// Takes nothing new, answers what is under way, and tells the enforcer of it.
-async fn drain(service: &Service, listeners: &mut Listening, holder: &Holder) {
+async fn drain(service: &Service, listeners: &mut Listeners, holder: &Holder) {
     close(service, listeners).await;
     finish(service, holder).await;
 }
 
-async fn close(service: &Service, listeners: &mut Listening) {
+async fn close(service: &Service, listeners: &mut Listeners) {
     tracing::info!("stopping; what is under way is answered");
     service.stop.cancel();
     service.under_way.close();

@@ -20,7 +20,7 @@ use egret_dnsd::enforcement::gate::GateRecord;
 use egret_dnsd::takeover::state::{STATE_VERSION, StateRecord, read, write};
 use egret_dnsd::takeover::transfer::{ProcessState, TransferSummary, inherit};
 use egret_dnsd::takeover::{OldProcess, SocketName, StateSource, TakeoverEvent, TakeoverSocket, take};
-use egret_dnsd::zones::{AnswerRecord, BlockRecord, By};
+use egret_dnsd::zones::{AnswerRecord, AnswerSource, BlockRecord};
 use egret_shared::rt::clock;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
@@ -467,8 +467,8 @@ fn answer(name: &str) -> AnswerRecord {
             .unwrap(),
         arrived: clock::now(),
         maker: Maker::Upstream,
-        by: By::Forward,
-        failed: None,
+        source: AnswerSource::Forward,
+        error: None,
         demand: Demand::default(),
     }
 }

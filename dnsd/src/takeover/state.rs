@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::enforcement::gate::GateRecord;
-use crate::zones::{AnswerRecord, BlockRecord, InvalidRecord};
+use crate::zones::{AnswerRecord, BlockRecord, InvalidCacheRecord};
 
 /// The version of the wire form. A new process asks for no state of another version.
 pub const STATE_VERSION: u16 = 2;
@@ -41,7 +41,7 @@ pub enum InvalidState {
     Trailing(usize),
     /// A record has a value that no dnsd writes.
     #[error("the other dnsd's state has {0}")]
-    Record(#[from] InvalidRecord),
+    Record(#[from] InvalidCacheRecord),
 }
 
 /// Encodes one message.

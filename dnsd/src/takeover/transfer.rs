@@ -15,7 +15,7 @@ use crate::enforcement::gated::Holder;
 use crate::pipeline::Resolver;
 use crate::takeover::state::{InvalidState, StateRecord};
 use crate::takeover::{OldProcess, StateSource, TakeoverError};
-use crate::zones::{CacheExport, CacheImport, ExportStep, InvalidRecord};
+use crate::zones::{CacheExport, CacheImport, ExportStep, InvalidCacheRecord};
 
 /// How long the transfer may take. The old process answers meanwhile, but the rollout waits.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ pub fn inherit(
                 gate.since = Some(since);
                 summary.is_connected = is_connected;
             }
-            GateRecord::Enforcer { .. } => return Err(InvalidRecord("a time in the future")),
+            GateRecord::Enforcer { .. } => return Err(InvalidCacheRecord("a time in the future")),
             GateRecord::Interest(interest) => interests.push(interest),
             GateRecord::InterestComplete => gate.interests = Some(std::mem::take(&mut interests)),
             GateRecord::Observation(observation) => gate.told.push(observation),

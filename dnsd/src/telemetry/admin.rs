@@ -17,7 +17,7 @@ use crate::enforcement::gated::Holder;
 use crate::listener::Service;
 use crate::listener::threads::Threads;
 use crate::telemetry::metrics::Metrics;
-use crate::zones::{Counts, Serving};
+use crate::zones::{ActiveConfig, CoreDnsCounters};
 
 /// How often the heart beats.
 const BEAT: Duration = Duration::from_millis(100);
@@ -26,9 +26,9 @@ const DEAD: Duration = Duration::from_secs(2);
 
 /// Beats while each serving thread has turns to give.
 #[derive(Debug)]
-pub struct Heart(AtomicU64);
+pub struct ThreadWatch(AtomicU64);
 
-impl Heart {
+impl ThreadWatch {
     /// A heart that has just beaten.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
@@ -51,9 +51,9 @@ impl Heart {
 
 /// The operators' view.
 #[derive(Debug)]
-pub struct Operators {
+pub struct AdminState {
     /// Whether the serving threads live.
-    pub heart: Arc<Heart>,
+    pub heart: Arc<ThreadWatch>,
     /// Who serves.
     pub service: Service,
     /// What is held.
@@ -61,14 +61,14 @@ pub struct Operators {
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What CoreDNS counts.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<CoreDnsCounters>,
     /// How it is rendered.
     pub recorder: telemetry::Metrics,
     /// What was counted of the ledger's evictions so far; `Hold` has no handles.
     pub seen_evictions: Mutex<u64>,
 }
 
-impl Admin for Operators {
+impl Admin for AdminState {
     fn health(&self) -> Result<(), String> {
         let silence = self.heart.silence(clock::now());
         if silence > DEAD {
@@ -122,7 +122,7 @@ impl Admin for Operators {
     }
 }
 
-impl Operators {
+impl AdminState {
     /// Whether only how setting up goes is shown there.
     pub(crate) fn shows_setup_at(&self, address: SocketAddr) -> bool {
         self.service.resolver.serving().config.fixed.setup_metrics == Some(address)
@@ -158,7 +158,7 @@ impl Operators {
 }
 
 /// What is in force, as CoreDNS tells it.
-fn about(serving: &Serving, page: &mut Page) {
+fn about(serving: &ActiveConfig, page: &mut Page) {
     let name = "coredns_build_info";
     page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");
     let version = concat!("egret-dnsd-", env!("CARGO_PKG_VERSION"));

@@ -20,7 +20,7 @@ use crate::config::model::CacheRules;
 use crate::dns::message::Message;
 
 use super::block::what_is_answered;
-use super::{Block, By, Failed, Packed, Serving};
+use super::{ActiveConfig, AnswerSource, ResolveError, ServerBlock, StoredAnswer};
 
 /// Entries read under one lock of the cache.
 const BATCH: usize = 64;
@@ -46,9 +46,9 @@ pub struct AnswerRecord {
     /// Whether an upstream or dnsd itself made it.
     pub maker: Maker,
     /// The part of the chain that made it.
-    pub by: By,
+    pub source: AnswerSource,
     /// The failure that it reports, if it reports one.
-    pub failed: Option<Failed>,
+    pub error: Option<ResolveError>,
     /// How often it was asked for.
     pub demand: Demand,
 }
@@ -56,12 +56,12 @@ pub struct AnswerRecord {
 /// A value that no dnsd writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidRecord(pub &'static str);
+pub struct InvalidCacheRecord(pub &'static str);
 
 /// An iteration over all caches.
 #[derive(Debug)]
 pub struct CacheExport<'a> {
-    serving: &'a Serving,
+    serving: &'a ActiveConfig,
     block: usize,
     /// None until the block's own record was emitted.
     walk: Option<Walk>,
@@ -79,7 +79,7 @@ pub enum ExportStep {
 impl<'a> CacheExport<'a> {
     /// Starts with the first block.
     #[must_use]
-    pub const fn new(serving: &'a Serving) -> Self {
+    pub const fn new(serving: &'a ActiveConfig) -> Self {
         Self {
             serving,
             block: 0,
@@ -117,7 +117,7 @@ impl<'a> CacheExport<'a> {
 /// The caches of a new process, before it serves.
 #[derive(Debug)]
 pub struct CacheImport<'a> {
-    serving: &'a Serving,
+    serving: &'a ActiveConfig,
     digests: Vec<[u8; 32]>,
     /// The block that takes the answers that come now, and the minimum TTLs of the old process's cache.
     taking: Option<(usize, [Duration; 2])>,
@@ -128,8 +128,8 @@ pub struct CacheImport<'a> {
 impl<'a> CacheImport<'a> {
     /// For the caches of this configuration.
     #[must_use]
-    pub fn new(serving: &'a Serving) -> Self {
-        let digest = |block: &std::sync::Arc<Block>| digest(block, &serving.config);
+    pub fn new(serving: &'a ActiveConfig) -> Self {
+        let digest = |block: &std::sync::Arc<ServerBlock>| digest(block, &serving.config);
         Self {
             digests: serving.blocks.iter().map(digest).collect(),
             serving,
@@ -150,7 +150,7 @@ impl<'a> CacheImport<'a> {
     ///
     /// # Errors
     /// When no dnsd writes such a record.
-    pub fn answer(&self, record: &AnswerRecord, now: Timestamp) -> Result<(), InvalidRecord> {
+    pub fn answer(&self, record: &AnswerRecord, now: Timestamp) -> Result<(), InvalidCacheRecord> {
         match self.taking {
             Some((at, old_min_ttl)) => take(
                 &self.serving.blocks[at],
@@ -172,7 +172,7 @@ impl<'a> CacheImport<'a> {
 }
 
 /// Covers all that an answer depends on but the cache rules: those are applied to each answer again.
-fn digest(block: &Block, config: &Config) -> [u8; 32] {
+fn digest(block: &ServerBlock, config: &Config) -> [u8; 32] {
     let mut answered = what_is_answered(block.plan());
     answered.cache = None;
     let asked = (
@@ -189,7 +189,7 @@ fn min_ttl(rules: &CacheRules) -> [Duration; 2] {
 }
 
 /// The record of a cache entry; none where the entry's key is not that of the message's question.
-fn record(entry: &Remembered<Packed>) -> Option<AnswerRecord> {
+fn record(entry: &Remembered<StoredAnswer>) -> Option<AnswerRecord> {
     let packed = &entry.value;
     let message = packed.message();
     let key = packed.key().to_vec();
@@ -200,43 +200,47 @@ fn record(entry: &Remembered<Packed>) -> Option<AnswerRecord> {
             octets: message.octets().to_vec(),
             arrived: entry.arrived,
             maker: packed.maker(),
-            by: packed.by(),
-            failed: packed.failed(),
+            source: packed.source(),
+            error: packed.error(),
             demand: entry.demand,
         })
 }
 
 fn take(
-    block: &Block,
+    block: &ServerBlock,
     answer: &AnswerRecord,
     old_min_ttl: [Duration; 2],
     config: &Config,
     now: Timestamp,
-) -> Result<(), InvalidRecord> {
-    let key = Key::of_entry(&answer.key).ok_or(InvalidRecord("a key that is no question"))?;
-    let message =
-        Message::read(&answer.octets).map_err(|_malformed| InvalidRecord("an answer that is no message"))?;
+) -> Result<(), InvalidCacheRecord> {
+    let key = Key::of_entry(&answer.key).ok_or(InvalidCacheRecord("a key that is no question"))?;
+    let message = Message::read(&answer.octets)
+        .map_err(|_malformed| InvalidCacheRecord("an answer that is no message"))?;
     if !message.is_response() || answer.arrived > now {
-        return Err(InvalidRecord("an answer that is none, or of the future"));
+        return Err(InvalidCacheRecord("an answer that is none, or of the future"));
     }
     let question = message.question();
-    let known = block
+    let resolved = block
         .chain
         .inherited(answer, &config.protected)
-        .ok_or(InvalidRecord("an answer that is no message"))?;
-    let is_of_name = known.kept.is_some_and(|kept| kept.kind == Kind::NameError);
+        .ok_or(InvalidCacheRecord("an answer that is no message"))?;
+    let is_of_name = resolved
+        .cacheable
+        .is_some_and(|kept| kept.kind == Kind::NameError);
     if !key.is_of(question, is_of_name) && !key.is_of(question, !is_of_name) {
-        return Err(InvalidRecord("an answer to another question"));
+        return Err(InvalidCacheRecord("an answer to another question"));
     }
-    let (Some(kept), Some(rules), Some(mut cache)) = (known.kept, &block.plan().cache, block.cache()) else {
+    let (Some(cacheable), Some(rules), Some(mut cache)) =
+        (resolved.cacheable, &block.plan().cache, block.cache())
+    else {
         return Ok(());
     };
-    let class = kept.kind.class();
+    let class = cacheable.kind.class();
     let has_own_ttls = old_min_ttl[class as usize] <= min_ttl(rules)[class as usize];
     // NXDOMAIN is keyed by name, all else by name and type.
     if has_own_ttls && key.is_of(question, is_of_name) && cache.covers(&question.name) {
-        let pack = |place: &Key| Packed::new(&known, place.as_octets());
-        cache.inherit(&key, pack, kept, answer.arrived, answer.demand);
+        let pack = |place: &Key| StoredAnswer::new(&resolved, place.as_octets());
+        cache.inherit(&key, pack, cacheable, answer.arrived, answer.demand);
     }
     Ok(())
 }
