@@ -19,8 +19,8 @@ use anyhow::{Context as _, bail, ensure};
 use egret_dnsd::config::{Config, Written};
 use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::enforcement::gated::Holder;
-use egret_dnsd::pipeline::{Disposition, ReceivedAt, Resolver};
-use egret_dnsd::telemetry::metrics::{Metrics, Transport};
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, Metrics, ReceivedAt, Resolver};
 use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, ZoneTable, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::rt::{clock, task};
@@ -77,7 +77,8 @@ impl Door {
         let config: Config = written.mean()?;
         let (metrics, hold) = (Arc::new(Metrics::register()), config.hold);
         let telemetry = Telemetry {
-            metrics: Arc::clone(&metrics),
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
             log_writer: LogWriter::to(std::io::sink())?,
         };
@@ -85,7 +86,12 @@ impl Door {
         let (_, table) = serving.tables.first_key_value().context("one address")?;
         let table = Arc::clone(table);
         let attribution = Arc::new(Attribution::new(Box::new(Everywhere)));
-        let holder = Holder::new(hold, clock::now(), Arc::clone(&attribution), Arc::clone(&metrics));
+        let holder = Holder::new(
+            hold,
+            clock::now(),
+            Arc::clone(&attribution),
+            Arc::clone(&metrics.gate),
+        );
         let holder = Arc::new(holder);
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let resolver = Resolver::new(serving, attribution, holder, metrics);

@@ -21,15 +21,16 @@ use egret_dnsd::host::node_cache::reconciler::Prepared;
 use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
-use egret_dnsd::pipeline::Resolver;
+use egret_dnsd::pipeline::{Metrics, Resolver};
 use egret_dnsd::takeover::transfer::ProcessState;
 use egret_dnsd::takeover::{InheritedSockets, PAUSE_TIMEOUT, SocketName, StoppedOldProcess, TakeoverEvent};
 use egret_dnsd::telemetry::admin::{AdminState, ThreadWatch};
 use egret_dnsd::telemetry::faults;
 use egret_dnsd::telemetry::handlers::AdminListeners;
-use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::telemetry::metrics::Gauges;
 use egret_dnsd::upstream;
 use egret_dnsd::zones::{ActiveConfig, LogWriter, Telemetry, host_interfaces};
+use metrics::{Counter, counter, describe_counter};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -58,6 +59,7 @@ pub(crate) struct Daemon {
     host: Host,
     holder: Arc<Holder>,
     link: JoinHandle<()>,
+    reload_failures: Counter,
     /// A successor was given the sockets, and is neither gone nor there.
     is_takeover_open: bool,
 }
@@ -82,11 +84,15 @@ impl Daemon {
         }
         let metrics = Arc::new(Metrics::register());
         let telemetry = Telemetry {
-            metrics: Arc::clone(&metrics),
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
             log_writer: LogWriter::to_stdout()?,
         };
-        let (written, config) = (config.clone(), ActiveConfig::look_up(config, &metrics).await?);
+        let (written, config) = (
+            config.clone(),
+            ActiveConfig::look_up(config, &metrics.upstream).await?,
+        );
         let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
         let (old_process, mut inheritance) = host::take_over(&config);
         let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
@@ -96,14 +102,10 @@ impl Daemon {
             config.hold,
             clock::now(),
             Arc::clone(&attribution),
-            Arc::clone(&metrics),
+            Arc::clone(&metrics.gate),
         ));
-        let resolver = Arc::new(Resolver::new(
-            serving,
-            attribution,
-            Arc::clone(&holder),
-            Arc::clone(&metrics),
-        ));
+        let gate = Arc::clone(&metrics.gate);
+        let resolver = Arc::new(Resolver::new(serving, attribution, Arc::clone(&holder), metrics));
         let summary = host::inherit(old_process.as_ref(), &resolver, &holder);
         let memory = ProcessState {
             resolver: Arc::clone(&resolver),
@@ -117,7 +119,7 @@ impl Daemon {
             heart: Arc::clone(&heart),
             service: service.clone(),
             holder: Arc::clone(&holder),
-            metrics: Arc::clone(&metrics),
+            gauges: Gauges::register(),
             counts: Arc::clone(&telemetry.counts),
             recorder,
             seen_evictions: Mutex::new(0),
@@ -127,7 +129,7 @@ impl Daemon {
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
+        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), gate));
         let mut pages = AdminListeners::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
@@ -152,6 +154,7 @@ impl Daemon {
             host,
             holder,
             link,
+            reload_failures: reload_failures(),
             is_takeover_open: false,
         })
     }
@@ -351,7 +354,7 @@ impl Daemon {
         match taken {
             Ok(()) => tracing::info!(%file, "the configuration was read again"),
             Err(error) => {
-                self.telemetry.metrics.reload_failed.increment(1);
+                self.reload_failures.increment(1);
                 tracing::error!(%file, error = format!("{error:#}"), "the configuration stays as it is");
             }
         }
@@ -361,7 +364,7 @@ impl Daemon {
     async fn take(&mut self, written: Config) -> anyhow::Result<()> {
         let resolver = Arc::clone(&self.service.resolver);
         let current = resolver.serving();
-        let mut wanted = ActiveConfig::look_up(written.clone(), &self.telemetry.metrics).await?;
+        let mut wanted = ActiveConfig::look_up(written.clone(), &self.telemetry.upstream).await?;
         let fields = current.config.needs_restart(&wanted);
         if !fields.is_empty() {
             tracing::warn!(?fields, "these fields need a restart and stay as they are");
@@ -379,6 +382,14 @@ impl Daemon {
         resolver.put_in_force(serving);
         Ok(())
     }
+}
+
+fn reload_failures() -> Counter {
+    describe_counter!(
+        "coredns_reload_failed_total",
+        "Counter of the number of failed reload attempts."
+    );
+    counter!("coredns_reload_failed_total")
 }
 
 fn warn(config: &Config) {

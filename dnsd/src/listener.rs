@@ -1,6 +1,7 @@
 //! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
 
 pub mod threads;
+mod metrics;
 mod burst;
 mod udp_socket;
 mod reply_queue;
@@ -102,6 +103,7 @@ pub struct Service {
     pub unwritten: Arc<Tally<CancellationToken>>,
     /// Who reads from the sockets as well.
     pub threads: Arc<Threads>,
+    metrics: metrics::Metrics,
 }
 
 impl Service {
@@ -115,6 +117,7 @@ impl Service {
             stop: CancellationToken::new(),
             connections: Arc::default(),
             unwritten: Arc::default(),
+            metrics: metrics::Metrics::register(),
         }
     }
 }

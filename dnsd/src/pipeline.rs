@@ -1,6 +1,7 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
 pub(crate) mod counters;
+mod metrics;
 mod pending;
 
 use std::borrow::Cow;
@@ -13,6 +14,8 @@ use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use tokio::time::Instant;
 
+use self::metrics::Intercepted;
+pub use self::metrics::Metrics;
 use crate::cache::nxdomain_cut::Denial;
 use crate::cache::{Ask, Class, Found, Hit, Key};
 use crate::config::{Config, OnStall};
@@ -26,8 +29,8 @@ use crate::enforcement::gated::{Admission, Held, Holder};
 use crate::enforcement::observation::Told;
 use crate::limits::permits::{Loss, Revocable, Tally};
 use crate::limits::rate::Rates;
+use crate::net::Transport;
 use crate::pipeline::counters::BatchedCounters;
-use crate::telemetry::metrics::{Intercepted, Metrics, Transport};
 use crate::upstream::{Failure, Landings};
 use crate::zones::{
     ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, PacketInfo, QueryContext, ResolveError,
@@ -249,7 +252,7 @@ impl Resolver {
         if let Err(over) = self.rates.admit(payer, rate, now) {
             self.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
-            self.metrics.response(rcode::REFUSED);
+            self.metrics.responses(rcode::REFUSED, 1);
             return Disposition::Reply(reply);
         }
         let Some(binding) = table.binding(&query.question, arrival.asked) else {
@@ -381,7 +384,7 @@ impl Resolver {
             ))),
             (None, Some((hit, _))) => self.give_kept_now(asked, &hit, clock::now()),
             (None, None) => {
-                self.metrics.upstream_error(Failure::OverLimit);
+                self.metrics.upstream.error(Failure::OverLimit);
                 self.fail(asked, ResolveError::Crowded)
             }
         }
@@ -392,7 +395,7 @@ impl Resolver {
         if let Some((hit, _)) = stale {
             return self.give_kept_now(asked, hit, clock::now());
         }
-        self.metrics.upstream_error(Failure::OverLimit);
+        self.metrics.upstream.error(Failure::OverLimit);
         self.fail(asked, ResolveError::Crowded)
     }
 
@@ -400,7 +403,7 @@ impl Resolver {
     fn refresh_behind(&self, asked: QueryView<'_>, key: Key) {
         let binding = Arc::clone(asked.binding);
         let Some(place) = self.waiting.enter(asked.payer, asked.table.config.waiting) else {
-            self.metrics.upstream_error(Failure::OverLimit);
+            self.metrics.upstream.error(Failure::OverLimit);
             return binding.block.refresh_failed(&key, clock::now());
         };
         let (query, context) = (asked.query.owned(), asked.context());
@@ -435,7 +438,7 @@ impl Resolver {
             reply: &reply,
             span: Duration::ZERO,
         });
-        self.metrics.response(error.rcode());
+        self.metrics.responses(error.rcode(), 1);
         Disposition::Reply(reply)
     }
 
@@ -448,7 +451,7 @@ impl Resolver {
             Refusal::Reply(code) => header_reply(octets, code),
             Refusal::BadVersion => bad_version_reply(octets, config.max_udp_size),
         };
-        self.metrics.response(reply[3] & 0xf);
+        self.metrics.responses(reply[3] & 0xf, 1);
         Disposition::Reply(reply)
     }
 
@@ -481,7 +484,7 @@ impl Resolver {
         if self.holder.is_marked(asker, marks) {
             match asked.sums {
                 Some(sums) => sums.observation(),
-                None => self.metrics.observations.increment(1),
+                None => self.metrics.gate.observations.increment(1),
             }
             return true;
         }
@@ -597,7 +600,7 @@ impl Resolver {
         };
         match asked.sums {
             Some(sums) => sums.response(rcode),
-            None => self.metrics.response(rcode),
+            None => self.metrics.responses(rcode, 1),
         }
         match asked.sums {
             Some(sums) if !asked.binding.is_logged() => {
@@ -652,7 +655,7 @@ impl Batch<'_> {
         // A fault in one answer is that client's alone. What is shared stays true: locks are held for one operation.
         let taken = catch_unwind(AssertUnwindSafe(|| resolver.take_at(self, octets, arrival)));
         taken.unwrap_or_else(|_panic| {
-            resolver.metrics.panics.increment(1);
+            resolver.metrics.zones.panics.increment(1);
             let refusal = if octets.len() < HEADER {
                 Refusal::Silence
             } else {

@@ -20,6 +20,7 @@ mod external;
 mod listener;
 mod table;
 mod counters;
+mod metrics;
 mod query_log;
 mod error_log;
 mod log_writer;
@@ -36,8 +37,9 @@ use sha2::{Digest, Sha512};
 
 use crate::config::Config;
 use crate::config::model;
-use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Forwarder, Unusable, look_up};
+use crate::upstream::{self, Forwarder, Unusable, look_up};
+
+pub use self::metrics::{Metrics, PreQueryOutcome};
 
 pub use answer_source::AnswerSource;
 pub use bind::{BindError, Interfaces, host_interfaces};
@@ -57,8 +59,10 @@ pub use transfer::{AnswerRecord, BlockRecord, CacheExport, CacheImport, ExportSt
 /// What all blocks use, whichever plan is in force.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
-    /// What dnsd counts.
+    /// Of server blocks.
     pub metrics: Arc<Metrics>,
+    /// Of upstreams.
+    pub upstream: Arc<upstream::Metrics>,
     /// What CoreDNS counts.
     pub counts: Arc<CoreDnsCounters>,
     /// Where lines about queries go.
@@ -118,7 +122,10 @@ impl ActiveConfig {
     ///
     /// # Errors
     /// When a name has no address.
-    pub async fn look_up(mut config: Config, metrics: &Arc<Metrics>) -> Result<Config, InvalidPlan> {
+    pub async fn look_up(
+        mut config: Config,
+        metrics: &Arc<upstream::Metrics>,
+    ) -> Result<Config, InvalidPlan> {
         for forward in config.plan.blocks.iter_mut().flat_map(|block| &mut block.forward) {
             *forward = look_up(forward, metrics).await?;
         }
@@ -156,7 +163,7 @@ impl ActiveConfig {
         let tables = listener::tables(&config, &blocks, at, &telemetry.counts)?;
         let trusted = config.trusted_originals.iter().flatten().map(|server| {
             let plan = config.forward_to_trusted(*server);
-            Ok((*server, Forwarder::new(&plan, Arc::clone(&telemetry.metrics))?))
+            Ok((*server, Forwarder::new(&plan, Arc::clone(&telemetry.upstream))?))
         });
         let trusted = trusted.collect::<Result<_, Unusable>>()?;
         Ok(Self {

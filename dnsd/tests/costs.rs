@@ -12,8 +12,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread;
 
+use egret_dnsd::net::Transport;
 use egret_dnsd::pipeline::{Disposition, ReceivedAt, Resolver};
-use egret_dnsd::telemetry::metrics::Transport;
 use egret_dnsd::zones::{PacketInfo, ZoneTable};
 use hickory_proto::rr::RecordType;
 use support::{address, query, response};

@@ -8,8 +8,8 @@ mod whole;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use egret_dnsd::net::Transport;
 use egret_dnsd::pipeline::{Disposition, ReceivedAt, Resolver};
-use egret_dnsd::telemetry::metrics::Transport;
 use egret_dnsd::zones::{PacketInfo, ZoneTable};
 use egret_shared::rt::telemetry::Page;
 use hickory_proto::rr::RecordType;

@@ -14,6 +14,7 @@ use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::enforcement::Metrics;
 use crate::enforcement::client::{Asker, Attribution, Payer};
 use crate::enforcement::gate::{
     Figures, GateRecord, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict,
@@ -21,7 +22,6 @@ use crate::enforcement::gate::{
 use crate::enforcement::observation::Told;
 use crate::enforcement::records::Marks;
 use crate::hash::HashMap;
-use crate::telemetry::metrics::Metrics;
 
 /// How often the dead are forgotten.
 const SWEEP: Duration = Duration::from_secs(10);

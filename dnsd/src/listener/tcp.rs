@@ -22,9 +22,9 @@ use crate::config::model::Timeouts;
 use crate::enforcement::client::{Identity, Payer, Unattributed};
 use crate::limits::permits::{Place, Places};
 use crate::listener::udp_socket::beside_others;
+use crate::net::Transport;
 use crate::net::packet_info;
 use crate::pipeline::{Disposition, ReceivedAt};
-use crate::telemetry::metrics::Transport;
 use crate::zones::{Listener, PacketInfo};
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
@@ -144,7 +144,7 @@ impl Door {
                 let serving = self.service.under_way.track_future(serving);
                 drop(task::spawn("connection", serving));
             }
-            None => resolver.metrics().tcp_refused.increment(1),
+            None => self.service.metrics.tcp_refused.increment(1),
         }
     }
 }
@@ -188,7 +188,7 @@ async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeo
         () = cut.cancelled() => {}
     }
     if cut.is_cancelled() {
-        door.service.resolver.metrics().tcp_cut.increment(1);
+        door.service.metrics.tcp_cut.increment(1);
     }
 }
 

@@ -13,9 +13,9 @@ use super::workers::Workers;
 use crate::listener::burst::Burst;
 use crate::listener::reply_queue::{Replies, Reply};
 use crate::listener::udp_socket::ListenSocket;
+use crate::net::Transport;
 use crate::net::batch::{Envelope, Inbox, MOST, Outbox};
 use crate::pipeline::{Disposition, Pending, ReceivedAt};
-use crate::telemetry::metrics::Transport;
 use crate::zones::{Listener, PacketInfo};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -124,7 +124,10 @@ impl UdpReader {
     async fn read_what_is_left(&mut self, close: &CancellationToken) {
         // Whatever else is wrong, the first thread hears of it.
         while let Ok(received) = self.datagrams.receive_now(&mut self.inbox) {
-            self.service.resolver.metrics().helped.increment(received as u64);
+            self.service
+                .metrics
+                .further_threads_datagrams
+                .increment(received as u64);
             self.take_crowd(received);
             tokio::task::yield_now().await;
             self.send_replies();

@@ -10,7 +10,8 @@ use metrics::Counter;
 use tokio::time::Instant;
 
 use crate::cache::Class;
-use crate::telemetry::metrics::{Metrics, Transport};
+use crate::net::Transport;
+use crate::pipeline::Metrics;
 use crate::zones::{AnswerSource, AnsweredQuery, CacheCounters, Series, ZoneBinding, ZoneCounters};
 
 /// Sets of labels that are added up side by side: most of what comes together has one or two.
@@ -139,7 +140,7 @@ impl Drop for BatchedCounters<'_> {
             some(sum, |count| self.metrics.responses(rcode, count));
         }
         tell(&self.hits, &self.metrics.cache_hits);
-        tell(&self.observations, &self.metrics.observations);
+        tell(&self.observations, &self.metrics.gate.observations);
         if let Some(sum) = self.of_cache.take() {
             sum.tell();
         }

@@ -130,7 +130,7 @@ async fn asked_there(
         .then(|| {
             Forwarder::new(
                 &asked.table.config.forward_to_trusted(server.ip()),
-                Arc::clone(&resolver.metrics),
+                Arc::clone(&resolver.metrics.upstream),
             )
         })
         .and_then(Result::ok);
@@ -188,7 +188,7 @@ async fn refreshed(
 }
 
 async fn released(resolver: &Resolver, asked: &WaitingQuery, unsent: UnsentReply, held: Held) -> Disposition {
-    let outcome = held.end(&resolver.metrics).await;
+    let outcome = held.end(&resolver.metrics.gate).await;
     let Some(stall) = stalled(outcome) else {
         return resolver.reply(asked.view(), unsent.reply, unsent.source);
     };

@@ -16,7 +16,7 @@ use egret_shared::time::Timestamp;
 use crate::enforcement::gated::Holder;
 use crate::listener::Service;
 use crate::listener::threads::Threads;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::Gauges;
 use crate::zones::{ActiveConfig, CoreDnsCounters};
 
 /// How often the heart beats.
@@ -58,8 +58,8 @@ pub struct AdminState {
     pub service: Service,
     /// What is held.
     pub holder: Arc<Holder>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+    /// Figures of other rooms.
+    pub gauges: Gauges,
     /// What CoreDNS counts.
     pub counts: Arc<CoreDnsCounters>,
     /// How it is rendered.
@@ -129,30 +129,31 @@ impl AdminState {
     }
 
     fn refresh(&self) {
-        let (resolver, metrics) = (&self.service.resolver, &self.metrics);
+        let (resolver, gauges) = (&self.service.resolver, &self.gauges);
         let (serving, held) = (resolver.serving(), self.holder.figures());
         let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
         let (names, most_names) = serving.cut_figures();
         for (gauge, value) in [
-            (&metrics.cache_entries, entries),
-            (&metrics.cache_bytes, octets),
-            (&metrics.cache_limit_bytes, config.fixed.cache_size),
-            (&metrics.cut_names, names),
-            (&metrics.cut_limit_names, most_names),
-            (&metrics.waiting_queries, resolver.waiting()),
-            (&metrics.waiting_limit, config.waiting.total),
-            (&metrics.held_answers, held.held),
-            (&metrics.held_limit, config.hold.total),
-            (&metrics.ledger_entries, held.told),
-            (&metrics.ledger_limit_entries, config.hold.ledger.total),
-            (&metrics.link_connected, usize::from(held.is_connected)),
-            (&metrics.interested_clients, held.clients_with_interest),
-            (&metrics.tcp_connections, self.service.connections.taken()),
+            (&gauges.cache_entries, entries),
+            (&gauges.cache_bytes, octets),
+            (&gauges.cache_limit_bytes, config.fixed.cache_size),
+            (&gauges.cut_names, names),
+            (&gauges.cut_limit_names, most_names),
+            (&gauges.waiting_queries, resolver.waiting()),
+            (&gauges.waiting_limit, config.waiting.total),
+            (&gauges.held_answers, held.held),
+            (&gauges.held_limit, config.hold.total),
+            (&gauges.recorded_addresses, held.told),
+            (&gauges.recorded_limit, config.hold.ledger.total),
+            (&gauges.link_connected, usize::from(held.is_connected)),
+            (&gauges.interested_clients, held.clients_with_interest),
+            (&gauges.tcp_connections, self.service.connections.taken()),
         ] {
             gauge.set(u32::try_from(value).map_or(f64::MAX, f64::from));
         }
         let mut seen = self.seen_evictions.lock().unwrap_or_else(PoisonError::into_inner);
-        metrics.ledger_evictions.increment(held.evictions - *seen);
+        let evictions = &resolver.metrics().gate.record_evictions;
+        evictions.increment(held.evictions - *seen);
         *seen = held.evictions;
     }
 }

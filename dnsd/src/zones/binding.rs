@@ -14,9 +14,9 @@ use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
 use crate::enforcement::client::Payer;
+use crate::net::Transport;
 use crate::plugins::Asker;
 use crate::plugins::template::Matched;
-use crate::telemetry::metrics::Transport;
 use crate::upstream::{Failure, Landings};
 
 use super::chain::own;

@@ -14,14 +14,13 @@ use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};
 use crate::enforcement::observation::Told;
 use crate::plugins::Asker;
-use crate::telemetry::metrics::CutInquiry;
 use crate::upstream::Flights;
 use crate::upstream::pending_query::Matched;
 
 use super::chain::{Chain, reads_files};
 use super::{
-    ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, InvalidPlan, PacketInfo, QueryContext,
-    StoredAnswer, Telemetry, error_log, query_log,
+    ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, InvalidPlan, PacketInfo, PreQueryOutcome,
+    QueryContext, StoredAnswer, Telemetry, error_log, query_log,
 };
 use crate::zones::failure::ResolveError;
 use crate::zones::loop_probe::Probe;
@@ -97,7 +96,7 @@ impl ServerBlock {
         Ok(Arc::new(Self {
             plan: plan.clone(),
             store,
-            chain: Chain::new(plan, &chains, &telemetry.metrics)?,
+            chain: Chain::new(plan, &chains, telemetry)?,
             probe: plan
                 .zones
                 .first()
@@ -165,8 +164,8 @@ impl ServerBlock {
     }
 
     /// A name above others was asked for.
-    pub(super) fn count_inquiry(&self, outcome: CutInquiry) {
-        self.telemetry.metrics.cut_inquiry(outcome);
+    pub(super) fn count_inquiry(&self, outcome: PreQueryOutcome) {
+        self.telemetry.metrics.pre_query(outcome);
     }
 
     /// Whether TTLs are given as they came (`keepttl`).

@@ -15,11 +15,10 @@ use crate::enforcement::observation::{observe, observe_of};
 use crate::plugins::rewrite::Rules;
 use crate::plugins::template::Answered;
 use crate::plugins::{Outcome, append, whoami};
-use crate::telemetry::metrics::Metrics;
 use crate::upstream::pending_query::Matched;
-use crate::upstream::{Failure, Forwarder, Limits, Unusable};
+use crate::upstream::{self, Failure, Forwarder, Limits, Unusable};
 
-use super::{AnswerRecord, AnswerSource, InvalidPlan, QueryContext, ResolvedAnswer};
+use super::{AnswerRecord, AnswerSource, InvalidPlan, Metrics, QueryContext, ResolvedAnswer, Telemetry};
 use crate::zones::failure::ResolveError;
 use crate::zones::local_plugins::LocalPlugins;
 
@@ -39,12 +38,12 @@ impl Chain {
     pub(super) fn new(
         plan: &model::Block,
         before: &[&Self],
-        metrics: &Arc<Metrics>,
+        telemetry: &Telemetry,
     ) -> Result<Self, InvalidPlan> {
         let forward = plan
             .forward
             .iter()
-            .map(|plan| ForwardPlugin::new(plan, before, metrics));
+            .map(|plan| ForwardPlugin::new(plan, before, &telemetry.upstream));
         let own =
             LocalPlugins::new(plan).map_err(|error| InvalidPlan::LocalPlugin(plan.origin.clone(), error))?;
         Ok(Self {
@@ -53,7 +52,7 @@ impl Chain {
             tells_clients_apart: own.tells_clients_apart(),
             own,
             forward: forward.collect::<Result<_, _>>()?,
-            metrics: Arc::clone(metrics),
+            metrics: Arc::clone(&telemetry.metrics),
         })
     }
 
@@ -326,7 +325,11 @@ struct ForwardPlugin {
 
 impl ForwardPlugin {
     /// Who is asked already goes on being asked, with what is known of their health, and over the same connections.
-    fn new(plan: &model::Forward, before: &[&Chain], metrics: &Arc<Metrics>) -> Result<Self, Unusable> {
+    fn new(
+        plan: &model::Forward,
+        before: &[&Chain],
+        metrics: &Arc<upstream::Metrics>,
+    ) -> Result<Self, Unusable> {
         let plan = plan.clone();
         let is_same = |other: &&Self| {
             let moved = model::Forward {

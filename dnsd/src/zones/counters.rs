@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::cache::Class;
 use crate::dns::message::kind;
-use crate::telemetry::metrics::Transport;
+use crate::net::Transport;
 
 use super::AnsweredQuery;
 use crate::zones::answer_source::AnswerSource;

@@ -9,10 +9,11 @@ use egret_shared::time::Timestamp;
 use crate::cache::nxdomain_cut::{Asked, Denial, Headway, Heard, Inquiry};
 use crate::cache::{Key, Kind, Maker};
 use crate::dns::message::{CLASS_IN, Query, flag, kind, rcode};
-use crate::telemetry::metrics::CutInquiry;
 
 use super::chain::own;
-use super::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer, ZoneBinding};
+use super::{
+    AnswerSource, Cancellation, PreQueryOutcome, QueryContext, ResolveError, ResolvedAnswer, ZoneBinding,
+};
 
 impl ZoneBinding {
     /// The denial of a name above that of a question which would be asked of upstreams now.
@@ -116,9 +117,9 @@ impl ZoneBinding {
                 .await;
             let heard = binding.heard(&resolved);
             binding.block.count_inquiry(match &heard {
-                Heard::Denied(..) => CutInquiry::Denied,
-                Heard::Exists(_) => CutInquiry::Exists,
-                Heard::Nothing => CutInquiry::Failed,
+                Heard::Denied(..) => PreQueryOutcome::Denied,
+                Heard::Exists(_) => PreQueryOutcome::Exists,
+                Heard::Nothing => PreQueryOutcome::Failed,
             });
             inquiry.end(heard, clock::now());
         }));

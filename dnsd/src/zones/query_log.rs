@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::model::{LogClass, QueryLog, Zone};
 use crate::dns::message::{HEADER, Message, Query, Section, kind, rcode};
-use crate::telemetry::metrics::Transport;
+use crate::net::Transport;
 
 use super::PacketInfo;
 use crate::zones::counters::rcode_label;

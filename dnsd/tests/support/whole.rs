@@ -14,9 +14,9 @@ use egret_dnsd::enforcement::gated::Holder;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
-use egret_dnsd::pipeline::{Disposition, Pending, ReceivedAt, Resolver};
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, Metrics, Pending, ReceivedAt, Resolver};
 use egret_dnsd::takeover::InheritedSockets;
-use egret_dnsd::telemetry::metrics::{Metrics, Transport};
 use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::revision::Instance;
@@ -215,7 +215,8 @@ impl Dnsd {
         let metrics = Arc::new(Metrics::register());
         let lines = Lines::default();
         let telemetry = Telemetry {
-            metrics: Arc::clone(&metrics),
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
             log_writer: LogWriter::to(lines.clone()).unwrap(),
         };
@@ -229,16 +230,17 @@ impl Dnsd {
             hold,
             clock::now(),
             Arc::clone(&attribution),
-            Arc::clone(&metrics),
+            Arc::clone(&metrics.gate),
         ));
-        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
+        let gate = Arc::clone(&metrics.gate);
+        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), metrics);
         let service = Service::new(Arc::new(resolver), threads);
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let path = socket.as_path().into();
         let instance = Instance::from_random(1);
         drop(task::spawn(
             "link",
-            link::keep(path, instance, Arc::clone(&holder), metrics),
+            link::keep(path, instance, Arc::clone(&holder), gate),
         ));
         Self {
             address: addresses[0],

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use egret_shared::rt::telemetry::Page;
 
 use crate::cache::Class;
-use crate::telemetry::metrics::Transport;
+use crate::net::Transport;
 
 use super::{CacheCounters, CoreDnsCounters, Histogram, RCODES, State, TYPES, ZoneCounters};
 use crate::zones::answer_source::AnswerSource;
