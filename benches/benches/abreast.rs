@@ -19,9 +19,9 @@ use anyhow::{Context as _, bail, ensure};
 use egret_dnsd::config::{Config, Written};
 use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::enforcement::gated::Holder;
-use egret_dnsd::pipeline::{Moment, Resolver, Step};
-use egret_dnsd::telemetry::metrics::{Metrics, Transport};
-use egret_dnsd::zones::{Arrival, Means, Outlet, Serving, Table, host_interfaces};
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, Metrics, ReceivedAt, Resolver};
+use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, ZoneTable, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::rt::{clock, task};
 use tokio::task::JoinSet;
@@ -66,7 +66,7 @@ fn main() -> anyhow::Result<()> {
 /// A dnsd without sockets.
 struct Door {
     resolver: Arc<Resolver>,
-    table: Arc<Table>,
+    table: Arc<ZoneTable>,
     questions: Vec<Vec<u8>>,
 }
 
@@ -76,16 +76,22 @@ impl Door {
         let written: Written = serde_saphyr::from_str(&yaml)?;
         let config: Config = written.mean()?;
         let (metrics, hold) = (Arc::new(Metrics::register()), config.hold);
-        let means = Means {
-            metrics: Arc::clone(&metrics),
+        let telemetry = Telemetry {
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
-            outlet: Outlet::to(std::io::sink())?,
+            log_writer: LogWriter::to(std::io::sink())?,
         };
-        let serving = Serving::new(config, None, &host_interfaces, &means)?;
+        let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry)?;
         let (_, table) = serving.tables.first_key_value().context("one address")?;
         let table = Arc::clone(table);
         let attribution = Arc::new(Attribution::new(Box::new(Everywhere)));
-        let holder = Holder::new(hold, clock::now(), Arc::clone(&attribution), Arc::clone(&metrics));
+        let holder = Holder::new(
+            hold,
+            clock::now(),
+            Arc::clone(&attribution),
+            Arc::clone(&metrics.gate),
+        );
         let holder = Arc::new(holder);
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let resolver = Resolver::new(serving, attribution, holder, metrics);
@@ -114,8 +120,8 @@ impl Door {
         for question in &self.questions {
             let step = self
                 .resolver
-                .take(question, arrival(pod), &self.table, Moment::now());
-            if let Step::Later(pending) = step {
+                .take(question, arrival(pod), &self.table, ReceivedAt::now());
+            if let Disposition::Pending(pending) = step {
                 waiting.spawn(pending.reply());
                 waited += 1;
             }
@@ -135,9 +141,9 @@ impl Door {
         let (begun, mut made) = (Instant::now(), 0);
         let mut questions = self.questions.iter().cycle().skip(thread * NAMES / 16);
         while begun.elapsed() < SPAN {
-            let batch = self.resolver.batch(&self.table, Moment::now());
+            let batch = self.resolver.batch(&self.table, ReceivedAt::now());
             for question in questions.by_ref().take(BATCH) {
-                let Step::Reply(_) = batch.take(question, arrival(thread)) else {
+                let Disposition::Reply(_) = batch.take(question, arrival(thread)) else {
                     bail!("all of them are in the cache");
                 };
                 made += 1;
@@ -148,9 +154,9 @@ impl Door {
 }
 
 /// Of a pod of its own for each thread.
-fn arrival(thread: usize) -> Arrival {
+fn arrival(thread: usize) -> PacketInfo {
     let pod = u8::try_from(thread + 1).expect("16 threads");
-    Arrival {
+    PacketInfo {
         source: SocketAddr::from((Ipv4Addr::new(10, 0, 0, pod), 5_353)),
         asked: None,
         interface: Some(1),

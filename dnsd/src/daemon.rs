@@ -20,16 +20,17 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::Prepared;
 use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
-use egret_dnsd::listener::{Listeners, Listening, Service};
-use egret_dnsd::pipeline::Resolver;
-use egret_dnsd::takeover::transfer::Remembering;
-use egret_dnsd::takeover::{Event, Granted, Inheritance, Name, UNREAD};
-use egret_dnsd::telemetry::admin::{Heart, Operators};
+use egret_dnsd::listener::{BoundListeners, Listeners, Service};
+use egret_dnsd::pipeline::{Metrics, Resolver};
+use egret_dnsd::takeover::transfer::ProcessState;
+use egret_dnsd::takeover::{InheritedSockets, PAUSE_TIMEOUT, SocketName, StoppedOldProcess, TakeoverEvent};
+use egret_dnsd::telemetry::admin::{AdminState, ThreadWatch};
 use egret_dnsd::telemetry::faults;
-use egret_dnsd::telemetry::handlers::Pages;
-use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::telemetry::handlers::AdminListeners;
+use egret_dnsd::telemetry::metrics::Gauges;
 use egret_dnsd::upstream;
-use egret_dnsd::zones::{Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::zones::{ActiveConfig, LogWriter, Telemetry, host_interfaces};
+use metrics::{Counter, counter, describe_counter};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -49,17 +50,18 @@ const LINGER: Duration = Duration::from_secs(20);
 pub(crate) struct Daemon {
     args: Args,
     service: Service,
-    listeners: Listening,
-    means: Means,
-    pages: Pages,
+    listeners: Listeners,
+    telemetry: Telemetry,
+    pages: AdminListeners,
     looks: Looks,
     /// What is in force, as it was written.
     written: Config,
     host: Host,
     holder: Arc<Holder>,
     link: JoinHandle<()>,
+    reload_failures: Counter,
     /// A successor was given the sockets, and is neither gone nor there.
-    is_succession_open: bool,
+    is_takeover_open: bool,
 }
 
 impl Daemon {
@@ -81,44 +83,44 @@ impl Daemon {
             Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
         }
         let metrics = Arc::new(Metrics::register());
-        let means = Means {
-            metrics: Arc::clone(&metrics),
+        let telemetry = Telemetry {
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
-            outlet: Outlet::to_stdout()?,
+            log_writer: LogWriter::to_stdout()?,
         };
-        let (written, config) = (config.clone(), Serving::look_up(config, &metrics).await?);
-        let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
-        let (predecessor, mut inheritance) = host::predecessor(&config);
-        let listeners = Listeners::bind(&serving.tables, &mut inheritance)?;
+        let (written, config) = (
+            config.clone(),
+            ActiveConfig::look_up(config, &metrics.upstream).await?,
+        );
+        let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
+        let (old_process, mut inheritance) = host::take_over(&config);
+        let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
         let holder = Arc::new(Holder::new(
             config.hold,
             clock::now(),
             Arc::clone(&attribution),
-            Arc::clone(&metrics),
+            Arc::clone(&metrics.gate),
         ));
-        let resolver = Arc::new(Resolver::new(
-            serving,
-            attribution,
-            Arc::clone(&holder),
-            Arc::clone(&metrics),
-        ));
-        let begun = host::inherit(predecessor.as_ref(), &resolver, &holder);
-        let memory = Remembering {
+        let gate = Arc::clone(&metrics.gate);
+        let resolver = Arc::new(Resolver::new(serving, attribution, Arc::clone(&holder), metrics));
+        let summary = host::inherit(old_process.as_ref(), &resolver, &holder);
+        let memory = ProcessState {
             resolver: Arc::clone(&resolver),
             holder: Arc::clone(&holder),
         };
         let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
         let threads = Arc::new(threads);
         let service = Service::new(resolver, Arc::clone(&threads));
-        let heart = Arc::new(Heart::new(clock::now()));
-        let operators = Arc::new(Operators {
+        let heart = Arc::new(ThreadWatch::new(clock::now()));
+        let operators = Arc::new(AdminState {
             heart: Arc::clone(&heart),
             service: service.clone(),
             holder: Arc::clone(&holder),
-            metrics: Arc::clone(&metrics),
-            counts: Arc::clone(&means.counts),
+            gauges: Gauges::register(),
+            counts: Arc::clone(&telemetry.counts),
             recorder,
             seen_evictions: Mutex::new(0),
         });
@@ -127,16 +129,16 @@ impl Daemon {
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
-        let mut pages = Pages::start(operators)?;
+        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), gate));
+        let mut pages = AdminListeners::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
-        host::catch_up(begun, &holder).await;
-        let granted = host::stop(predecessor);
+        host::catch_up(summary, &holder).await;
+        let paused = host::pause(old_process);
         let listeners = listeners.serve(&service);
         let host = Host::start(prepared, &args, &config, memory, &holder, threads)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
-        granted.into_iter().for_each(Granted::serving);
+        paused.into_iter().for_each(StoppedOldProcess::serving);
         faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
@@ -145,14 +147,15 @@ impl Daemon {
             args,
             service,
             listeners,
-            means,
+            telemetry,
             pages,
             looks: Looks::new(config.plan.reload),
             written,
             host,
             holder,
             link,
-            is_succession_open: false,
+            reload_failures: reload_failures(),
+            is_takeover_open: false,
         })
     }
 
@@ -182,12 +185,12 @@ impl Daemon {
     }
 
     /// Does what a successor wants; says whether everything is its own now.
-    async fn meet(&mut self, event: Event) -> anyhow::Result<bool> {
+    async fn meet(&mut self, event: TakeoverEvent) -> anyhow::Result<bool> {
         match event {
-            Event::Sockets(answer) => self.give(answer),
-            Event::Pause(answer) => return self.hand_over(answer).await,
-            Event::Resume => self.read_again()?,
-            Event::Leave => return Ok(true),
+            TakeoverEvent::Sockets(answer) => self.give(answer),
+            TakeoverEvent::Pause(answer) => return self.hand_over(answer).await,
+            TakeoverEvent::Resume => self.read_again()?,
+            TakeoverEvent::Leave => return Ok(true),
         }
         Ok(false)
     }
@@ -199,8 +202,8 @@ impl Daemon {
         if answer.send(()).is_err() {
             tracing::debug!("the successor is gone meanwhile");
         }
-        let decided = tokio::time::timeout(2 * UNREAD, self.host.successor()).await;
-        if matches!(decided, Ok(Event::Leave)) {
+        let decided = tokio::time::timeout(2 * PAUSE_TIMEOUT, self.host.successor()).await;
+        if matches!(decided, Ok(TakeoverEvent::Leave)) {
             return Ok(true);
         }
         self.read_again()?;
@@ -208,7 +211,7 @@ impl Daemon {
     }
 
     fn read_again(&mut self) -> anyhow::Result<()> {
-        self.is_succession_open = false;
+        self.is_takeover_open = false;
         Ok(self.listeners.resume()?)
     }
 
@@ -226,7 +229,7 @@ impl Daemon {
             }
         };
         // Who was given the sockets is about to answer what waits in them.
-        if self.is_succession_open && !is_left {
+        if self.is_takeover_open && !is_left {
             let met = tokio::time::timeout(SUCCESSION, self.meet_at_end()).await;
             is_left = met.unwrap_or(false);
         }
@@ -242,21 +245,21 @@ impl Daemon {
     async fn meet_at_end(&mut self) -> bool {
         loop {
             match self.host.successor().await {
-                Event::Sockets(answer) => self.give(answer),
+                TakeoverEvent::Sockets(answer) => self.give(answer),
                 // It may be gone meanwhile; then the next word says so.
-                Event::Pause(answer) => drop(answer.send(())),
-                Event::Resume => {
-                    self.is_succession_open = false;
+                TakeoverEvent::Pause(answer) => drop(answer.send(())),
+                TakeoverEvent::Resume => {
+                    self.is_takeover_open = false;
                     return false;
                 }
-                Event::Leave => return true,
+                TakeoverEvent::Leave => return true,
             }
         }
     }
 
     /// Gives a successor descriptors of all sockets.
-    fn give(&mut self, answer: oneshot::Sender<Vec<(Name, OwnedFd)>>) {
-        self.is_succession_open = true;
+    fn give(&mut self, answer: oneshot::Sender<Vec<(SocketName, OwnedFd)>>) {
+        self.is_takeover_open = true;
         let sockets = self.listeners.sockets().and_then(|mut sockets| {
             sockets.extend(self.pages.sockets()?);
             Ok(sockets)
@@ -351,7 +354,7 @@ impl Daemon {
         match taken {
             Ok(()) => tracing::info!(%file, "the configuration was read again"),
             Err(error) => {
-                self.means.metrics.reload_failed.increment(1);
+                self.reload_failures.increment(1);
                 tracing::error!(%file, error = format!("{error:#}"), "the configuration stays as it is");
             }
         }
@@ -361,15 +364,15 @@ impl Daemon {
     async fn take(&mut self, written: Config) -> anyhow::Result<()> {
         let resolver = Arc::clone(&self.service.resolver);
         let current = resolver.serving();
-        let mut wanted = Serving::look_up(written.clone(), &self.means.metrics).await?;
+        let mut wanted = ActiveConfig::look_up(written.clone(), &self.telemetry.upstream).await?;
         let fields = current.config.needs_restart(&wanted);
         if !fields.is_empty() {
             tracing::warn!(?fields, "these fields need a restart and stay as they are");
             wanted.fixed = current.config.fixed.clone();
         }
-        let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
+        let serving = ActiveConfig::new(wanted, Some(&current), &host_interfaces, &self.telemetry)?;
         let new = self.listeners.bind(&serving.tables)?;
-        self.pages.adopt(&serving.config, &mut Inheritance::none())?;
+        self.pages.adopt(&serving.config, &mut InheritedSockets::none())?;
         self.listeners.adopt(&serving.tables, new);
         self.looks = Looks::new(serving.config.plan.reload);
         self.written = written;
@@ -381,6 +384,14 @@ impl Daemon {
     }
 }
 
+fn reload_failures() -> Counter {
+    describe_counter!(
+        "coredns_reload_failed_total",
+        "Counter of the number of failed reload attempts."
+    );
+    counter!("coredns_reload_failed_total")
+}
+
 fn warn(config: &Config) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -388,12 +399,12 @@ fn warn(config: &Config) {
 }
 
 /// Takes nothing new, answers what is under way, and tells the enforcer of it.
-async fn drain(service: &Service, listeners: &mut Listening, holder: &Holder) {
+async fn drain(service: &Service, listeners: &mut Listeners, holder: &Holder) {
     close(service, listeners).await;
     finish(service, holder).await;
 }
 
-async fn close(service: &Service, listeners: &mut Listening) {
+async fn close(service: &Service, listeners: &mut Listeners) {
     tracing::info!("stopping; what is under way is answered");
     service.stop.cancel();
     service.under_way.close();

@@ -10,5 +10,8 @@ pub mod client;
 pub mod gate;
 pub mod gated;
 pub mod link;
+mod metrics;
 pub mod observation;
 pub mod records;
+
+pub use self::metrics::Metrics;

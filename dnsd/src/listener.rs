@@ -1,6 +1,7 @@
 //! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
 
 pub mod threads;
+mod metrics;
 mod burst;
 mod udp_socket;
 mod reply_queue;
@@ -28,32 +29,32 @@ use tokio_util::task::TaskTracker;
 use crate::limits::permits::Tally;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
-use crate::takeover::{Inheritance, Name, Purpose};
-use crate::zones::{Port, Table};
-use burst::Crowd;
-use udp_socket::Datagrams;
+use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
+use crate::zones::{Listener, ZoneTable};
+use burst::Burst;
+use udp_socket::ListenSocket;
 
 /// The tables of all addresses.
-pub type Tables = BTreeMap<SocketAddr, Arc<Table>>;
+pub type Tables = BTreeMap<SocketAddr, Arc<ZoneTable>>;
 
 /// How long a listener is waited for that was told to end: its turn is a fraction of a millisecond.
 const HANGING: Duration = Duration::from_secs(1);
 
 /// Bound sockets, on which nobody listens yet.
 #[derive(Debug)]
-pub struct Listeners(Vec<Bound>);
+pub struct BoundListeners(Vec<BoundListener>);
 
 #[derive(Debug)]
-struct Bound {
-    port: Arc<Port>,
-    udp: Datagrams,
+struct BoundListener {
+    port: Arc<Listener>,
+    udp: ListenSocket,
     tcp: TcpListener,
-    kept: Kept,
+    kept: SocketFds,
 }
 
 /// Descriptors of the same sockets, for a successor, or to listen again.
 #[derive(Debug)]
-struct Kept {
+struct SocketFds {
     udp: OwnedFd,
     replies: Option<OwnedFd>,
     tcp: OwnedFd,
@@ -61,21 +62,21 @@ struct Kept {
 
 /// Sockets that are listened on.
 #[derive(Debug)]
-pub struct Listening {
+pub struct Listeners {
     service: Service,
-    open: BTreeMap<SocketAddr, Open>,
+    open: BTreeMap<SocketAddr, OpenListener>,
     tasks: JoinSet<bool>,
     is_paused: bool,
 }
 
 #[derive(Debug)]
-struct Open {
-    port: Arc<Port>,
+struct OpenListener {
+    port: Arc<Listener>,
     /// Ends the listeners and, when they have nothing under way, the connections.
     close: CancellationToken,
     /// Ends the listeners alone.
     pause: CancellationToken,
-    kept: Kept,
+    kept: SocketFds,
 }
 
 /// Why an address cannot be listened on.
@@ -102,6 +103,7 @@ pub struct Service {
     pub unwritten: Arc<Tally<CancellationToken>>,
     /// Who reads from the sockets as well.
     pub threads: Arc<Threads>,
+    metrics: metrics::Metrics,
 }
 
 impl Service {
@@ -115,22 +117,23 @@ impl Service {
             stop: CancellationToken::new(),
             connections: Arc::default(),
             unwritten: Arc::default(),
+            metrics: metrics::Metrics::register(),
         }
     }
 }
 
-impl Listeners {
+impl BoundListeners {
     /// Binds all of the addresses, or none; what was inherited is not bound again.
     ///
     /// # Errors
     /// With the address.
     pub fn bind<'a>(
-        tables: impl IntoIterator<Item = (&'a SocketAddr, &'a Arc<Table>)>,
-        inheritance: &mut Inheritance,
+        tables: impl IntoIterator<Item = (&'a SocketAddr, &'a Arc<ZoneTable>)>,
+        inheritance: &mut InheritedSockets,
     ) -> Result<Self, ListenError> {
         let mut bound = Vec::new();
         for (address, table) in tables {
-            match Bound::new(*address, table, inheritance) {
+            match BoundListener::new(*address, table, inheritance) {
                 Ok(sockets) => bound.push(sockets),
                 Err(error) if address.ip().is_unspecified() && error.is_without_ipv6() => {
                     tracing::info!(%address, "this host has no IPv6");
@@ -151,8 +154,8 @@ impl Listeners {
 
     /// Listens. The tasks end when the service is stopped or the address is closed; one that ends before is a fault.
     #[must_use]
-    pub fn serve(self, service: &Service) -> Listening {
-        let mut listening = Listening {
+    pub fn serve(self, service: &Service) -> Listeners {
+        let mut listening = Listeners {
             service: service.clone(),
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -163,11 +166,11 @@ impl Listeners {
     }
 }
 
-impl Bound {
+impl BoundListener {
     fn new(
         address: SocketAddr,
-        table: &Arc<Table>,
-        inheritance: &mut Inheritance,
+        table: &Arc<ZoneTable>,
+        inheritance: &mut InheritedSockets,
     ) -> Result<Self, ListenError> {
         let error = |address, transport| {
             move |source| ListenError {
@@ -176,15 +179,15 @@ impl Bound {
                 source,
             }
         };
-        let mut inherited = |purpose| inheritance.socket(Name { purpose, address });
-        let udp = match inherited(Purpose::Udp) {
-            Some(socket) => Datagrams::inherit(socket, inherited(Purpose::Replies)),
-            None => Datagrams::bind(address),
+        let mut inherited = |purpose| inheritance.socket(SocketName { purpose, address });
+        let udp = match inherited(SocketPurpose::Udp) {
+            Some(socket) => ListenSocket::inherit(socket, inherited(SocketPurpose::Replies)),
+            None => ListenSocket::bind(address),
         };
         let mut udp = udp.map_err(error(address, "UDP"))?;
         // Port 0 is for tests: TCP gets the port that UDP drew.
         let drawn = udp.local_address().map_err(error(address, "UDP"))?;
-        let tcp = match inherited(Purpose::Tcp) {
+        let tcp = match inherited(SocketPurpose::Tcp) {
             Some(socket) => tcp::inherit(socket),
             None => tcp::bind(drawn),
         };
@@ -203,9 +206,9 @@ impl Bound {
             udp = udp.without_outlet();
         }
         Ok(Self {
-            kept: Kept::of(&udp, &tcp).map_err(error(address, "UDP and TCP"))?,
+            kept: SocketFds::of(&udp, &tcp).map_err(error(address, "UDP and TCP"))?,
             tcp,
-            port: Arc::new(Port::new(address, Arc::clone(table))),
+            port: Arc::new(Listener::new(address, Arc::clone(table))),
             udp,
         })
     }
@@ -232,23 +235,23 @@ impl ListenError {
     }
 }
 
-impl Listening {
+impl Listeners {
     /// Binds what is not listened on yet of these addresses, before anything else changes. A wildcard is bound beside the
     /// single addresses on its port, which go or stay.
     ///
     /// # Errors
     /// With the address that cannot be bound.
-    pub fn bind(&self, tables: &Tables) -> Result<Listeners, ListenError> {
+    pub fn bind(&self, tables: &Tables) -> Result<BoundListeners, ListenError> {
         let new = tables
             .iter()
             .filter(|(address, _)| !self.open.contains_key(address));
         let _shared = self.share_ports();
-        Listeners::bind(new, &mut Inheritance::none())
+        BoundListeners::bind(new, &mut InheritedSockets::none())
     }
 
     /// Listens on these addresses from now on, those that are `new` among them. Those that stay are not touched; those
     /// that go are read empty first.
-    pub fn adopt(&mut self, tables: &Tables, new: Listeners) {
+    pub fn adopt(&mut self, tables: &Tables, new: BoundListeners) {
         for (address, open) in &self.open {
             match tables.get(address) {
                 Some(table) => open.port.set(Arc::clone(table)),
@@ -290,12 +293,12 @@ impl Listening {
     ///
     /// # Errors
     /// When no more files may be open.
-    pub fn sockets(&self) -> io::Result<Vec<(Name, OwnedFd)>> {
+    pub fn sockets(&self) -> io::Result<Vec<(SocketName, OwnedFd)>> {
         let mut sockets = Vec::new();
         for (address, open) in &self.open {
             for (purpose, socket) in open.kept.all() {
                 let address = *address;
-                sockets.push((Name { purpose, address }, socket.try_clone_to_owned()?));
+                sockets.push((SocketName { purpose, address }, socket.try_clone_to_owned()?));
             }
         }
         Ok(sockets)
@@ -326,33 +329,33 @@ impl Listening {
             again.push(open.kept.listen_again()?);
         }
         for (open, (udp, tcp)) in std::mem::take(&mut self.open).into_values().zip(again) {
-            let Open {
+            let OpenListener {
                 port,
                 close,
                 kept,
                 pause: _ended,
             } = open;
-            self.listen(Bound { port, udp, tcp, kept }, close);
+            self.listen(BoundListener { port, udp, tcp, kept }, close);
         }
         Ok(())
     }
 
     /// While this is there, others of this user can be bound beside what is open (`SO_REUSEPORT`, socket(7)); what waits in
     /// a socket stays there.
-    fn share_ports(&self) -> Shared<'_> {
+    fn share_ports(&self) -> SharedPorts<'_> {
         let sockets = self.open.values().flat_map(|open| open.kept.all());
-        Shared::new(sockets.map(|(_, socket)| socket).collect())
+        SharedPorts::new(sockets.map(|(_, socket)| socket).collect())
     }
 
-    fn open(&mut self, listeners: Listeners) {
+    fn open(&mut self, listeners: BoundListeners) {
         for bound in listeners.0 {
             let close = self.service.stop.child_token();
             self.listen(bound, close);
         }
     }
 
-    fn listen(&mut self, bound: Bound, close: CancellationToken) {
-        let Bound { port, udp, tcp, kept } = bound;
+    fn listen(&mut self, bound: BoundListener, close: CancellationToken) {
+        let BoundListener { port, udp, tcp, kept } = bound;
         let pause = close.child_token();
         let ends = tcp::Ends {
             listener: pause.clone(),
@@ -360,8 +363,8 @@ impl Listening {
         };
         let service = &self.service;
         let further = service.threads.further();
-        let crowd = (!further.is_empty()).then(Arc::<Crowd>::default);
-        let over_udp = udp::Listener::new(Arc::new(udp), Arc::clone(&port), service.clone(), crowd.clone());
+        let crowd = (!further.is_empty()).then(Arc::<Burst>::default);
+        let over_udp = udp::UdpReader::new(Arc::new(udp), Arc::clone(&port), service.clone(), crowd.clone());
         if let Some(crowd) = crowd {
             for thread in further {
                 let listener = over_udp.of_a_further_thread();
@@ -376,7 +379,7 @@ impl Listening {
         watch(&mut self.tasks, task::spawn("tcp", over_tcp), pause.clone());
         self.open.insert(
             port.address,
-            Open {
+            OpenListener {
                 port,
                 close,
                 pause,
@@ -388,9 +391,9 @@ impl Listening {
 
 /// Sockets that share their ports for a moment.
 #[derive(Debug)]
-struct Shared<'a>(Vec<BorrowedFd<'a>>);
+struct SharedPorts<'a>(Vec<BorrowedFd<'a>>);
 
-impl<'a> Shared<'a> {
+impl<'a> SharedPorts<'a> {
     fn new(sockets: Vec<BorrowedFd<'a>>) -> Self {
         let shared = Self(sockets);
         shared.set(true);
@@ -406,14 +409,14 @@ impl<'a> Shared<'a> {
     }
 }
 
-impl Drop for Shared<'_> {
+impl Drop for SharedPorts<'_> {
     fn drop(&mut self) {
         self.set(false);
     }
 }
 
-impl Kept {
-    fn of(udp: &Datagrams, tcp: &TcpListener) -> io::Result<Self> {
+impl SocketFds {
+    fn of(udp: &ListenSocket, tcp: &TcpListener) -> io::Result<Self> {
         Ok(Self {
             udp: udp.as_fd().try_clone_to_owned()?,
             replies: udp
@@ -424,17 +427,20 @@ impl Kept {
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = (Purpose, BorrowedFd<'_>)> {
+    fn all(&self) -> impl Iterator<Item = (SocketPurpose, BorrowedFd<'_>)> {
         let replies = self.replies.as_ref();
-        [(Purpose::Udp, self.udp.as_fd()), (Purpose::Tcp, self.tcp.as_fd())]
-            .into_iter()
-            .chain(replies.map(|replies| (Purpose::Replies, replies.as_fd())))
+        [
+            (SocketPurpose::Udp, self.udp.as_fd()),
+            (SocketPurpose::Tcp, self.tcp.as_fd()),
+        ]
+        .into_iter()
+        .chain(replies.map(|replies| (SocketPurpose::Replies, replies.as_fd())))
     }
 
-    fn listen_again(&self) -> io::Result<(Datagrams, TcpListener)> {
+    fn listen_again(&self) -> io::Result<(ListenSocket, TcpListener)> {
         let replies = self.replies.as_ref().map(OwnedFd::try_clone).transpose()?;
         Ok((
-            Datagrams::inherit(self.udp.try_clone()?, replies)?,
+            ListenSocket::inherit(self.udp.try_clone()?, replies)?,
             tcp::inherit(self.tcp.try_clone()?)?,
         ))
     }

@@ -14,7 +14,7 @@ use egret_dnsd::host::node_cache::flags::{self, read};
 use egret_dnsd::host::node_cache::invocation::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
 use egret_dnsd::host::node_cache::reconciler::{Prepared, SetupErrors};
 use egret_dnsd::host::node_cache::source::Source;
-use egret_dnsd::telemetry::faults::{self, Fault};
+use egret_dnsd::telemetry::faults::{self, Panic};
 use egret_dnsd::telemetry::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
@@ -83,7 +83,7 @@ fn start(args: Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // First of all: a signal would end it with its interface left behind, or be lost on the first process of a container.
         let mut signals = Signals::listen()?;
-        faults::tell_to(Fault::log);
+        faults::set_panic_hook(Panic::log);
         let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS)?;
         let read = tokio::select! {
             biased;

@@ -4,3 +4,6 @@ pub(crate) mod batch;
 pub(crate) mod buffers;
 pub(crate) mod packet_info;
 pub(crate) mod registered;
+mod transport;
+
+pub use transport::Transport;

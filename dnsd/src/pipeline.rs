@@ -1,6 +1,7 @@
 //! The way of one query: read, attribute, find its block, answer from its cache or by its chain, observe, hold, reply.
 
 pub(crate) mod counters;
+mod metrics;
 mod pending;
 
 use std::borrow::Cow;
@@ -13,6 +14,8 @@ use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use tokio::time::Instant;
 
+use self::metrics::Intercepted;
+pub use self::metrics::Metrics;
 use crate::cache::nxdomain_cut::Denial;
 use crate::cache::{Ask, Class, Found, Hit, Key};
 use crate::config::{Config, OnStall};
@@ -26,19 +29,22 @@ use crate::enforcement::gated::{Admission, Held, Holder};
 use crate::enforcement::observation::Told;
 use crate::limits::permits::{Loss, Revocable, Tally};
 use crate::limits::rate::Rates;
-use crate::pipeline::counters::Sums;
-use crate::telemetry::metrics::{Intercepted, Metrics, Transport};
+use crate::net::Transport;
+use crate::pipeline::counters::BatchedCounters;
 use crate::upstream::{Failure, Landings};
-use crate::zones::{Arrival, By, Entry, Event, Failed, Known, OfCache, Packed, Serving, Table, Terms};
+use crate::zones::{
+    ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, PacketInfo, QueryContext, ResolveError,
+    ResolvedAnswer, StoredAnswer, ZoneBinding, ZoneTable,
+};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
 /// the same.
-const STALE_LIVES: u64 = 30;
+const STALE_LIFETIME_SECONDS: u64 = 30;
 
 /// All that answering takes.
 #[derive(Debug)]
 pub struct Resolver {
-    serving: RwLock<Arc<Serving>>,
+    serving: RwLock<Arc<ActiveConfig>>,
     /// Queries that wait for upstreams.
     waiting: Arc<Tally<Loss>>,
     rates: Rates,
@@ -49,38 +55,38 @@ pub struct Resolver {
 
 /// What becomes of a query at once.
 #[derive(Debug)]
-pub enum Step {
+pub enum Disposition {
     /// This reply goes out now.
     Reply(Vec<u8>),
     /// Nothing does.
-    Silence,
+    NoReply,
     /// The reply comes later.
-    Later(Pending),
+    Pending(Pending),
 }
 
 /// A query that waits for an upstream or for the kernel.
 #[derive(Debug)]
-pub struct Pending(Waiting);
+pub struct Pending(PendingState);
 
 #[derive(Debug)]
-enum Waiting {
-    ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, Revocable),
-    ForKernel(Arc<Resolver>, Box<Asked>, Unsent, Held),
+enum PendingState {
+    ForAnswer(Arc<Resolver>, Box<WaitingQuery>, Option<StaleFallback>, Revocable),
+    ForKernel(Arc<Resolver>, Box<WaitingQuery>, UnsentReply, Held),
 }
 
 /// What is given where nothing better comes, and how long that is waited for.
-type Stale = (Hit<Packed>, Option<Duration>);
+type StaleFallback = (Hit<StoredAnswer>, Option<Duration>);
 
 /// A query with its client, and who answers it: of what waits.
 #[derive(Debug)]
-struct Asked {
+struct WaitingQuery {
     query: Query<'static>,
     key: Option<Key>,
     client: Client,
     payer: Payer,
-    arrival: Arrival,
-    entry: Arc<Entry>,
-    table: Arc<Table>,
+    arrival: PacketInfo,
+    binding: Arc<ZoneBinding>,
+    table: Arc<ZoneTable>,
     /// Whom the client asked, if that one is to be asked.
     original: Option<IpAddr>,
     octets: usize,
@@ -90,13 +96,13 @@ struct Asked {
 
 /// The same while it is looked at: what is answered at once owns nothing.
 #[derive(Clone, Copy)]
-struct View<'a> {
+struct QueryView<'a> {
     query: &'a Query<'a>,
     client: Client,
     payer: Payer,
-    arrival: &'a Arrival,
-    entry: &'a Arc<Entry>,
-    table: &'a Arc<Table>,
+    arrival: &'a PacketInfo,
+    binding: &'a Arc<ZoneBinding>,
+    table: &'a Arc<ZoneTable>,
     /// Whom the client asked, if that one is to be asked.
     original: Option<IpAddr>,
     /// Octets of the query.
@@ -106,27 +112,27 @@ struct View<'a> {
     /// How many questions had ended before the cache was looked into, if it was.
     missed_at: Option<Landings>,
     /// Where it is counted with others that came with it.
-    sums: Option<&'a Sums<'a>>,
+    sums: Option<&'a BatchedCounters<'a>>,
 }
 
 /// Queries that came together, where one table is in force.
 #[derive(Debug)]
 pub struct Batch<'a> {
     resolver: &'a Arc<Resolver>,
-    table: &'a Arc<Table>,
-    when: Moment,
+    table: &'a Arc<ZoneTable>,
+    when: ReceivedAt,
     /// Counted when the batch is dropped.
-    sums: Sums<'a>,
+    sums: BatchedCounters<'a>,
 }
 
 /// When something came; what comes together has one.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct ReceivedAt {
     now: Timestamp,
     begun: Instant,
 }
 
-impl Moment {
+impl ReceivedAt {
     /// This one.
     #[must_use]
     pub fn now() -> Self {
@@ -138,16 +144,16 @@ impl Moment {
 }
 
 /// What becomes of an answer.
-enum Given {
-    Now(Vec<u8>, By),
-    Held(Unsent, Held),
+enum Delivery {
+    Now(Vec<u8>, AnswerSource),
+    Held(UnsentReply, Held),
 }
 
 /// A reply that is not sent before its wait has ended; `or_else` goes out instead if it may not.
 #[derive(Debug)]
-struct Unsent {
+struct UnsentReply {
     reply: Vec<u8>,
-    by: By,
+    source: AnswerSource,
     or_else: Vec<u8>,
 }
 
@@ -155,7 +161,7 @@ impl Resolver {
     /// Answers as configured.
     #[must_use]
     pub fn new(
-        serving: Serving,
+        serving: ActiveConfig,
         attribution: Arc<Attribution>,
         holder: Arc<Holder>,
         metrics: Arc<Metrics>,
@@ -172,7 +178,7 @@ impl Resolver {
 
     /// What is in force.
     #[must_use]
-    pub fn serving(&self) -> Arc<Serving> {
+    pub fn serving(&self) -> Arc<ActiveConfig> {
         Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -183,7 +189,7 @@ impl Resolver {
     }
 
     /// Who sent what came so.
-    pub fn identify(&self, arrival: &Arrival, now: Timestamp) -> Identity {
+    pub fn identify(&self, arrival: &PacketInfo, now: Timestamp) -> Identity {
         self.attribution
             .identify(arrival.source.ip(), arrival.interface, now)
     }
@@ -195,29 +201,35 @@ impl Resolver {
     }
 
     /// Puts another configuration in force, for what comes; the sockets' tables are set by who has them.
-    pub fn put_in_force(&self, serving: Serving) {
+    pub fn put_in_force(&self, serving: ActiveConfig) {
         self.holder.set_limits(serving.config.hold);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
     /// Takes a query, where this table is in force: replies at once if it can.
-    pub fn take(self: &Arc<Self>, octets: &[u8], arrival: Arrival, table: &Arc<Table>, when: Moment) -> Step {
+    pub fn take(
+        self: &Arc<Self>,
+        octets: &[u8],
+        arrival: PacketInfo,
+        table: &Arc<ZoneTable>,
+        when: ReceivedAt,
+    ) -> Disposition {
         self.batch(table, when).take(octets, arrival)
     }
 
     /// Begins to take queries that came together.
     #[must_use]
-    pub fn batch<'a>(self: &'a Arc<Self>, table: &'a Arc<Table>, when: Moment) -> Batch<'a> {
+    pub fn batch<'a>(self: &'a Arc<Self>, table: &'a Arc<ZoneTable>, when: ReceivedAt) -> Batch<'a> {
         Batch {
             resolver: self,
             table,
             when,
-            sums: Sums::new(&self.metrics, when.begun),
+            sums: BatchedCounters::new(&self.metrics, when.begun),
         }
     }
 
-    fn take_at(self: &Arc<Self>, batch: &Batch<'_>, octets: &[u8], arrival: Arrival) -> Step {
-        let (table, Moment { now, begun }, sums) = (batch.table, batch.when, &batch.sums);
+    fn take_at(self: &Arc<Self>, batch: &Batch<'_>, octets: &[u8], arrival: PacketInfo) -> Disposition {
+        let (table, ReceivedAt { now, begun }, sums) = (batch.table, batch.when, &batch.sums);
         sums.query(arrival.transport, arrival.source.is_ipv6());
         // Looked at where it is: it is too large to be moved for nothing.
         let mut query = Query::UNREAD;
@@ -234,30 +246,30 @@ impl Resolver {
             self.metrics.unattributed(reason);
         }
         if is_forged {
-            return Step::Silence;
+            return Disposition::NoReply;
         }
         let rate = table.config.queries_per_second;
         if let Err(over) = self.rates.admit(payer, rate, now) {
             self.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
-            self.metrics.response(rcode::REFUSED);
-            return Step::Reply(reply);
+            self.metrics.responses(rcode::REFUSED, 1);
+            return Disposition::Reply(reply);
         }
-        let Some(entry) = table.entry(&query.question, arrival.asked) else {
+        let Some(binding) = table.binding(&query.question, arrival.asked) else {
             return self.refuse_unknown(query, &arrival, table, octets);
         };
-        let caught = table.caught(arrival.asked);
-        let original = caught.filter(|_| table.config.trusted_originals.is_some());
-        if caught.is_some() {
+        let intercepted = table.intercepted(arrival.asked);
+        let original = intercepted.filter(|_| table.config.trusted_originals.is_some());
+        if intercepted.is_some() {
             self.metrics
                 .intercepted(original.map_or(Intercepted::Ours, |_| Intercepted::Original));
         }
-        let asked = View {
+        let asked = QueryView {
             query,
             client,
             payer,
             arrival: &arrival,
-            entry,
+            binding,
             table,
             original,
             octets: octets.len(),
@@ -269,8 +281,8 @@ impl Resolver {
     }
 
     /// Answers from the cache, or makes the query wait.
-    fn begin(self: &Arc<Self>, asked: View<'_>, now: Timestamp) -> Step {
-        let block = &asked.entry.block;
+    fn begin(self: &Arc<Self>, asked: QueryView<'_>, now: Timestamp) -> Disposition {
+        let block = &asked.binding.block;
         block.note_query(asked.query);
         // What others say is neither kept nor answered from what is.
         let own_key = match asked.original {
@@ -280,14 +292,14 @@ impl Resolver {
         let Some(key) = own_key.filter(|_| !block.translates(asked.query, asked.arrival)) else {
             return self.wait(asked, own_key.map(|key| key.to_key(asked.query)), None);
         };
-        let asked = View {
-            missed_at: asked.entry.landings(),
+        let asked = QueryView {
+            missed_at: asked.binding.completions(),
             ..asked
         };
         let hit = match block.cached(key, now) {
             Found::Fresh(hit) => hit,
             Found::FreshAndDue(hit) => {
-                asked.entry.caching(OfCache::prefetches);
+                asked.binding.caching(CacheCounters::prefetches);
                 self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
@@ -301,9 +313,9 @@ impl Resolver {
             }
             Found::Miss => {
                 self.metrics.cache_misses.increment(1);
-                asked.entry.caching(OfCache::missed);
+                asked.binding.caching(CacheCounters::missed);
                 let key = key.to_key(asked.query);
-                if let Some(denial) = asked.entry.denied_below(&key, asked.query, now) {
+                if let Some(denial) = asked.binding.denied_below(&key, asked.query, now) {
                     return self.deny(asked, &denial, now);
                 }
                 return self.wait(asked, Some(key), None);
@@ -313,31 +325,41 @@ impl Resolver {
     }
 
     /// Denies what is below a denied name: that tells nobody anything, so nothing is noted.
-    fn deny(&self, asked: View<'_>, denial: &Denial, now: Timestamp) -> Step {
-        let (block, limit) = (&asked.entry.block, asked.datagram_limit());
+    fn deny(&self, asked: QueryView<'_>, denial: &Denial, now: Timestamp) -> Disposition {
+        let (block, limit) = (&asked.binding.block, asked.datagram_limit());
         block.count_cut();
         let reply = denial.reply(asked.query, now, block.keeps_ttls(), limit, asked.udp_size());
-        self.reply(asked, reply, By::Cache)
+        self.reply(asked, reply, AnswerSource::Cache)
     }
 
     /// Gives what is kept.
-    fn give_kept_now(self: &Arc<Self>, asked: View<'_>, hit: &Hit<Packed>, now: Timestamp) -> Step {
-        match self.give_kept(asked, hit, now) {
-            Given::Now(reply, by) => self.reply(asked, reply, by),
-            Given::Held(unsent, held) => self.held(asked.owned(None), unsent, held),
+    fn give_kept_now(
+        self: &Arc<Self>,
+        asked: QueryView<'_>,
+        hit: &Hit<StoredAnswer>,
+        now: Timestamp,
+    ) -> Disposition {
+        match self.cached_reply(asked, hit, now) {
+            Delivery::Now(reply, source) => self.reply(asked, reply, source),
+            Delivery::Held(unsent, held) => self.held(asked.owned(None), unsent, held),
         }
     }
 
     /// Sends what goes out now.
-    fn step(self: &Arc<Self>, asked: Box<Asked>, given: Given) -> Step {
+    fn step(self: &Arc<Self>, asked: Box<WaitingQuery>, given: Delivery) -> Disposition {
         match given {
-            Given::Now(reply, by) => self.reply(asked.view(), reply, by),
-            Given::Held(unsent, held) => self.held(asked, unsent, held),
+            Delivery::Now(reply, source) => self.reply(asked.view(), reply, source),
+            Delivery::Held(unsent, held) => self.held(asked, unsent, held),
         }
     }
 
-    fn held(self: &Arc<Self>, asked: Box<Asked>, unsent: Unsent, held: Held) -> Step {
-        Step::Later(Pending(Waiting::ForKernel(Arc::clone(self), asked, unsent, held)))
+    fn held(self: &Arc<Self>, asked: Box<WaitingQuery>, unsent: UnsentReply, held: Held) -> Disposition {
+        Disposition::Pending(Pending(PendingState::ForKernel(
+            Arc::clone(self),
+            asked,
+            unsent,
+            held,
+        )))
     }
 
     /// Queries that wait for upstreams.
@@ -347,9 +369,14 @@ impl Resolver {
     }
 
     /// Makes a query wait for an upstream, if there is room; what is stale is given if nothing better comes.
-    fn wait(self: &Arc<Self>, asked: View<'_>, key: Option<Key>, stale: Option<Stale>) -> Step {
+    fn wait(
+        self: &Arc<Self>,
+        asked: QueryView<'_>,
+        key: Option<Key>,
+        stale: Option<StaleFallback>,
+    ) -> Disposition {
         match (self.waiting.enter(asked.payer, asked.table.config.waiting), stale) {
-            (Some(place), stale) => Step::Later(Pending(Waiting::ForAnswer(
+            (Some(place), stale) => Disposition::Pending(Pending(PendingState::ForAnswer(
                 Arc::clone(self),
                 asked.owned(key),
                 stale,
@@ -357,179 +384,214 @@ impl Resolver {
             ))),
             (None, Some((hit, _))) => self.give_kept_now(asked, &hit, clock::now()),
             (None, None) => {
-                self.metrics.upstream_error(Failure::OverLimit);
-                self.fail(asked, Failed::Crowded)
+                self.metrics.upstream.error(Failure::OverLimit);
+                self.fail(asked, ResolveError::Crowded)
             }
         }
     }
 
     /// What is given to who had to give way to another client: what is stale, if there is anything.
-    fn crowded_out(self: &Arc<Self>, asked: View<'_>, stale: Option<&Stale>) -> Step {
+    fn crowded_out(self: &Arc<Self>, asked: QueryView<'_>, stale: Option<&StaleFallback>) -> Disposition {
         if let Some((hit, _)) = stale {
             return self.give_kept_now(asked, hit, clock::now());
         }
-        self.metrics.upstream_error(Failure::OverLimit);
-        self.fail(asked, Failed::Crowded)
+        self.metrics.upstream.error(Failure::OverLimit);
+        self.fail(asked, ResolveError::Crowded)
     }
 
     /// Asks for an answer again that was given just now, if who was given it has room for one more that waits.
-    fn refresh_behind(&self, asked: View<'_>, key: Key) {
-        let entry = Arc::clone(asked.entry);
+    fn refresh_behind(&self, asked: QueryView<'_>, key: Key) {
+        let binding = Arc::clone(asked.binding);
         let Some(place) = self.waiting.enter(asked.payer, asked.table.config.waiting) else {
-            self.metrics.upstream_error(Failure::OverLimit);
-            return entry.block.refresh_failed(&key, clock::now());
+            self.metrics.upstream.error(Failure::OverLimit);
+            return binding.block.refresh_failed(&key, clock::now());
         };
-        let (query, terms) = (asked.query.owned(), asked.terms());
+        let (query, context) = (asked.query.owned(), asked.context());
         drop(task::spawn_brief(async move {
-            drop(entry.refresh(key, query, terms).await);
+            drop(binding.refresh(key, query, context).await);
             drop(place);
         }));
     }
 
-    fn fail(&self, asked: View<'_>, failed: Failed) -> Step {
-        let (code, reason) = (failed.rcode(), failed.extended_error());
-        asked.entry.block.note_error(asked.query, failed);
+    fn fail(&self, asked: QueryView<'_>, error: ResolveError) -> Disposition {
+        let (code, reason) = (error.rcode(), error.extended_error());
+        asked.binding.block.log_error(asked.query, error);
         let reply = explained_reply(asked.query, code, reason, asked.udp_size());
-        self.reply(asked, reply, By::Server)
+        self.reply(asked, reply, AnswerSource::Server)
     }
 
     /// No block answers for this name here.
-    fn refuse_unknown(&self, query: &Query, arrival: &Arrival, table: &Table, octets: &[u8]) -> Step {
-        let failed = Failed::NoBlock;
+    fn refuse_unknown(
+        &self,
+        query: &Query,
+        arrival: &PacketInfo,
+        table: &ZoneTable,
+        octets: &[u8],
+    ) -> Disposition {
+        let error = ResolveError::NoBlock;
         let size = table.config.max_udp_size;
-        let reply = explained_reply(query, failed.rcode(), failed.extended_error(), size);
-        table.note_dropped(&Event {
+        let reply = explained_reply(query, error.rcode(), error.extended_error(), size);
+        table.note_dropped(&AnsweredQuery {
             query,
             arrival,
             octets: octets.len(),
             reply: &reply,
             span: Duration::ZERO,
         });
-        self.metrics.response(failed.rcode());
-        Step::Reply(reply)
+        self.metrics.responses(error.rcode(), 1);
+        Disposition::Reply(reply)
     }
 
-    fn refuse(&self, octets: &[u8], refusal: Refusal, config: &Config) -> Step {
+    fn refuse(&self, octets: &[u8], refusal: Refusal, config: &Config) -> Disposition {
         let reply = match refusal {
             Refusal::Silence => {
                 self.metrics.ignored.increment(1);
-                return Step::Silence;
+                return Disposition::NoReply;
             }
             Refusal::Reply(code) => header_reply(octets, code),
             Refusal::BadVersion => bad_version_reply(octets, config.max_udp_size),
         };
-        self.metrics.response(reply[3] & 0xf);
-        Step::Reply(reply)
+        self.metrics.responses(reply[3] & 0xf, 1);
+        Disposition::Reply(reply)
     }
 
-    fn give_kept(&self, asked: View<'_>, hit: &Hit<Packed>, now: Timestamp) -> Given {
+    fn cached_reply(&self, asked: QueryView<'_>, hit: &Hit<StoredAnswer>, now: Timestamp) -> Delivery {
         self.count_hit(asked, hit.class);
         if matches!(hit.ttls, Ttls::All(_)) {
-            asked.entry.caching(OfCache::gave_stale);
+            asked.binding.caching(CacheCounters::gave_stale);
         }
         let answer = hit.value.answer(hit.arrived);
         let (reply, is_whole) = asked.reply(&answer, hit.ttls);
-        let Some(asker) = asked.hears(&reply, is_whole).filter(|_| hit.value.tells()) else {
-            return Given::Now(reply, By::Cache);
+        let Some(asker) = asked
+            .hears(&reply, is_whole)
+            .filter(|_| hit.value.has_addresses())
+        else {
+            return Delivery::Now(reply, AnswerSource::Cache);
         };
         if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asked, asker, hit) {
-            return Given::Now(reply, By::Cache);
+            return Delivery::Now(reply, AnswerSource::Cache);
         }
-        let Some(told) = hit.value.told(hit.arrived) else {
-            return Given::Now(reply, By::Cache);
+        let Some(observation) = hit.value.observation(hit.arrived) else {
+            return Delivery::Now(reply, AnswerSource::Cache);
         };
-        let told = as_given(Cow::Owned(told), hit.arrived, hit.ttls, now);
-        self.admit(asked, reply, By::Cache, asker, told, now)
+        let observation = as_given(Cow::Owned(observation), hit.arrived, hit.ttls, now);
+        self.admit(asked, reply, AnswerSource::Cache, asker, observation, now)
     }
 
     /// Whether a client was told before what is kept here; nearly all were.
-    fn knows(&self, asked: View<'_>, asker: Asker, hit: &Hit<Packed>) -> bool {
+    fn knows(&self, asked: QueryView<'_>, asker: Asker, hit: &Hit<StoredAnswer>) -> bool {
         let marks = hit.value.marks();
         if self.holder.is_marked(asker, marks) {
             match asked.sums {
                 Some(sums) => sums.observation(),
-                None => self.metrics.observations.increment(1),
+                None => self.metrics.gate.observations.increment(1),
             }
             return true;
         }
         let addresses = hit.value.addresses(hit.arrived);
-        let told = |question: &str| self.holder.has_told(asker, question, addresses, marks);
-        hit.value.with_question(told).unwrap_or(false)
+        let observation = |question: &str| self.holder.has_told(asker, question, addresses, marks);
+        hit.value.with_question(observation).unwrap_or(false)
     }
 
-    fn count_hit(&self, asked: View<'_>, class: Class) {
+    fn count_hit(&self, asked: QueryView<'_>, class: Class) {
         if let Some(sums) = asked.sums {
-            return sums.hit(asked.entry, class);
+            return sums.hit(asked.binding, class);
         }
         self.metrics.cache_hits.increment(1);
-        asked.entry.caching(|counts| counts.hits(class, 1));
+        asked.binding.caching(|counts| counts.hits(class, 1));
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.
-    fn give(&self, asked: View<'_>, known: &Known, ttls: Ttls, by: By, now: Timestamp) -> Given {
-        let told = known.told.as_ref().map(Cow::Borrowed);
-        self.give_telling(asked, known.answer.get(), told, ttls, by, now)
+    fn give(
+        &self,
+        asked: QueryView<'_>,
+        resolved: &ResolvedAnswer,
+        ttls: Ttls,
+        source: AnswerSource,
+        now: Timestamp,
+    ) -> Delivery {
+        let observation = resolved.observation.as_ref().map(Cow::Borrowed);
+        self.give_telling(asked, resolved.answer.get(), observation, ttls, source, now)
     }
 
     /// The same of an answer that came just now. Nearly always nobody else waits for it: then what it tells is not copied.
-    fn give_new(&self, asked: View<'_>, mut known: Arc<Known>, now: Timestamp) -> Given {
+    fn give_new(&self, asked: QueryView<'_>, mut resolved: Arc<ResolvedAnswer>, now: Timestamp) -> Delivery {
         let ttls = Ttls::CountedDown(now);
-        let own = Arc::get_mut(&mut known).and_then(|known| known.told.take());
-        let told = own
+        let own = Arc::get_mut(&mut resolved).and_then(|resolved| resolved.observation.take());
+        let observation = own
             .map(Cow::Owned)
-            .or_else(|| known.told.as_ref().map(Cow::Borrowed));
-        self.give_telling(asked, known.answer.get(), told, ttls, known.by, now)
+            .or_else(|| resolved.observation.as_ref().map(Cow::Borrowed));
+        self.give_telling(
+            asked,
+            resolved.answer.get(),
+            observation,
+            ttls,
+            resolved.source,
+            now,
+        )
     }
 
     fn give_telling(
         &self,
-        asked: View<'_>,
+        asked: QueryView<'_>,
         answer: &Answer,
-        told: Option<Cow<'_, Told>>,
+        observation: Option<Cow<'_, Told>>,
         ttls: Ttls,
-        by: By,
+        source: AnswerSource,
         now: Timestamp,
-    ) -> Given {
+    ) -> Delivery {
         let (reply, is_whole) = asked.reply(&answer.view(), ttls);
-        let (Some(asker), Some(told)) = (asked.hears(&reply, is_whole), told) else {
-            return Given::Now(reply, by);
+        let (Some(asker), Some(observation)) = (asked.hears(&reply, is_whole), observation) else {
+            return Delivery::Now(reply, source);
         };
-        let told = as_given(told, answer.arrived(), ttls, now);
-        self.admit(asked, reply, by, asker, told, now)
+        let observation = as_given(observation, answer.arrived(), ttls, now);
+        self.admit(asked, reply, source, asker, observation, now)
     }
 
     /// Gives a reply that tells its client something.
     fn admit(
         &self,
-        asked: View<'_>,
+        asked: QueryView<'_>,
         reply: Vec<u8>,
-        by: By,
+        source: AnswerSource,
         asker: Asker,
-        told: Cow<'_, Told>,
+        observation: Cow<'_, Told>,
         now: Timestamp,
-    ) -> Given {
-        let origin = match by {
-            By::Cache => Origin::Cache,
-            By::Server | By::Forward | By::Template | By::Hosts | By::Dns64 | By::Whoami => Origin::Upstream,
+    ) -> Delivery {
+        let origin = match source {
+            AnswerSource::Cache => Origin::Cache,
+            AnswerSource::Server
+            | AnswerSource::Forward
+            | AnswerSource::Template
+            | AnswerSource::Hosts
+            | AnswerSource::Dns64
+            | AnswerSource::Whoami => Origin::Upstream,
         };
-        match self.holder.admit(asker, asked.payer, told, origin, now) {
-            Admission::Now => Given::Now(reply, by),
+        match self.holder.admit(asker, asked.payer, observation, origin, now) {
+            Admission::Now => Delivery::Now(reply, source),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
                 self.metrics.stall(OnStall::Release, Stall::OverLimit);
-                Given::Now(reply, by)
+                Delivery::Now(reply, source)
             }
             Admission::Held(held) => {
                 let or_else = error_reply(asked.query, rcode::SERVFAIL, asked.udp_size());
-                Given::Held(Unsent { reply, by, or_else }, held)
+                Delivery::Held(
+                    UnsentReply {
+                        reply,
+                        source,
+                        or_else,
+                    },
+                    held,
+                )
             }
         }
     }
 
     /// A reply goes out.
-    fn reply(&self, asked: View<'_>, reply: Vec<u8>, by: By) -> Step {
+    fn reply(&self, asked: QueryView<'_>, reply: Vec<u8>, source: AnswerSource) -> Disposition {
         let rcode = reply[3] & 0xf;
-        let event = |span| Event {
+        let event = |span| AnsweredQuery {
             query: asked.query,
             arrival: asked.arrival,
             octets: asked.octets,
@@ -538,39 +600,41 @@ impl Resolver {
         };
         match asked.sums {
             Some(sums) => sums.response(rcode),
-            None => self.metrics.response(rcode),
+            None => self.metrics.responses(rcode, 1),
         }
         match asked.sums {
-            Some(sums) if !asked.entry.is_logged() => sums.note(asked.entry, &event(Duration::ZERO), by),
-            Some(_) | None if asked.entry.is_watched() => {
-                asked.entry.note(&event(asked.begun.elapsed()), by);
+            Some(sums) if !asked.binding.is_logged() => {
+                sums.note(asked.binding, &event(Duration::ZERO), source)
+            }
+            Some(_) | None if asked.binding.is_observed() => {
+                asked.binding.note(&event(asked.begun.elapsed()), source);
             }
             Some(_) | None => {}
         }
-        Step::Reply(reply)
+        Disposition::Reply(reply)
     }
 }
 
 /// What an answer tells, with the ends that its client makes of the TTLs it is given.
-fn as_given(told: Cow<'_, Told>, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
+fn as_given(observation: Cow<'_, Told>, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
     match ttls {
-        Ttls::CountedDown(_) => told,
-        Ttls::Original => Cow::Owned(told.later(now.since(arrived))),
+        Ttls::CountedDown(_) => observation,
+        Ttls::Original => Cow::Owned(observation.later(now.since(arrived))),
         Ttls::All(seconds) => {
-            let seconds = u64::from(seconds).max(STALE_LIVES);
-            Cow::Owned(told.until(now.after(Duration::from_secs(seconds))))
+            let seconds = u64::from(seconds).max(STALE_LIFETIME_SECONDS);
+            Cow::Owned(observation.until(now.after(Duration::from_secs(seconds))))
         }
     }
 }
 
-impl Asked {
-    fn view(&self) -> View<'_> {
-        View {
+impl WaitingQuery {
+    fn view(&self) -> QueryView<'_> {
+        QueryView {
             query: &self.query,
             client: self.client,
             payer: self.payer,
             arrival: &self.arrival,
-            entry: &self.entry,
+            binding: &self.binding,
             table: &self.table,
             original: self.original,
             octets: self.octets,
@@ -583,7 +647,7 @@ impl Asked {
 
 impl Batch<'_> {
     /// Takes a query: replies at once if it can.
-    pub fn take(&self, octets: &[u8], arrival: Arrival) -> Step {
+    pub fn take(&self, octets: &[u8], arrival: PacketInfo) -> Disposition {
         let Self { resolver, table, .. } = self;
         if table.is_debugged {
             return resolver.take_at(self, octets, arrival);
@@ -591,7 +655,7 @@ impl Batch<'_> {
         // A fault in one answer is that client's alone. What is shared stays true: locks are held for one operation.
         let taken = catch_unwind(AssertUnwindSafe(|| resolver.take_at(self, octets, arrival)));
         taken.unwrap_or_else(|_panic| {
-            resolver.metrics.panics.increment(1);
+            resolver.metrics.zones.panics.increment(1);
             let refusal = if octets.len() < HEADER {
                 Refusal::Silence
             } else {
@@ -602,16 +666,16 @@ impl Batch<'_> {
     }
 }
 
-impl View<'_> {
+impl QueryView<'_> {
     /// The same, to wait with.
-    fn owned(self, key: Option<Key>) -> Box<Asked> {
-        Box::new(Asked {
+    fn owned(self, key: Option<Key>) -> Box<WaitingQuery> {
+        Box::new(WaitingQuery {
             query: self.query.owned(),
             key,
             client: self.client,
             payer: self.payer,
             arrival: *self.arrival,
-            entry: Arc::clone(self.entry),
+            binding: Arc::clone(self.binding),
             table: Arc::clone(self.table),
             original: self.original,
             octets: self.octets,
@@ -624,7 +688,7 @@ impl View<'_> {
     fn reply(self, answer: &AnswerView<'_>, ttls: Ttls) -> (Vec<u8>, bool) {
         let (most, limit) = (self.udp_size(), self.datagram_limit());
         let (reply, is_whole) = answer.reply_within(self.query, ttls, limit, most);
-        (self.entry.block.balance(reply, self.query, most), is_whole)
+        (self.binding.block.balance(reply, self.query, most), is_whole)
     }
 
     /// Who hears what a reply says, if it is known who that is. A client that is told some of the addresses may use those,
@@ -646,18 +710,18 @@ impl View<'_> {
 
     /// The largest datagram to clients and from upstreams.
     fn udp_size(self) -> u16 {
-        let of_block = self.entry.block.plan().bufsize;
+        let of_block = self.binding.block.plan().bufsize;
         of_block.unwrap_or(self.table.config.max_udp_size)
     }
 
-    fn terms(self) -> Terms {
-        Terms {
+    fn context(self) -> QueryContext {
+        QueryContext {
             table: Arc::clone(self.table),
             arrival: *self.arrival,
             payer: self.payer,
-            may_ask_outside: self.entry.may_ask_outside,
-            may_forward: self.entry.block.may_forward(self.query),
-            zone: self.entry.zone,
+            may_ask_outside: self.binding.may_ask_outside,
+            may_forward: self.binding.block.may_forward(self.query),
+            zone: self.binding.zone,
             depth: 0,
             waited: Duration::ZERO,
         }

@@ -1,23 +1,23 @@
-//! A dnsd takes over from another one without losing a query: it is given the sockets themselves, with what waits in them.
+//! Replacing a running dnsd without losing a query: the new process is given the sockets themselves, with what is queued
+//! in them.
 //!
 //! ```text
-//!   successor                                      predecessor
-//!   connects, "hello" ───────────────────────────▶ answers and goes on answering
-//!                     ◀─────────── "sockets", and them (SCM_RIGHTS, unix(7))
+//!   new process                                    old process
+//!   connects, "hello" ───────────────────────────▶ goes on answering
+//!                     ◀─────────── "sockets", and the descriptors (SCM_RIGHTS, unix(7))
 //!   "memory"          ───────────────────────────▶ goes on answering
-//!                     ◀─────────── what it knows, on a socket of its own
-//!   makes itself ready
-//!   "stop" ──────────────────────────────────────▶ reads no more
+//!                     ◀─────────── its state, on a socket of its own
+//!   gets ready
+//!   "stop" ──────────────────────────────────────▶ reads no more queries
 //!                     ◀─────────── "stopped"
 //!   reads                                          answers what it had read
 //!   "serving" ───────────────────────────────────▶ leaves interface and rules alone, drains, exits
 //! ```
 //!
-//! Between "stop" and the successor's first look nobody reads: what comes in waits in the sockets. A successor that
-//! dies before it has said "serving" changes nothing: the predecessor reads again. So it does when that one hangs, and hands
-//! over when it goes on. Closing a socket that two
-//! processes have closes it for one of them; a socket that is bound a second time (`SO_REUSEPORT`) would have a queue
-//! of its own, and who closes it loses what is in there.
+//! Between "stop" and the first read of the new process, queries wait in the sockets. When a new process dies before
+//! "serving", the old one reads again. When it hangs, the old one reads again too, and leaves when the new one goes on.
+//! Closing a socket that two processes share closes it for one of them. A second socket on the same port (`SO_REUSEPORT`)
+//! would have a queue of its own, which is lost when it is closed.
 
 pub mod transfer;
 mod old_process;
@@ -29,29 +29,29 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use new_process::{Granted, Inheritance, Taken, is_somebody_at, is_somebody_else_at, take};
-pub use old_process::{Event, Memory, Offer, UNREAD};
-pub use wire::HandoverError;
+pub use new_process::{InheritedSockets, OldProcess, StoppedOldProcess, is_served, is_served_by_other, take};
+pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket};
+pub use wire::TakeoverError;
 
-/// What a socket is for.
+/// What a socket is for. The JSON names are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Purpose {
+pub enum SocketPurpose {
     /// Datagrams of clients.
     Udp,
-    /// Replies to them.
+    /// Replies to them, where they have a socket of their own.
     Replies,
     /// Connections of clients.
     Tcp,
-    /// Pages for operators and probes.
+    /// Metrics and probes.
     Http,
 }
 
-/// A socket by what it is for, and where.
+/// The name of a socket in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Name {
-    /// What for.
-    pub purpose: Purpose,
-    /// Where it is bound.
+pub struct SocketName {
+    /// What it is for.
+    pub purpose: SocketPurpose,
+    /// The address that was configured.
     pub address: SocketAddr,
 }

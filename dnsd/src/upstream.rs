@@ -26,6 +26,7 @@ mod io_error;
 mod resolv;
 mod resolver_names;
 mod counters;
+mod metrics;
 mod singleflight;
 pub mod client_chosen;
 
@@ -40,7 +41,7 @@ use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{Query, WireName, rcode};
 use crate::enforcement::client::Payer;
 use crate::limits::permits::{Loss, Places, Tally};
-use crate::telemetry::metrics::{Metrics, Retry, Transport};
+use crate::net::Transport;
 use crate::upstream::pending_query::Matched;
 use counters::Shared;
 use failover::{Budget, Choice, Course, Next, Turn};
@@ -48,6 +49,8 @@ use selection::Order;
 use server::Inquiry;
 use timers::wait_until;
 
+pub use self::metrics::Metrics;
+use self::metrics::Retry;
 pub use build::Unusable;
 pub use failure::{Failure, extended};
 pub use resolv::search_domains;
@@ -181,7 +184,7 @@ impl Forwarder {
 
     fn over_limit(&self) -> Failure {
         self.choice.shared.rejected.increment(1);
-        self.metrics.upstream_error(Failure::OverLimit);
+        self.metrics.error(Failure::OverLimit);
         Failure::OverLimit
     }
 
@@ -271,7 +274,7 @@ impl Forwarder {
         if patience >= fair {
             turn.upstream.failed(Failure::Timeout);
         } else {
-            self.metrics.upstream_error(Failure::Timeout);
+            self.metrics.error(Failure::Timeout);
         }
         Failure::Timeout
     }

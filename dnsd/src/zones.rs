@@ -4,7 +4,7 @@
 //!  socket ──▶ Port ──▶ Table ──▶ Entry (the longest zone that holds the name) ──▶ Block ──▶ its cache, its chain
 //! ```
 //!
-//! A plan that is put in force makes a new `Serving`; of the one before it takes over each block that is written as
+//! A plan that is put in force makes a new `ActiveConfig`; of the one before it takes over each block that is written as
 //! it was, and the cache of each whose answers cannot have changed. Queries that are under way keep what they began
 //! with.
 
@@ -20,6 +20,7 @@ mod external;
 mod listener;
 mod table;
 mod counters;
+mod metrics;
 mod query_log;
 mod error_log;
 mod log_writer;
@@ -36,51 +37,54 @@ use sha2::{Digest, Sha512};
 
 use crate::config::Config;
 use crate::config::model;
-use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Forwarder, Unusable, look_up};
+use crate::upstream::{self, Forwarder, Unusable, look_up};
 
-pub use answer_source::By;
+pub use self::metrics::{Metrics, PreQueryOutcome};
+
+pub use answer_source::AnswerSource;
 pub use bind::{BindError, Interfaces, host_interfaces};
-pub use binding::{Arrival, Entry, Stays, Terms};
-pub use block::{Block, Known};
+pub use binding::{Cancellation, PacketInfo, QueryContext, ZoneBinding};
+pub use block::{ResolvedAnswer, ServerBlock};
 pub(crate) use counters::Series;
-pub use counters::{Counts, OfCache, OfZone};
-pub use failure::Failed;
-pub use listener::{Port, Table};
-pub use local_plugins::InvalidOwn;
-pub use log_writer::Outlet;
-pub use query_log::Event;
-pub use stored_answer::Packed;
-pub use table::Zones;
-pub use transfer::{Given, Heir, Step as GivenStep};
+pub use counters::{CacheCounters, CoreDnsCounters, ZoneCounters};
+pub use failure::ResolveError;
+pub use listener::{Listener, ZoneTable};
+pub use local_plugins::InvalidLocalPlugin;
+pub use log_writer::LogWriter;
+pub use query_log::AnsweredQuery;
+pub use stored_answer::StoredAnswer;
+pub use table::ZoneBindings;
+pub use transfer::{AnswerRecord, BlockRecord, CacheExport, CacheImport, ExportStep, InvalidCacheRecord};
 
 /// What all blocks use, whichever plan is in force.
 #[derive(Clone, Debug)]
-pub struct Means {
-    /// What dnsd counts.
+pub struct Telemetry {
+    /// Of server blocks.
     pub metrics: Arc<Metrics>,
+    /// Of upstreams.
+    pub upstream: Arc<upstream::Metrics>,
     /// What CoreDNS counts.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<CoreDnsCounters>,
     /// Where lines about queries go.
-    pub outlet: Outlet,
+    pub log_writer: LogWriter,
 }
 
 /// A configuration in force.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ActiveConfig {
     /// What is in force.
     pub config: Arc<Config>,
     /// Who answers at each address; at a wildcard, also who answers at single addresses on the same port.
-    pub tables: BTreeMap<SocketAddr, Arc<Table>>,
+    pub tables: BTreeMap<SocketAddr, Arc<ZoneTable>>,
     /// The blocks, in the order of the plan.
-    pub blocks: Vec<Arc<Block>>,
+    pub blocks: Vec<Arc<ServerBlock>>,
     /// Resolvers that pods choose and the operator trusts, where pods' choices are asked.
     pub trusted: BTreeMap<IpAddr, Forwarder>,
 }
 
 /// Why a plan cannot be put in force.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum InvalidPlan {
     /// What a block listens on cannot be told.
     #[error("{0}: {1}")]
     Bind(String, BindError),
@@ -89,7 +93,7 @@ pub enum Unfit {
     Forward(#[from] Unusable),
     /// What it answers itself cannot be told.
     #[error("{0}: {1}")]
-    Own(String, InvalidOwn),
+    LocalPlugin(String, InvalidLocalPlugin),
     /// Two blocks answer for the same zone at the same address.
     #[error("{origin}: the zone {zone} at {address} is already answered for by {other}")]
     Twice {
@@ -113,12 +117,15 @@ fn entries(plan: &model::Block) -> u128 {
     })
 }
 
-impl Serving {
+impl ActiveConfig {
     /// A configuration with the addresses of its upstreams in place of their names.
     ///
     /// # Errors
     /// When a name has no address.
-    pub async fn look_up(mut config: Config, metrics: &Arc<Metrics>) -> Result<Config, Unfit> {
+    pub async fn look_up(
+        mut config: Config,
+        metrics: &Arc<upstream::Metrics>,
+    ) -> Result<Config, InvalidPlan> {
         for forward in config.plan.blocks.iter_mut().flat_map(|block| &mut block.forward) {
             *forward = look_up(forward, metrics).await?;
         }
@@ -133,30 +140,30 @@ impl Serving {
         config: Config,
         before: Option<&Self>,
         interfaces: &Interfaces<'_>,
-        means: &Means,
-    ) -> Result<Self, Unfit> {
+        telemetry: &Telemetry,
+    ) -> Result<Self, InvalidPlan> {
         let config = Arc::new(config);
         let all: u128 = config.plan.blocks.iter().map(entries).sum();
         let share = |plan| config.fixed.cache_size as u128 * entries(plan) / all.max(1);
         let octets = |plan| usize::try_from(share(plan)).expect("a share is no more than the whole");
-        let blocks: Vec<Arc<Block>> = config
+        let blocks: Vec<Arc<ServerBlock>> = config
             .plan
             .blocks
             .iter()
-            .map(|plan| Block::put_in_force(plan, &config, octets(plan), before, means))
+            .map(|plan| ServerBlock::put_in_force(plan, &config, octets(plan), before, telemetry))
             .collect::<Result<_, _>>()?;
-        let mut at = BTreeMap::<SocketAddr, Vec<Arc<Block>>>::new();
+        let mut at = BTreeMap::<SocketAddr, Vec<Arc<ServerBlock>>>::new();
         for block in &blocks {
             let addresses = bind::addresses(block.plan(), interfaces)
-                .map_err(|error| Unfit::Bind(block.plan().origin.clone(), error))?;
+                .map_err(|error| InvalidPlan::Bind(block.plan().origin.clone(), error))?;
             for address in addresses {
                 at.entry(address).or_default().push(Arc::clone(block));
             }
         }
-        let tables = listener::tables(&config, &blocks, at, &means.counts)?;
+        let tables = listener::tables(&config, &blocks, at, &telemetry.counts)?;
         let trusted = config.trusted_originals.iter().flatten().map(|server| {
             let plan = config.forward_to_trusted(*server);
-            Ok((*server, Forwarder::new(&plan, Arc::clone(&means.metrics))?))
+            Ok((*server, Forwarder::new(&plan, Arc::clone(&telemetry.upstream))?))
         });
         let trusted = trusted.collect::<Result<_, Unusable>>()?;
         Ok(Self {
@@ -177,8 +184,8 @@ impl Serving {
     /// Looks for loops, once in each block, at the first address where it answers.
     pub fn look_for_loops(&self, bound: impl Fn(SocketAddr) -> SocketAddr) {
         for (address, table) in &self.tables {
-            for entry in table.entries() {
-                entry.block.look_for_loops(bound(*address));
+            for binding in table.entries() {
+                binding.block.look_for_loops(bound(*address));
             }
         }
     }
@@ -186,8 +193,8 @@ impl Serving {
     /// Tells how much the caches keep.
     pub fn count_caches(&self) {
         for table in self.tables.values() {
-            for entry in table.entries() {
-                entry.caching(|counts| entry.block.count_cache(counts));
+            for binding in table.entries() {
+                binding.caching(|counts| binding.block.count_cache(counts));
             }
         }
     }

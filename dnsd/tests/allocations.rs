@@ -16,7 +16,7 @@ use egret_dnsd::dns::message::Query;
 use egret_dnsd::enforcement::observation::observe;
 use egret_dnsd::enforcement::records::{Ledger, LedgerLimits};
 use egret_dnsd::upstream::pending_query::Matched;
-use egret_dnsd::zones::{By, Known, Packed};
+use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::observation::{Observation, ObservedAddress};
 use hickory_proto::rr::RecordType;
 use support::{NOW, address, matched, query, response};
@@ -85,14 +85,14 @@ fn rules(entries: usize) -> CacheRules {
     }
 }
 
-fn known(answer: Matched<Answer>) -> Known {
+fn known(answer: Matched<Answer>) -> ResolvedAnswer {
     let verdict = Verdict::of(&rules(1), &answer.get().message(), Maker::Upstream);
-    Known {
-        told: observe(&answer, &[]).0,
-        kept: verdict.kept(),
+    ResolvedAnswer {
+        observation: observe(&answer, &[]).0,
+        cacheable: verdict.kept(),
         maker: Maker::Upstream,
-        by: By::Forward,
-        failed: None,
+        source: AnswerSource::Forward,
+        error: None,
         answer,
     }
 }
@@ -108,8 +108,8 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
             .unwrap()
             .owned();
         if size.is_none() {
-            let pack = |place: &Key| Packed::new(&known, place.as_octets());
-            cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
+            let pack = |place: &Key| StoredAnswer::new(&known, place.as_octets());
+            cache.insert(&Key::of(&client).unwrap(), pack, known.cacheable.unwrap(), NOW);
         }
         let (of_key, key) = allocations(|| Key::of(&client).unwrap());
         let (of_get, found) = allocations(|| cache.get(&key, NOW));
@@ -151,8 +151,8 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
                     response(asked, vec![address(&name, 60, "192.0.2.1")])
                 }));
                 let client = Query::read(&query(&name, RecordType::A, None)).unwrap().owned();
-                let pack = |place: &Key| Packed::new(&known, place.as_octets());
-                cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
+                let pack = |place: &Key| StoredAnswer::new(&known, place.as_octets());
+                cache.insert(&Key::of(&client).unwrap(), pack, known.cacheable.unwrap(), NOW);
             }
         });
         let (said, kept) = (cache.weight(), cache.len());

@@ -11,7 +11,7 @@ use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::{Message, Query};
 use egret_dnsd::enforcement::observation::{Told, observe};
 use egret_dnsd::upstream::pending_query::{Case, Exchange, Matched, Mismatch, Transport};
-use egret_dnsd::zones::{By, Known, Packed};
+use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::net::IpNet;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::svcb::{IpHint, SVCB, SvcParamKey, SvcParamValue};
@@ -47,18 +47,18 @@ fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> L
 
 /// What is kept in one piece tells, and is given, as what was heard.
 fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
-    let known = Known {
+    let known = ResolvedAnswer {
         answer: answer.clone(),
-        told: told.cloned(),
-        kept: None,
+        observation: told.cloned(),
+        cacheable: None,
         maker: Maker::Upstream,
-        by: By::Forward,
-        failed: None,
+        source: AnswerSource::Forward,
+        error: None,
     };
     let own = Key::of(&Query::read(&query(text, RecordType::A, None)).unwrap()).unwrap();
     let other = Key::of(&Query::read(&query("other.test", RecordType::A, None)).unwrap()).unwrap();
     for key in [other, own.of_kind(0), own] {
-        let packed = Packed::new(&known, key.as_octets()).unwrap();
+        let packed = StoredAnswer::new(&known, key.as_octets()).unwrap();
         assert_eq!(packed.key().to_vec(), key.as_octets());
         for asked in [other, own.of_kind(0), own] {
             assert_eq!(packed.key() == asked.view(), asked == key);
@@ -67,9 +67,9 @@ fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Tol
     }
 }
 
-fn says_the_same(packed: &Packed, text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
-    assert_eq!(packed.told(NOW).as_ref(), told);
-    assert_eq!(packed.tells(), told.is_some());
+fn says_the_same(packed: &StoredAnswer, text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
+    assert_eq!(packed.observation(NOW).as_ref(), told);
+    assert_eq!(packed.has_addresses(), told.is_some());
     let addresses: Vec<_> = packed.addresses(NOW).collect();
     assert_eq!(addresses, told.map_or(&[][..], Told::addresses));
     let question = answer.get().message().question().name.to_name().unwrap();

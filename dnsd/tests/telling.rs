@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use egret_dnsd::enforcement::Metrics;
 use egret_dnsd::enforcement::client::{Asker, Attribution};
 use egret_dnsd::enforcement::gate::{Hold, HoldLimits, Origin, Verdict};
 use egret_dnsd::enforcement::gated::{Admission, Holder};
 use egret_dnsd::enforcement::link;
 use egret_dnsd::enforcement::observation::{Told, observe};
 use egret_dnsd::enforcement::records::LedgerLimits;
-use egret_dnsd::telemetry::metrics::Metrics;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer};
 use egret_shared::revision::{Instance, Sequence};

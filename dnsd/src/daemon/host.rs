@@ -12,9 +12,10 @@ use egret_dnsd::host::node_cache::kernel::Life;
 use egret_dnsd::host::node_cache::reconciler::{Keeper, Prepared};
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::pipeline::Resolver;
-use egret_dnsd::takeover::transfer::{self, Begun, Remembering};
+use egret_dnsd::takeover::transfer::{self, ProcessState, TransferSummary};
 use egret_dnsd::takeover::{
-    Event, HandoverError, Inheritance, Offer, Taken, is_somebody_at, is_somebody_else_at, take,
+    InheritedSockets, OldProcess, StoppedOldProcess, TakeoverError, TakeoverEvent, TakeoverSocket, is_served,
+    is_served_by_other, take,
 };
 use egret_shared::link::ClusterDns;
 use egret_shared::rt::task;
@@ -38,7 +39,7 @@ const SOON: Duration = Duration::from_millis(20);
 pub(crate) struct Host {
     keeper: Option<Keeper>,
     life: watch::Sender<Alive>,
-    successors: Option<UnboundedReceiver<Event>>,
+    successors: Option<UnboundedReceiver<TakeoverEvent>>,
     pidfile: Option<PathBuf>,
     /// Where successors ask.
     handover: Option<PathBuf>,
@@ -58,64 +59,71 @@ enum Alive {
     Elsewhere,
 }
 
-/// The sockets of who answers now, if somebody does and gives them.
-pub(crate) fn predecessor(config: &Config) -> (Option<Taken>, Inheritance) {
+/// Takes the sockets of the dnsd that answers now, if there is one.
+pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSockets) {
     let Some(path) = config
         .fixed
         .handover
         .as_ref()
         .filter(|_| !is_off(Switch::HandOver))
     else {
-        return (None, Inheritance::none());
+        return (None, InheritedSockets::none());
     };
     match take(path, PATIENCE) {
         Ok(Some((taken, inheritance))) => {
             tracing::info!(path = %path.display(), "taking over from the dnsd that answers");
             (Some(taken), inheritance)
         }
-        Ok(None) => (None, Inheritance::none()),
+        Ok(None) => (None, InheritedSockets::none()),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "nothing can be taken over");
-            (None, Inheritance::none())
+            tracing::warn!(path = %path.display(), %error, "no takeover");
+            (None, InheritedSockets::none())
         }
     }
 }
 
-/// What the predecessor knows, taken while it answers; then the enforcer is waited for, so that nobody waits for it later.
-pub(crate) fn inherit(predecessor: Option<&Taken>, resolver: &Resolver, holder: &Holder) -> Begun {
-    let Some(predecessor) = predecessor.filter(|_| !is_off(Switch::HandOverMemory)) else {
-        return Begun::default();
+/// Receives the old process's state, while it answers.
+pub(crate) fn inherit(
+    old_process: Option<&OldProcess>,
+    resolver: &Resolver,
+    holder: &Holder,
+) -> TransferSummary {
+    let Some(old_process) = old_process.filter(|_| !is_off(Switch::HandOverMemory)) else {
+        return TransferSummary::default();
     };
-    match transfer::inherit(predecessor, resolver, holder) {
-        Ok(begun) => {
+    match transfer::inherit(old_process, resolver, holder) {
+        Ok(summary) => {
             tracing::info!(
-                answers = begun.answers,
-                told = begun.told,
-                whole = begun.is_whole,
-                "begins with what the other one knew"
+                answers = summary.answers,
+                observations = summary.observations,
+                whole = summary.is_whole,
+                "received the old process's state"
             );
-            begun
+            summary
         }
         Err(error) => {
-            tracing::warn!(%error, "begins without what the other one knew");
-            Begun::default()
+            tracing::warn!(%error, "starts without the old process's state");
+            TransferSummary::default()
         }
     }
 }
 
-/// Waits until the enforcer has what the predecessor told, if one was there for that: meanwhile the predecessor answers.
-pub(crate) async fn catch_up(begun: Begun, holder: &Holder) {
-    if begun.is_connected && tokio::time::timeout(CATCH_UP, holder.caught_up()).await.is_err() {
-        tracing::info!("the enforcer takes its time; answers that it waits for are held meanwhile");
+/// Waits until the enforcer has realized the old process's observations, if it was connected; the old process answers
+/// meanwhile.
+pub(crate) async fn catch_up(summary: TransferSummary, holder: &Holder) {
+    if summary.is_connected && tokio::time::timeout(CATCH_UP, holder.caught_up()).await.is_err() {
+        tracing::info!(
+            "the enforcer has not realized the old process's observations in time; their answers are held"
+        );
     }
 }
 
-/// From now on this one reads. A predecessor that does not answer any more does not read either, or its sockets are
-/// shared with it until it is gone.
-pub(crate) fn stop(predecessor: Option<Taken>) -> Option<egret_dnsd::takeover::Granted> {
-    let granted = predecessor?.stop_predecessor();
-    let warn = |error: &HandoverError| tracing::warn!(%error, "the predecessor did not say that it stopped");
-    granted.inspect_err(warn).ok()
+/// Makes the old process stop reading. One that does not confirm hangs, or shares the sockets until it exits.
+pub(crate) fn pause(old_process: Option<OldProcess>) -> Option<StoppedOldProcess> {
+    let paused = old_process?.pause();
+    let warn =
+        |error: &TakeoverError| tracing::warn!(%error, "the old process did not confirm that it stopped");
+    paused.inspect_err(warn).ok()
 }
 
 impl Host {
@@ -127,7 +135,7 @@ impl Host {
         prepared: Option<Prepared>,
         args: &Args,
         config: &Config,
-        memory: Remembering,
+        memory: ProcessState,
         holder: &Holder,
         threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
@@ -179,7 +187,7 @@ impl Host {
     }
 
     /// Waits for the next thing that a successor wants.
-    pub(crate) async fn successor(&mut self) -> Event {
+    pub(crate) async fn successor(&mut self) -> TakeoverEvent {
         if let Some(events) = &mut self.successors
             && let Some(event) = events.recv().await
         {
@@ -196,7 +204,7 @@ impl Host {
     /// Whether somebody took over, though it did not say so in time.
     pub(crate) fn is_succeeded(&self) -> bool {
         let place = self.handover.as_deref().zip(self.place);
-        place.is_some_and(|(path, own)| is_somebody_else_at(path, own))
+        place.is_some_and(|(path, own)| is_served_by_other(path, own))
     }
 
     /// Removes what was set up, unless it is to stay.
@@ -217,7 +225,7 @@ impl Host {
 
     /// Ends after a rest. What was set up stays for whoever has taken over, if somebody has who lives.
     pub(crate) fn end(mut self) {
-        if self.handover.as_deref().is_none_or(|path| !is_somebody_at(path)) {
+        if self.handover.as_deref().is_none_or(|path| !is_served(path)) {
             tracing::info!("who took over is gone");
             return self.tear_down();
         }
@@ -248,10 +256,13 @@ fn is_unit() -> bool {
 }
 
 /// The place where successors ask. Without it dnsd answers as well; it can only not be replaced without a gap.
-fn successors(config: &Config, memory: Remembering) -> Option<((u64, u64), UnboundedReceiver<Event>)> {
+fn successors(
+    config: &Config,
+    memory: ProcessState,
+) -> Option<((u64, u64), UnboundedReceiver<TakeoverEvent>)> {
     let path = config.fixed.handover.as_ref()?;
     let (sender, events) = unbounded_channel();
-    let offered = Offer::at(path).and_then(|offer| {
+    let offered = TakeoverSocket::at(path).and_then(|offer| {
         let file = offer.file();
         offer.serve(sender, Arc::new(memory)).map(|()| file)
     });

@@ -42,7 +42,7 @@ use send_queue::Outgoing;
 use waiting::HeldAnswers;
 
 pub use outcome::{Figures, Origin, Outcome, Stall, Verdict};
-pub use transfer::Inherited;
+pub use transfer::{GateRecord, Inherited, ObservationRecord};
 pub use waiting::Ticket;
 
 /// How long a dnsd that never heard of any interest waits with every answer.

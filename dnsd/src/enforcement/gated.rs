@@ -14,15 +14,14 @@ use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::enforcement::Metrics;
 use crate::enforcement::client::{Asker, Attribution, Payer};
 use crate::enforcement::gate::{
-    Figures, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict,
+    Figures, GateRecord, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict,
 };
 use crate::enforcement::observation::Told;
 use crate::enforcement::records::Marks;
 use crate::hash::HashMap;
-use crate::takeover::state::Piece;
-use crate::telemetry::metrics::Metrics;
 
 /// How often the dead are forgotten.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -279,11 +278,11 @@ impl Holder {
         self.lock().hold.waits_for_interest(clock::now())
     }
 
-    /// What it knows, to be told in pieces: this much at once, so that who answers does not wait for the whole.
+    /// Emits the state for a new process, record by record: the lock is held for one client at a time.
     ///
     /// # Errors
-    /// When nobody hears it any more.
-    pub fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
+    /// Those of `emit`.
+    pub fn export(&self, mut emit: impl FnMut(GateRecord) -> io::Result<()>) -> io::Result<()> {
         let (since, is_connected, interests, clients) = {
             let hold = &self.lock().hold;
             let figures = hold.figures();
@@ -294,17 +293,17 @@ impl Holder {
                 hold.clients(),
             )
         };
-        hear(&[Piece::Enforcer { since, is_connected }])?;
+        emit(GateRecord::Enforcer { since, is_connected })?;
         if let Some(interests) = interests {
             for interest in interests {
-                hear(&[Piece::Interest(interest)])?;
+                emit(GateRecord::Interest(interest))?;
             }
-            hear(&[Piece::InterestComplete])?;
+            emit(GateRecord::InterestComplete)?;
         }
         for client in clients {
             let told = self.lock().hold.told_to(client, clock::now());
-            for told in told {
-                hear(&[Piece::Told(told)])?;
+            for record in told {
+                emit(GateRecord::Observation(record))?;
             }
         }
         Ok(())

@@ -11,8 +11,8 @@ use egret_shared::rt::wire::Wire;
 use tokio::net::UnixStream;
 use tokio::time::{Interval, MissedTickBehavior};
 
+use crate::enforcement::Metrics;
 use crate::enforcement::gated::Holder;
-use crate::telemetry::metrics::Metrics;
 
 /// How often an enforcer is looked for: a few microseconds each time, and what was told while it was away is
 /// realized that much sooner.

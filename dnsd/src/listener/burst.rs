@@ -12,9 +12,9 @@ const CROWD: usize = 8;
 
 /// The call for another thread.
 #[derive(Debug, Default)]
-pub(super) struct Crowd(Notify);
+pub(super) struct Burst(Notify);
 
-impl Crowd {
+impl Burst {
     /// So many were read at once.
     pub(super) fn read(&self, received: usize) {
         if received >= CROWD {

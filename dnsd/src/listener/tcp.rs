@@ -22,10 +22,10 @@ use crate::config::model::Timeouts;
 use crate::enforcement::client::{Identity, Payer, Unattributed};
 use crate::limits::permits::{Place, Places};
 use crate::listener::udp_socket::beside_others;
+use crate::net::Transport;
 use crate::net::packet_info;
-use crate::pipeline::{Moment, Step};
-use crate::telemetry::metrics::Transport;
-use crate::zones::{Arrival, Port};
+use crate::pipeline::{Disposition, ReceivedAt};
+use crate::zones::{Listener, PacketInfo};
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
 const MAX_PIPELINED: usize = 256;
@@ -80,7 +80,7 @@ pub(super) struct Ends {
     pub(super) connections: CancellationToken,
 }
 
-pub(super) async fn serve(listener: TcpListener, port: Arc<Port>, service: Service, ends: Ends) {
+pub(super) async fn serve(listener: TcpListener, port: Arc<Listener>, service: Service, ends: Ends) {
     let door = Door {
         port,
         service,
@@ -104,7 +104,7 @@ pub(super) async fn serve(listener: TcpListener, port: Arc<Port>, service: Servi
 /// What the connections of a listener share.
 #[derive(Clone)]
 struct Door {
-    port: Arc<Port>,
+    port: Arc<Listener>,
     service: Service,
     close: CancellationToken,
 }
@@ -118,7 +118,7 @@ impl Door {
 
     fn admit(&self, stream: TcpStream, client: SocketAddr) {
         let table = self.port.table();
-        let arrival = Arrival {
+        let arrival = PacketInfo {
             source: client,
             asked: stream.local_addr().ok().map(|address| address.ip()),
             interface: packet_info::interface(&stream),
@@ -144,14 +144,14 @@ impl Door {
                 let serving = self.service.under_way.track_future(serving);
                 drop(task::spawn("connection", serving));
             }
-            None => resolver.metrics().tcp_refused.increment(1),
+            None => self.service.metrics.tcp_refused.increment(1),
         }
     }
 }
 
 /// Who has a connection.
 struct Caller {
-    arrival: Arrival,
+    arrival: PacketInfo,
     payer: Payer,
     /// Ends the connection, whatever waits.
     cut: CancellationToken,
@@ -188,7 +188,7 @@ async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeo
         () = cut.cancelled() => {}
     }
     if cut.is_cancelled() {
-        door.service.resolver.metrics().tcp_cut.increment(1);
+        door.service.metrics.tcp_cut.increment(1);
     }
 }
 
@@ -221,7 +221,7 @@ impl Outbox {
 
 async fn read(
     mut reader: BufReader<OwnedReadHalf>,
-    arrival: Arrival,
+    arrival: PacketInfo,
     door: &Door,
     timeouts: Timeouts,
     outbox: Outbox,
@@ -244,15 +244,15 @@ async fn read(
         match door
             .service
             .resolver
-            .take(&octets, arrival, &door.port.table(), Moment::now())
+            .take(&octets, arrival, &door.port.table(), ReceivedAt::now())
         {
-            Step::Silence => {}
-            Step::Reply(reply) => {
+            Disposition::NoReply => {}
+            Disposition::Reply(reply) => {
                 if !outbox.put(reply).await {
                     return;
                 }
             }
-            Step::Later(pending) => {
+            Disposition::Pending(pending) => {
                 let outbox = outbox.clone();
                 let answering = async move {
                     if let Some(reply) = pending.reply().await {

@@ -10,13 +10,13 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::Service;
 use super::workers::Workers;
-use crate::listener::burst::Crowd;
+use crate::listener::burst::Burst;
 use crate::listener::reply_queue::{Replies, Reply};
-use crate::listener::udp_socket::Datagrams;
+use crate::listener::udp_socket::ListenSocket;
+use crate::net::Transport;
 use crate::net::batch::{Envelope, Inbox, MOST, Outbox};
-use crate::pipeline::{Moment, Pending, Step};
-use crate::telemetry::metrics::Transport;
-use crate::zones::{Arrival, Port};
+use crate::pipeline::{Disposition, Pending, ReceivedAt};
+use crate::zones::{Listener, PacketInfo};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -28,12 +28,12 @@ const TURN: usize = 64;
 const MOST_AT_END: usize = 16_384;
 
 /// Who reads from a socket on one thread, and answers there what it has read.
-pub(super) struct Listener {
-    datagrams: Arc<Datagrams>,
-    port: Arc<Port>,
+pub(super) struct UdpReader {
+    datagrams: Arc<ListenSocket>,
+    port: Arc<Listener>,
     service: Service,
     /// Whom it calls when much comes at once, if there is anybody.
-    crowd: Option<Arc<Crowd>>,
+    crowd: Option<Arc<Burst>>,
     /// Replies to queries that had to wait.
     replies: Arc<Replies>,
     /// Who waits with them.
@@ -44,12 +44,12 @@ pub(super) struct Listener {
     outbox: Outbox,
 }
 
-impl Listener {
+impl UdpReader {
     pub(super) fn new(
-        datagrams: Arc<Datagrams>,
-        port: Arc<Port>,
+        datagrams: Arc<ListenSocket>,
+        port: Arc<Listener>,
         service: Service,
-        crowd: Option<Arc<Crowd>>,
+        crowd: Option<Arc<Burst>>,
     ) -> Self {
         Self {
             datagrams,
@@ -99,7 +99,7 @@ impl Listener {
     }
 
     /// Reads when it is called, until it is closed.
-    pub(super) async fn help(mut self, crowd: Arc<Crowd>, close: CancellationToken) {
+    pub(super) async fn help(mut self, crowd: Arc<Burst>, close: CancellationToken) {
         let mut closed = pin!(close.cancelled());
         while !close.is_cancelled() {
             tokio::select! {
@@ -124,7 +124,10 @@ impl Listener {
     async fn read_what_is_left(&mut self, close: &CancellationToken) {
         // Whatever else is wrong, the first thread hears of it.
         while let Ok(received) = self.datagrams.receive_now(&mut self.inbox) {
-            self.service.resolver.metrics().helped.increment(received as u64);
+            self.service
+                .metrics
+                .further_threads_datagrams
+                .increment(received as u64);
             self.take_crowd(received);
             tokio::task::yield_now().await;
             self.send_replies();
@@ -180,17 +183,17 @@ impl Listener {
 
     /// What can be answered at once goes out together.
     fn take_all(&mut self, received: usize) {
-        let (table, when) = (self.port.table(), Moment::now());
+        let (table, when) = (self.port.table(), ReceivedAt::now());
         let batch = self.service.resolver.batch(&table, when);
         for place in 0..received {
             if let Some((octets, envelope)) = self.inbox.get(place) {
                 match batch.take(octets, arrival(&envelope)) {
-                    Step::Silence => {}
-                    Step::Reply(reply) => {
+                    Disposition::NoReply => {}
+                    Disposition::Reply(reply) => {
                         let from = self.datagrams.source(&envelope);
                         self.outbox.push(reply, envelope, from);
                     }
-                    Step::Later(pending) => self.answer_later(envelope, pending),
+                    Disposition::Pending(pending) => self.answer_later(envelope, pending),
                 }
             }
         }
@@ -247,7 +250,7 @@ struct Job {
     _under_way: TaskTrackerToken,
 }
 
-async fn answer(job: Job, datagrams: Arc<Datagrams>, replies: Arc<Replies>) {
+async fn answer(job: Job, datagrams: Arc<ListenSocket>, replies: Arc<Replies>) {
     let Job {
         envelope,
         pending,
@@ -260,8 +263,8 @@ async fn answer(job: Job, datagrams: Arc<Datagrams>, replies: Arc<Replies>) {
     }
 }
 
-const fn arrival(envelope: &Envelope) -> Arrival {
-    Arrival {
+const fn arrival(envelope: &Envelope) -> PacketInfo {
+    PacketInfo {
         source: envelope.from,
         asked: envelope.to,
         interface: envelope.interface,

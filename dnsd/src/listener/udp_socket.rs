@@ -17,7 +17,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// The socket.
 #[derive(Debug)]
-pub(super) struct Datagrams {
+pub(super) struct ListenSocket {
     /// The runtime hears of what comes alone. Of room to send it would hear after each datagram that left, and there nearly
     /// always is some.
     socket: AsyncFd<UdpSocket>,
@@ -27,13 +27,13 @@ pub(super) struct Datagrams {
     bound: IpAddr,
 }
 
-impl AsFd for Datagrams {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.get_ref().as_fd()
     }
 }
 
-impl Datagrams {
+impl ListenSocket {
     /// Binds. The address is not shared (`SO_REUSEADDR` would let a forgotten other instance have the queries).
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
         let Some(outlet) = outlet(address) else {
@@ -233,7 +233,7 @@ mod tests {
     #[tokio::test]
     async fn replies_leave_by_another_socket_from_the_address_and_port_that_was_asked() {
         for address in BOTH {
-            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
             assert_ne!(datagrams.way_out().as_raw_fd(), datagrams.as_fd().as_raw_fd());
             let client = client_of(own);
@@ -252,7 +252,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_asks_is_heard_where_queries_come_to() {
         for address in BOTH {
-            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
             let clients: Vec<UdpSocket> = (0..256).map(|_| client_of(own)).collect();
             let mut inbox = Inbox::new();
@@ -273,7 +273,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_can_be_bound_beside_the_two() {
         for address in BOTH {
-            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
             let other = datagrams_of(own).unwrap();
             let refused = beside_others(&other, || other.bind(&own.into())).unwrap_err();
@@ -284,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn a_wildcard_replies_by_the_socket_that_was_asked() {
         for address in ["0.0.0.0:0", "[::]:0"] {
-            let datagrams = Datagrams::bind(address.parse().unwrap()).unwrap();
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             assert!(datagrams.outlet().is_none(), "it has too many addresses for one");
         }
     }

@@ -10,42 +10,43 @@ use metrics::Counter;
 use tokio::time::Instant;
 
 use crate::cache::Class;
-use crate::telemetry::metrics::{Metrics, Transport};
-use crate::zones::{By, Entry, Event, OfCache, OfZone, Series};
+use crate::net::Transport;
+use crate::pipeline::Metrics;
+use crate::zones::{AnswerSource, AnsweredQuery, CacheCounters, Series, ZoneBinding, ZoneCounters};
 
 /// Sets of labels that are added up side by side: most of what comes together has one or two.
-const SIDE_BY_SIDE: usize = 4;
+const SERIES_SLOTS: usize = 4;
 
 /// Of queries that came at one moment.
 #[derive(Debug)]
-pub(crate) struct Sums<'a> {
+pub(crate) struct BatchedCounters<'a> {
     metrics: &'a Metrics,
     begun: Instant,
     queries: [[Cell<u64>; 2]; 2],
     responses: [Cell<u64>; 16],
     hits: Cell<u64>,
     observations: Cell<u64>,
-    of_cache: RefCell<Option<OfOneCache>>,
-    of_zones: RefCell<[Option<OfOneSeries>; SIDE_BY_SIDE]>,
+    of_cache: RefCell<Option<CacheHits>>,
+    of_zones: RefCell<[Option<SeriesSum>; SERIES_SLOTS]>,
 }
 
 /// Answers that were in one cache.
 #[derive(Debug)]
-struct OfOneCache {
-    counts: Arc<OfCache>,
+struct CacheHits {
+    counts: Arc<CacheCounters>,
     hits: [u64; 2],
 }
 
 /// Queries that are counted in the same series.
 #[derive(Debug)]
-struct OfOneSeries {
-    counts: Arc<OfZone>,
+struct SeriesSum {
+    counts: Arc<ZoneCounters>,
     series: Series,
     queries: u64,
     octets: [u64; 2],
 }
 
-impl<'a> Sums<'a> {
+impl<'a> BatchedCounters<'a> {
     /// Nothing yet of queries that came then.
     pub(crate) fn new(metrics: &'a Metrics, begun: Instant) -> Self {
         Self {
@@ -71,16 +72,16 @@ impl<'a> Sums<'a> {
     }
 
     /// An answer was in the cache.
-    pub(crate) fn hit(&self, entry: &Entry, class: Class) {
+    pub(crate) fn hit(&self, binding: &ZoneBinding, class: Class) {
         add(&self.hits);
-        let Some(counts) = &entry.of_cache else {
+        let Some(counts) = &binding.of_cache else {
             return;
         };
         let mut of_cache = self.of_cache.borrow_mut();
         if let Some(other) = of_cache.take_if(|sum| !Arc::ptr_eq(&sum.counts, counts)) {
             other.tell();
         }
-        let sum = of_cache.get_or_insert_with(|| OfOneCache {
+        let sum = of_cache.get_or_insert_with(|| CacheHits {
             counts: Arc::clone(counts),
             hits: [0; 2],
         });
@@ -93,19 +94,19 @@ impl<'a> Sums<'a> {
     }
 
     /// A query was answered, whose span is not known yet.
-    pub(crate) fn note(&self, entry: &Entry, event: &Event<'_>, by: By) {
-        let Some(counts) = &entry.counts else {
+    pub(crate) fn note(&self, binding: &ZoneBinding, event: &AnsweredQuery<'_>, source: AnswerSource) {
+        let Some(counts) = &binding.counts else {
             return;
         };
-        let (series, octets) = (Series::of(event, by), [event.octets, event.reply.len()]);
+        let (series, octets) = (Series::of(event, source), [event.octets, event.reply.len()]);
         let mut of_zones = self.of_zones.borrow_mut();
-        let is_it = |sum: &OfOneSeries| sum.series == series && Arc::ptr_eq(&sum.counts, counts);
-        let known = of_zones.iter().position(|sum| sum.as_ref().is_none_or(is_it));
-        let place = known.unwrap_or_else(|| {
+        let is_it = |sum: &SeriesSum| sum.series == series && Arc::ptr_eq(&sum.counts, counts);
+        let resolved = of_zones.iter().position(|sum| sum.as_ref().is_none_or(is_it));
+        let place = resolved.unwrap_or_else(|| {
             self.tell_zones(&mut *of_zones);
             0
         });
-        let sum = of_zones[place].get_or_insert_with(|| OfOneSeries {
+        let sum = of_zones[place].get_or_insert_with(|| SeriesSum {
             counts: Arc::clone(counts),
             series,
             queries: 0,
@@ -117,7 +118,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    fn tell_zones(&self, of_zones: &mut [Option<OfOneSeries>]) {
+    fn tell_zones(&self, of_zones: &mut [Option<SeriesSum>]) {
         if of_zones.first().is_some_and(Option::is_some) {
             let span = self.begun.elapsed();
             of_zones
@@ -128,7 +129,7 @@ impl<'a> Sums<'a> {
     }
 }
 
-impl Drop for Sums<'_> {
+impl Drop for BatchedCounters<'_> {
     fn drop(&mut self) {
         for (transport, of_transport) in Transport::ALL.iter().zip(&self.queries) {
             for (is_ipv6, sum) in [false, true].iter().zip(of_transport) {
@@ -139,7 +140,7 @@ impl Drop for Sums<'_> {
             some(sum, |count| self.metrics.responses(rcode, count));
         }
         tell(&self.hits, &self.metrics.cache_hits);
-        tell(&self.observations, &self.metrics.observations);
+        tell(&self.observations, &self.metrics.gate.observations);
         if let Some(sum) = self.of_cache.take() {
             sum.tell();
         }
@@ -147,7 +148,7 @@ impl Drop for Sums<'_> {
     }
 }
 
-impl OfOneCache {
+impl CacheHits {
     fn tell(self) {
         for (class, hits) in Class::ALL.into_iter().zip(self.hits) {
             if hits > 0 {
@@ -157,7 +158,7 @@ impl OfOneCache {
     }
 }
 
-impl OfOneSeries {
+impl SeriesSum {
     fn tell(self, span: Duration) {
         self.counts.add(&self.series, self.queries, self.octets, span);
     }

@@ -8,7 +8,9 @@ use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
 use tokio::time::timeout;
 
-use super::{Asked, Given, Pending, Resolver, Stale, Step, Unsent, Waiting};
+use super::{
+    Delivery, Disposition, Pending, PendingState, Resolver, StaleFallback, UnsentReply, WaitingQuery,
+};
 use crate::cache::Key;
 use crate::cache::nxdomain_cut::Denial;
 use crate::config::OnStall;
@@ -17,7 +19,7 @@ use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{Held, stalled};
 use crate::host::interception::PORT;
 use crate::upstream::{Forwarder, Limits, client_chosen};
-use crate::zones::{By, Failed, Known, Stays, Terms};
+use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
 
 impl Pending {
     /// Waits for the reply; nothing where none is to be sent.
@@ -25,7 +27,7 @@ impl Pending {
         let mut waiting = self.0;
         loop {
             let step = match waiting {
-                Waiting::ForAnswer(resolver, asked, stale, mut place) => {
+                PendingState::ForAnswer(resolver, asked, stale, mut place) => {
                     let stale = stale.as_ref();
                     let answered = tokio::select! {
                         biased;
@@ -34,74 +36,88 @@ impl Pending {
                     };
                     answered.map_or_else(|step| step, |given| resolver.step(asked, given))
                 }
-                Waiting::ForKernel(resolver, asked, unsent, held) => {
+                PendingState::ForKernel(resolver, asked, unsent, held) => {
                     released(&resolver, &asked, unsent, held).await
                 }
             };
             match step {
-                Step::Reply(reply) => return Some(reply),
-                Step::Silence => return None,
-                Step::Later(later) => waiting = later.0,
+                Disposition::Reply(reply) => return Some(reply),
+                Disposition::NoReply => return None,
+                Disposition::Pending(later) => waiting = later.0,
             }
         }
     }
 }
 
 /// What is given to who waited for it; or the reply that says why nothing is.
-async fn answered(resolver: &Arc<Resolver>, asked: &Asked, stale: Option<&Stale>) -> Result<Given, Step> {
+async fn answered(
+    resolver: &Arc<Resolver>,
+    asked: &WaitingQuery,
+    stale: Option<&StaleFallback>,
+) -> Result<Delivery, Disposition> {
     // What is rare is boxed: it must not make every waiting query as large as itself.
     if let Some(server) = asked.original {
         return Box::pin(asked_there(resolver, asked, SocketAddr::new(server, PORT))).await;
     }
-    if asked.entry.block.translates(&asked.query, &asked.arrival) {
+    if asked.binding.block.translates(&asked.query, &asked.arrival) {
         return Box::pin(translated(resolver, asked)).await;
     }
     let heard = match (stale, asked.key) {
         (Some((hit, patience)), Some(key)) => match Box::pin(refreshed(asked, key, *patience)).await {
-            Some(known) => Ok(known),
-            None => return Ok(resolver.give_kept(asked.view(), hit, clock::now())),
+            Some(resolved) => Ok(resolved),
+            None => return Ok(resolver.cached_reply(asked.view(), hit, clock::now())),
         },
         (_, key) => {
-            let mut terms = asked.view().terms();
+            let mut context = asked.view().context();
             if let Some(key) = &key
-                && let Some(denial) = denied_above(asked, key, &mut terms).await
+                && let Some(denial) = denied_above(asked, key, &mut context).await
             {
                 return Err(resolver.deny(asked.view(), &denial, clock::now()));
             }
             asked
-                .entry
-                .find(key.as_ref(), &asked.query, &terms, asked.missed_at, Stays::Always)
+                .binding
+                .find(
+                    key.as_ref(),
+                    &asked.query,
+                    &context,
+                    asked.missed_at,
+                    Cancellation::Always,
+                )
                 .await
         }
     };
     match heard {
-        Ok(known) => {
+        Ok(resolved) => {
             let now = clock::now();
-            asked.entry.block.note_kept_failure(&asked.query, &known);
-            Ok(resolver.give_new(asked.view(), known, now))
+            asked.binding.block.log_cached_failure(&asked.query, &resolved);
+            Ok(resolver.give_new(asked.view(), resolved, now))
         }
-        Err(failed) => Err(resolver.fail(asked.view(), failed)),
+        Err(error) => Err(resolver.fail(asked.view(), error)),
     }
 }
 
 /// The denial of the name above a question's, if that is known by now, or soon because it is asked for first.
-async fn denied_above(asked: &Asked, key: &Key, terms: &mut Terms) -> Option<Arc<Denial>> {
-    let (entry, query) = (&asked.entry, &asked.query);
-    let Some(headway) = entry.headway(key, query, terms) else {
+async fn denied_above(asked: &WaitingQuery, key: &Key, context: &mut QueryContext) -> Option<Arc<Denial>> {
+    let (binding, query) = (&asked.binding, &asked.query);
+    let Some(headway) = binding.headway(key, query, context) else {
         // When the question came it was not known; whom it waited behind may have heard it meanwhile.
-        return entry.denied_below(key, query, clock::now());
+        return binding.denied_below(key, query, clock::now());
     };
-    match Box::pin(entry.denied_first(headway, key, query)).await {
+    match Box::pin(binding.denied_first(headway, key, query)).await {
         Ok(denial) => Some(denial),
         Err(waited) => {
-            terms.waited = waited;
+            context.waited = waited;
             None
         }
     }
 }
 
 /// Whom the client asked is asked. What he says opens names only if the operator trusts him, and is kept for nobody.
-async fn asked_there(resolver: &Arc<Resolver>, asked: &Asked, server: SocketAddr) -> Result<Given, Step> {
+async fn asked_there(
+    resolver: &Arc<Resolver>,
+    asked: &WaitingQuery,
+    server: SocketAddr,
+) -> Result<Delivery, Disposition> {
     let limits = Limits {
         patience: asked.table.config.total_timeout,
         udp_size: asked.view().udp_size(),
@@ -114,7 +130,7 @@ async fn asked_there(resolver: &Arc<Resolver>, asked: &Asked, server: SocketAddr
         .then(|| {
             Forwarder::new(
                 &asked.table.config.forward_to_trusted(server.ip()),
-                Arc::clone(&resolver.metrics),
+                Arc::clone(&resolver.metrics.upstream),
             )
         })
         .and_then(Result::ok);
@@ -123,46 +139,58 @@ async fn asked_there(resolver: &Arc<Resolver>, asked: &Asked, server: SocketAddr
         return match client_chosen::ask(server, query, client, &limits).await {
             Ok(relayed) => {
                 let reply = relayed.reply_within(query, asked.view().datagram_limit(), limits.udp_size);
-                Ok(Given::Now(reply, By::Forward))
+                Ok(Delivery::Now(reply, AnswerSource::Forward))
             }
-            Err(failure) => Err(resolver.fail(asked.view(), Failed::Upstream(failure))),
+            Err(failure) => Err(resolver.fail(asked.view(), ResolveError::Upstream(failure))),
         };
     };
     match forwarder.ask(query, client, &limits).await {
         Ok(answer) => {
-            let (known, now) = (
-                asked.entry.block.of_trusted(answer, &asked.view().terms()),
+            let (resolved, now) = (
+                asked.binding.block.of_trusted(answer, &asked.view().context()),
                 clock::now(),
             );
             let ttls = Ttls::CountedDown(now);
-            Ok(resolver.give(asked.view(), &known, ttls, By::Forward, now))
+            Ok(resolver.give(asked.view(), &resolved, ttls, AnswerSource::Forward, now))
         }
-        Err(failure) => Err(resolver.fail(asked.view(), Failed::Upstream(failure))),
+        Err(failure) => Err(resolver.fail(asked.view(), ResolveError::Upstream(failure))),
     }
 }
 
 /// IPv6 addresses made of IPv4 ones, where the name has none (RFC 6147).
-async fn translated(resolver: &Arc<Resolver>, asked: &Asked) -> Result<Given, Step> {
-    match asked.entry.translate(&asked.query, asked.view().terms()).await {
-        Ok((known, ttls)) => Ok(resolver.give(asked.view(), &known, ttls, known.by, clock::now())),
-        Err(failed) => Err(resolver.fail(asked.view(), failed)),
+async fn translated(resolver: &Arc<Resolver>, asked: &WaitingQuery) -> Result<Delivery, Disposition> {
+    match asked
+        .binding
+        .translate(&asked.query, asked.view().context())
+        .await
+    {
+        Ok((resolved, ttls)) => {
+            Ok(resolver.give(asked.view(), &resolved, ttls, resolved.source, clock::now()))
+        }
+        Err(error) => Err(resolver.fail(asked.view(), error)),
     }
 }
 
 /// Something better than what is stale, if it comes in time.
-async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Option<Arc<Known>> {
-    let refreshing = Arc::clone(&asked.entry).refresh(key, asked.query.owned(), asked.view().terms());
+async fn refreshed(
+    asked: &WaitingQuery,
+    key: Key,
+    patience: Option<Duration>,
+) -> Option<Arc<ResolvedAnswer>> {
+    let refreshing = Arc::clone(&asked.binding).refresh(key, asked.query.owned(), asked.view().context());
     let heard = match patience {
         Some(patience) => timeout(patience, refreshing).await.ok()?,
         None => refreshing.await,
     };
-    heard.ok().filter(|known| asked.entry.block.refreshes(known))
+    heard
+        .ok()
+        .filter(|resolved| asked.binding.block.refreshes(resolved))
 }
 
-async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: Held) -> Step {
-    let outcome = held.end(&resolver.metrics).await;
+async fn released(resolver: &Resolver, asked: &WaitingQuery, unsent: UnsentReply, held: Held) -> Disposition {
+    let outcome = held.end(&resolver.metrics.gate).await;
     let Some(stall) = stalled(outcome) else {
-        return resolver.reply(asked.view(), unsent.reply, unsent.by);
+        return resolver.reply(asked.view(), unsent.reply, unsent.source);
     };
     let action = match stall {
         // As where there was no room to hold it.
@@ -171,8 +199,8 @@ async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: Held
     };
     resolver.metrics.stall(action, stall);
     match action {
-        OnStall::Release => resolver.reply(asked.view(), unsent.reply, unsent.by),
-        OnStall::Servfail => resolver.reply(asked.view(), unsent.or_else, By::Server),
-        OnStall::Drop => Step::Silence,
+        OnStall::Release => resolver.reply(asked.view(), unsent.reply, unsent.source),
+        OnStall::Servfail => resolver.reply(asked.view(), unsent.or_else, AnswerSource::Server),
+        OnStall::Drop => Disposition::NoReply,
     }
 }

@@ -1,4 +1,4 @@
-//! The successor's side. It waits: nothing else is to be done before it has the sockets.
+//! The new process's side. It blocks: nothing else can be done before it has the sockets.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -9,84 +9,84 @@ use std::time::Duration;
 use egret_shared::rt::clock;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::Name;
+use super::SocketName;
 use super::wire::{
-    HandoverError, Wait, Word, again_until, check_user, despite_signals, due, namespace, receive, send,
+    Message, TakeoverError, Wait, check_peer_user, expect_message, namespace, receive, retry_despite_signals,
+    retry_until, send,
 };
 use crate::takeover::old_process::file;
-use crate::takeover::state::{Damaged, LANGUAGE, Piece, read};
+use crate::takeover::state::{InvalidState, STATE_VERSION, StateRecord, read};
 
-/// Octets of a message about what is known: an answer of the largest size, and some more.
-const LARGEST_PIECES: usize = 160 << 10;
-/// How often it is looked who is there: of several successors that start together each has one before it.
-const LOOKS: usize = 8;
+/// Octets of a message with state: one answer of 64 KiB beside a batch of others.
+const MAX_STATE_MESSAGE: usize = 160 << 10;
+/// Attempts to connect: of several new processes that start together, each takes over from the one before it.
+const CONNECT_ATTEMPTS: usize = 8;
 
-/// A predecessor that has given its sockets, and still answers.
+/// The old process, which has given its sockets and still answers.
 #[derive(Debug)]
-pub struct Taken {
+pub struct OldProcess {
     connection: Socket,
-    /// The language in which it tells what it knows.
-    memory: Option<u16>,
+    /// The version of its state, if it gives any.
+    state_version: Option<u16>,
 }
 
-/// Sockets of a predecessor; those that nobody takes are closed, for this process.
+/// The sockets of the old process. Those that are not taken are closed in this process.
 #[derive(Debug)]
-pub struct Inheritance(BTreeMap<Name, OwnedFd>);
+pub struct InheritedSockets(BTreeMap<SocketName, OwnedFd>);
 
-impl Inheritance {
-    /// There was no predecessor.
+impl InheritedSockets {
+    /// None: there is no old process.
     #[must_use]
     pub const fn none() -> Self {
         Self(BTreeMap::new())
     }
 
-    /// The socket of this name, if there is one; it is the caller's then.
-    pub fn socket(&mut self, name: Name) -> Option<OwnedFd> {
+    /// Takes the socket of this name.
+    pub fn socket(&mut self, name: SocketName) -> Option<OwnedFd> {
         self.0.remove(&name)
     }
 
-    /// What nobody has taken.
-    pub fn left(&self) -> impl Iterator<Item = &Name> {
+    /// The names of those that were not taken.
+    pub fn left(&self) -> impl Iterator<Item = &SocketName> {
         self.0.keys()
     }
 }
 
-/// The predecessor reads no more: the successor's turn.
+/// The old process, which reads no more queries.
 #[derive(Debug)]
-pub struct Granted {
+pub struct StoppedOldProcess {
     connection: Socket,
 }
 
-/// Whether somebody gives sockets at `path`: a dnsd that answers.
+/// Whether a dnsd listens at `path`.
 #[must_use]
-pub fn is_somebody_at(path: &Path) -> bool {
+pub fn is_served(path: &Path) -> bool {
     let asked = Socket::new(Domain::UNIX, Type::SEQPACKET, None)
         .and_then(|socket| socket.connect(&SockAddr::unix(path)?));
     asked.is_ok()
 }
 
-/// Whether somebody gives sockets at `path`, and is not who has this file there.
+/// Whether another dnsd than the one with this socket file listens at `path`.
 #[must_use]
-pub fn is_somebody_else_at(path: &Path, own: (u64, u64)) -> bool {
-    file(path).is_ok_and(|found| found != own) && is_somebody_at(path)
+pub fn is_served_by_other(path: &Path, own: (u64, u64)) -> bool {
+    file(path).is_ok_and(|found| found != own) && is_served(path)
 }
 
-/// Asks whoever listens at `path` for its sockets; nothing where nobody does. The other one is waited for by
-/// `patience` at each step. One that goes before it gives anything has a successor already, or is at its end: it is looked
-/// again who is there.
+/// Asks the dnsd at `path` for its sockets; none where no dnsd listens. Each step may take `timeout`. A process that exits
+/// before it gives the sockets was replaced or stopped: this connects again.
 ///
 /// # Errors
-/// When somebody listens and gives nothing that can be used.
-pub fn take(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, HandoverError> {
-    for _ in 1..LOOKS {
-        match ask(path, patience) {
-            Err(HandoverError::Connection(error)) if is_gone(&error) => {
-                tracing::debug!(%error, "who was asked for its sockets is gone");
+/// When a dnsd listens and gives no usable sockets.
+pub fn take(path: &Path, timeout: Duration) -> Result<Option<(OldProcess, InheritedSockets)>, TakeoverError> {
+    for _ in 1..CONNECT_ATTEMPTS {
+        match ask(path, timeout) {
+            Err(TakeoverError::Connection(error)) if is_gone(&error) => {
+                tracing::debug!(%error, "the old process exited before it gave its sockets");
             }
             asked => return asked,
         }
     }
-    ask(path, patience)
+    ask(path, timeout)
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -94,14 +94,14 @@ fn is_gone(error: &io::Error) -> bool {
     [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
-fn ask(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, HandoverError> {
+fn ask(path: &Path, timeout: Duration) -> Result<Option<(OldProcess, InheritedSockets)>, TakeoverError> {
     let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
-    connection.set_read_timeout(Some(patience))?;
-    connection.set_write_timeout(Some(patience))?;
-    let place = SockAddr::unix(path)?;
-    match despite_signals(connection.as_fd(), Wait::ToSend, || connection.connect(&place)) {
+    connection.set_read_timeout(Some(timeout))?;
+    connection.set_write_timeout(Some(timeout))?;
+    let peer = SockAddr::unix(path)?;
+    match retry_despite_signals(connection.as_fd(), Wait::ToSend, || connection.connect(&peer)) {
         Ok(()) => {}
-        // No file, or one that a dnsd left which was killed.
+        // No file, or that of a killed dnsd.
         Err(error)
             if matches!(
                 error.kind(),
@@ -112,16 +112,16 @@ fn ask(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, 
         }
         Err(error) => return Err(error.into()),
     }
-    check_user(&connection)?;
+    check_peer_user(&connection)?;
     let program = format!("dnsd {}", env!("CARGO_PKG_VERSION"));
-    send(connection.as_fd(), &Word::Hello { program }, &[])?;
+    send(connection.as_fd(), &Message::Hello { program }, &[])?;
     let (word, given) = receive(connection.as_fd())?;
-    let (names, memory) = due(word, "its sockets", |word| match word {
-        Word::Sockets { names, memory } => Ok((names, memory)),
+    let (names, state_version) = expect_message(word, "its sockets", |word| match word {
+        Message::Sockets { names, state_version } => Ok((names, state_version)),
         other => Err(other),
     })?;
     if names.len() != given.len() {
-        return Err(HandoverError::Count {
+        return Err(TakeoverError::Count {
             given: given.len(),
             named: names.len(),
         });
@@ -129,61 +129,67 @@ fn ask(path: &Path, patience: Duration) -> Result<Option<(Taken, Inheritance)>, 
     let own = namespace(connection.as_fd())?;
     for socket in &given {
         if namespace(socket.as_fd())? != own {
-            return Err(HandoverError::Elsewhere);
+            return Err(TakeoverError::OtherNamespace);
         }
     }
     let sockets = names.into_iter().zip(given).collect();
-    Ok(Some((Taken { connection, memory }, Inheritance(sockets))))
+    Ok(Some((
+        OldProcess {
+            connection,
+            state_version,
+        },
+        InheritedSockets(sockets),
+    )))
 }
 
-impl Taken {
-    /// Hears what the predecessor knows, as long as `hear` wants more and for no longer than `patience`; it answers
-    /// meanwhile. Says whether all was heard. One that speaks another language, or is silent, knows nothing.
+impl OldProcess {
+    /// Receives its state for at most `timeout`, while it answers. Returns whether the state arrived as a whole: not from a
+    /// process that is slow, or has another version.
     ///
     /// # Errors
-    /// When what it says is nothing that a dnsd would say.
-    pub fn memory(
+    /// When the state is invalid, with the error of `take` among others.
+    pub fn state(
         &self,
-        patience: Duration,
-        mut hear: impl FnMut(Piece) -> Result<(), Damaged>,
-    ) -> Result<bool, HandoverError> {
-        if self.memory != Some(LANGUAGE) {
+        timeout: Duration,
+        mut take: impl FnMut(StateRecord) -> Result<(), InvalidState>,
+    ) -> Result<bool, TakeoverError> {
+        if self.state_version != Some(STATE_VERSION) {
             return Ok(false);
         }
-        let end = clock::now().after(patience);
+        let end = clock::now().after(timeout);
         let (mine, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
-        send(self.connection.as_fd(), &Word::Memory, &[theirs.as_raw_fd()])?;
+        send(self.connection.as_fd(), &Message::State, &[theirs.as_raw_fd()])?;
         drop(theirs);
-        let mut octets = vec![0; LARGEST_PIECES];
+        let mut octets = vec![0; MAX_STATE_MESSAGE];
         loop {
-            let heard = again_until(end, |left| {
+            let received = retry_until(end, |left| {
                 mine.set_read_timeout(Some(left))?;
                 (&mine).read(&mut octets)
             });
-            let length = match heard {
+            let length = match received {
                 Ok(0) => return Ok(false),
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error.into()),
             };
-            for piece in read(&octets[..length])? {
-                if piece == Piece::End {
+            for record in read(&octets[..length])? {
+                if record == StateRecord::End {
                     return Ok(true);
                 }
-                hear(piece)?;
+                take(record)?;
             }
         }
     }
 
-    /// Tells the predecessor to read no more, and waits until it does not.
+    /// Makes it stop reading queries.
     ///
     /// # Errors
-    /// When it is gone, or says something else. It reads on then, unless it is gone.
-    pub fn stop_predecessor(self) -> Result<Granted, HandoverError> {
-        send(self.connection.as_fd(), &Word::Stop, &[])?;
+    /// When it is gone, or does not confirm; in the second case it goes on reading.
+    pub fn pause(self) -> Result<StoppedOldProcess, TakeoverError> {
+        send(self.connection.as_fd(), &Message::Stop, &[])?;
         let (word, _none) = receive(self.connection.as_fd())?;
-        due(word, "that it stopped", |word| match word {
-            Word::Stopped => Ok(Granted {
+        expect_message(word, "that it stopped", |word| match word {
+            Message::Stopped => Ok(StoppedOldProcess {
                 connection: self.connection,
             }),
             other => Err(other),
@@ -191,11 +197,11 @@ impl Taken {
     }
 }
 
-impl Granted {
-    /// Tells the predecessor that it may go. One that is gone need not be told.
+impl StoppedOldProcess {
+    /// Lets it exit.
     pub fn serving(self) {
-        if let Err(error) = send(self.connection.as_fd(), &Word::Serving, &[]) {
-            tracing::debug!(%error, "the predecessor is gone already");
+        if let Err(error) = send(self.connection.as_fd(), &Message::Serving, &[]) {
+            tracing::debug!(%error, "the old process is gone already");
         }
     }
 }

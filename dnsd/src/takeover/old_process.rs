@@ -1,4 +1,4 @@
-//! The predecessor's side: from a thread of its own, so that a successor that is slow or hangs stops nothing.
+//! The old process's side. It has a thread of its own, so that a slow or hanging new process blocks no query.
 
 use std::fs::Permissions;
 use std::io;
@@ -11,48 +11,49 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
-use super::wire::{HandoverError, MOST_SOCKETS, Word, check_user, due, receive, send, send_octets};
-use super::{Name, Purpose};
-use crate::takeover::state::{LANGUAGE, Piece, write};
+use super::wire::{
+    MAX_SOCKETS, Message, TakeoverError, check_peer_user, expect_message, receive, send, send_octets,
+};
+use super::{SocketName, SocketPurpose};
+use crate::takeover::state::{STATE_VERSION, StateRecord, write};
 
-/// How long a successor may make itself ready, and be between its steps.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long nobody reads because a successor is about to: it has everything ready then, and needs some milliseconds.
-pub const UNREAD: Duration = Duration::from_secs(1);
+/// How long a new process may take for each step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the sockets are left unread for the new process. It has everything ready then and needs some milliseconds.
+pub const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is to be done for a successor.
+/// What the daemon has to do for a new process.
 #[derive(Debug)]
-pub enum Event {
-    /// It wants the sockets: each with its name, as descriptors of their own.
-    Sockets(oneshot::Sender<Vec<(Name, OwnedFd)>>),
-    /// Read no more, and say so.
+pub enum TakeoverEvent {
+    /// Duplicate all sockets for it.
+    Sockets(oneshot::Sender<Vec<(SocketName, OwnedFd)>>),
+    /// Stop reading queries, then answer.
     Pause(oneshot::Sender<()>),
-    /// It is gone before it read anything, or does not read in time: read again.
+    /// It is gone, or does not read in time: read again.
     Resume,
-    /// It reads: drain and go, and leave what is set up to it. One that did not read in time may have begun to all the same.
+    /// It reads: drain and exit, and leave interface and rules alone. It may come after a `Resume`, if it was late.
     Leave,
 }
 
-/// What this dnsd knows. It is told from the thread that serves successors, so that nothing stops meanwhile.
-pub trait Memory: Send + Sync {
-    /// Tells it, some pieces at a time.
+/// The state that a new process receives. It is exported in the takeover thread, so that no query waits.
+pub trait StateSource: Send + Sync {
+    /// Emits all of it, some records at a time.
     ///
     /// # Errors
-    /// When nobody hears it any more.
-    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()>;
+    /// Those of `emit`.
+    fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()>;
 }
 
-/// The place where successors ask.
+/// The Unix socket at which a new process asks.
 #[derive(Debug)]
-pub struct Offer {
+pub struct TakeoverSocket {
     listener: Socket,
     path: PathBuf,
     file: (u64, u64),
 }
 
-impl Offer {
-    /// Listens at `path`, for this user alone. What is there is replaced: if a dnsd listens there, this one has taken
-    /// over from it.
+impl TakeoverSocket {
+    /// Listens at `path`, for this user alone. It replaces the socket of a dnsd that this one has taken over from.
     ///
     /// # Errors
     /// When the path cannot be listened at.
@@ -69,7 +70,7 @@ impl Offer {
             Ok(()) | Err(_) => {}
         }
         listener.bind(&SockAddr::unix(&beside)?)?;
-        // Nobody connects before it listens.
+        // It gets its final name when it listens, so that no connection is refused.
         std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
         listener.listen(4)?;
         let file = file(&beside)?;
@@ -81,39 +82,43 @@ impl Offer {
         })
     }
 
-    /// The file at its path, while nobody else took that place: by device and number.
+    /// Device and inode of the socket file: another dnsd's file differs.
     #[must_use]
     pub const fn file(&self) -> (u64, u64) {
         self.file
     }
 
-    /// Serves successors, one after the other; `events` does what they want, `memory` is what they are told. Ends when one has taken over, or when
-    /// nobody hears the events any more.
+    /// Serves new processes one after the other, in a thread of its own. It ends when one has taken over, or when the
+    /// receiver of `events` is gone.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn serve(self, events: mpsc::UnboundedSender<Event>, memory: Arc<dyn Memory>) -> io::Result<()> {
+    pub fn serve(
+        self,
+        events: mpsc::UnboundedSender<TakeoverEvent>,
+        state: Arc<dyn StateSource>,
+    ) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("handover".to_owned());
-        thread.spawn(move || self.accept(&events, &*memory)).map(drop)
+        thread.spawn(move || self.accept(&events, &*state)).map(drop)
     }
 
-    fn accept(&self, events: &mpsc::UnboundedSender<Event>, memory: &dyn Memory) {
+    fn accept(&self, events: &mpsc::UnboundedSender<TakeoverEvent>, state: &dyn StateSource) {
         while !events.is_closed() {
-            let met = match self.listener.accept() {
+            let served = match self.listener.accept() {
                 Ok((connection, _address)) => {
-                    let successor = Successor {
+                    let new_process = NewProcessConnection {
                         connection,
                         events,
-                        memory,
+                        state,
                     };
-                    successor.meet()
+                    new_process.serve()
                 }
                 Err(error) => Err(error.into()),
             };
-            match met {
+            match served {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(path = %self.path.display(), %error, "nothing was handed over");
+                    tracing::warn!(path = %self.path.display(), %error, "a takeover failed");
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
@@ -121,117 +126,117 @@ impl Offer {
     }
 }
 
-/// What is at a path, by device and number.
+/// Device and inode of the file at a path.
 pub(super) fn file(path: &Path) -> io::Result<(u64, u64)> {
     let found = std::fs::metadata(path)?;
     Ok((found.dev(), found.ino()))
 }
 
-struct Successor<'a> {
+struct NewProcessConnection<'a> {
     connection: Socket,
-    events: &'a mpsc::UnboundedSender<Event>,
-    memory: &'a dyn Memory,
+    events: &'a mpsc::UnboundedSender<TakeoverEvent>,
+    state: &'a dyn StateSource,
 }
 
-impl Successor<'_> {
-    fn meet(&self) -> Result<(), HandoverError> {
-        check_user(&self.connection)?;
-        self.connection.set_read_timeout(Some(PATIENCE))?;
-        self.connection.set_write_timeout(Some(PATIENCE))?;
+impl NewProcessConnection<'_> {
+    fn serve(&self) -> Result<(), TakeoverError> {
+        check_peer_user(&self.connection)?;
+        self.connection.set_read_timeout(Some(STEP_TIMEOUT))?;
+        self.connection.set_write_timeout(Some(STEP_TIMEOUT))?;
         let (word, _none) = receive(self.connection.as_fd())?;
-        let program = due(word, "hello", |word| match word {
-            Word::Hello { program } => Ok(program),
+        let program = expect_message(word, "hello", |word| match word {
+            Message::Hello { program } => Ok(program),
             other => Err(other),
         })?;
-        tracing::info!(successor = program, "a successor asks for the sockets");
+        tracing::info!(program, "a new process asks for the sockets");
         let taken_over = self.hand_over();
         if taken_over.is_err() {
-            self.tell(Event::Resume)?;
+            self.tell(TakeoverEvent::Resume)?;
         }
         taken_over
     }
 
-    fn hand_over(&self) -> Result<(), HandoverError> {
+    fn hand_over(&self) -> Result<(), TakeoverError> {
         self.give()?;
         let (mut word, mut beside) = receive(self.connection.as_fd())?;
-        if word == Word::Memory {
-            self.remember(beside.pop());
+        if word == Message::State {
+            self.send_state(beside.pop());
             (word, _) = receive(self.connection.as_fd())?;
         }
-        due(word, "stop", |word| match word {
-            Word::Stop => Ok(()),
+        expect_message(word, "stop", |word| match word {
+            Message::Stop => Ok(()),
             other => Err(other),
         })?;
         self.pause()
     }
 
-    fn give(&self) -> Result<(), HandoverError> {
-        let mut sockets = self.ask(Event::Sockets)?;
-        if sockets.len() > MOST_SOCKETS {
-            // A successor can do without them.
-            sockets.retain(|(name, _)| name.purpose != Purpose::Replies);
+    fn give(&self) -> Result<(), TakeoverError> {
+        let mut sockets = self.ask(TakeoverEvent::Sockets)?;
+        if sockets.len() > MAX_SOCKETS {
+            // The new process can bind its own.
+            sockets.retain(|(name, _)| name.purpose != SocketPurpose::Replies);
         }
-        if sockets.len() > MOST_SOCKETS {
-            return Err(HandoverError::TooMany(sockets.len()));
+        if sockets.len() > MAX_SOCKETS {
+            return Err(TakeoverError::TooMany(sockets.len()));
         }
         let (names, sockets): (Vec<_>, Vec<OwnedFd>) = sockets.into_iter().unzip();
         let raw: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
-        let memory = Some(LANGUAGE);
+        let state_version = Some(STATE_VERSION);
         Ok(send(
             self.connection.as_fd(),
-            &Word::Sockets { names, memory },
+            &Message::Sockets { names, state_version },
             &raw,
         )?)
     }
 
-    /// Tells what is known until all is told or the successor has heard enough.
-    fn remember(&self, to: Option<OwnedFd>) {
+    /// Sends the state until its end, or until the new process closes the socket.
+    fn send_state(&self, to: Option<OwnedFd>) {
         let Some(socket) = to.map(Socket::from) else {
             return;
         };
-        let told = socket.set_write_timeout(Some(PATIENCE)).and_then(|()| {
-            self.memory
-                .tell(&mut |pieces| send_octets(socket.as_fd(), &write(pieces), &[]))
+        let sent = socket.set_write_timeout(Some(STEP_TIMEOUT)).and_then(|()| {
+            self.state
+                .export(&mut |records| send_octets(socket.as_fd(), &write(records), &[]))
         });
-        if let Err(error) = told {
-            tracing::debug!(%error, "the successor hears no more of what is known");
+        if let Err(error) = sent {
+            tracing::debug!(%error, "the state was not sent as a whole");
         }
     }
 
-    fn pause(&self) -> Result<(), HandoverError> {
-        self.ask(Event::Pause)?;
-        send(self.connection.as_fd(), &Word::Stopped, &[])?;
-        match self.serves_within(UNREAD) {
-            Err(HandoverError::Connection(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                tracing::error!("the successor hangs; its turn is over until it goes on");
-                self.tell(Event::Resume)?;
-                self.serves_within(PATIENCE)?;
+    fn pause(&self) -> Result<(), TakeoverError> {
+        self.ask(TakeoverEvent::Pause)?;
+        send(self.connection.as_fd(), &Message::Stopped, &[])?;
+        match self.serves_within(PAUSE_TIMEOUT) {
+            Err(TakeoverError::Connection(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                tracing::error!("the new process hangs; this one answers until it goes on");
+                self.tell(TakeoverEvent::Resume)?;
+                self.serves_within(STEP_TIMEOUT)?;
             }
             served => served?,
         }
-        self.tell(Event::Leave)
+        self.tell(TakeoverEvent::Leave)
     }
 
-    fn serves_within(&self, patience: Duration) -> Result<(), HandoverError> {
+    fn serves_within(&self, patience: Duration) -> Result<(), TakeoverError> {
         self.connection.set_read_timeout(Some(patience))?;
         let (word, _none) = receive(self.connection.as_fd())?;
-        due(word, "that it serves", |word| match word {
-            Word::Serving => Ok(()),
+        expect_message(word, "that it serves", |word| match word {
+            Message::Serving => Ok(()),
             other => Err(other),
         })
     }
 
-    fn ask<T>(&self, event: impl FnOnce(oneshot::Sender<T>) -> Event) -> Result<T, HandoverError> {
+    fn ask<T>(&self, event: impl FnOnce(oneshot::Sender<T>) -> TakeoverEvent) -> Result<T, TakeoverError> {
         let (sender, answer) = oneshot::channel();
         self.tell(event(sender))?;
         answer.blocking_recv().map_err(|_gone| stopped())
     }
 
-    fn tell(&self, event: Event) -> Result<(), HandoverError> {
+    fn tell(&self, event: TakeoverEvent) -> Result<(), TakeoverError> {
         self.events.send(event).map_err(|_gone| stopped())
     }
 }
 
-fn stopped() -> HandoverError {
+fn stopped() -> TakeoverError {
     io::Error::new(io::ErrorKind::BrokenPipe, "this dnsd stops").into()
 }

@@ -1,136 +1,66 @@
-//! What a predecessor knows, in pieces: how it stands with the enforcer, what it told to whom, what it keeps.
+//! The wire form of the state that an old process gives to a new one: records of the response gate and of the caches.
 //!
-//! It goes over a socket of its own while the predecessor still answers, so that nobody waits for it, and a successor that
-//! has heard enough hangs up. The pieces are read strictly: who wrote something else wrote nothing.
+//! It goes over a socket of its own while the old process still answers. A new process that has enough closes the socket.
+//! Reading is strict: a message with one bad record counts as no message. Each owner defines its records
+//! ([`GateRecord`], [`BlockRecord`], [`AnswerRecord`]) and checks their content.
 
-use std::time::Duration;
-
-use egret_kernel::links::Attachment;
-use egret_shared::link::Interest;
-use egret_shared::observation::Observation;
-use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Demand, Maker};
-use crate::zones::answer_source::By;
-use crate::zones::failure::Failed;
+use crate::enforcement::gate::GateRecord;
+use crate::zones::{AnswerRecord, BlockRecord, InvalidCacheRecord};
 
-/// How the pieces are written. Another number is another language: nothing is asked for then.
-pub const LANGUAGE: u16 = 1;
+/// The version of the wire form. A new process asks for no state of another version.
+pub const STATE_VERSION: u16 = 2;
 /// What every message begins with.
 const HEAD: [u8; 4] = *b"egm\x01";
 
-/// One thing that is known.
+/// One record of the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Piece {
-    /// Since when an enforcer's first interest was waited for, and whether an enforcer is connected.
-    Enforcer {
-        /// Since when.
-        since: Timestamp,
-        /// Whether one is there.
-        is_connected: bool,
-    },
-    /// The names that a pod waits for.
-    Interest(Interest),
-    /// All interests were told.
-    InterestComplete,
-    /// What a client was told and still lives.
-    Told(Telling),
-    /// A block of the plan: what follows was kept by it.
-    Block(OfBlock),
-    /// An answer that it keeps.
-    Answer(KeptAnswer),
-    /// There is no more.
+pub enum StateRecord {
+    /// Of the response gate.
+    Gate(GateRecord),
+    /// A server block: the answers that follow are from its cache.
+    Block(BlockRecord),
+    /// A cached answer.
+    Answer(AnswerRecord),
+    /// The end of the state.
     End,
 }
 
-/// What a client was told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Telling {
-    /// To whom, and what.
-    pub observation: Observation,
-    /// What the client was attached to.
-    #[serde(with = "attachment")]
-    pub attachment: Option<Attachment>,
-    /// Whether the kernel has it.
-    pub is_realized: bool,
-}
-
-/// A block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OfBlock {
-    /// A word that a block has only if it answers alike.
-    pub likeness: [u8; 32],
-    /// To what TTLs were raised: of answers, and of denials.
-    pub raised_to: [Duration; 2],
-}
-
-/// An answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptAnswer {
-    /// What it is found by.
-    pub key: Vec<u8>,
-    /// It, as a message with the TTLs that it had when it arrived.
-    pub octets: Vec<u8>,
-    /// When that was.
-    pub arrived: Timestamp,
-    /// Who made it.
-    pub maker: Maker,
-    /// Which part of the chain.
-    pub by: By,
-    /// Why there is none, if it says so.
-    pub failed: Option<Failed>,
-    /// How much it was asked for.
-    pub demand: Demand,
-}
-
-/// Octets that no dnsd of this language wrote.
+/// Why octets are no state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damaged {
-    /// They begin otherwise.
-    #[error("what the other dnsd knows is not told as dnsd tells it")]
+pub enum InvalidState {
+    /// They do not begin with the magic number.
+    #[error("the other dnsd's state is not in dnsd's format")]
     Foreign,
-    /// A piece cannot be read.
-    #[error("what the other dnsd knows cannot be read: {0}")]
+    /// A record cannot be decoded.
+    #[error("the other dnsd's state cannot be decoded: {0}")]
     Unreadable(postcard::Error),
-    /// Something stands behind the last piece.
-    #[error("{0} octets stand behind what the other dnsd knows")]
-    Behind(usize),
-    /// A piece says what no dnsd would.
-    #[error("the other dnsd knows {0}")]
-    Wrong(&'static str),
+    /// There are octets after the last record.
+    #[error("the other dnsd's state has {0} octets after the last record")]
+    Trailing(usize),
+    /// A record has a value that no dnsd writes.
+    #[error("the other dnsd's state has {0}")]
+    Record(#[from] InvalidCacheRecord),
 }
 
-/// One message.
+/// Encodes one message.
 #[must_use]
-pub fn write(pieces: &[Piece]) -> Vec<u8> {
+pub fn write(records: &[StateRecord]) -> Vec<u8> {
     let head = HEAD.to_vec();
-    postcard::to_extend(pieces, head).expect("postcard writes every value of these types")
+    postcard::to_extend(records, head).expect("postcard writes every value of these types")
 }
 
-/// The pieces of a message.
+/// Decodes one message.
 ///
 /// # Errors
-/// Where it is not one.
-pub fn read(octets: &[u8]) -> Result<Vec<Piece>, Damaged> {
-    let pieces = octets.strip_prefix(&HEAD).ok_or(Damaged::Foreign)?;
-    let (pieces, behind) = postcard::take_from_bytes(pieces).map_err(Damaged::Unreadable)?;
-    if behind.is_empty() {
-        Ok(pieces)
+/// When the octets are no message of this version.
+pub fn read(octets: &[u8]) -> Result<Vec<StateRecord>, InvalidState> {
+    let records = octets.strip_prefix(&HEAD).ok_or(InvalidState::Foreign)?;
+    let (records, rest) = postcard::take_from_bytes(records).map_err(InvalidState::Unreadable)?;
+    if rest.is_empty() {
+        Ok(records)
     } else {
-        Err(Damaged::Behind(behind.len()))
-    }
-}
-
-mod attachment {
-    use super::Attachment;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(it: &Option<Attachment>, to: S) -> Result<S::Ok, S::Error> {
-        it.map(Attachment::as_number).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Attachment>, D::Error> {
-        Ok(Option::<u64>::deserialize(from)?.map(Attachment::from_number))
+        Err(InvalidState::Trailing(rest.len()))
     }
 }

@@ -1,9 +1,8 @@
-//! What a dnsd knows when another one takes over: how it stands with the enforcer, what was told to whom, and the answers
-//! that are kept.
+//! The transfer of state to a new process: the response gate's view of the enforcer, the observations, the cached answers.
 //!
-//! The successor has it before it reads, while the predecessor still answers; what comes in between is asked for and told
-//! once more. A part of it is as good as it is right: what was heard until the time was over counts, and of what is damaged
-//! nothing does.
+//! The new process receives it before it reads queries, while the old process still answers; what the old one learns
+//! meanwhile is asked for and observed again. A part of the state is valid by itself: what arrived before the time-out
+//! counts. When anything is invalid, nothing counts.
 
 use std::io;
 use std::sync::Arc;
@@ -11,103 +10,114 @@ use std::time::Duration;
 
 use egret_shared::rt::clock;
 
-use crate::enforcement::gate::Inherited;
+use crate::enforcement::gate::{GateRecord, Inherited};
 use crate::enforcement::gated::Holder;
 use crate::pipeline::Resolver;
-use crate::takeover::state::{Damaged, Piece};
-use crate::takeover::{HandoverError, Memory, Taken};
-use crate::zones::{Given, GivenStep, Heir};
+use crate::takeover::state::{InvalidState, StateRecord};
+use crate::takeover::{OldProcess, StateSource, TakeoverError};
+use crate::zones::{CacheExport, CacheImport, ExportStep, InvalidCacheRecord};
 
-/// How long a predecessor may tell. It answers meanwhile; but whoever replaces it waits.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Octets of answers that are told at once.
-const AT_ONCE: usize = 32 << 10;
+/// How long the transfer may take. The old process answers meanwhile, but the rollout waits.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Octets of answers in one message.
+const BATCH_OCTETS: usize = 32 << 10;
 
-/// The memory of a dnsd that serves.
+/// The state of a dnsd that serves.
 #[derive(Debug)]
-pub struct Remembering {
-    /// Who answers.
+pub struct ProcessState {
+    /// Has the caches.
     pub resolver: Arc<Resolver>,
-    /// Who tells the enforcer.
+    /// The response gate.
     pub holder: Arc<Holder>,
 }
 
-/// What a successor begins with.
+/// What was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Begun {
-    /// Whether the predecessor was connected to an enforcer.
+pub struct TransferSummary {
+    /// Whether the old process was connected to an enforcer.
     pub is_connected: bool,
-    /// Answers that it kept.
+    /// Cached answers.
     pub answers: usize,
-    /// Answers that it told.
-    pub told: usize,
-    /// Whether this is all.
+    /// Observations.
+    pub observations: usize,
+    /// Whether the state arrived as a whole.
     pub is_whole: bool,
 }
 
-impl Memory for Remembering {
-    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
-        self.holder.tell(hear)?;
+impl StateSource for ProcessState {
+    fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
+        self.holder.export(|record| emit(&[StateRecord::Gate(record)]))?;
         let serving = self.resolver.serving();
-        let mut given = Given::by(&serving);
-        while let Some(step) = given.next(clock::now()) {
+        let mut caches = CacheExport::new(&serving);
+        while let Some(step) = caches.next(clock::now()) {
             match step {
-                GivenStep::Block(block) => hear(&[Piece::Block(block)])?,
-                GivenStep::Answers(answers) => {
-                    let mut pieces = Vec::new();
+                ExportStep::Block(block) => emit(&[StateRecord::Block(block)])?,
+                ExportStep::Answers(answers) => {
+                    let mut batch = Vec::new();
                     let mut octets = 0;
                     for answer in answers {
                         octets += answer.octets.len();
-                        pieces.push(Piece::Answer(answer));
-                        if octets > AT_ONCE {
-                            hear(&pieces)?;
-                            pieces.clear();
+                        batch.push(StateRecord::Answer(answer));
+                        if octets > BATCH_OCTETS {
+                            emit(&batch)?;
+                            batch.clear();
                             octets = 0;
                         }
                     }
-                    hear(&pieces)?;
+                    emit(&batch)?;
                 }
             }
         }
-        hear(&[Piece::End])
+        emit(&[StateRecord::End])
     }
 }
 
-/// Takes what a predecessor knows.
+/// Receives the old process's state and begins with it.
 ///
 /// # Errors
-/// When what it says is nothing that a dnsd would say; nothing of it was taken then.
-pub fn inherit(predecessor: &Taken, resolver: &Resolver, holder: &Holder) -> Result<Begun, HandoverError> {
+/// When the state is invalid; then none of it was taken.
+pub fn inherit(
+    old_process: &OldProcess,
+    resolver: &Resolver,
+    holder: &Holder,
+) -> Result<TransferSummary, TakeoverError> {
     let serving = resolver.serving();
-    let mut heir = Heir::of(&serving);
-    let (mut begun, mut inherited, mut interests) = (Begun::default(), Inherited::default(), Vec::new());
+    let mut caches = CacheImport::new(&serving);
+    let (mut summary, mut gate, mut interests) =
+        (TransferSummary::default(), Inherited::default(), Vec::new());
     let now = clock::now;
-    let heard = predecessor.memory(PATIENCE, |piece| {
-        match piece {
-            Piece::Enforcer { since, is_connected } if since <= now() => {
-                inherited.since = Some(since);
-                begun.is_connected = is_connected;
+    let mut take_gate = |record| {
+        match record {
+            GateRecord::Enforcer { since, is_connected } if since <= now() => {
+                gate.since = Some(since);
+                summary.is_connected = is_connected;
             }
-            Piece::Enforcer { .. } => return Err(Damaged::Wrong("what was not yet")),
-            Piece::Interest(interest) => interests.push(interest),
-            Piece::InterestComplete => inherited.interests = Some(std::mem::take(&mut interests)),
-            Piece::Told(told) => inherited.told.push(told),
-            Piece::Block(block) => heir.block(&block),
-            Piece::Answer(answer) => heir.answer(&answer, now())?,
-            Piece::End => {}
+            GateRecord::Enforcer { .. } => return Err(InvalidCacheRecord("a time in the future")),
+            GateRecord::Interest(interest) => interests.push(interest),
+            GateRecord::InterestComplete => gate.interests = Some(std::mem::take(&mut interests)),
+            GateRecord::Observation(observation) => gate.told.push(observation),
         }
         Ok(())
+    };
+    let received = old_process.state(TIMEOUT, |record| {
+        match record {
+            StateRecord::Gate(record) => take_gate(record)?,
+            StateRecord::Block(block) => caches.block(&block),
+            StateRecord::Answer(answer) => caches.answer(&answer, now())?,
+            StateRecord::End => {}
+        }
+        Ok::<_, InvalidState>(())
     });
-    match heard {
+    match received {
         Ok(is_whole) => {
-            begun.is_whole = is_whole;
-            begun.told = inherited.told.len();
-            begun.answers = serving.cache_figures().0;
-            holder.inherit(inherited);
-            Ok(begun)
+            summary.is_whole = is_whole;
+            summary.observations = gate.told.len();
+            summary.answers = serving.cache_figures().0;
+            holder.inherit(gate);
+            Ok(summary)
         }
         Err(error) => {
-            heir.forget();
+            caches.discard();
             Err(error)
         }
     }

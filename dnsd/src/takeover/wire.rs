@@ -1,4 +1,4 @@
-//! How the two speak: a line of JSON each, the sockets beside one of them.
+//! The messages between the two processes: one JSON object each, with file descriptors beside it (`SCM_RIGHTS`).
 
 #![allow(unsafe_code, reason = "a descriptor that came in belongs to nobody yet")]
 
@@ -15,81 +15,82 @@ use nix::sys::socket::{
 use serde::{Deserialize, Serialize};
 use socket2::{SockRef, Socket};
 
-use super::Name;
-use crate::takeover::state::Damaged;
+use super::SocketName;
+use crate::takeover::state::InvalidState;
 
-/// Descriptors in one message: what the kernel takes (`SCM_MAX_FD`).
-pub(super) const MOST_SOCKETS: usize = 253;
+/// Descriptors in one message: the kernel's limit (`SCM_MAX_FD`).
+pub(super) const MAX_SOCKETS: usize = 253;
 
-/// Octets of a message; the names of as many sockets are far below.
-const LARGEST: usize = 64 << 10;
+/// Octets of a message; the names of 253 sockets need far fewer.
+const MAX_MESSAGE: usize = 64 << 10;
 
-/// What is said.
+/// A message. Its JSON names are those of the first version of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "lowercase")]
-pub(super) enum Word {
-    /// The successor is there.
+pub(super) enum Message {
+    /// The new process asks for the sockets.
     Hello {
         /// Program and version, for logs.
         program: String,
     },
-    /// What the sockets are for that come with it, in their order.
+    /// The names of the descriptors beside this message, in their order.
     Sockets {
         /// One for each.
-        names: Vec<Name>,
-        /// The language in which what this one knows can be asked for, if it tells.
-        #[serde(default)]
-        memory: Option<u16>,
+        names: Vec<SocketName>,
+        /// The version of the state that can be asked for.
+        #[serde(default, rename = "memory")]
+        state_version: Option<u16>,
     },
-    /// Tell what you know to the socket that comes with this.
-    Memory,
-    /// Read no more.
+    /// Send the state to the socket beside this message.
+    #[serde(rename = "memory")]
+    State,
+    /// Stop reading queries.
     Stop,
-    /// Nothing is read any more.
+    /// The old process has stopped reading.
     Stopped,
-    /// The successor reads.
+    /// The new process reads.
     Serving,
 }
 
-/// Why a handover failed.
+/// Why a takeover failed.
 #[derive(Debug, thiserror::Error)]
-pub enum HandoverError {
+pub enum TakeoverError {
     /// The connection.
     #[error("the connection to the other dnsd: {0}")]
     Connection(#[from] io::Error),
-    /// The other one says what nobody understands: it may be of another version.
-    #[error("the other dnsd says {0:?}")]
-    Said(String),
-    /// Something was said out of turn.
-    #[error("the other dnsd says {said} where {wanted} is due")]
-    Turn {
-        /// What.
-        said: String,
-        /// What should have been.
-        wanted: &'static str,
+    /// The other process sent no known message: it may have another version.
+    #[error("the other dnsd sent {0:?}")]
+    Unknown(String),
+    /// A message came that does not belong there.
+    #[error("the other dnsd sent {message} where {expected} was expected")]
+    Unexpected {
+        /// The message.
+        message: String,
+        /// What was expected.
+        expected: &'static str,
     },
-    /// Names and sockets do not fit.
-    #[error("the other dnsd gives {given} sockets and names {named}")]
+    /// There are not as many names as sockets.
+    #[error("the other dnsd sent {given} sockets and {named} names")]
     Count {
         /// How many came.
         given: usize,
         /// How many were named.
         named: usize,
     },
-    /// It answers in another network: its sockets are of no use here.
+    /// Its sockets are of another network namespace and cannot be used.
     #[error("the other dnsd is in another network namespace")]
-    Elsewhere,
-    /// What it knows cannot be taken.
+    OtherNamespace,
+    /// Its state is invalid.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
-    /// More sockets than one message takes.
-    #[error("{0} sockets cannot be handed over; {MOST_SOCKETS} can")]
+    State(#[from] InvalidState),
+    /// More sockets than fit into one message.
+    #[error("{0} sockets cannot be handed over; {MAX_SOCKETS} can")]
     TooMany(usize),
 }
 
-/// Sends a word, and sockets beside it. The kernel takes all of a message or nothing (`SOCK_SEQPACKET`).
-pub(super) fn send(socket: BorrowedFd<'_>, word: &Word, sockets: &[RawFd]) -> io::Result<()> {
-    send_octets(socket, &serde_json::to_vec(word)?, sockets)
+/// Sends a message, and sockets beside it. The kernel takes all of a message or nothing (`SOCK_SEQPACKET`).
+pub(super) fn send(socket: BorrowedFd<'_>, message: &Message, sockets: &[RawFd]) -> io::Result<()> {
+    send_octets(socket, &serde_json::to_vec(message)?, sockets)
 }
 
 /// Sends octets, and sockets beside them.
@@ -99,16 +100,16 @@ pub(super) fn send_octets(socket: BorrowedFd<'_>, octets: &[u8], sockets: &[RawF
     let (fd, slices) = (socket.as_raw_fd(), [IoSlice::new(octets)]);
     let send =
         || sendmsg::<UnixAddr>(fd, &slices, beside, MsgFlags::MSG_NOSIGNAL, None).map_err(io::Error::from);
-    despite_signals(socket, Wait::ToSend, send).map(drop)
+    retry_despite_signals(socket, Wait::ToSend, send).map(drop)
 }
 
-/// Receives a word, and the sockets beside it; they are closed if nobody takes them.
-pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), HandoverError> {
+/// Receives a message and the sockets beside it.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Message, Vec<OwnedFd>), TakeoverError> {
     let fd = socket.as_raw_fd();
     let wait = || recv(fd, &mut [0], MsgFlags::MSG_PEEK).map_err(io::Error::from);
-    despite_signals(socket, Wait::ToReceive, wait)?;
-    let mut octets = vec![0; LARGEST];
-    let mut room = nix::cmsg_space!([RawFd; MOST_SOCKETS]);
+    retry_despite_signals(socket, Wait::ToReceive, wait)?;
+    let mut octets = vec![0; MAX_MESSAGE];
+    let mut room = nix::cmsg_space!([RawFd; MAX_SOCKETS]);
     let (length, sockets) = {
         let mut slices = [IoSliceMut::new(&mut octets)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
@@ -125,38 +126,39 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Word, Vec<OwnedFd>), Ha
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     let text = || String::from_utf8_lossy(&octets[..length.min(200)]).into_owned();
-    let word = serde_json::from_slice(&octets[..length]).map_err(|_unknown| HandoverError::Said(text()))?;
+    let word =
+        serde_json::from_slice(&octets[..length]).map_err(|_unknown| TakeoverError::Unknown(text()))?;
     Ok((word, sockets))
 }
 
-/// What a socket is waited for, and for how long (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+/// The operation that blocks, and whose time-out applies (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// That something comes.
+    /// Receiving.
     ToReceive,
-    /// That there is room, or somebody who accepts.
+    /// Sending, or connecting.
     ToSend,
 }
 
 impl Wait {
-    fn bound(self, socket: &SockRef<'_>) -> io::Result<Option<Duration>> {
+    fn timeout(self, socket: &SockRef<'_>) -> io::Result<Option<Duration>> {
         match self {
             Self::ToReceive => socket.read_timeout(),
             Self::ToSend => socket.write_timeout(),
         }
     }
 
-    fn set_bound(self, socket: &SockRef<'_>, bound: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(self, socket: &SockRef<'_>, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Self::ToReceive => socket.set_read_timeout(bound),
-            Self::ToSend => socket.set_write_timeout(bound),
+            Self::ToReceive => socket.set_read_timeout(timeout),
+            Self::ToSend => socket.set_write_timeout(timeout),
         }
     }
 }
 
-/// Acts until no signal ends it. A wait that is bounded ends with any signal, whatever its handler asks for (signal(7)), and
-/// each iptables that dnsd runs ends with one. However many come, all waits together are no longer than one may be.
-pub(super) fn despite_signals<T>(
+/// Repeats `act` when a signal interrupts it. A blocking call with a time-out is not restarted, whatever `SA_RESTART` says
+/// (signal(7)), and each iptables that dnsd runs ends with SIGCHLD. All attempts together take no longer than the time-out.
+pub(super) fn retry_despite_signals<T>(
     socket: BorrowedFd<'_>,
     wait: Wait,
     mut act: impl FnMut() -> io::Result<T>,
@@ -167,14 +169,14 @@ pub(super) fn despite_signals<T>(
         return first;
     }
     let socket = SockRef::from(&socket);
-    let Some(bound) = wait.bound(&socket)? else {
-        return again(act);
+    let Some(timeout) = wait.timeout(&socket)? else {
+        return retry_interrupted(act);
     };
-    let outcome = again_until(begun.after(bound), |left| {
-        wait.set_bound(&socket, Some(left))?;
+    let outcome = retry_until(begun.after(timeout), |left| {
+        wait.set_timeout(&socket, Some(left))?;
         act()
     });
-    wait.set_bound(&socket, Some(bound))?;
+    wait.set_timeout(&socket, Some(timeout))?;
     outcome
 }
 
@@ -182,7 +184,7 @@ fn is_interrupted<T>(outcome: &io::Result<T>) -> bool {
     matches!(outcome, Err(error) if error.kind() == io::ErrorKind::Interrupted)
 }
 
-fn again<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_interrupted<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         let outcome = act();
         if !is_interrupted(&outcome) {
@@ -191,35 +193,34 @@ fn again<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Acts until no signal ends it, or the time is over. `act` is told how long it may wait.
-pub(super) fn again_until<T>(
+/// Repeats `act` when a signal interrupts it, until `end`. `act` is given the time that is left.
+pub(super) fn retry_until<T>(
     end: Timestamp,
     mut act: impl FnMut(Duration) -> io::Result<T>,
 ) -> io::Result<T> {
-    again(|| match end.since(clock::now()) {
-        // A socket whose bound is nothing waits for ever, and so it is with what is rounded to that.
+    retry_interrupted(|| match end.since(clock::now()) {
+        // A time-out of zero means none, and the kernel rounds down.
         left if left < SHORTEST => Err(io::ErrorKind::WouldBlock.into()),
         left => act(left),
     })
 }
 
-/// The shortest wait that can be asked for.
+/// The shortest time-out.
 const SHORTEST: Duration = Duration::from_micros(1);
 
 fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
     match beside {
         ControlMessageOwned::ScmRights(descriptors) => descriptors
             .into_iter()
-            // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
+            // SAFETY: the kernel has just made these descriptors for this process; nothing else owns them.
             .map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) })
             .collect(),
         _other => Vec::new(),
     }
 }
 
-/// Whoever may connect may also stop DNS on this node, and whoever listens tells what is opened on it: both run as the
-/// same user.
-pub(super) fn check_user(connection: &Socket) -> io::Result<()> {
+/// A peer may stop DNS on this node, or decide which addresses are opened: both processes must run as the same user.
+pub(super) fn check_peer_user(connection: &Socket) -> io::Result<()> {
     let peer = getsockopt(connection, PeerCredentials).map_err(io::Error::from)?;
     let own = nix::unistd::geteuid().as_raw();
     if peer.uid() == own {
@@ -229,7 +230,7 @@ pub(super) fn check_user(connection: &Socket) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, refused))
 }
 
-/// The network namespace of a socket, as the kernel numbers them (`SO_NETNS_COOKIE`).
+/// The kernel's number of a socket's network namespace (`SO_NETNS_COOKIE`).
 pub(super) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of::<u64>()).expect("eight fits");
@@ -238,7 +239,7 @@ pub(super) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            NETNS_COOKIE,
+            SO_NETNS_COOKIE,
             (&raw mut cookie).cast(),
             &raw mut length,
         )
@@ -251,17 +252,17 @@ pub(super) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
-const NETNS_COOKIE: libc::c_int = 71;
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// The word that was due, or what came instead.
-pub(super) fn due<T>(
-    word: Word,
-    wanted: &'static str,
-    take: impl FnOnce(Word) -> Result<T, Word>,
-) -> Result<T, HandoverError> {
-    take(word).map_err(|said| HandoverError::Turn {
-        said: format!("{said:?}"),
-        wanted,
+/// The content of an expected message.
+pub(super) fn expect_message<T>(
+    message: Message,
+    expected: &'static str,
+    take: impl FnOnce(Message) -> Result<T, Message>,
+) -> Result<T, TakeoverError> {
+    take(message).map_err(|message| TakeoverError::Unexpected {
+        message: format!("{message:?}"),
+        expected,
     })
 }
 
@@ -300,7 +301,7 @@ mod tests {
                 (Err(io::ErrorKind::WouldBlock), Err(io::ErrorKind::WouldBlock)),
             ] {
                 let mut outcomes = [Err(io::ErrorKind::Interrupted); 3].into_iter().chain([last]);
-                let acted = despite_signals(socket.as_fd(), Wait::ToReceive, || {
+                let acted = retry_despite_signals(socket.as_fd(), Wait::ToReceive, || {
                     let outcome = outcomes.next().expect("it ends with the last");
                     outcome.map_err(io::Error::from)
                 });
@@ -342,7 +343,7 @@ mod tests {
 
     fn hear(socket: &Socket) -> io::ErrorKind {
         match receive(socket.as_fd()) {
-            Err(HandoverError::Connection(error)) => error.kind(),
+            Err(TakeoverError::Connection(error)) => error.kind(),
             other => panic!("nothing comes: {other:?}"),
         }
     }

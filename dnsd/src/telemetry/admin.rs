@@ -16,8 +16,8 @@ use egret_shared::time::Timestamp;
 use crate::enforcement::gated::Holder;
 use crate::listener::Service;
 use crate::listener::threads::Threads;
-use crate::telemetry::metrics::Metrics;
-use crate::zones::{Counts, Serving};
+use crate::telemetry::metrics::Gauges;
+use crate::zones::{ActiveConfig, CoreDnsCounters};
 
 /// How often the heart beats.
 const BEAT: Duration = Duration::from_millis(100);
@@ -26,9 +26,9 @@ const DEAD: Duration = Duration::from_secs(2);
 
 /// Beats while each serving thread has turns to give.
 #[derive(Debug)]
-pub struct Heart(AtomicU64);
+pub struct ThreadWatch(AtomicU64);
 
-impl Heart {
+impl ThreadWatch {
     /// A heart that has just beaten.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
@@ -51,24 +51,24 @@ impl Heart {
 
 /// The operators' view.
 #[derive(Debug)]
-pub struct Operators {
+pub struct AdminState {
     /// Whether the serving threads live.
-    pub heart: Arc<Heart>,
+    pub heart: Arc<ThreadWatch>,
     /// Who serves.
     pub service: Service,
     /// What is held.
     pub holder: Arc<Holder>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+    /// Figures of other rooms.
+    pub gauges: Gauges,
     /// What CoreDNS counts.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<CoreDnsCounters>,
     /// How it is rendered.
     pub recorder: telemetry::Metrics,
     /// What was counted of the ledger's evictions so far; `Hold` has no handles.
     pub seen_evictions: Mutex<u64>,
 }
 
-impl Admin for Operators {
+impl Admin for AdminState {
     fn health(&self) -> Result<(), String> {
         let silence = self.heart.silence(clock::now());
         if silence > DEAD {
@@ -122,43 +122,44 @@ impl Admin for Operators {
     }
 }
 
-impl Operators {
+impl AdminState {
     /// Whether only how setting up goes is shown there.
     pub(crate) fn shows_setup_at(&self, address: SocketAddr) -> bool {
         self.service.resolver.serving().config.fixed.setup_metrics == Some(address)
     }
 
     fn refresh(&self) {
-        let (resolver, metrics) = (&self.service.resolver, &self.metrics);
+        let (resolver, gauges) = (&self.service.resolver, &self.gauges);
         let (serving, held) = (resolver.serving(), self.holder.figures());
         let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
         let (names, most_names) = serving.cut_figures();
         for (gauge, value) in [
-            (&metrics.cache_entries, entries),
-            (&metrics.cache_bytes, octets),
-            (&metrics.cache_limit_bytes, config.fixed.cache_size),
-            (&metrics.cut_names, names),
-            (&metrics.cut_limit_names, most_names),
-            (&metrics.waiting_queries, resolver.waiting()),
-            (&metrics.waiting_limit, config.waiting.total),
-            (&metrics.held_answers, held.held),
-            (&metrics.held_limit, config.hold.total),
-            (&metrics.ledger_entries, held.told),
-            (&metrics.ledger_limit_entries, config.hold.ledger.total),
-            (&metrics.link_connected, usize::from(held.is_connected)),
-            (&metrics.interested_clients, held.clients_with_interest),
-            (&metrics.tcp_connections, self.service.connections.taken()),
+            (&gauges.cache_entries, entries),
+            (&gauges.cache_bytes, octets),
+            (&gauges.cache_limit_bytes, config.fixed.cache_size),
+            (&gauges.cut_names, names),
+            (&gauges.cut_limit_names, most_names),
+            (&gauges.waiting_queries, resolver.waiting()),
+            (&gauges.waiting_limit, config.waiting.total),
+            (&gauges.held_answers, held.held),
+            (&gauges.held_limit, config.hold.total),
+            (&gauges.recorded_addresses, held.told),
+            (&gauges.recorded_limit, config.hold.ledger.total),
+            (&gauges.link_connected, usize::from(held.is_connected)),
+            (&gauges.interested_clients, held.clients_with_interest),
+            (&gauges.tcp_connections, self.service.connections.taken()),
         ] {
             gauge.set(u32::try_from(value).map_or(f64::MAX, f64::from));
         }
         let mut seen = self.seen_evictions.lock().unwrap_or_else(PoisonError::into_inner);
-        metrics.ledger_evictions.increment(held.evictions - *seen);
+        let evictions = &resolver.metrics().gate.record_evictions;
+        evictions.increment(held.evictions - *seen);
         *seen = held.evictions;
     }
 }
 
 /// What is in force, as CoreDNS tells it.
-fn about(serving: &Serving, page: &mut Page) {
+fn about(serving: &ActiveConfig, page: &mut Page) {
     let name = "coredns_build_info";
     page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");
     let version = concat!("egret-dnsd-", env!("CARGO_PKG_VERSION"));

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::config::model::Plan;
 
 /// Whether a block of the plan in force wants to know how it came there.
-static WITH_STACK: AtomicBool = AtomicBool::new(false);
+static WITH_BACKTRACE: AtomicBool = AtomicBool::new(false);
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Panic {
     /// File, line and column.
     pub place: String,
     /// What was found to be wrong.
@@ -21,7 +21,7 @@ pub struct Fault {
     pub stack: Option<String>,
 }
 
-impl Fault {
+impl Panic {
     /// Writes it into the log.
     pub fn log(&self) {
         let Self {
@@ -34,7 +34,7 @@ impl Fault {
 }
 
 /// Has every fault from now on told to `tell`.
-pub fn tell_to(tell: impl Fn(&Fault) + Send + Sync + 'static) {
+pub fn set_panic_hook(tell: impl Fn(&Panic) + Send + Sync + 'static) {
     set_hook(Box::new(move |panic| tell(&read(panic))));
 }
 
@@ -42,16 +42,16 @@ pub fn tell_to(tell: impl Fn(&Fault) + Send + Sync + 'static) {
 pub fn follow(plan: &Plan) {
     let wants =
         |block: &crate::config::model::Block| block.errors.as_ref().is_some_and(|errors| errors.stacktrace);
-    WITH_STACK.store(plan.blocks.iter().any(wants), Ordering::Relaxed);
+    WITH_BACKTRACE.store(plan.blocks.iter().any(wants), Ordering::Relaxed);
 }
 
-fn read(panic: &PanicHookInfo<'_>) -> Fault {
+fn read(panic: &PanicHookInfo<'_>) -> Panic {
     let stack = || Backtrace::force_capture().to_string();
-    Fault {
+    Panic {
         place: panic
             .location()
             .map_or_else(|| "unknown".to_owned(), ToString::to_string),
         message: panic.payload_as_str().unwrap_or("it says nothing").to_owned(),
-        stack: WITH_STACK.load(Ordering::Relaxed).then(stack),
+        stack: WITH_BACKTRACE.load(Ordering::Relaxed).then(stack),
     }
 }

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::config::Config;
-use crate::takeover::{Inheritance, Name, Purpose};
-use crate::telemetry::admin::Operators;
+use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
+use crate::telemetry::admin::AdminState;
 
 /// How often it is tried whether `/health` answers, as CoreDNS does.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The listeners.
 #[derive(Debug)]
-pub struct Pages {
+pub struct AdminListeners {
     /// As they were asked for.
     open: BTreeMap<SocketAddr, Open>,
     thread: UnboundedSender<Change>,
@@ -51,12 +51,12 @@ enum Change {
     Health(Option<SocketAddr>),
 }
 
-impl Pages {
+impl AdminListeners {
     /// Listens nowhere yet.
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn start(operators: Arc<Operators>) -> io::Result<Self> {
+    pub fn start(operators: Arc<AdminState>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -77,12 +77,12 @@ impl Pages {
     ///
     /// # Errors
     /// With the address that cannot be bound; then nothing has changed.
-    pub fn adopt(&mut self, config: &Config, inheritance: &mut Inheritance) -> io::Result<()> {
+    pub fn adopt(&mut self, config: &Config, inheritance: &mut InheritedSockets) -> io::Result<()> {
         let wanted = wanted(config);
         let mut new = Vec::new();
         for address in wanted.iter().filter(|address| !self.open.contains_key(address)) {
-            let name = Name {
-                purpose: Purpose::Http,
+            let name = SocketName {
+                purpose: SocketPurpose::Http,
                 address: *address,
             };
             let listener = match inheritance.socket(name) {
@@ -125,10 +125,10 @@ impl Pages {
     ///
     /// # Errors
     /// When no more files may be open.
-    pub fn sockets(&self) -> io::Result<Vec<(Name, OwnedFd)>> {
+    pub fn sockets(&self) -> io::Result<Vec<(SocketName, OwnedFd)>> {
         let socket = |(address, open): (&SocketAddr, &Open)| {
-            let name = Name {
-                purpose: Purpose::Http,
+            let name = SocketName {
+                purpose: SocketPurpose::Http,
                 address: *address,
             };
             Ok((name, open.kept.try_clone()?.into()))
@@ -186,7 +186,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
-async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>) {
+async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState>) {
     let mut open = BTreeMap::<SocketAddr, JoinHandle<()>>::new();
     let mut health = None;
     let failures = counter!("coredns_health_request_failures_total");
@@ -212,7 +212,7 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>
             Some(Change::Open(address, listener)) => match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
                     let shown: Arc<dyn admin::Admin> = if operators.shows_setup_at(address) {
-                        Arc::new(SetupPages(Arc::clone(&operators)))
+                        Arc::new(SetupMetrics(Arc::clone(&operators)))
                     } else {
                         Arc::clone(&operators) as _
                     };
@@ -228,9 +228,9 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>
 /// What node-cache answers at `-metrics-listen-address`: how setting up goes, and the process. Both ports are scraped by
 /// many, and what is at both would be counted twice.
 #[derive(Debug)]
-struct SetupPages(Arc<Operators>);
+struct SetupMetrics(Arc<AdminState>);
 
-impl admin::Admin for SetupPages {
+impl admin::Admin for SetupMetrics {
     fn health(&self) -> Result<(), String> {
         self.0.health()
     }

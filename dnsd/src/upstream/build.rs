@@ -12,7 +12,7 @@ use super::resolv;
 use super::tls::{self, Proof, TlsError};
 use super::udp::Keeping;
 use crate::config::model::{self, Protocol, Tls, UpstreamHost};
-use crate::telemetry::metrics::Metrics;
+use crate::upstream::Metrics;
 use crate::upstream::health_check::Check;
 use crate::upstream::selection::MOST;
 use crate::upstream::server::{Manner, Upstream};

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::failure::Failure;
 use super::{Limits, io_error};
 use crate::dns::message::Query;
-use crate::telemetry::metrics;
+use crate::net;
 use crate::upstream::pending_query::{Case, Exchange, Relayed, Transport};
 
 /// Asks over what the pod asked over: a truncated answer is the pod's to ask again.
@@ -20,13 +20,13 @@ use crate::upstream::pending_query::{Case, Exchange, Relayed, Transport};
 pub async fn ask(
     server: SocketAddr,
     query: &Query<'_>,
-    client: metrics::Transport,
+    client: net::Transport,
     limits: &Limits,
 ) -> Result<Relayed, Failure> {
     let asking = async {
         match client {
-            metrics::Transport::Udp => by_datagram(server, query, limits).await,
-            metrics::Transport::Tcp => by_connection(server, query, limits).await,
+            net::Transport::Udp => by_datagram(server, query, limits).await,
+            net::Transport::Tcp => by_connection(server, query, limits).await,
         }
     };
     let answer = timeout(limits.patience, asking).await;

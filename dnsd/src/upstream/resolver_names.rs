@@ -11,7 +11,8 @@ use crate::config::model::{Forward, Policy, Protocol, Tls, Upstream, UpstreamHos
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{CLASS_IN, HEADER, Query, Question, Section, WireName, flag, kind};
 use crate::enforcement::client::Payer;
-use crate::telemetry::metrics::{Metrics, Transport};
+use crate::net::Transport;
+use crate::upstream::Metrics;
 
 /// How long a name is looked for.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -17,9 +17,10 @@ use super::udp::{Datagram, Keeping, Sockets};
 use crate::config::model::Protocol;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Message, Query, kind, rcode};
-use crate::telemetry::metrics::{self, Metrics, Retry};
+use crate::net;
 use crate::upstream::counters::Meter;
 use crate::upstream::health_check::Check;
+use crate::upstream::metrics::{Metrics, Retry};
 use crate::upstream::pending_query::{Case, Exchange, Matched, Transport};
 
 /// So many times its latency of late is still usual.
@@ -34,7 +35,7 @@ const LONGEST_GRACE: Duration = Duration::from_millis(500);
 pub(super) struct Inquiry<'a> {
     pub(super) query: &'a Query<'a>,
     /// How the client came.
-    pub(super) client: metrics::Transport,
+    pub(super) client: net::Transport,
     pub(super) limits: &'a Limits,
 }
 
@@ -95,7 +96,7 @@ impl Upstream {
                 let span = begun.elapsed();
                 self.health.answered(span);
                 self.meter.answered(answer.get().rcode(), span);
-                self.metrics.upstream_seconds.record(span.as_secs_f64());
+                self.metrics.seconds.record(span.as_secs_f64());
             }
             Err(failure) => self.failed(*failure),
         }
@@ -105,7 +106,7 @@ impl Upstream {
 
     /// It gave no answer: it is asked last for a while, and checked.
     pub(super) fn failed(self: &Arc<Self>, failure: Failure) {
-        self.metrics.upstream_error(failure);
+        self.metrics.error(failure);
         match failure {
             // It is not the upstream's fault.
             Failure::Local | Failure::OverLimit | Failure::AllDead => {}
@@ -135,12 +136,12 @@ impl Upstream {
         usual.unwrap_or(SOON).clamp(SOON, LONGEST_GRACE)
     }
 
-    fn way(&self, client: metrics::Transport) -> Way {
+    fn way(&self, client: net::Transport) -> Way {
         let is_by_connection = match self.manner.protocol {
             Protocol::Tcp | Protocol::Tls => true,
             Protocol::Dns if self.manner.force_tcp => true,
             Protocol::Dns if self.manner.prefer_udp => false,
-            Protocol::Dns => client == metrics::Transport::Tcp,
+            Protocol::Dns => client == net::Transport::Tcp,
         };
         if is_by_connection {
             Way::Connection
@@ -238,7 +239,7 @@ impl Upstream {
         let limits = check.limits();
         let inquiry = Inquiry {
             query: &check.query(),
-            client: metrics::Transport::Udp,
+            client: net::Transport::Udp,
             limits: &limits,
         };
         let asking = async {

@@ -14,8 +14,8 @@ use super::dial::Dial;
 use super::failure::Failure;
 use super::udp::Keeping;
 use crate::dns::answer::{Answer, TtlLimits};
-use crate::telemetry::metrics::{Metrics, Retry};
 use crate::upstream::counters::Meter;
+use crate::upstream::metrics::{Metrics, Retry};
 use crate::upstream::pending_query::{Exchange, Matched};
 
 /// Questions on one connection before another is opened: some servers answer one after the other.

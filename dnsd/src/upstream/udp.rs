@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use super::failure::Failure;
 use super::io_error;
 use crate::dns::answer::{Answer, TtlLimits};
-use crate::telemetry::metrics::Metrics;
+use crate::upstream::Metrics;
 use crate::upstream::counters::{Carrier, Meter};
 use crate::upstream::pending_query::{Exchange, Matched, Mismatch};
 use crate::upstream::socket_limit::Share;

@@ -32,7 +32,7 @@ use super::udp::{Datagram, Keeping};
 use crate::dns::answer::TtlLimits;
 use crate::net::batch::{self, Inbox, MOST};
 use crate::net::registered::hear;
-use crate::telemetry::metrics::Metrics;
+use crate::upstream::Metrics;
 use crate::upstream::pending_query::{Exchange, Mismatch};
 use inflight::{Place, Questions};
 

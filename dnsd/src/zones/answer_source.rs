@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which part of the chain made an answer; the label `plugin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum By {
+pub enum AnswerSource {
     /// None: the server itself.
     Server,
     /// The cache.
@@ -21,7 +21,7 @@ pub enum By {
     Whoami,
 }
 
-impl By {
+impl AnswerSource {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 7] = [
         Self::Server,

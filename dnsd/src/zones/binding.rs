@@ -14,34 +14,37 @@ use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
 use crate::enforcement::client::Payer;
+use crate::net::Transport;
 use crate::plugins::Asker;
 use crate::plugins::template::Matched;
-use crate::telemetry::metrics::Transport;
 use crate::upstream::{Failure, Landings};
 
 use super::chain::own;
-use super::{Block, By, Event, Failed, Known, OfCache, OfZone, Packed, Table};
+use super::{
+    AnswerSource, AnsweredQuery, CacheCounters, ResolveError, ResolvedAnswer, ServerBlock, StoredAnswer,
+    ZoneCounters, ZoneTable,
+};
 use crate::zones::type_names::{class_name, kind_name};
 
 /// A zone and who answers for it.
 #[derive(Debug)]
-pub struct Entry {
+pub struct ZoneBinding {
     /// The zone.
     pub zone: Zone,
     /// Who answers.
-    pub block: Arc<Block>,
+    pub block: Arc<ServerBlock>,
     /// Whether a name may be asked of resolvers outside of the cluster: not where it is in a zone of which a block
     /// elsewhere, or the cluster, knows everything.
     pub may_ask_outside: bool,
     /// What is counted of its queries, where metrics are wanted.
-    pub(crate) counts: Option<Arc<OfZone>>,
+    pub(crate) counts: Option<Arc<ZoneCounters>>,
     /// What is counted of its cache, where there is one.
-    pub(crate) of_cache: Option<Arc<OfCache>>,
+    pub(crate) of_cache: Option<Arc<CacheCounters>>,
 }
 
 /// Where a query came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct PacketInfo {
     /// The source.
     pub source: SocketAddr,
     /// The address of ours that was asked, where the kernel told.
@@ -54,11 +57,11 @@ pub struct Arrival {
 
 /// Under which conditions a question is answered.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct QueryContext {
     /// What was in force, where it was asked, when it came.
-    pub table: Arc<Table>,
+    pub table: Arc<ZoneTable>,
     /// Who asked first.
-    pub arrival: Arrival,
+    pub arrival: PacketInfo,
     /// From whose share its upstreams are asked.
     pub payer: Payer,
     /// Whether resolvers outside of the cluster may be asked.
@@ -75,7 +78,7 @@ pub struct Terms {
 
 /// Whether who asks may go before there is an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stays {
+pub enum Cancellation {
     /// It stays until the end: it asks itself.
     Always,
     /// It may go, and others wait: a task of its own asks.
@@ -89,9 +92,10 @@ const MEANWHILE: Duration = Duration::from_secs(1);
 const DEEPEST: u8 = 8;
 
 /// A look-up that may lead to others.
-type LookUp<'a> = Pin<Box<dyn Future<Output = Result<(Arc<Known>, Ttls), Failed>> + Send + 'a>>;
+type Lookup<'a> =
+    Pin<Box<dyn Future<Output = Result<(Arc<ResolvedAnswer>, Ttls), ResolveError>> + Send + 'a>>;
 
-impl Terms {
+impl QueryContext {
     /// The same for who has waited so long already.
     fn after(&self, waited: Duration) -> Self {
         Self {
@@ -110,11 +114,11 @@ impl Terms {
     }
 
     /// What is known of a name, of the type that is asked for: octets of a response to that question.
-    pub(super) async fn follow(&self, query: &Query<'_>, target: &WireName) -> Result<Vec<u8>, Failed> {
+    pub(super) async fn follow(&self, query: &Query<'_>, target: &WireName) -> Result<Vec<u8>, ResolveError> {
         let question = query.asking(target, query.question.kind, query.question.class);
-        let (known, ttls) = self.look_up(question.clone()).await?;
+        let (resolved, ttls) = self.look_up(question.clone()).await?;
         let size = u16::MAX;
-        let (octets, _whole) = known
+        let (octets, _whole) = resolved
             .answer
             .get()
             .reply_within(&question, ttls, usize::from(size), size);
@@ -122,23 +126,23 @@ impl Terms {
     }
 
     /// Asks as a client would at the same address.
-    pub(super) fn look_up(&self, query: Query<'static>) -> LookUp<'_> {
+    pub(super) fn look_up(&self, query: Query<'static>) -> Lookup<'_> {
         Box::pin(async move {
             if self.depth >= DEEPEST {
-                return Err(Failed::TooDeep);
+                return Err(ResolveError::TooDeep);
             }
-            let entry = self
+            let binding = self
                 .table
-                .entry(&query.question, self.arrival.asked)
-                .ok_or(Failed::NoBlock)?;
-            let terms = Self {
-                may_ask_outside: entry.may_ask_outside,
-                may_forward: entry.block.may_forward(&query),
-                zone: entry.zone,
+                .binding(&query.question, self.arrival.asked)
+                .ok_or(ResolveError::NoBlock)?;
+            let context = Self {
+                may_ask_outside: binding.may_ask_outside,
+                may_forward: binding.block.may_forward(&query),
+                zone: binding.zone,
                 depth: self.depth + 1,
                 ..self.clone()
             };
-            entry.answer(query, terms).await
+            binding.answer(query, context).await
         })
     }
 
@@ -164,10 +168,10 @@ impl Terms {
     }
 }
 
-impl Entry {
+impl ZoneBinding {
     /// Whether somebody wants to know of its queries.
     #[must_use]
-    pub fn is_watched(&self) -> bool {
+    pub fn is_observed(&self) -> bool {
         self.counts.is_some() || self.is_logged()
     }
 
@@ -178,16 +182,16 @@ impl Entry {
     }
 
     /// Counts something of the cache.
-    pub fn caching(&self, count: impl FnOnce(&OfCache)) {
+    pub fn caching(&self, count: impl FnOnce(&CacheCounters)) {
         if let Some(counts) = &self.of_cache {
             count(counts);
         }
     }
 
     /// A query was answered.
-    pub fn note(&self, event: &Event<'_>, by: By) {
+    pub fn note(&self, event: &AnsweredQuery<'_>, source: AnswerSource) {
         if let Some(counts) = &self.counts {
-            counts.count(event, by);
+            counts.count(event, source);
         }
         self.block.log(event);
     }
@@ -201,18 +205,18 @@ impl Entry {
         self: &Arc<Self>,
         key: Option<&Key>,
         query: &Query<'_>,
-        terms: &Terms,
+        context: &QueryContext,
         missed_at: Option<Landings>,
-        stays: Stays,
-    ) -> Result<Arc<Known>, Failed> {
-        let landed = self.landings();
+        cancellation: Cancellation,
+    ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
+        let landed = self.completions();
         let is_missed = missed_at.is_some() && missed_at == landed;
         let key_to_find = key.filter(|_| !is_missed);
         let found = key_to_find.map_or(Found::Miss, |key| self.block.cached(key.view(), clock::now()));
         match found {
-            Found::Fresh(hit) => Ok(known(&hit)),
+            Found::Fresh(hit) => Ok(resolved(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => {
-                self.ask(key, query, terms, stays, landed).await
+                self.ask(key, query, context, cancellation, landed).await
             }
         }
     }
@@ -222,74 +226,74 @@ impl Entry {
         self: &Arc<Self>,
         key: Option<&Key>,
         query: &Query<'_>,
-        terms: &Terms,
-        stays: Stays,
+        context: &QueryContext,
+        cancellation: Cancellation,
         missed_at: Option<Landings>,
-    ) -> Result<Arc<Known>, Failed> {
-        let (Some(key), Some(flights)) = (key, self.block.flights()) else {
+    ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
+        let (Some(key), Some(inflight)) = (key, self.block.inflight()) else {
             // Boxed: the rare way must not make every waiting query as large as itself.
-            let solving = Box::pin(self.block.chain.solve(query, terms));
+            let solving = Box::pin(self.block.chain.solve(query, context));
             return solving.await.map(Arc::new);
         };
-        if let Some(other) = self.other_family(key, query, terms)
+        if let Some(other) = self.other_family(key, query, context)
             && let Some(denial) = Box::pin(self.denied_by(other, key)).await
         {
             return Ok(denial);
         }
         if self.block.chain.tells_clients_apart {
             // What one client is told about itself is not the answer for who asks the same meanwhile.
-            return Box::pin(self.solve(key, query, terms, missed_at)).await;
+            return Box::pin(self.solve(key, query, context, missed_at)).await;
         }
-        let known = match stays {
-            Stays::Always => {
+        let resolved = match cancellation {
+            Cancellation::Always => {
                 let (begun, mut is_first) = (clock::now(), false);
                 let asking = || {
                     is_first = true;
                     let waited = clock::now().since(begun);
                     async move {
                         if waited.is_zero() {
-                            return self.solve(key, query, terms, missed_at).await;
+                            return self.solve(key, query, context, missed_at).await;
                         }
                         // Who asked before had to go. Boxed, like all that is rare.
-                        let terms = terms.after(waited);
-                        Box::pin(self.solve(key, query, &terms, missed_at)).await
+                        let context = context.after(waited);
+                        Box::pin(self.solve(key, query, &context, missed_at)).await
                     }
                 };
-                match flights.join(key, asking).await {
+                match inflight.join(key, asking).await {
                     // Who asked first had no place, or lost it: that is not this client's.
-                    Some(Err(Failed::Upstream(Failure::OverLimit))) if !is_first => {
-                        let terms = terms.after(clock::now().since(begun));
-                        let asking = || self.solve(key, query, &terms, missed_at);
-                        Box::pin(flights.join(key, asking)).await
+                    Some(Err(ResolveError::Upstream(Failure::OverLimit))) if !is_first => {
+                        let context = context.after(clock::now().since(begun));
+                        let asking = || self.solve(key, query, &context, missed_at);
+                        Box::pin(inflight.join(key, asking)).await
                     }
-                    known => known,
+                    resolved => resolved,
                 }
             }
-            Stays::Perhaps => {
-                let (entry, key, query, terms) = (Arc::clone(self), *key, query.owned(), terms.clone());
-                let asking = async move { entry.solve(&key, &query, &terms, missed_at).await };
-                Box::pin(flights.join_in_task(key, asking)).await
+            Cancellation::Perhaps => {
+                let (binding, key, query, context) = (Arc::clone(self), *key, query.owned(), context.clone());
+                let asking = async move { binding.solve(&key, &query, &context, missed_at).await };
+                Box::pin(inflight.join_in_task(key, asking)).await
             }
         };
-        known.unwrap_or_else(|| {
+        resolved.unwrap_or_else(|| {
             self.block.panics().increment(1);
-            Err(Failed::Upstream(Failure::Local))
+            Err(ResolveError::Upstream(Failure::Local))
         })
     }
 
     /// How many questions have ended, before it is looked whether one is to be asked.
     #[must_use]
-    pub fn landings(&self) -> Option<Landings> {
-        self.block.flights().map(|flights| flights.landings())
+    pub fn completions(&self) -> Option<Landings> {
+        self.block.inflight().map(|inflight| inflight.landings())
     }
 
     /// What another thread has come to know since it was not there.
-    fn known_since(&self, missed_at: Option<Landings>, key: &Key) -> Option<Arc<Known>> {
-        if missed_at.is_none() || missed_at == self.landings() {
+    fn resolved_since(&self, missed_at: Option<Landings>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
+        if missed_at.is_none() || missed_at == self.completions() {
             return None;
         }
         match self.block.cached(key.view(), clock::now()) {
-            Found::Fresh(hit) => Some(known(&hit)),
+            Found::Fresh(hit) => Some(resolved(&hit)),
             Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss => None,
         }
     }
@@ -299,19 +303,19 @@ impl Entry {
         self: &Arc<Self>,
         key: &Key,
         query: &Query<'_>,
-        terms: &Terms,
+        context: &QueryContext,
         missed_at: Option<Landings>,
-    ) -> Result<Arc<Known>, Failed> {
-        if let Some(known) = self.known_since(missed_at, key) {
-            return Ok(known);
+    ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
+        if let Some(resolved) = self.resolved_since(missed_at, key) {
+            return Ok(resolved);
         }
-        let known = self.block.chain.solve(query, terms).await?;
-        if !known.answer.get().is_readable() {
-            self.caching(OfCache::dropped);
+        let resolved = self.block.chain.solve(query, context).await?;
+        if !resolved.answer.get().is_readable() {
+            self.caching(CacheCounters::dropped);
         }
-        let known = self.block.keep(key, known);
-        self.learn_what_is_above(key, query, terms, &known);
-        Ok(known)
+        let resolved = self.block.keep(key, resolved);
+        self.learn_what_is_above(key, query, context, &resolved);
+        Ok(resolved)
     }
 
     /// The end of the question for the other family's addresses of a name of the cluster, or of another zone in which search
@@ -320,26 +324,26 @@ impl Entry {
         &self,
         key: &Key,
         query: &Query,
-        terms: &Terms,
+        context: &QueryContext,
     ) -> Option<impl Future<Output = ()> + use<>> {
         let other = match query.question.kind {
             kind::A => kind::AAAA,
             kind::AAAA => kind::A,
             _ => return None,
         };
-        let (config, name) = (&terms.table.config, &query.question.name);
+        let (config, name) = (&context.table.config, &query.question.name);
         let is_searched = config.cluster_domains.iter().any(|zone| zone.holds(name))
             || config.cut_zones.iter().any(|zone| zone.zone.holds(name));
-        let flights = self.block.flights().filter(|_| is_searched)?;
-        flights.meanwhile(key, &key.of_kind(other))
+        let inflight = self.block.inflight().filter(|_| is_searched)?;
+        inflight.meanwhile(key, &key.of_kind(other))
     }
 
     /// What the answer for the other family says of this one. Stubs ask for both at once, and most names that a search
     /// list makes do not exist: for any type (RFC 2308 §5).
-    async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<Known>> {
+    async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
         timeout(MEANWHILE, other).await.ok()?;
         match self.block.cached(key.view(), clock::now()) {
-            Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(known(&hit)),
+            Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(resolved(&hit)),
             Found::Stale(..) | Found::Miss => None,
         }
     }
@@ -348,28 +352,28 @@ impl Entry {
     pub(super) async fn answer(
         self: &Arc<Self>,
         query: Query<'static>,
-        terms: Terms,
-    ) -> Result<(Arc<Known>, Ttls), Failed> {
+        context: QueryContext,
+    ) -> Result<(Arc<ResolvedAnswer>, Ttls), ResolveError> {
         let now = clock::now();
         let key = self.block.key(&query);
-        let missed_at = self.landings();
+        let missed_at = self.completions();
         let found = key.map_or(Found::Miss, |key| self.block.cached(key.view(), now));
         match (found, key) {
-            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((known(&hit), hit.ttls)),
+            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((resolved(&hit), hit.ttls)),
             (Found::FreshAndDue(hit) | Found::Stale(hit, _), Some(key)) => {
-                let better = Arc::clone(self).refresh(key, query, terms).await;
+                let better = Arc::clone(self).refresh(key, query, context).await;
                 Ok(better.map_or_else(
-                    |_worse| (known(&hit), hit.ttls),
+                    |_worse| (resolved(&hit), hit.ttls),
                     |better| (better, Ttls::CountedDown(now)),
                 ))
             }
             (Found::FreshAndDue(_) | Found::Stale(..) | Found::Miss, key) => {
-                if let Some(denied) = self.known_denied_below(key.as_ref(), &query, &terms, now) {
+                if let Some(denied) = self.denied_below_answer(key.as_ref(), &query, &context, now) {
                     return Ok((denied, Ttls::Original));
                 }
-                let asking = self.ask(key.as_ref(), &query, &terms, Stays::Perhaps, missed_at);
-                let known = asking.await?;
-                Ok((known, Ttls::CountedDown(clock::now())))
+                let asking = self.ask(key.as_ref(), &query, &context, Cancellation::Perhaps, missed_at);
+                let resolved = asking.await?;
+                Ok((resolved, Ttls::CountedDown(clock::now())))
             }
         }
     }
@@ -381,20 +385,20 @@ impl Entry {
     pub async fn translate(
         self: &Arc<Self>,
         query: &Query<'_>,
-        terms: Terms,
-    ) -> Result<(Arc<Known>, Ttls), Failed> {
-        let aaaa = self.answer(query.owned(), terms.clone()).await;
+        context: QueryContext,
+    ) -> Result<(Arc<ResolvedAnswer>, Ttls), ResolveError> {
+        let aaaa = self.answer(query.owned(), context.clone()).await;
         let Some(translator) = &self.block.chain.own.dns64 else {
             return aaaa;
         };
         let empty = || explained_reply(query, rcode::SERVFAIL, 0, u16::MAX);
         let octets = match &aaaa {
-            Ok((known, _)) if !translator.wants_a(&known.answer.get().message()) => return aaaa,
-            Ok((known, _)) => known.answer.get().message().octets().to_vec(),
+            Ok((resolved, _)) if !translator.wants_a(&resolved.answer.get().message()) => return aaaa,
+            Ok((resolved, _)) => resolved.answer.get().message().octets().to_vec(),
             Err(_counts_as_empty) => empty(),
         };
         let question = translator.question_for_a(query);
-        let (a, ttls) = terms.look_up(question.clone()).await?;
+        let (a, ttls) = context.look_up(question.clone()).await?;
         let size = u16::MAX;
         let (a, _whole) = a
             .answer
@@ -405,11 +409,11 @@ impl Entry {
             .zip(Message::read(&a).ok())
             .and_then(|(aaaa, a)| translator.synthesize(query, &aaaa, &a, size).ok());
         let Some(answer) = made.and_then(|octets| own(octets, clock::now())) else {
-            return Err(Failed::Rewrite);
+            return Err(ResolveError::Rewrite);
         };
-        counter!("coredns_dns64_requests_translated_total", "server" => terms.table.server()).increment(1);
-        let known = self.block.chain.made_of_a(answer, &terms);
-        Ok((Arc::new(known), Ttls::CountedDown(clock::now())))
+        counter!("coredns_dns64_requests_translated_total", "server" => context.table.server()).increment(1);
+        let resolved = self.block.chain.made_of_a(answer, &context);
+        Ok((Arc::new(resolved), Ttls::CountedDown(clock::now())))
     }
 
     /// Asks again for an answer that is kept.
@@ -420,10 +424,14 @@ impl Entry {
         self: Arc<Self>,
         key: Key,
         query: Query<'static>,
-        terms: Terms,
-    ) -> Result<Arc<Known>, Failed> {
-        let asked = self.ask(Some(&key), &query, &terms, Stays::Perhaps, None).await;
-        let is_better = asked.as_ref().is_ok_and(|known| self.block.refreshes(known));
+        context: QueryContext,
+    ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
+        let asked = self
+            .ask(Some(&key), &query, &context, Cancellation::Perhaps, None)
+            .await;
+        let is_better = asked
+            .as_ref()
+            .is_ok_and(|resolved| self.block.refreshes(resolved));
         if !is_better {
             self.block.refresh_failed(&key, clock::now());
         }
@@ -432,6 +440,6 @@ impl Entry {
 }
 
 /// What is kept, for who goes on with it.
-fn known(hit: &Hit<Packed>) -> Arc<Known> {
-    Arc::new(hit.value.to_known(hit.arrived))
+fn resolved(hit: &Hit<StoredAnswer>) -> Arc<ResolvedAnswer> {
+    Arc::new(hit.value.to_resolved(hit.arrived))
 }

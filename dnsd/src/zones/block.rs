@@ -14,68 +14,70 @@ use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};
 use crate::enforcement::observation::Told;
 use crate::plugins::Asker;
-use crate::telemetry::metrics::CutInquiry;
 use crate::upstream::Flights;
 use crate::upstream::pending_query::Matched;
 
 use super::chain::{Chain, reads_files};
-use super::{Arrival, By, Event, Means, OfCache, Packed, Serving, Terms, Unfit, error_log, query_log};
-use crate::zones::failure::Failed;
+use super::{
+    ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, InvalidPlan, PacketInfo, PreQueryOutcome,
+    QueryContext, StoredAnswer, Telemetry, error_log, query_log,
+};
+use crate::zones::failure::ResolveError;
 use crate::zones::loop_probe::Probe;
 
 /// A block of the plan, running.
 #[derive(Debug)]
-pub struct Block {
+pub struct ServerBlock {
     plan: model::Block,
     /// What is kept, if anything.
-    store: Option<Arc<Store>>,
+    store: Option<Arc<CacheStore>>,
     pub(super) chain: Chain,
     log: query_log::Rules,
     errors: Option<error_log::Rules>,
     probe: Option<Arc<Probe>>,
-    means: Means,
+    telemetry: Telemetry,
 }
 
 /// Questions under way, each with what became of it.
-type Asking = Flights<Result<Arc<Known>, Failed>>;
+type Asking = Flights<Result<Arc<ResolvedAnswer>, ResolveError>>;
 
 /// Answers, and the questions under way for them.
 #[derive(Debug)]
-struct Store {
+struct CacheStore {
     /// Held for one map operation.
-    cache: Mutex<Cache<Packed>>,
-    flights: Arc<Asking>,
+    cache: Mutex<Cache<StoredAnswer>>,
+    inflight: Arc<Asking>,
     /// Names below which nothing is asked, where the chain is such that only upstreams know of any.
     cuts: Option<Arc<Cuts>>,
 }
 
 /// An answer and what it tells, for any number of clients, on its way; it is kept [packed](Packed).
 #[derive(Debug)]
-pub struct Known {
+pub struct ResolvedAnswer {
     /// The answer.
     pub answer: Matched<Answer>,
     /// What it tells.
-    pub told: Option<Told>,
+    pub observation: Option<Told>,
     /// As what it is kept, if it may be.
-    pub kept: Option<Kept>,
+    pub cacheable: Option<Kept>,
     /// Who made it.
     pub maker: Maker,
     /// Which part of the chain that was.
-    pub by: By,
+    pub source: AnswerSource,
     /// Why there is none, if it says so.
-    pub failed: Option<Failed>,
+    pub error: Option<ResolveError>,
 }
 
-impl Block {
+impl ServerBlock {
     /// The block of `before` if it is written as this one; otherwise another, with what it kept if it would answer
     /// alike.
     pub(super) fn put_in_force(
         plan: &model::Block,
         config: &Config,
         octets: usize,
-        before: Option<&Serving>,
-        means: &Means,
-    ) -> Result<Arc<Self>, Unfit> {
+        before: Option<&ActiveConfig>,
+        telemetry: &Telemetry,
+    ) -> Result<Arc<Self>, InvalidPlan> {
         let before = before.filter(|before| before.config.asks_like(config));
         let same = before.and_then(|before| before.blocks.iter().find(|block| is_same(block.plan(), plan)));
         if let Some(block) = same.filter(|_| !plan.forward.iter().any(reads_files)) {
@@ -83,8 +85,8 @@ impl Block {
         }
         let store = plan.cache.as_ref().map(|rules| {
             let alike = before.and_then(|before| before.blocks.iter().find(|block| block.answers_like(plan)));
-            let kept = alike.and_then(|block| block.store.clone());
-            kept.unwrap_or_else(|| Arc::new(Store::new(rules, octets, cuts(plan, config))))
+            let cacheable = alike.and_then(|block| block.store.clone());
+            cacheable.unwrap_or_else(|| Arc::new(CacheStore::new(rules, octets, cuts(plan, config))))
         });
         let chains: Vec<&Chain> = before
             .iter()
@@ -94,7 +96,7 @@ impl Block {
         Ok(Arc::new(Self {
             plan: plan.clone(),
             store,
-            chain: Chain::new(plan, &chains, &means.metrics)?,
+            chain: Chain::new(plan, &chains, telemetry)?,
             probe: plan
                 .zones
                 .first()
@@ -104,8 +106,8 @@ impl Block {
             errors: plan
                 .errors
                 .as_ref()
-                .map(|plan| error_log::Rules::new(plan, &means.outlet)),
-            means: means.clone(),
+                .map(|plan| error_log::Rules::new(plan, &telemetry.log_writer)),
+            telemetry: telemetry.clone(),
         }))
     }
 
@@ -122,7 +124,7 @@ impl Block {
 
     /// What is kept for a question; nothing where it does not go by the cache.
     #[must_use]
-    pub fn cached(&self, key: KeyView<'_>, now: Timestamp) -> Found<Packed> {
+    pub fn cached(&self, key: KeyView<'_>, now: Timestamp) -> Found<StoredAnswer> {
         self.cache().map_or(Found::Miss, |mut cache| cache.get(key, now))
     }
 
@@ -147,8 +149,8 @@ impl Block {
     }
 
     /// Questions under way, where equal ones are asked once.
-    pub(super) fn flights(&self) -> Option<&Arc<Asking>> {
-        self.store.as_ref().map(|store| &store.flights)
+    pub(super) fn inflight(&self) -> Option<&Arc<Asking>> {
+        self.store.as_ref().map(|store| &store.inflight)
     }
 
     /// Names below which nothing is asked.
@@ -158,12 +160,12 @@ impl Block {
 
     /// A question was answered since a name above its own was denied.
     pub fn count_cut(&self) {
-        self.means.metrics.cut_answers.increment(1);
+        self.telemetry.metrics.cut_answers.increment(1);
     }
 
     /// A name above others was asked for.
-    pub(super) fn count_inquiry(&self, outcome: CutInquiry) {
-        self.means.metrics.cut_inquiry(outcome);
+    pub(super) fn count_inquiry(&self, outcome: PreQueryOutcome) {
+        self.telemetry.metrics.pre_query(outcome);
     }
 
     /// Whether TTLs are given as they came (`keepttl`).
@@ -173,36 +175,37 @@ impl Block {
     }
 
     /// As what an answer would be kept.
-    pub(super) fn judged(&self, known: &Known) -> Option<Kept> {
+    pub(super) fn judged(&self, resolved: &ResolvedAnswer) -> Option<Kept> {
         let rules = self.plan.cache.as_ref()?;
-        Verdict::of(rules, &known.answer.get().message(), known.maker).kept()
+        Verdict::of(rules, &resolved.answer.get().message(), resolved.maker).kept()
     }
 
     /// Keeps an answer, if it may be.
-    pub(super) fn keep(&self, key: &Key, known: Known) -> Arc<Known> {
-        let known = Arc::new(known);
-        if let (Some(kept), Some(mut cache)) = (known.kept, self.cache()) {
+    pub(super) fn keep(&self, key: &Key, resolved: ResolvedAnswer) -> Arc<ResolvedAnswer> {
+        let resolved = Arc::new(resolved);
+        if let (Some(cacheable), Some(mut cache)) = (resolved.cacheable, self.cache()) {
             let before = evictions(&cache);
-            let pack = |place: &Key| Packed::new(&known, place.as_octets());
-            cache.insert(key, pack, kept, known.answer.get().arrived());
+            let pack = |place: &Key| StoredAnswer::new(&resolved, place.as_octets());
+            cache.insert(key, pack, cacheable, resolved.answer.get().arrived());
             let evicted = evictions(&cache) - before;
-            self.means.metrics.cache_evictions.increment(evicted);
+            self.telemetry.metrics.cache_evictions.increment(evicted);
         }
-        known
+        resolved
     }
 
     /// An answer of whom the client asked, and the operator trusts.
     #[must_use]
-    pub fn of_trusted(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
-        self.chain.unkept(answer, terms, Maker::Upstream, By::Forward)
+    pub fn of_trusted(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
+        self.chain
+            .unkept(answer, context, Maker::Upstream, AnswerSource::Forward)
     }
 
     /// Whether an answer may take the place of a stale one.
     #[must_use]
-    pub fn refreshes(&self, known: &Known) -> bool {
+    pub fn refreshes(&self, resolved: &ResolvedAnswer) -> bool {
         let rules = self.plan.cache.as_ref();
         rules.is_some_and(|rules| {
-            Verdict::of(rules, &known.answer.get().message(), known.maker).refreshes(rules)
+            Verdict::of(rules, &resolved.answer.get().message(), resolved.maker).refreshes(rules)
         })
     }
 
@@ -215,7 +218,7 @@ impl Block {
 
     /// Whether an answer may have to be made of another question's (`dns64`).
     #[must_use]
-    pub fn translates(&self, query: &Query, arrival: &Arrival) -> bool {
+    pub fn translates(&self, query: &Query, arrival: &PacketInfo) -> bool {
         let asker = Asker {
             client: arrival.source,
             server: arrival.source,
@@ -253,7 +256,7 @@ impl Block {
 
     /// Faults of dnsd's own.
     pub(super) fn panics(&self) -> &Counter {
-        &self.means.metrics.panics
+        &self.telemetry.metrics.panics
     }
 
     /// Whether lines are written about queries.
@@ -262,42 +265,42 @@ impl Block {
     }
 
     /// Writes a line about a query, if one is wanted.
-    pub(super) fn log(&self, event: &Event<'_>) {
+    pub(super) fn log(&self, event: &AnsweredQuery<'_>) {
         if let Some(line) = self.log.line(event) {
-            self.means.outlet.say(model::LogLevel::Info, &line);
+            self.telemetry.log_writer.say(model::LogLevel::Info, &line);
         }
     }
 
     /// Writes a line about a query without an answer, if one is wanted.
-    pub fn note_error(&self, query: &Query, failed: Failed) {
+    pub fn log_error(&self, query: &Query, error: ResolveError) {
         // Nobody waits for what looks for a loop.
         if self.probe.as_ref().is_some_and(|probe| probe.is_own(query)) {
             return;
         }
         match &self.errors {
-            Some(errors) => errors.note(query, failed.rcode(), failed.said()),
+            Some(errors) => errors.note(query, error.rcode(), error.message()),
             None if self.plan.debug => {
                 let line = format!(
                     "{} {:?}: {}",
                     self.plan.origin,
                     query.question.name,
-                    failed.said()
+                    error.message()
                 );
-                self.means.outlet.say(model::LogLevel::Debug, &line);
+                self.telemetry.log_writer.say(model::LogLevel::Debug, &line);
             }
             None => {}
         }
     }
 
     /// The same for a failure that is kept as if it were an answer.
-    pub fn note_kept_failure(&self, query: &Query, known: &Known) {
-        if let Some(failed) = known.failed {
-            self.note_error(query, failed);
+    pub fn log_cached_failure(&self, query: &Query, resolved: &ResolvedAnswer) {
+        if let Some(error) = resolved.error {
+            self.log_error(query, error);
         }
     }
 
     /// Tells how much it keeps.
-    pub(super) fn count_cache(&self, counts: &OfCache) {
+    pub(super) fn count_cache(&self, counts: &CacheCounters) {
         if let Some(cache) = self.cache() {
             for class in Class::ALL {
                 counts.set(class, cache.entries(class) as u64, cache.evictions(class));
@@ -311,17 +314,17 @@ impl Block {
         self.cache().map_or((0, 0), |cache| (cache.len(), cache.weight()))
     }
 
-    pub(super) fn cache(&self) -> Option<MutexGuard<'_, Cache<Packed>>> {
+    pub(super) fn cache(&self) -> Option<MutexGuard<'_, Cache<StoredAnswer>>> {
         let store = self.store.as_ref()?;
         Some(store.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Store {
+impl CacheStore {
     fn new(rules: &model::CacheRules, octets: usize, cuts: Option<Arc<Cuts>>) -> Self {
         Self {
             cache: Mutex::new(Cache::new(rules, octets)),
-            flights: Arc::default(),
+            inflight: Arc::default(),
             cuts,
         }
     }
@@ -376,6 +379,6 @@ fn without_places(block: &model::Block) -> model::Block {
     block
 }
 
-fn evictions(cache: &Cache<Packed>) -> u64 {
+fn evictions(cache: &Cache<StoredAnswer>) -> u64 {
     cache.evictions(Class::Success) + cache.evictions(Class::Denial)
 }

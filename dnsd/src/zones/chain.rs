@@ -15,93 +15,108 @@ use crate::enforcement::observation::{observe, observe_of};
 use crate::plugins::rewrite::Rules;
 use crate::plugins::template::Answered;
 use crate::plugins::{Outcome, append, whoami};
-use crate::takeover::state::KeptAnswer;
-use crate::telemetry::metrics::Metrics;
 use crate::upstream::pending_query::Matched;
-use crate::upstream::{Failure, Forwarder, Limits, Unusable};
+use crate::upstream::{self, Failure, Forwarder, Limits, Unusable};
 
-use super::{By, Known, Terms, Unfit};
-use crate::zones::failure::Failed;
-use crate::zones::local_plugins::Own;
+use super::{AnswerRecord, AnswerSource, InvalidPlan, Metrics, QueryContext, ResolvedAnswer, Telemetry};
+use crate::zones::failure::ResolveError;
+use crate::zones::local_plugins::LocalPlugins;
 
 /// The chain of a block.
 #[derive(Debug)]
 pub(super) struct Chain {
     cache: Option<model::CacheRules>,
     bufsize: Option<u16>,
-    pub(super) own: Own,
-    forward: Vec<Asked>,
+    pub(super) own: LocalPlugins,
+    forward: Vec<ForwardPlugin>,
     /// Whether an answer may be for one client alone.
     pub(super) tells_clients_apart: bool,
     metrics: Arc<Metrics>,
 }
 
 impl Chain {
-    pub(super) fn new(plan: &model::Block, before: &[&Self], metrics: &Arc<Metrics>) -> Result<Self, Unfit> {
-        let forward = plan.forward.iter().map(|plan| Asked::new(plan, before, metrics));
-        let own = Own::new(plan).map_err(|error| Unfit::Own(plan.origin.clone(), error))?;
+    pub(super) fn new(
+        plan: &model::Block,
+        before: &[&Self],
+        telemetry: &Telemetry,
+    ) -> Result<Self, InvalidPlan> {
+        let forward = plan
+            .forward
+            .iter()
+            .map(|plan| ForwardPlugin::new(plan, before, &telemetry.upstream));
+        let own =
+            LocalPlugins::new(plan).map_err(|error| InvalidPlan::LocalPlugin(plan.origin.clone(), error))?;
         Ok(Self {
             cache: plan.cache.clone(),
             bufsize: plan.bufsize,
             tells_clients_apart: own.tells_clients_apart(),
             own,
             forward: forward.collect::<Result<_, _>>()?,
-            metrics: Arc::clone(metrics),
+            metrics: Arc::clone(&telemetry.metrics),
         })
     }
 
     /// Answers, or says why not: the question as the rules make it, and what they did taken back in the answer.
-    pub(super) async fn solve(&self, query: &Query<'_>, terms: &Terms) -> Result<Known, Failed> {
+    pub(super) async fn solve(
+        &self,
+        query: &Query<'_>,
+        context: &QueryContext,
+    ) -> Result<ResolvedAnswer, ResolveError> {
         let solved = match &self.own.rewrite {
-            None => self.make(query, terms).await,
+            None => self.make(query, context).await,
             // Boxed, like all that is rare: it must not make every waiting query as large as itself.
-            Some(rules) => Box::pin(self.rewritten(rules, query, terms)).await,
+            Some(rules) => Box::pin(self.rewritten(rules, query, context)).await,
         };
         match solved {
-            Ok(made) => Ok(self.known(made, &query.question, &terms.table.config.protected)),
-            Err(failed) => self.known_failure(query, failed, terms).ok_or(failed),
+            Ok(made) => Ok(self.resolved(made, &query.question, &context.table.config.protected)),
+            Err(error) => self.cacheable_failure(query, error, context).ok_or(error),
         }
     }
 
-    async fn rewritten(&self, rules: &Rules, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
+    async fn rewritten(
+        &self,
+        rules: &Rules,
+        query: &Query<'_>,
+        context: &QueryContext,
+    ) -> Result<ChainAnswer, ResolveError> {
         let (asked, revert) = rules
-            .apply(query.owned(), &terms.asker())
-            .map_err(|_no_name| Failed::Rewrite)?;
-        let made = self.make(&asked, terms).await?;
+            .apply(query.owned(), &context.asker())
+            .map_err(|_no_name| ResolveError::Rewrite)?;
+        let made = self.make(&asked, context).await?;
         if revert.is_nothing() {
             return Ok(made);
         }
         let octets = made.answer.get().message().octets().to_vec();
         let found = match revert.target(&octets) {
-            Some(target) => terms.follow(&asked, &target).await.ok(),
+            Some(target) => context.follow(&asked, &target).await.ok(),
             None => None,
         };
         let octets = revert
             .apply(octets, found.as_deref(), u16::MAX)
-            .map_err(|_unusable| Failed::Rewrite)?;
-        Ok(Made {
-            answer: own(octets, made.answer.get().arrived()).ok_or(Failed::Rewrite)?,
+            .map_err(|_unusable| ResolveError::Rewrite)?;
+        Ok(ChainAnswer {
+            answer: own(octets, made.answer.get().arrived()).ok_or(ResolveError::Rewrite)?,
             maker: if revert.may_deny_otherwise(&asked) {
                 Maker::Own
             } else {
                 made.maker
             },
-            by: made.by,
+            source: made.source,
             is_shareable: revert.is_shareable() && made.is_shareable,
         })
     }
 
     /// The parts of the chain in their order: templates, hosts, upstreams, whoami.
-    async fn make(&self, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
-        let (asker, size) = (terms.asker(), u16::MAX);
+    async fn make(&self, query: &Query<'_>, context: &QueryContext) -> Result<ChainAnswer, ResolveError> {
+        let (asker, size) = (context.asker(), u16::MAX);
         if let Some(templates) = &self.own.templates {
             let Answered { outcome, matched } = templates.answer(query, &asker, size);
             if let Some(matched) = matched {
-                terms.count_template(&matched);
+                context.count_template(&matched);
             }
             if outcome != Outcome::Next {
-                let made = Box::pin(local(outcome, query, terms, By::Template)).await?;
-                return Ok(Made {
+                let made = Box::pin(local(outcome, query, context, AnswerSource::Template)).await?;
+                return Ok(ChainAnswer {
                     is_shareable: !templates.tell_clients_apart(),
                     ..made
                 });
@@ -110,57 +125,68 @@ impl Chain {
         if let Some(hosts) = &self.own.hosts {
             let outcome = hosts.table().answer(query, size);
             if outcome != Outcome::Next {
-                return Box::pin(local(outcome, query, terms, By::Hosts)).await;
+                return Box::pin(local(outcome, query, context, AnswerSource::Hosts)).await;
             }
         }
-        match self.forward(query, terms).await {
-            Ok(answer) => Ok(Made {
+        match self.forward(query, context).await {
+            Ok(answer) => Ok(ChainAnswer {
                 answer,
                 maker: Maker::Upstream,
-                by: By::Forward,
+                source: AnswerSource::Forward,
                 is_shareable: true,
             }),
-            Err(Failed::NoAnswer) if self.own.whoami => {
-                let octets = whoami::answer(query, &asker, size).map_err(|_too_long| Failed::NoAnswer)?;
-                let made = Box::pin(local(Outcome::Answer(octets), query, terms, By::Whoami)).await?;
+            Err(ResolveError::NoAnswer) if self.own.whoami => {
+                let octets =
+                    whoami::answer(query, &asker, size).map_err(|_too_long| ResolveError::NoAnswer)?;
+                let made = Box::pin(local(
+                    Outcome::Answer(octets),
+                    query,
+                    context,
+                    AnswerSource::Whoami,
+                ))
+                .await?;
                 // It tells one client about itself.
-                Ok(Made {
+                Ok(ChainAnswer {
                     is_shareable: false,
                     ..made
                 })
             }
-            Err(failed) => Err(failed),
+            Err(error) => Err(error),
         }
     }
 
     /// The first that is asked for the name answers; the next where it passes on what it heard.
-    async fn forward(&self, query: &Query<'_>, terms: &Terms) -> Result<Matched<Answer>, Failed> {
+    async fn forward(
+        &self,
+        query: &Query<'_>,
+        context: &QueryContext,
+    ) -> Result<Matched<Answer>, ResolveError> {
         let limits = Limits {
-            patience: terms.table.config.total_timeout.saturating_sub(terms.waited),
-            udp_size: self.udp_size(&terms.table.config),
-            ttl: terms.table.config.ttl,
-            payer: terms.payer,
+            patience: context.table.config.total_timeout.saturating_sub(context.waited),
+            udp_size: self.udp_size(&context.table.config),
+            ttl: context.table.config.ttl,
+            payer: context.payer,
         };
-        if !terms.may_forward {
-            return Err(Failed::Loop);
+        if !context.may_forward {
+            return Err(ResolveError::Loop);
         }
         let mut heard = None;
         let name = &query.question.name;
         let forwarders = self.forward.iter().map(|asked| &asked.forwarder);
         for forwarder in forwarders.filter(|forwarder| forwarder.holds(name)) {
-            if !terms.may_ask_outside {
-                return Err(Failed::Kept);
+            if !context.may_ask_outside {
+                return Err(ResolveError::Kept);
             }
             let answer = forwarder
-                .ask(query, terms.arrival.transport, &limits)
+                .ask(query, context.arrival.transport, &limits)
                 .await
-                .map_err(Failed::Upstream)?;
+                .map_err(ResolveError::Upstream)?;
             if !forwarder.passes_on(answer.get()) {
                 return Ok(answer);
             }
             heard = Some(answer);
         }
-        heard.ok_or(Failed::NoAnswer)
+        heard.ok_or(ResolveError::NoAnswer)
     }
 
     /// Whether somebody is asked for a name.
@@ -175,11 +201,11 @@ impl Chain {
 
     /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
     /// believes what it is told.
-    fn known(&self, made: Made, asked: &Question, protected: &[IpNet]) -> Known {
-        let Made {
+    fn resolved(&self, made: ChainAnswer, asked: &Question, protected: &[IpNet]) -> ResolvedAnswer {
+        let ChainAnswer {
             mut answer,
             maker,
-            by,
+            source,
             is_shareable,
         } = made;
         if !answer.get().is_readable() {
@@ -194,99 +220,116 @@ impl Chain {
         if let Some(verdict) = &verdict {
             answer.limit_ttls(&verdict.ttls);
         }
-        let (told, left_out) = observe_of(&question, &answer, protected);
+        let (observation, left_out) = observe_of(&question, &answer, protected);
         self.metrics.protected.increment(left_out as u64);
         let is_shareable = is_shareable && answer.get().is_shareable();
-        Known {
-            kept: verdict
+        ResolvedAnswer {
+            cacheable: verdict
                 .and_then(|verdict| verdict.kept())
                 .filter(|_| is_shareable),
-            told,
+            observation,
             maker,
-            by,
-            failed: None,
+            source,
+            error: None,
             answer,
         }
     }
 
     /// An answer that another dnsd kept, by the rules and limits of this one; nothing where it is no message.
-    pub(super) fn inherited(&self, kept: &KeptAnswer, protected: &[IpNet]) -> Option<Known> {
-        let made = Made {
-            answer: own(kept.octets.clone(), kept.arrived)?,
-            maker: kept.maker,
-            by: kept.by,
+    pub(super) fn inherited(&self, cacheable: &AnswerRecord, protected: &[IpNet]) -> Option<ResolvedAnswer> {
+        let made = ChainAnswer {
+            answer: own(cacheable.octets.clone(), cacheable.arrived)?,
+            maker: cacheable.maker,
+            source: cacheable.source,
             is_shareable: true,
         };
         let question = *made.answer.get().message().question();
-        Some(Known {
-            failed: kept.failed,
-            ..self.known(made, &question, protected)
+        Some(ResolvedAnswer {
+            error: cacheable.error,
+            ..self.resolved(made, &question, protected)
         })
     }
 
     /// An answer that dns64 made.
-    pub(super) fn made_of_a(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
-        self.unkept(answer, terms, Maker::Own, By::Dns64)
+    pub(super) fn made_of_a(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
+        self.unkept(answer, context, Maker::Own, AnswerSource::Dns64)
     }
 
     /// An answer that is told, and kept for nobody else.
-    pub(super) fn unkept(&self, answer: Matched<Answer>, terms: &Terms, maker: Maker, by: By) -> Known {
-        let (told, protected) = observe(&answer, &terms.table.config.protected);
+    pub(super) fn unkept(
+        &self,
+        answer: Matched<Answer>,
+        context: &QueryContext,
+        maker: Maker,
+        source: AnswerSource,
+    ) -> ResolvedAnswer {
+        let (observation, protected) = observe(&answer, &context.table.config.protected);
         self.metrics.protected.increment(protected as u64);
-        Known {
+        ResolvedAnswer {
             answer,
-            told,
-            kept: None,
+            observation,
+            cacheable: None,
             maker,
-            by,
-            failed: None,
+            source,
+            error: None,
         }
     }
 
     /// A failure that is kept for a while, so that those who ask again do not make it worse (RFC 9520 §3.1).
-    fn known_failure(&self, query: &Query, failed: Failed, terms: &Terms) -> Option<Known> {
+    fn cacheable_failure(
+        &self,
+        query: &Query,
+        error: ResolveError,
+        context: &QueryContext,
+    ) -> Option<ResolvedAnswer> {
         let rules = self.cache.as_ref().filter(|rules| !rules.servfail.is_zero())?;
-        let remembered = match failed {
-            Failed::Upstream(failure) => failure.rcode() == rcode::SERVFAIL && failure != Failure::Local,
-            Failed::NoAnswer
-            | Failed::Kept
-            | Failed::NoBlock
-            | Failed::Crowded
-            | Failed::Rewrite
-            | Failed::Local
-            | Failed::TooDeep
-            | Failed::Loop => false,
+        let remembered = match error {
+            ResolveError::Upstream(failure) => {
+                failure.rcode() == rcode::SERVFAIL && failure != Failure::Local
+            }
+            ResolveError::NoAnswer
+            | ResolveError::Kept
+            | ResolveError::NoBlock
+            | ResolveError::Crowded
+            | ResolveError::Rewrite
+            | ResolveError::Local
+            | ResolveError::TooDeep
+            | ResolveError::Loop => false,
         };
         if !remembered {
             return None;
         }
-        let size = self.udp_size(&terms.table.config);
-        let octets = explained_reply(query, failed.rcode(), failed.extended_error(), size);
+        let size = self.udp_size(&context.table.config);
+        let octets = explained_reply(query, error.rcode(), error.extended_error(), size);
         let message = Message::read(&octets).expect("dnsd's own reply can be read");
         let verdict = Verdict::of(rules, &message, Maker::Own);
-        let kept = verdict.kept();
+        let cacheable = verdict.kept();
         let answer = own(octets, clock::now()).expect("dnsd's own reply can be read");
-        Some(Known {
+        Some(ResolvedAnswer {
             answer,
-            told: None,
-            kept,
+            observation: None,
+            cacheable,
             maker: Maker::Own,
-            by: By::Server,
-            failed: Some(failed),
+            source: AnswerSource::Server,
+            error: Some(error),
         })
     }
 }
 
 /// Somebody who is asked.
 #[derive(Debug)]
-struct Asked {
+struct ForwardPlugin {
     plan: model::Forward,
     forwarder: Arc<Forwarder>,
 }
 
-impl Asked {
+impl ForwardPlugin {
     /// Who is asked already goes on being asked, with what is known of their health, and over the same connections.
-    fn new(plan: &model::Forward, before: &[&Chain], metrics: &Arc<Metrics>) -> Result<Self, Unusable> {
+    fn new(
+        plan: &model::Forward,
+        before: &[&Chain],
+        metrics: &Arc<upstream::Metrics>,
+    ) -> Result<Self, Unusable> {
         let plan = plan.clone();
         let is_same = |other: &&Self| {
             let moved = model::Forward {
@@ -313,28 +356,33 @@ pub(super) fn reads_files(plan: &model::Forward) -> bool {
 }
 
 /// An answer and where it came from.
-struct Made {
+struct ChainAnswer {
     answer: Matched<Answer>,
     maker: Maker,
-    by: By,
+    source: AnswerSource,
     /// Whether other clients may be given it.
     is_shareable: bool,
 }
 
 /// What dnsd says itself; an alias is followed as a client would.
-async fn local(outcome: Outcome, query: &Query<'_>, terms: &Terms, by: By) -> Result<Made, Failed> {
+async fn local(
+    outcome: Outcome,
+    query: &Query<'_>,
+    context: &QueryContext,
+    source: AnswerSource,
+) -> Result<ChainAnswer, ResolveError> {
     let octets = match outcome {
         Outcome::Answer(octets) => octets,
-        Outcome::Follow(octets, target) => match terms.follow(query, &target).await {
+        Outcome::Follow(octets, target) => match context.follow(query, &target).await {
             Ok(found) => append(octets, &found, query, u16::MAX),
             Err(_nothing_found) => octets,
         },
-        Outcome::Fail | Outcome::Next => return Err(Failed::Local),
+        Outcome::Fail | Outcome::Next => return Err(ResolveError::Local),
     };
-    Ok(Made {
-        answer: own(octets, clock::now()).ok_or(Failed::Local)?,
+    Ok(ChainAnswer {
+        answer: own(octets, clock::now()).ok_or(ResolveError::Local)?,
         maker: Maker::Own,
-        by,
+        source,
         is_shareable: true,
     })
 }

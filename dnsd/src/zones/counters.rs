@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::cache::Class;
 use crate::dns::message::kind;
-use crate::telemetry::metrics::Transport;
+use crate::net::Transport;
 
-use super::Event;
-use crate::zones::answer_source::By;
+use super::AnsweredQuery;
+use crate::zones::answer_source::AnswerSource;
 use histogram::Histogram;
 
 pub(super) use text::rcode_label;
@@ -48,15 +48,15 @@ const RCODES: usize = 17;
 
 /// All that was ever counted and is still in force.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct CoreDnsCounters {
     /// Held when a plan is put in force, and when the page is written.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    zones: BTreeMap<Place, Arc<OfZone>>,
-    caches: BTreeMap<Place, Arc<OfCache>>,
+    zones: BTreeMap<Place, Arc<ZoneCounters>>,
+    caches: BTreeMap<Place, Arc<CacheCounters>>,
 }
 
 /// A server's address as CoreDNS writes it, and its zone or zones.
@@ -64,13 +64,13 @@ type Place = (String, String);
 
 /// What is counted of the queries for a zone at an address.
 #[derive(Debug)]
-pub struct OfZone {
+pub struct ZoneCounters {
     requests: [[[AtomicU64; TYPES.len() + 1]; 2]; 2],
     with_do: AtomicU64,
     seconds: Histogram,
     request_octets: [Histogram; 2],
     response_octets: [Histogram; 2],
-    responses: [[AtomicU64; By::ALL.len()]; RCODES],
+    responses: [[AtomicU64; AnswerSource::ALL.len()]; RCODES],
 }
 
 /// Where a query is counted.
@@ -85,12 +85,12 @@ pub(crate) struct Series {
     request: usize,
     response: usize,
     rcode: usize,
-    by: By,
+    source: AnswerSource,
 }
 
 /// What is counted of a cache at an address.
 #[derive(Debug, Default)]
-pub struct OfCache {
+pub struct CacheCounters {
     hits: [AtomicU64; 2],
     misses: AtomicU64,
     prefetches: AtomicU64,
@@ -100,17 +100,17 @@ pub struct OfCache {
     evictions: [AtomicU64; 2],
 }
 
-impl Counts {
+impl CoreDnsCounters {
     /// The handle for a zone at a server's address.
     #[must_use]
-    pub fn zone(&self, server: &str, zone: &str) -> Arc<OfZone> {
+    pub fn zone(&self, server: &str, zone: &str) -> Arc<ZoneCounters> {
         let place = (server.to_owned(), zone.to_owned());
         Arc::clone(self.lock().zones.entry(place).or_default())
     }
 
     /// The handle for the cache of some zones at a server's address.
     #[must_use]
-    pub fn cache(&self, server: &str, zones: &str) -> Arc<OfCache> {
+    pub fn cache(&self, server: &str, zones: &str) -> Arc<CacheCounters> {
         let place = (server.to_owned(), zones.to_owned());
         Arc::clone(self.lock().caches.entry(place).or_default())
     }
@@ -127,7 +127,7 @@ impl Counts {
     }
 }
 
-impl Default for OfZone {
+impl Default for ZoneCounters {
     fn default() -> Self {
         Self {
             requests: Default::default(),
@@ -142,7 +142,7 @@ impl Default for OfZone {
 
 impl Series {
     /// Those of a query that was answered.
-    pub(crate) fn of(event: &Event<'_>, by: By) -> Self {
+    pub(crate) fn of(event: &AnsweredQuery<'_>, source: AnswerSource) -> Self {
         let query = event.query;
         let of_kind = TYPES
             .iter()
@@ -155,16 +155,16 @@ impl Series {
             request: histogram::of_octets(event.octets as u64),
             response: histogram::of_octets(event.reply.len() as u64),
             rcode: event.reply.get(3).map_or(0, |flags| usize::from(flags & 0xf)),
-            by,
+            source,
         }
     }
 }
 
-impl OfZone {
+impl ZoneCounters {
     /// A query was answered.
-    pub(super) fn count(&self, event: &Event<'_>, by: By) {
+    pub(super) fn count(&self, event: &AnsweredQuery<'_>, source: AnswerSource) {
         let octets = [event.octets as u64, event.reply.len() as u64];
-        self.add(&Series::of(event, by), 1, octets, event.span);
+        self.add(&Series::of(event, source), 1, octets, event.span);
     }
 
     /// So many queries of the same series were answered, with so many octets of all requests and of all responses, each
@@ -182,11 +182,11 @@ impl OfZone {
         self.seconds.add(span, queries);
         self.request_octets[transport].add_at(series.request, queries, request_octets);
         self.response_octets[transport].add_at(series.response, queries, response_octets);
-        add(&self.responses[series.rcode][series.by as usize], queries);
+        add(&self.responses[series.rcode][series.source as usize], queries);
     }
 }
 
-impl OfCache {
+impl CacheCounters {
     /// So many answers were there.
     pub fn hits(&self, class: Class, count: u64) {
         add(&self.hits[class as usize], count);

@@ -8,14 +8,14 @@ use egret_shared::rt::task;
 use crate::config::model::{Consolidate, ErrorLog};
 use crate::dns::message::Query;
 
-use crate::zones::log_writer::Outlet;
+use crate::zones::log_writer::LogWriter;
 use crate::zones::type_names::kind_name;
 
 /// The rules of a block.
 #[derive(Debug)]
 pub(super) struct Rules {
     consolidated: Vec<Arc<Consolidated>>,
-    outlet: Outlet,
+    log_writer: LogWriter,
 }
 
 /// Errors that are told together.
@@ -26,7 +26,7 @@ struct Consolidated {
 }
 
 impl Rules {
-    pub(super) fn new(plan: &ErrorLog, outlet: &Outlet) -> Self {
+    pub(super) fn new(plan: &ErrorLog, log_writer: &LogWriter) -> Self {
         let consolidated = plan.consolidate.iter().map(|plan| {
             Arc::new(Consolidated {
                 plan: plan.clone(),
@@ -35,7 +35,7 @@ impl Rules {
         });
         Self {
             consolidated: consolidated.collect(),
-            outlet: outlet.clone(),
+            log_writer: log_writer.clone(),
         }
     }
 
@@ -48,13 +48,13 @@ impl Rules {
             .iter()
             .find(|alike| alike.plan.errors.regex().is_match(error));
         match alike {
-            None => self.outlet.say(crate::config::model::LogLevel::Error, &line),
+            None => self.log_writer.say(crate::config::model::LogLevel::Error, &line),
             Some(alike) => {
                 let before = alike.seen.fetch_add(1, Ordering::Relaxed);
                 if before == 0 {
-                    drop(task::spawn_brief(Arc::clone(alike).tell(self.outlet.clone())));
+                    drop(task::spawn_brief(Arc::clone(alike).tell(self.log_writer.clone())));
                     if alike.plan.show_first {
-                        self.outlet.say(alike.plan.level, &line);
+                        self.log_writer.say(alike.plan.level, &line);
                     }
                 }
             }
@@ -64,14 +64,14 @@ impl Rules {
 
 impl Consolidated {
     /// Tells after a while how many there were.
-    async fn tell(self: Arc<Self>, outlet: Outlet) {
+    async fn tell(self: Arc<Self>, log_writer: LogWriter) {
         tokio::time::sleep(self.plan.every).await;
         let seen = self.seen.swap(0, Ordering::Relaxed);
         if seen > 1 || !self.plan.show_first {
             let like = self.plan.errors.regex().as_str();
             let every = span(self.plan.every);
             let line = format!("plugin/errors: {seen} errors like '{like}' occurred in last {every}");
-            outlet.say(self.plan.level, &line);
+            log_writer.say(self.plan.level, &line);
         }
     }
 }

@@ -43,7 +43,7 @@ fn is_private(address: IpAddr) -> bool {
 }
 
 /// The zones below `above` that are kept inside, out of those that the blocks and the cluster have.
-pub(super) fn kept<'a>(
+pub(super) fn zones_below<'a>(
     above: &'a Zone,
     zones: impl Iterator<Item = &'a Zone> + 'a,
 ) -> impl Iterator<Item = &'a Zone> + 'a {

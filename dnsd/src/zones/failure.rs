@@ -7,7 +7,7 @@ use crate::upstream::Failure;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Failed {
+pub enum ResolveError {
     /// Upstreams gave none.
     Upstream(Failure),
     /// Nothing in the chain answers for this name.
@@ -28,7 +28,7 @@ pub enum Failed {
     Loop,
 }
 
-impl Failed {
+impl ResolveError {
     /// The code that the client gets.
     #[must_use]
     pub const fn rcode(self) -> u8 {
@@ -55,7 +55,7 @@ impl Failed {
 
     /// The reason for people. It ends as CoreDNS' does where operators' patterns for `consolidate` look for that.
     #[must_use]
-    pub const fn said(self) -> &'static str {
+    pub const fn message(self) -> &'static str {
         match self {
             Self::Upstream(Failure::Timeout) => "no upstream answered: i/o timeout",
             Self::Upstream(Failure::Unreachable) => "no upstream can be reached: connection refused",

@@ -8,44 +8,47 @@ use crate::config::Config;
 use crate::config::model::{Timeouts, Zone};
 use crate::dns::message::{CLASS_IN, Question};
 
-use super::{Block, By, Counts, Entry, Event, OfZone, Unfit, Zones};
-use crate::zones::external::{Inside, kept};
+use super::{
+    AnswerSource, AnsweredQuery, CoreDnsCounters, InvalidPlan, ServerBlock, ZoneBinding, ZoneBindings,
+    ZoneCounters,
+};
+use crate::zones::external::{Inside, zones_below};
 
 /// Transfers of whole zones: answers of many messages, from who has the zone (RFC 5936 §2.2, RFC 1995 §2).
 const TRANSFERS: [u16; 2] = [251, 252];
 
 /// A socket's view of what is in force; another plan changes it under the socket.
 #[derive(Debug)]
-pub struct Port {
+pub struct Listener {
     /// The address, as it was asked for: port 0 stays 0.
     pub address: SocketAddr,
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<ZoneTable>>,
 }
 
 /// Who answers at an address.
 #[derive(Debug)]
-pub struct Table {
+pub struct ZoneTable {
     /// The address.
     pub address: SocketAddr,
     /// What is in force.
     pub config: Arc<Config>,
     /// How connections are kept.
     pub timeouts: Timeouts,
-    zones: Zones,
+    zones: ZoneBindings,
     /// At single addresses that a wildcard's socket serves, too.
-    at: Vec<(IpAddr, Zones)>,
+    at: Vec<(IpAddr, ZoneBindings)>,
     /// Whether classes other than IN are answered: where somebody may be asked for them.
     pub takes_other_classes: bool,
     /// Whether a fault ends the program (`debug`), as CoreDNS has it for all blocks of an address.
     pub is_debugged: bool,
     /// What is counted of queries that no block answers, where metrics are wanted.
-    dropped: Option<Arc<OfZone>>,
+    dropped: Option<Arc<ZoneCounters>>,
 }
 
-impl Port {
+impl Listener {
     /// At this address, by this table.
     #[must_use]
-    pub const fn new(address: SocketAddr, table: Arc<Table>) -> Self {
+    pub const fn new(address: SocketAddr, table: Arc<ZoneTable>) -> Self {
         Self {
             address,
             table: RwLock::new(table),
@@ -54,20 +57,20 @@ impl Port {
 
     /// What is in force.
     #[must_use]
-    pub fn table(&self) -> Arc<Table> {
+    pub fn table(&self) -> Arc<ZoneTable> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Puts another table in force, for what comes.
-    pub fn set(&self, table: Arc<Table>) {
+    pub fn set(&self, table: Arc<ZoneTable>) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 }
 
-impl Table {
+impl ZoneTable {
     /// Who answers a question at the address that was asked. Classes other than IN go to upstreams or nowhere.
     #[must_use]
-    pub fn entry(&self, question: &Question, asked: Option<IpAddr>) -> Option<&Arc<Entry>> {
+    pub fn binding(&self, question: &Question, asked: Option<IpAddr>) -> Option<&Arc<ZoneBinding>> {
         if question.class != CLASS_IN && !self.takes_other_classes || TRANSFERS.contains(&question.kind) {
             return None;
         }
@@ -76,7 +79,7 @@ impl Table {
 
     /// The address that was asked instead of this one, where the kernel hands over what is for others.
     #[must_use]
-    pub fn caught(&self, asked: Option<IpAddr>) -> Option<IpAddr> {
+    pub fn intercepted(&self, asked: Option<IpAddr>) -> Option<IpAddr> {
         let other = asked.filter(|asked| *asked != self.address.ip());
         other.filter(|_| self.config.catches_at(self.address))
     }
@@ -88,18 +91,18 @@ impl Table {
     }
 
     /// Counts a query that no block answers.
-    pub fn note_dropped(&self, event: &Event<'_>) {
+    pub fn note_dropped(&self, event: &AnsweredQuery<'_>) {
         if let Some(counts) = &self.dropped {
-            counts.count(event, By::Server);
+            counts.count(event, AnswerSource::Server);
         }
     }
 
     /// The parts of the chains, by zone.
     pub fn plugins(&self) -> impl Iterator<Item = (String, &'static str)> {
-        let own = self.entries().filter(|entry| entry.may_ask_outside);
-        own.flat_map(|entry| {
-            let zone = entry.zone.to_string();
-            let plugins = entry.block.plan().plugins();
+        let own = self.entries().filter(|binding| binding.may_ask_outside);
+        own.flat_map(|binding| {
+            let zone = binding.zone.to_string();
+            let plugins = binding.block.plan().plugins();
             plugins
                 .map(move |plugin| (zone.clone(), plugin))
                 .collect::<Vec<_>>()
@@ -107,13 +110,13 @@ impl Table {
     }
 
     /// All zones.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<ZoneBinding>> {
         let single = self.at.iter().flat_map(|(_, zones)| zones.entries());
         self.zones.entries().iter().chain(single)
     }
 
     /// The zones at the address that was asked.
-    fn zones(&self, asked: Option<IpAddr>) -> &Zones {
+    fn zones(&self, asked: Option<IpAddr>) -> &ZoneBindings {
         if self.at.is_empty() {
             return &self.zones;
         }
@@ -126,10 +129,10 @@ impl Table {
 /// same port share the wildcard's socket: two sockets could not be bound without letting others share them, too.
 pub(super) fn tables(
     config: &Arc<Config>,
-    blocks: &[Arc<Block>],
-    at: BTreeMap<SocketAddr, Vec<Arc<Block>>>,
-    counts: &Counts,
-) -> Result<BTreeMap<SocketAddr, Arc<Table>>, Unfit> {
+    blocks: &[Arc<ServerBlock>],
+    at: BTreeMap<SocketAddr, Vec<Arc<ServerBlock>>>,
+    counts: &CoreDnsCounters,
+) -> Result<BTreeMap<SocketAddr, Arc<ZoneTable>>, InvalidPlan> {
     let inside = Inside::of_environment();
     // What a block asks outside for is no secret of the cluster's.
     let everywhere: Vec<&Zone> = blocks
@@ -150,7 +153,7 @@ pub(super) fn tables(
         .filter(|address| !address.ip().is_unspecified() && zones.contains_key(&wildcard(**address)))
         .copied()
         .collect();
-    let mut under = BTreeMap::<SocketAddr, Vec<(IpAddr, Zones)>>::new();
+    let mut under = BTreeMap::<SocketAddr, Vec<(IpAddr, ZoneBindings)>>::new();
     for single in singles {
         let table = zones.remove(&single).expect("it was found there");
         under
@@ -158,10 +161,10 @@ pub(super) fn tables(
             .or_default()
             .push((single.ip(), table));
     }
-    let table = |(address, zones): (SocketAddr, Zones)| {
+    let table = |(address, zones): (SocketAddr, ZoneBindings)| {
         let of_port = at.iter().filter(|(other, _)| other.port() == address.port());
         let mut blocks = at[&address].iter();
-        let table = Table {
+        let table = ZoneTable {
             address,
             config: Arc::clone(config),
             timeouts: blocks.next().expect("an address has a block").plan().timeouts,
@@ -191,54 +194,59 @@ fn wildcard(address: SocketAddr) -> SocketAddr {
 
 fn of_address(
     address: SocketAddr,
-    blocks: &[Arc<Block>],
+    blocks: &[Arc<ServerBlock>],
     everywhere: &[&Zone],
     inside: &Inside,
-    counts: &Counts,
-) -> Result<Zones, Unfit> {
-    let mut entries = Vec::<Entry>::new();
+    counts: &CoreDnsCounters,
+) -> Result<ZoneBindings, InvalidPlan> {
+    let mut entries = Vec::<ZoneBinding>::new();
     for block in blocks {
         for zone in &block.plan().zones {
-            if let Some(other) = entries.iter().find(|entry| entry.zone == *zone) {
-                return Err(Unfit::Twice {
+            if let Some(other) = entries.iter().find(|binding| binding.zone == *zone) {
+                return Err(InvalidPlan::Twice {
                     origin: block.plan().origin.clone(),
                     zone: zone.to_string(),
                     address,
                     other: other.block.plan().origin.clone(),
                 });
             }
-            entries.push(entry(address, *zone, block, counts));
+            entries.push(binding(address, *zone, block, counts));
         }
     }
-    let mut guarded = Vec::<Entry>::new();
-    for entry in entries
+    let mut guarded = Vec::<ZoneBinding>::new();
+    for binding in entries
         .iter()
-        .filter(|entry| inside.is_left_by(entry.block.plan()))
+        .filter(|binding| inside.is_left_by(binding.block.plan()))
     {
-        for zone in kept(&entry.zone, everywhere.iter().copied()) {
-            let is_here = |other: &Entry| other.zone == *zone;
+        for zone in zones_below(&binding.zone, everywhere.iter().copied()) {
+            let is_here = |other: &ZoneBinding| other.zone == *zone;
             // A block between the two answers for the kept zone in its own way.
             let between = entries.iter().any(|other| {
-                other.zone != entry.zone
-                    && entry.zone.holds(other.zone.apex())
+                other.zone != binding.zone
+                    && binding.zone.holds(other.zone.apex())
                     && other.zone.holds(zone.apex())
             });
             if !between && !guarded.iter().any(is_here) {
-                guarded.push(Entry {
+                guarded.push(ZoneBinding {
                     zone: *zone,
-                    block: Arc::clone(&entry.block),
+                    block: Arc::clone(&binding.block),
                     may_ask_outside: false,
-                    counts: entry.counts.clone(),
-                    of_cache: entry.of_cache.clone(),
+                    counts: binding.counts.clone(),
+                    of_cache: binding.of_cache.clone(),
                 });
             }
         }
     }
     entries.extend(guarded);
-    Ok(Zones::new(entries))
+    Ok(ZoneBindings::new(entries))
 }
 
-fn entry(address: SocketAddr, zone: Zone, block: &Arc<Block>, counts: &Counts) -> Entry {
+fn binding(
+    address: SocketAddr,
+    zone: Zone,
+    block: &Arc<ServerBlock>,
+    counts: &CoreDnsCounters,
+) -> ZoneBinding {
     let (plan, server) = (block.plan(), server_label(address));
     let of_cache = plan.cache.as_ref().filter(|_| plan.prometheus).map(|cache| {
         let zones = if cache.zones.is_empty() {
@@ -249,7 +257,7 @@ fn entry(address: SocketAddr, zone: Zone, block: &Arc<Block>, counts: &Counts) -
         let zones: Vec<String> = zones.iter().map(ToString::to_string).collect();
         counts.cache(&server, &zones.join(","))
     });
-    Entry {
+    ZoneBinding {
         counts: plan.prometheus.then(|| counts.zone(&server, &zone.to_string())),
         of_cache,
         zone,

@@ -18,18 +18,18 @@ use crate::plugins::template::{InvalidTemplate, Templates};
 
 /// The parts of a chain that ask nobody.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct LocalPlugins {
     pub(super) rewrite: Option<Rules>,
     pub(super) templates: Option<Templates>,
-    pub(super) hosts: Option<Arc<Hosted>>,
+    pub(super) hosts: Option<Arc<HostsFile>>,
     pub(super) dns64: Option<Translator>,
-    balancer: Option<Arc<Balanced>>,
+    balancer: Option<Arc<Loadbalance>>,
     pub(super) whoami: bool,
 }
 
 /// Why they cannot be.
 #[derive(Debug, thiserror::Error)]
-pub enum InvalidOwn {
+pub enum InvalidLocalPlugin {
     /// A template.
     #[error(transparent)]
     Template(#[from] InvalidTemplate),
@@ -41,15 +41,18 @@ pub enum InvalidOwn {
     File(String, std::io::Error),
 }
 
-impl Own {
+impl LocalPlugins {
     /// Reads its files. Without a hosts file there are none of its names, as in CoreDNS; weights must be there.
-    pub(super) fn new(plan: &model::Block) -> Result<Self, InvalidOwn> {
+    pub(super) fn new(plan: &model::Block) -> Result<Self, InvalidLocalPlugin> {
         let templates = (!plan.template.is_empty()).then(|| Templates::new(&plan.template, &plan.zones));
-        let balancer = plan.loadbalance.as_ref().map(Balanced::start);
+        let balancer = plan.loadbalance.as_ref().map(Loadbalance::start);
         Ok(Self {
             rewrite: (!plan.rewrite.is_empty()).then(|| Rules::new(&plan.rewrite)),
             templates: templates.transpose()?,
-            hosts: plan.hosts.as_ref().map(|hosts| Hosted::start(hosts, &plan.zones)),
+            hosts: plan
+                .hosts
+                .as_ref()
+                .map(|hosts| HostsFile::start(hosts, &plan.zones)),
             dns64: plan.dns64.as_ref().map(Translator::new),
             balancer: balancer.transpose()?,
             whoami: plan.whoami,
@@ -74,13 +77,13 @@ impl Own {
 
 /// A hosts file as it is now.
 #[derive(Debug)]
-pub(super) struct Hosted {
+pub(super) struct HostsFile {
     plan: Hosts,
     block_zones: Vec<Zone>,
     table: RwLock<Arc<Table>>,
 }
 
-impl Hosted {
+impl HostsFile {
     fn start(plan: &Hosts, block_zones: &[Zone]) -> Arc<Self> {
         let (seen, text) = read(&plan.file).unwrap_or_else(|error| {
             tracing::warn!(file = %plan.file.display(), %error, "the hosts file cannot be read");
@@ -118,19 +121,19 @@ impl Hosted {
 
 /// The order of addresses, with the weights of a file as they are now.
 #[derive(Debug)]
-struct Balanced {
+struct Loadbalance {
     plan: LoadBalance,
     balancer: RwLock<Arc<Balancer>>,
 }
 
-impl Balanced {
-    fn start(plan: &LoadBalance) -> Result<Arc<Self>, InvalidOwn> {
+impl Loadbalance {
+    fn start(plan: &LoadBalance) -> Result<Arc<Self>, InvalidLocalPlugin> {
         let Some(file) = &plan.weights else {
             return Ok(Arc::new(Self::new(plan, Weights::default())));
         };
         let name = file.file.display().to_string();
-        let (seen, text) = read(&file.file).map_err(|error| InvalidOwn::File(name.clone(), error))?;
-        let weights = Weights::parse(&text).map_err(|error| InvalidOwn::Weights(name, error))?;
+        let (seen, text) = read(&file.file).map_err(|error| InvalidLocalPlugin::File(name.clone(), error))?;
+        let weights = Weights::parse(&text).map_err(|error| InvalidLocalPlugin::Weights(name, error))?;
         let balanced = Arc::new(Self::new(plan, weights));
         watch(&balanced, file.reload, seen, Self::path, Self::take);
         Ok(balanced)

@@ -14,18 +14,18 @@ const MOST_WAITING: usize = 8192;
 
 /// The way there.
 #[derive(Clone)]
-pub struct Outlet {
+pub struct LogWriter {
     lines: SyncSender<String>,
     lost: Arc<Counter>,
 }
 
-impl std::fmt::Debug for Outlet {
+impl std::fmt::Debug for LogWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outlet").finish_non_exhaustive()
     }
 }
 
-impl Outlet {
+impl LogWriter {
     /// To standard output.
     ///
     /// # Errors

@@ -9,12 +9,13 @@ use egret_shared::time::Timestamp;
 use crate::cache::nxdomain_cut::{Asked, Denial, Headway, Heard, Inquiry};
 use crate::cache::{Key, Kind, Maker};
 use crate::dns::message::{CLASS_IN, Query, flag, kind, rcode};
-use crate::telemetry::metrics::CutInquiry;
 
 use super::chain::own;
-use super::{By, Entry, Failed, Known, Stays, Terms};
+use super::{
+    AnswerSource, Cancellation, PreQueryOutcome, QueryContext, ResolveError, ResolvedAnswer, ZoneBinding,
+};
 
-impl Entry {
+impl ZoneBinding {
     /// The denial of a name above that of a question which would be asked of upstreams now.
     #[must_use]
     pub fn denied_below(&self, key: &Key, query: &Query, now: Timestamp) -> Option<Arc<Denial>> {
@@ -29,14 +30,14 @@ impl Entry {
 
     /// Whether a question waits for the name above it, which is asked for from now on if it was not before.
     #[must_use]
-    pub fn headway(self: &Arc<Self>, key: &Key, query: &Query, terms: &Terms) -> Option<Headway> {
+    pub fn headway(self: &Arc<Self>, key: &Key, query: &Query, context: &QueryContext) -> Option<Headway> {
         let cuts = self.block.cuts()?;
         if query.flags & flag::RD == 0 || !self.would_be_asked(query) {
             return None;
         }
         let mut headway = cuts.headway(self.asked(key, query)?, clock::now)?;
         if let Some(inquiry) = headway.inquiry.take() {
-            self.inquire(inquiry, query, terms);
+            self.inquire(inquiry, query, context);
         }
         Some(headway)
     }
@@ -55,22 +56,22 @@ impl Entry {
     }
 
     /// The same as an answer, for a question that comes from another one.
-    pub(super) fn known_denied_below(
+    pub(super) fn denied_below_answer(
         &self,
         key: Option<&Key>,
         query: &Query,
-        terms: &Terms,
+        context: &QueryContext,
         now: Timestamp,
-    ) -> Option<Arc<Known>> {
+    ) -> Option<Arc<ResolvedAnswer>> {
         let denial = self.denied_below(key?, query, now)?;
         self.block.count_cut();
         let size = u16::MAX;
         let reply = denial.reply(query, now, self.block.keeps_ttls(), size.into(), size);
-        let known = self
-            .block
-            .chain
-            .unkept(own(reply, now)?, terms, Maker::Upstream, By::Cache);
-        Some(Arc::new(known))
+        let resolved =
+            self.block
+                .chain
+                .unkept(own(reply, now)?, context, Maker::Upstream, AnswerSource::Cache);
+        Some(Arc::new(resolved))
     }
 
     /// What an upstream says of a name it may say of those above: all above an existing one exist, and one above denied ones
@@ -79,24 +80,26 @@ impl Entry {
         self: &Arc<Self>,
         key: &Key,
         query: &Query,
-        terms: &Terms,
-        known: &Known,
+        context: &QueryContext,
+        resolved: &ResolvedAnswer,
     ) {
         let (Some(cuts), Some(asked)) = (self.block.cuts(), self.asked(key, query)) else {
             return;
         };
         // Without recursion an upstream says what it has, and not what there is.
-        if known.by != By::Forward || query.flags & flag::RD == 0 {
+        if resolved.source != AnswerSource::Forward || query.flags & flag::RD == 0 {
             return;
         }
-        let answer = known.answer.get();
-        let denied_for = known.kept.filter(|kept| kept.kind == Kind::NameError);
+        let answer = resolved.answer.get();
+        let denied_for = resolved
+            .cacheable
+            .filter(|cacheable| cacheable.kind == Kind::NameError);
         match (answer.rcode(), denied_for) {
             (rcode::NOERROR, _) => cuts.note_existing(asked, clock::now),
-            (rcode::NXDOMAIN, Some(kept)) => {
-                let until = answer.arrived().after(kept.lifetime);
+            (rcode::NXDOMAIN, Some(cacheable)) => {
+                let until = answer.arrived().after(cacheable.lifetime);
                 if let Some(inquiry) = cuts.note_denied(asked, until, clock::now()) {
-                    self.inquire(inquiry, query, terms);
+                    self.inquire(inquiry, query, context);
                 }
             }
             (_other_code, _) => {}
@@ -104,36 +107,36 @@ impl Entry {
     }
 
     /// Asks for a name in a task of its own, by A as RFC 9156 section 2.1 advises.
-    fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, terms: &Terms) {
+    fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, context: &QueryContext) {
         let question = query.asking(inquiry.name(), kind::A, CLASS_IN);
-        let (entry, terms) = (Arc::clone(self), terms.clone());
+        let (binding, context) = (Arc::clone(self), context.clone());
         drop(task::spawn_brief(async move {
-            let key = entry.block.key(&question);
-            let known = entry
-                .find(key.as_ref(), &question, &terms, None, Stays::Always)
+            let key = binding.block.key(&question);
+            let resolved = binding
+                .find(key.as_ref(), &question, &context, None, Cancellation::Always)
                 .await;
-            let heard = entry.heard(&known);
-            entry.block.count_inquiry(match &heard {
-                Heard::Denied(..) => CutInquiry::Denied,
-                Heard::Exists(_) => CutInquiry::Exists,
-                Heard::Nothing => CutInquiry::Failed,
+            let heard = binding.heard(&resolved);
+            binding.block.count_inquiry(match &heard {
+                Heard::Denied(..) => PreQueryOutcome::Denied,
+                Heard::Exists(_) => PreQueryOutcome::Exists,
+                Heard::Nothing => PreQueryOutcome::Failed,
             });
             inquiry.end(heard, clock::now());
         }));
     }
 
     /// What an answer says of its name. One that is not kept is not believed for others either.
-    fn heard(&self, known: &Result<Arc<Known>, Failed>) -> Heard {
-        let Ok(known) = known else {
+    fn heard(&self, resolved: &Result<Arc<ResolvedAnswer>, ResolveError>) -> Heard {
+        let Ok(resolved) = resolved else {
             return Heard::Nothing;
         };
-        let answer = known.answer.get();
-        let is_from_upstream = known.by == By::Forward && known.maker == Maker::Upstream;
-        let Some(kept) = self.block.judged(known).filter(|_| is_from_upstream) else {
+        let answer = resolved.answer.get();
+        let is_from_upstream = resolved.source == AnswerSource::Forward && resolved.maker == Maker::Upstream;
+        let Some(cacheable) = self.block.judged(resolved).filter(|_| is_from_upstream) else {
             return Heard::Nothing;
         };
-        let until = answer.arrived().after(kept.lifetime);
-        match kept.kind {
+        let until = answer.arrived().after(cacheable.lifetime);
+        match cacheable.kind {
             Kind::NameError => Denial::read(&answer.message(), answer.arrived())
                 .map_or(Heard::Nothing, |denial| Heard::Denied(denial, until)),
             Kind::Answer | Kind::Other | Kind::Denial if answer.rcode() == rcode::NOERROR => {

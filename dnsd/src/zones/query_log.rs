@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::config::model::{LogClass, QueryLog, Zone};
 use crate::dns::message::{HEADER, Message, Query, Section, kind, rcode};
-use crate::telemetry::metrics::Transport;
+use crate::net::Transport;
 
-use super::Arrival;
+use super::PacketInfo;
 use crate::zones::counters::rcode_label;
 use crate::zones::type_names::{class_name, kind_name};
 
@@ -62,11 +62,11 @@ enum Place {
 
 /// A query that was answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Event<'a> {
+pub struct AnsweredQuery<'a> {
     /// It.
     pub query: &'a Query<'a>,
     /// Where it came from.
-    pub arrival: &'a Arrival,
+    pub arrival: &'a PacketInfo,
     /// Its octets.
     pub octets: usize,
     /// What goes out.
@@ -90,7 +90,7 @@ impl Rules {
     }
 
     /// The line about a query; nothing where none is wanted.
-    pub(super) fn line(&self, event: &Event<'_>) -> Option<String> {
+    pub(super) fn line(&self, event: &AnsweredQuery<'_>) -> Option<String> {
         let name = &event.query.question.name;
         let rule = self
             .0
@@ -166,7 +166,7 @@ fn place(word: &str) -> Option<Place> {
     })
 }
 
-fn fill(place: Place, event: &Event<'_>, line: &mut String) {
+fn fill(place: Place, event: &AnsweredQuery<'_>, line: &mut String) {
     let (query, arrival) = (event.query, event.arrival);
     let edns = query.edns.as_ref();
     let written = match place {
@@ -282,9 +282,9 @@ mod tests {
             let query = Query::read(octets).unwrap();
             let mut reply = octets.to_vec();
             reply[2..4].copy_from_slice(&[0x81, 0x80]);
-            let event = Event {
+            let event = AnsweredQuery {
                 query: &query,
-                arrival: &Arrival {
+                arrival: &PacketInfo {
                     source: "192.0.2.1:5353".parse().unwrap(),
                     asked: Some("::1".parse().unwrap()),
                     interface: None,
@@ -324,9 +324,9 @@ mod tests {
                 format: crate::config::model::LogFormat("\"{name}\"".to_owned()),
                 classes: vec![LogClass::All],
             };
-            let event = Event {
+            let event = AnsweredQuery {
                 query: &query,
-                arrival: &Arrival {
+                arrival: &PacketInfo {
                     source: "192.0.2.1:5353".parse().unwrap(),
                     asked: None,
                     interface: None,

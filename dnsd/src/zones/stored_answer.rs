@@ -28,7 +28,7 @@ use crate::enforcement::records::Marks;
 use crate::net::buffers::{give_back, room_for};
 use crate::upstream::pending_query::Matched;
 
-use super::{By, Failed, Known};
+use super::{AnswerSource, ResolveError, ResolvedAnswer};
 
 /// Octets of the end of an address: seconds after the answer's arrival, as its TTL was.
 const END: usize = 4;
@@ -42,7 +42,7 @@ const BEFORE: usize = size_of::<usize>() + size_of::<Head>() + size_of::<usize>(
 
 /// An answer that is kept, with the key that it is kept under.
 #[derive(Clone, Debug)]
-pub struct Packed(ThinArc<Head, u8>);
+pub struct StoredAnswer(ThinArc<Head, u8>);
 
 #[derive(Debug)]
 struct Head {
@@ -60,11 +60,11 @@ struct Head {
     /// How many IPv4 addresses it tells; what is behind them are IPv6 ones.
     ipv4: u16,
     maker: Maker,
-    by: By,
-    failed: Option<Failed>,
+    source: AnswerSource,
+    error: Option<ResolveError>,
 }
 
-impl Value for Packed {
+impl Value for StoredAnswer {
     fn key(&self) -> KeyView<'_> {
         let own = &self.octets()[..self.head().key.into()];
         let (head, rest) = own.split_first_chunk().expect("a key has a head");
@@ -77,18 +77,21 @@ impl Value for Packed {
     }
 }
 
-impl Packed {
+impl StoredAnswer {
     /// Packs an answer under a key; nothing where it is too large for that, or cannot be shared.
     #[must_use]
-    pub fn new(known: &Known, key: &[u8]) -> Option<Self> {
-        let answer = known.answer.get().view();
+    pub fn new(resolved: &ResolvedAnswer, key: &[u8]) -> Option<Self> {
+        let answer = resolved.answer.get().view();
         let opt = match answer.opt {
             Opt::Absent => 0,
             Opt::Last(at) => short(at)?,
             Opt::Fixed => return None,
         };
-        let (ttls, told) = (answer.ttls?, known.told.as_ref().map_or(&[][..], Told::addresses));
-        let ipv4 = told.partition_point(|told| told.address.is_ipv4());
+        let (ttls, observation) = (
+            answer.ttls?,
+            resolved.observation.as_ref().map_or(&[][..], Told::addresses),
+        );
+        let ipv4 = observation.partition_point(|observation| observation.address.is_ipv4());
         let name = HEADER..answer.question_end - 4;
         let asked = &answer.octets[name.clone()];
         let parts = key.split_at_checked(FIXED);
@@ -96,20 +99,23 @@ impl Packed {
             Some((own, _name)) => own,
             None => key,
         };
-        let length =
-            own.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
+        let length = own.len()
+            + answer.octets.len()
+            + ttls.len() * 2
+            + ipv4 * IPV4
+            + (observation.len() - ipv4) * IPV6;
         let mut octets = room_for(length);
         octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
         // A client is given its own letters, whatever these are.
         octets[own.len()..][name].make_ascii_lowercase();
         octets.extend_from_slice(ttls.as_flattened());
-        for told in told {
-            match told.address {
+        for observation in observation {
+            match observation.address {
                 IpAddr::V4(address) => octets.extend_from_slice(&address.octets()),
                 IpAddr::V6(address) => octets.extend_from_slice(&address.octets()),
             }
-            let end = told.expires.since(answer.arrived).as_secs();
+            let end = observation.expires.since(answer.arrived).as_secs();
             octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
         }
         let head = Head {
@@ -120,9 +126,9 @@ impl Packed {
             opt,
             ttls: short(ttls.len())?,
             ipv4: short(ipv4)?,
-            maker: known.maker,
-            by: known.by,
-            failed: known.failed,
+            maker: resolved.maker,
+            source: resolved.source,
+            error: resolved.error,
         };
         let packed = ThinArc::from_header_and_slice(head, &octets);
         give_back(octets);
@@ -167,19 +173,19 @@ impl Packed {
 
     /// Which part of the chain that was.
     #[must_use]
-    pub fn by(&self) -> By {
-        self.head().by
+    pub fn source(&self) -> AnswerSource {
+        self.head().source
     }
 
     /// Why there is no answer, if it says so.
     #[must_use]
-    pub fn failed(&self) -> Option<Failed> {
-        self.head().failed
+    pub fn error(&self) -> Option<ResolveError> {
+        self.head().error
     }
 
     /// Whether it tells any addresses.
     #[must_use]
-    pub fn tells(&self) -> bool {
+    pub fn has_addresses(&self) -> bool {
         !self.told_octets().is_empty()
     }
 
@@ -198,23 +204,23 @@ impl Packed {
 
     /// What it tells, in full.
     #[must_use]
-    pub fn told(&self, arrived: Timestamp) -> Option<Told> {
-        self.to_known(arrived).told
+    pub fn observation(&self, arrived: Timestamp) -> Option<Told> {
+        self.to_resolved(arrived).observation
     }
 
     /// The same as it was before it was kept.
     #[must_use]
-    pub fn to_known(&self, arrived: Timestamp) -> Known {
+    pub fn to_resolved(&self, arrived: Timestamp) -> ResolvedAnswer {
         let answer = Matched::own(self.answer(arrived).to_answer());
-        let (told, _left_out) = observe(&answer, &[]);
-        let kept: Vec<ObservedAddress> = self.addresses(arrived).collect();
-        Known {
-            told: told.and_then(|told| told.only(&kept)),
+        let (observation, _left_out) = observe(&answer, &[]);
+        let cacheable: Vec<ObservedAddress> = self.addresses(arrived).collect();
+        ResolvedAnswer {
+            observation: observation.and_then(|observation| observation.only(&cacheable)),
             answer,
-            kept: None,
+            cacheable: None,
             maker: self.maker(),
-            by: self.by(),
-            failed: self.failed(),
+            source: self.source(),
+            error: self.error(),
         }
     }
 

@@ -4,34 +4,34 @@ use std::sync::Arc;
 
 use crate::dns::message::{Question, WireName};
 
-use super::Entry;
+use super::ZoneBinding;
 
 /// A type whose records stand in the zone above the name (RFC 4035 §3.1.4.1).
 const DS: u16 = 43;
 
 /// The zones of one address.
 #[derive(Debug, Default)]
-pub struct Zones {
+pub struct ZoneBindings {
     /// The longest first: the first that holds a name is the longest that does.
-    entries: Vec<Arc<Entry>>,
+    entries: Vec<Arc<ZoneBinding>>,
 }
 
-impl Zones {
-    pub(super) fn new(mut entries: Vec<Entry>) -> Self {
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.zone.apex().as_octets().len()));
+impl ZoneBindings {
+    pub(super) fn new(mut entries: Vec<ZoneBinding>) -> Self {
+        entries.sort_by_key(|binding| std::cmp::Reverse(binding.zone.apex().as_octets().len()));
         Self {
             entries: entries.into_iter().map(Arc::new).collect(),
         }
     }
 
     /// All of them, the longest first.
-    pub(super) fn entries(&self) -> &[Arc<Entry>] {
+    pub(super) fn entries(&self) -> &[Arc<ZoneBinding>] {
         &self.entries
     }
 
     /// Who answers a question; nobody where no zone holds its name.
     #[must_use]
-    pub fn find(&self, question: &Question) -> Option<&Arc<Entry>> {
+    pub fn find(&self, question: &Question) -> Option<&Arc<ZoneBinding>> {
         let mut holding = self.holding(&question.name);
         let first = holding.next()?;
         // What a zone says of its child stands in the parent, if that is here, too.
@@ -41,7 +41,9 @@ impl Zones {
         Some(first)
     }
 
-    fn holding(&self, name: &WireName) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries.iter().filter(move |entry| entry.zone.holds(name))
+    fn holding(&self, name: &WireName) -> impl Iterator<Item = &Arc<ZoneBinding>> {
+        self.entries
+            .iter()
+            .filter(move |binding| binding.zone.holds(name))
     }
 }

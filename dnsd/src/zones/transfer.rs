@@ -1,52 +1,85 @@
-//! What the blocks keep goes to a successor, and what its blocks take of it.
+//! The caches on their way to a new process.
 //!
-//! | of the predecessor's | is taken |
+//! | of the old process | the new process |
 //! |---|---|
-//! | a block that another one is like, whatever is logged and where it listens | by that one |
-//! | any other block | not |
-//! | an answer | with what is left of its TTLs, judged anew by the rules of the cache that takes it |
-//! | one whose TTLs were raised to more than these rules say | not: what they were is not known any more |
-//! | one for a name that does not go by this cache, or too large | not |
+//! | the cache of a block that answers alike, wherever it listens and whatever it logs | takes its answers |
+//! | any other cache | drops it |
+//! | an answer | keeps it for the rest of its TTLs, if the own cache rules say so |
+//! | an answer whose TTLs were raised above the own `min_ttl` | drops it: the original TTLs are lost |
+//! | an answer for a name outside of the cache's zones, or too large | drops it |
 
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::cache::{Class, Key, Kind, Remembered, Value, Walk};
+use crate::cache::{Class, Demand, Key, Kind, Maker, Remembered, Value, Walk};
 use crate::config::Config;
 use crate::config::model::CacheRules;
 use crate::dns::message::Message;
-use crate::takeover::state::{Damaged, KeptAnswer, OfBlock};
 
 use super::block::what_is_answered;
-use super::{Block, Packed, Serving};
+use super::{ActiveConfig, AnswerSource, ResolveError, ServerBlock, StoredAnswer};
 
-/// Entries that are looked at while whoever answers waits.
-const AT_ONCE: usize = 64;
+/// Entries read under one lock of the cache.
+const BATCH: usize = 64;
 
-/// A walk through what all blocks keep.
+/// A server block, before the answers of its cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRecord {
+    /// A digest that two blocks share if and only if they answer alike.
+    pub digest: [u8; 32],
+    /// The cache's minimum TTL of answers and of denials.
+    pub min_ttl: [Duration; 2],
+}
+
+/// A cached answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerRecord {
+    /// The cache key.
+    pub key: Vec<u8>,
+    /// The message, with the TTLs that it had when it arrived.
+    pub octets: Vec<u8>,
+    /// When it arrived.
+    pub arrived: Timestamp,
+    /// Whether an upstream or dnsd itself made it.
+    pub maker: Maker,
+    /// The part of the chain that made it.
+    pub source: AnswerSource,
+    /// The failure that it reports, if it reports one.
+    pub error: Option<ResolveError>,
+    /// How often it was asked for.
+    pub demand: Demand,
+}
+
+/// A value that no dnsd writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidCacheRecord(pub &'static str);
+
+/// An iteration over all caches.
 #[derive(Debug)]
-pub struct Given<'a> {
-    serving: &'a Serving,
+pub struct CacheExport<'a> {
+    serving: &'a ActiveConfig,
     block: usize,
-    /// Nothing before the block itself was told.
+    /// None until the block's own record was emitted.
     walk: Option<Walk>,
 }
 
-/// What comes of a step of it.
+/// One step of [`CacheExport`].
 #[derive(Debug)]
-pub enum Step {
-    /// A block begins.
-    Block(OfBlock),
-    /// It keeps these.
-    Answers(Vec<KeptAnswer>),
+pub enum ExportStep {
+    /// The next block.
+    Block(BlockRecord),
+    /// Some answers of its cache.
+    Answers(Vec<AnswerRecord>),
 }
 
-impl<'a> Given<'a> {
-    /// From the beginning.
+impl<'a> CacheExport<'a> {
+    /// Starts with the first block.
     #[must_use]
-    pub const fn by(serving: &'a Serving) -> Self {
+    pub const fn new(serving: &'a ActiveConfig) -> Self {
         Self {
             serving,
             block: 0,
@@ -54,8 +87,8 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The next step; nothing at the end.
-    pub fn next(&mut self, now: Timestamp) -> Option<Step> {
+    /// The next step; none at the end.
+    pub fn next(&mut self, now: Timestamp) -> Option<ExportStep> {
         loop {
             let block = self.serving.blocks.get(self.block)?;
             let (Some(rules), Some(cache)) = (&block.plan().cache, block.cache()) else {
@@ -64,63 +97,65 @@ impl<'a> Given<'a> {
             };
             let Some(walk) = &mut self.walk else {
                 self.walk = Some(Walk::default());
-                return Some(Step::Block(OfBlock {
-                    likeness: likeness(block, &self.serving.config),
-                    raised_to: raised_to(rules),
+                return Some(ExportStep::Block(BlockRecord {
+                    digest: digest(block, &self.serving.config),
+                    min_ttl: min_ttl(rules),
                 }));
             };
-            let entries = cache.walk(walk, AT_ONCE, now);
+            let entries = cache.walk(walk, BATCH, now);
             drop(cache);
             match entries {
-                Some(entries) => return Some(Step::Answers(entries.iter().filter_map(kept).collect())),
+                Some(entries) => {
+                    return Some(ExportStep::Answers(entries.iter().filter_map(record).collect()));
+                }
                 None => (self.block, self.walk) = (self.block + 1, None),
             }
         }
     }
 }
 
-/// The blocks of a successor, before it serves.
+/// The caches of a new process, before it serves.
 #[derive(Debug)]
-pub struct Heir<'a> {
-    serving: &'a Serving,
-    likenesses: Vec<[u8; 32]>,
-    /// Which of the blocks take what comes now, and to what TTLs were raised.
+pub struct CacheImport<'a> {
+    serving: &'a ActiveConfig,
+    digests: Vec<[u8; 32]>,
+    /// The block that takes the answers that come now, and the minimum TTLs of the old process's cache.
     taking: Option<(usize, [Duration; 2])>,
-    /// Those that took something already.
-    has_taken: Vec<usize>,
+    /// The blocks that an old block was assigned to.
+    assigned: Vec<usize>,
 }
 
-impl<'a> Heir<'a> {
-    /// They have taken nothing yet.
+impl<'a> CacheImport<'a> {
+    /// For the caches of this configuration.
     #[must_use]
-    pub fn of(serving: &'a Serving) -> Self {
-        let likeness = |block: &std::sync::Arc<Block>| likeness(block, &serving.config);
+    pub fn new(serving: &'a ActiveConfig) -> Self {
+        let digest = |block: &std::sync::Arc<ServerBlock>| digest(block, &serving.config);
         Self {
-            likenesses: serving.blocks.iter().map(likeness).collect(),
+            digests: serving.blocks.iter().map(digest).collect(),
             serving,
             taking: None,
-            has_taken: Vec::new(),
+            assigned: Vec::new(),
         }
     }
 
-    /// A block of the predecessor: of two that are alike each goes to one.
-    pub fn block(&mut self, block: &OfBlock) {
-        let mut alike = (0..self.likenesses.len()).filter(|at| self.likenesses[*at] == block.likeness);
-        let found = alike.find(|at| !self.has_taken.contains(at));
-        self.has_taken.extend(found);
-        self.taking = found.map(|at| (at, block.raised_to));
+    /// Assigns a block of the old process: of two that answer alike, each goes to a block of its own.
+    pub fn block(&mut self, block: &BlockRecord) {
+        let mut alike = (0..self.digests.len()).filter(|at| self.digests[*at] == block.digest);
+        let found = alike.find(|at| !self.assigned.contains(at));
+        self.assigned.extend(found);
+        self.taking = found.map(|at| (at, block.min_ttl));
     }
 
-    /// An answer that it kept.
+    /// Takes an answer of that block.
     ///
     /// # Errors
-    /// When no dnsd would have kept it so.
-    pub fn answer(&self, kept: &KeptAnswer, now: Timestamp) -> Result<(), Damaged> {
+    /// When no dnsd writes such a record.
+    pub fn answer(&self, record: &AnswerRecord, now: Timestamp) -> Result<(), InvalidCacheRecord> {
         match self.taking {
-            Some((at, raised_to)) => take(
+            Some((at, old_min_ttl)) => take(
                 &self.serving.blocks[at],
-                kept,
-                raised_to,
+                record,
+                old_min_ttl,
                 &self.serving.config,
                 now,
             ),
@@ -128,16 +163,16 @@ impl<'a> Heir<'a> {
         }
     }
 
-    /// They have taken nothing.
-    pub fn forget(self) {
+    /// Empties all caches.
+    pub fn discard(self) {
         for mut cache in self.serving.blocks.iter().filter_map(|block| block.cache()) {
             cache.clear();
         }
     }
 }
 
-/// What an answer depends on, besides the rules of the cache: those judge it anew.
-fn likeness(block: &Block, config: &Config) -> [u8; 32] {
+/// Covers all that an answer depends on but the cache rules: those are applied to each answer again.
+fn digest(block: &ServerBlock, config: &Config) -> [u8; 32] {
     let mut answered = what_is_answered(block.plan());
     answered.cache = None;
     let asked = (
@@ -149,58 +184,63 @@ fn likeness(block: &Block, config: &Config) -> [u8; 32] {
     Sha256::digest(format!("{answered:?} {asked:?}")).into()
 }
 
-fn raised_to(rules: &CacheRules) -> [Duration; 2] {
+fn min_ttl(rules: &CacheRules) -> [Duration; 2] {
     [rules.success.min_ttl, rules.denial.min_ttl]
 }
 
-/// As it is told; nothing where it is not to be: it was kept under another question than it answers.
-fn kept(entry: &Remembered<Packed>) -> Option<KeptAnswer> {
+/// The record of a cache entry; none where the entry's key is not that of the message's question.
+fn record(entry: &Remembered<StoredAnswer>) -> Option<AnswerRecord> {
     let packed = &entry.value;
     let message = packed.message();
     let key = packed.key().to_vec();
     Key::of_entry(&key)?
         .is_of(message.question(), entry.kind == Kind::NameError)
-        .then(|| KeptAnswer {
+        .then(|| AnswerRecord {
             key,
             octets: message.octets().to_vec(),
             arrived: entry.arrived,
             maker: packed.maker(),
-            by: packed.by(),
-            failed: packed.failed(),
+            source: packed.source(),
+            error: packed.error(),
             demand: entry.demand,
         })
 }
 
 fn take(
-    block: &Block,
-    answer: &KeptAnswer,
-    raised_to: [Duration; 2],
+    block: &ServerBlock,
+    answer: &AnswerRecord,
+    old_min_ttl: [Duration; 2],
     config: &Config,
     now: Timestamp,
-) -> Result<(), Damaged> {
-    let key = Key::of_entry(&answer.key).ok_or(Damaged::Wrong("a question that is none"))?;
-    let message = Message::read(&answer.octets).map_err(|_malformed| Damaged::Wrong("what is no message"))?;
+) -> Result<(), InvalidCacheRecord> {
+    let key = Key::of_entry(&answer.key).ok_or(InvalidCacheRecord("a key that is no question"))?;
+    let message = Message::read(&answer.octets)
+        .map_err(|_malformed| InvalidCacheRecord("an answer that is no message"))?;
     if !message.is_response() || answer.arrived > now {
-        return Err(Damaged::Wrong("an answer that nobody gave"));
+        return Err(InvalidCacheRecord("an answer that is none, or of the future"));
     }
     let question = message.question();
-    let known = block
+    let resolved = block
         .chain
         .inherited(answer, &config.protected)
-        .ok_or(Damaged::Wrong("what is no message"))?;
-    let is_of_name = known.kept.is_some_and(|kept| kept.kind == Kind::NameError);
+        .ok_or(InvalidCacheRecord("an answer that is no message"))?;
+    let is_of_name = resolved
+        .cacheable
+        .is_some_and(|kept| kept.kind == Kind::NameError);
     if !key.is_of(question, is_of_name) && !key.is_of(question, !is_of_name) {
-        return Err(Damaged::Wrong("an answer to another question"));
+        return Err(InvalidCacheRecord("an answer to another question"));
     }
-    let (Some(kept), Some(rules), Some(mut cache)) = (known.kept, &block.plan().cache, block.cache()) else {
+    let (Some(cacheable), Some(rules), Some(mut cache)) =
+        (resolved.cacheable, &block.plan().cache, block.cache())
+    else {
         return Ok(());
     };
-    let class = kept.kind.class();
-    let is_raised_less = raised_to[class as usize] <= self::raised_to(rules)[class as usize];
-    // Whatever the type where this one says that there is no such name, and for its type alone where not.
-    if is_raised_less && key.is_of(question, is_of_name) && cache.covers(&question.name) {
-        let pack = |place: &Key| Packed::new(&known, place.as_octets());
-        cache.inherit(&key, pack, kept, answer.arrived, answer.demand);
+    let class = cacheable.kind.class();
+    let has_own_ttls = old_min_ttl[class as usize] <= min_ttl(rules)[class as usize];
+    // NXDOMAIN is keyed by name, all else by name and type.
+    if has_own_ttls && key.is_of(question, is_of_name) && cache.covers(&question.name) {
+        let pack = |place: &Key| StoredAnswer::new(&resolved, place.as_octets());
+        cache.inherit(&key, pack, cacheable, answer.arrived, answer.demand);
     }
     Ok(())
 }

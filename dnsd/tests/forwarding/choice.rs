@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use egret_dnsd::config::model::{self, Forward, HealthCheck, Policy, Protocol, UpstreamHost, Zone};
-use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::upstream::Metrics;
 use egret_dnsd::upstream::{Failure, Forwarder, Unusable, look_up};
 use hickory_proto::op::ResponseCode;
 use tokio::time::Instant;

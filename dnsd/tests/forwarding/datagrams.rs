@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::config::model::Policy;
-use egret_dnsd::telemetry::metrics::Transport;
+use egret_dnsd::net::Transport;
 use egret_dnsd::upstream::Failure;
 use hickory_proto::rr::RecordType;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::config::model::{self, Forward, Protocol, Tls, UpstreamHost};
-use egret_dnsd::telemetry::metrics::Metrics;
+use egret_dnsd::upstream::Metrics;
 use egret_dnsd::upstream::{Failure, Forwarder, Unusable};
 use egret_shared::rt::task;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};

@@ -13,11 +13,11 @@ use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
 use egret_dnsd::enforcement::gated::Holder;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::listener::threads::Threads;
-use egret_dnsd::listener::{Listeners, Listening, Service};
-use egret_dnsd::pipeline::{Moment, Pending, Resolver, Step};
-use egret_dnsd::takeover::Inheritance;
-use egret_dnsd::telemetry::metrics::{Metrics, Transport};
-use egret_dnsd::zones::{Arrival, Means, Outlet, Serving, host_interfaces};
+use egret_dnsd::listener::{BoundListeners, Listeners, Service};
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, Metrics, Pending, ReceivedAt, Resolver};
+use egret_dnsd::takeover::InheritedSockets;
+use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::revision::Instance;
 use egret_shared::rt::{clock, task};
@@ -132,8 +132,8 @@ pub(crate) struct Dnsd {
     pub(crate) socket: PathBuf,
     pub(crate) holder: Arc<Holder>,
     pub(crate) service: Service,
-    pub(crate) means: Means,
-    listening: Listening,
+    pub(crate) telemetry: Telemetry,
+    listening: Listeners,
     /// What it wrote about queries.
     pub(crate) lines: Lines,
 }
@@ -214,14 +214,15 @@ impl Dnsd {
     pub(crate) fn run(config: Config, socket: PathBuf) -> Self {
         let metrics = Arc::new(Metrics::register());
         let lines = Lines::default();
-        let means = Means {
-            metrics: Arc::clone(&metrics),
+        let telemetry = Telemetry {
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
-            outlet: Outlet::to(lines.clone()).unwrap(),
+            log_writer: LogWriter::to(lines.clone()).unwrap(),
         };
         let hold = config.hold;
         let threads = Arc::new(Threads::start(config.fixed.threads).unwrap());
-        let serving = Serving::new(config, None, &host_interfaces, &means).unwrap();
+        let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry).unwrap();
         let listeners = bind(&serving);
         let addresses = listeners.addresses().unwrap();
         let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
@@ -229,16 +230,17 @@ impl Dnsd {
             hold,
             clock::now(),
             Arc::clone(&attribution),
-            Arc::clone(&metrics),
+            Arc::clone(&metrics.gate),
         ));
-        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
+        let gate = Arc::clone(&metrics.gate);
+        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), metrics);
         let service = Service::new(Arc::new(resolver), threads);
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let path = socket.as_path().into();
         let instance = Instance::from_random(1);
         drop(task::spawn(
             "link",
-            link::keep(path, instance, Arc::clone(&holder), metrics),
+            link::keep(path, instance, Arc::clone(&holder), gate),
         ));
         Self {
             address: addresses[0],
@@ -247,7 +249,7 @@ impl Dnsd {
             holder,
             listening: listeners.serve(&service),
             service,
-            means,
+            telemetry,
             lines,
         }
     }
@@ -257,7 +259,7 @@ impl Dnsd {
         let resolver = &self.service.resolver;
         let current = resolver.serving();
         let config = with_blocks(corefile, "")?;
-        let serving = Serving::new(config, Some(&current), &host_interfaces, &self.means)
+        let serving = ActiveConfig::new(config, Some(&current), &host_interfaces, &self.telemetry)
             .map_err(|error| error.to_string())?;
         let new = self.listening.bind(&serving.tables);
         let new = new.map_err(|error| error.to_string())?;
@@ -268,7 +270,7 @@ impl Dnsd {
 
     /// A question that was read, and is not in the cache; it has not had its turn yet.
     pub(crate) fn missed(&self, question: &[u8]) -> Pending {
-        let arrival = Arrival {
+        let arrival = PacketInfo {
             source: (LOOPBACK, 5353).into(),
             asked: None,
             interface: None,
@@ -277,9 +279,9 @@ impl Dnsd {
         let resolver = &self.service.resolver;
         let serving = resolver.serving();
         let (_, table) = serving.tables.first_key_value().unwrap();
-        match resolver.take(question, arrival, table, Moment::now()) {
-            Step::Later(pending) => pending,
-            Step::Reply(_) | Step::Silence => panic!("it is in the cache"),
+        match resolver.take(question, arrival, table, ReceivedAt::now()) {
+            Disposition::Pending(pending) => pending,
+            Disposition::Reply(_) | Disposition::NoReply => panic!("it is in the cache"),
         }
     }
 
@@ -316,9 +318,9 @@ impl Dnsd {
 }
 
 /// A port that was drawn for one transport may be in use over the other: then another is drawn.
-fn bind(serving: &Serving) -> Listeners {
+fn bind(serving: &ActiveConfig) -> BoundListeners {
     loop {
-        match Listeners::bind(&serving.tables, &mut Inheritance::none()) {
+        match BoundListeners::bind(&serving.tables, &mut InheritedSockets::none()) {
             Ok(listeners) => return listeners,
             Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
         }

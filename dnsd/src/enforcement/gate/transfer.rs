@@ -2,11 +2,43 @@
 
 use std::net::IpAddr;
 
+use egret_kernel::links::Attachment;
 use egret_shared::link::Interest;
+use egret_shared::observation::Observation;
 use egret_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::Hold;
-use crate::takeover::state::Telling;
+
+/// One record of the gate's state, as it goes to a new process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GateRecord {
+    /// Since when an enforcer's first interest is awaited, and whether an enforcer is connected.
+    Enforcer {
+        /// Since when.
+        since: Timestamp,
+        /// Whether one is connected.
+        is_connected: bool,
+    },
+    /// The names that a pod's policies mention.
+    Interest(Interest),
+    /// All interests were sent.
+    InterestComplete,
+    /// An observation.
+    Observation(ObservationRecord),
+}
+
+/// An observation that the old process made and that has not expired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObservationRecord {
+    /// The client, the question and the addresses.
+    pub observation: Observation,
+    /// The link that the client had; none where the kernel did not say.
+    #[serde(with = "attachment")]
+    pub attachment: Option<Attachment>,
+    /// Whether the enforcer has realized it.
+    pub is_realized: bool,
+}
 
 /// What another hold knew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +48,7 @@ pub struct Inherited {
     /// All interests, where they were known.
     pub interests: Option<Vec<Interest>>,
     /// What it told.
-    pub told: Vec<Telling>,
+    pub told: Vec<ObservationRecord>,
 }
 
 impl Hold {
@@ -40,10 +72,10 @@ impl Hold {
 
     /// What a client was told and still lives.
     #[must_use]
-    pub fn told_to(&self, client: IpAddr, now: Timestamp) -> Vec<Telling> {
+    pub fn told_to(&self, client: IpAddr, now: Timestamp) -> Vec<ObservationRecord> {
         let floor = self.floor(client);
         let told = self.ledger.told_to(client, now);
-        let told = told.map(|(observation, attachment, sequences)| Telling {
+        let told = told.map(|(observation, attachment, sequences)| ObservationRecord {
             is_realized: sequences.iter().all(|sequence| *sequence > floor) && self.are_realized(&sequences),
             observation,
             attachment,
@@ -85,5 +117,18 @@ impl Hold {
             && self.interests.are_known()
             && self.outgoing.is_idle()
             && self.ledger.latest() <= self.realized
+    }
+}
+
+mod attachment {
+    use super::Attachment;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(it: &Option<Attachment>, to: S) -> Result<S::Ok, S::Error> {
+        it.map(Attachment::as_number).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Attachment>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Attachment::from_number))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use egret_kernel::{Family, Transport};
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
-use metrics::{Counter, counter};
+use metrics::{Counter, counter, describe_counter};
 
 use super::fallback::Past;
 use super::rules::Situation;
@@ -28,6 +28,10 @@ pub struct SetupErrors([(ErrorType, Counter); 5]);
 
 impl Default for SetupErrors {
     fn default() -> Self {
+        describe_counter!(
+            "coredns_nodecache_setup_errors_total",
+            "The number of errors during periodic network setup for node-cache."
+        );
         Self(ErrorType::ALL.map(|kind| {
             let counter = counter!("coredns_nodecache_setup_errors_total", "errortype" => kind.label());
             counter.increment(0);
@@ -61,6 +65,10 @@ struct WentPast([(Family, Transport, Counter); 4]);
 
 impl Default for WentPast {
     fn default() -> Self {
+        describe_counter!(
+            "egret_dnsd_went_past_total",
+            "Pods' questions that were left to the cluster DNS while no dnsd was alive: datagrams, and connections."
+        );
         let of = |family: Family, transport: Transport| {
             let counter = counter!(
                 "egret_dnsd_went_past_total",

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use egret_shared::rt::telemetry::Page;
 
 use crate::cache::Class;
-use crate::telemetry::metrics::Transport;
+use crate::net::Transport;
 
-use super::{Counts, Histogram, OfCache, OfZone, RCODES, State, TYPES};
-use crate::zones::answer_source::By;
+use super::{CacheCounters, CoreDnsCounters, Histogram, RCODES, State, TYPES, ZoneCounters};
+use crate::zones::answer_source::AnswerSource;
 
-impl Counts {
+impl CoreDnsCounters {
     /// Writes them.
     pub fn write(&self, page: &mut Page) {
         let state = self.lock();
@@ -62,7 +62,7 @@ fn zones(state: &State, page: &mut Page) {
     each(state, |labels, zone| zone.responses(RESPONSES, labels, page));
 }
 
-fn each(state: &State, mut write: impl FnMut(&[(&str, &str)], &OfZone)) {
+fn each(state: &State, mut write: impl FnMut(&[(&str, &str)], &ZoneCounters)) {
     for ((server, zone), counts) in &state.zones {
         write(&[("server", server), ("zone", zone), ("view", "")], counts);
     }
@@ -95,7 +95,7 @@ fn with<'a>(labels: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(
     labels.iter().chain(more).copied().collect()
 }
 
-impl OfZone {
+impl ZoneCounters {
     fn requests(&self, name: &str, labels: &[(&str, &str)], page: &mut Page) {
         for transport in Transport::ALL {
             for (family, of_family) in ["1", "2"].iter().zip(&self.requests[transport as usize]) {
@@ -110,13 +110,13 @@ impl OfZone {
 
     fn responses(&self, name: &str, labels: &[(&str, &str)], page: &mut Page) {
         for code in 0..RCODES {
-            for by in By::ALL {
+            for source in AnswerSource::ALL {
                 let code_label = rcode_label(code);
-                let more = [("rcode", &*code_label), ("plugin", by.label())];
+                let more = [("rcode", &*code_label), ("plugin", source.label())];
                 seen(
                     name,
                     &with(labels, &more),
-                    &self.responses[code][by as usize],
+                    &self.responses[code][source as usize],
                     page,
                 );
             }
@@ -139,8 +139,8 @@ pub(in crate::zones) fn rcode_label(code: usize) -> String {
 }
 
 fn caches(state: &State, page: &mut Page) {
-    type Read = fn(&OfCache) -> &AtomicU64;
-    type ReadClass = fn(&OfCache, Class) -> &AtomicU64;
+    type Read = fn(&CacheCounters) -> &AtomicU64;
+    type ReadClass = fn(&CacheCounters, Class) -> &AtomicU64;
     let by_class: [(&str, &str, &str, ReadClass); 3] = [
         (
             "coredns_cache_entries",
@@ -212,7 +212,7 @@ fn caches(state: &State, page: &mut Page) {
     }
 }
 
-impl OfCache {
+impl CacheCounters {
     fn requests(&self) -> u64 {
         let hits = self.hits.iter().chain([&self.misses]);
         hits.map(|counter| counter.load(Ordering::Relaxed)).sum()
