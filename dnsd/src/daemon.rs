@@ -14,8 +14,8 @@ use egret_shared::rt::{clock, task, telemetry};
 
 use egret_dnsd::config::model::Reload;
 use egret_dnsd::config::{Args, Config, file_name};
-use egret_dnsd::enforcement::client::Attribution;
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::client::ClientLookup;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::Prepared;
 use egret_dnsd::host::open_files;
@@ -56,7 +56,7 @@ pub(crate) struct Daemon {
     /// What is in force, as it was written.
     written: Config,
     host: Host,
-    holder: Arc<Holder>,
+    gate: Arc<ResponseGate>,
     link: JoinHandle<()>,
     /// A successor was given the sockets, and is neither gone nor there.
     is_succession_open: bool,
@@ -91,23 +91,23 @@ impl Daemon {
         let (predecessor, mut inheritance) = host::predecessor(&config);
         let listeners = Listeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
-        let attribution = Arc::new(Attribution::new(Box::new(links)));
-        let holder = Arc::new(Holder::new(
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(links)));
+        let gate = Arc::new(ResponseGate::new(
             config.hold,
             clock::now(),
-            Arc::clone(&attribution),
+            Arc::clone(&client_lookup),
             Arc::clone(&metrics),
         ));
         let resolver = Arc::new(Resolver::new(
             serving,
-            attribution,
-            Arc::clone(&holder),
+            client_lookup,
+            Arc::clone(&gate),
             Arc::clone(&metrics),
         ));
-        let begun = host::inherit(predecessor.as_ref(), &resolver, &holder);
+        let begun = host::inherit(predecessor.as_ref(), &resolver, &gate);
         let memory = Remembering {
             resolver: Arc::clone(&resolver),
-            holder: Arc::clone(&holder),
+            gate: Arc::clone(&gate),
         };
         let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
         let threads = Arc::new(threads);
@@ -116,7 +116,7 @@ impl Daemon {
         let operators = Arc::new(Operators {
             heart: Arc::clone(&heart),
             service: service.clone(),
-            holder: Arc::clone(&holder),
+            gate: Arc::clone(&gate),
             metrics: Arc::clone(&metrics),
             counts: Arc::clone(&means.counts),
             recorder,
@@ -124,17 +124,17 @@ impl Daemon {
         });
         let addresses = listeners.addresses()?;
         drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
+        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&gate), metrics));
         let mut pages = Pages::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
-        host::catch_up(begun, &holder).await;
+        host::catch_up(begun, &gate).await;
         let granted = host::stop(predecessor);
         let listeners = listeners.serve(&service);
-        let host = Host::start(prepared, &args, &config, memory, &holder, threads)?;
+        let host = Host::start(prepared, &args, &config, memory, &gate, threads)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
         granted.into_iter().for_each(Granted::serving);
         faults::follow(&config.plan);
@@ -150,7 +150,7 @@ impl Daemon {
             looks: Looks::new(config.plan.reload),
             written,
             host,
-            holder,
+            gate,
             link,
             is_succession_open: false,
         })
@@ -216,8 +216,8 @@ impl Daemon {
     async fn end(mut self) {
         self.host.stop_living();
         close(&self.service, &mut self.listeners).await;
-        let (service, holder) = (self.service.clone(), Arc::clone(&self.holder));
-        let mut finishing = std::pin::pin!(finish(&service, &holder));
+        let (service, gate) = (self.service.clone(), Arc::clone(&self.gate));
+        let mut finishing = std::pin::pin!(finish(&service, &gate));
         let mut is_left = tokio::select! {
             () = &mut finishing => false,
             is_left = self.meet_at_end() => {
@@ -283,7 +283,7 @@ impl Daemon {
                 _waited = idle => false,
                 request = signals.next() => request == Request::Stop,
             };
-        drain(&self.service, &mut self.listeners, &self.holder).await;
+        drain(&self.service, &mut self.listeners, &self.gate).await;
         self.link.abort();
         if !is_asked && self.host.is_looked_after() {
             tracing::info!("waiting to be stopped");
@@ -388,9 +388,9 @@ fn warn(config: &Config) {
 }
 
 /// Takes nothing new, answers what is under way, and tells the enforcer of it.
-async fn drain(service: &Service, listeners: &mut Listening, holder: &Holder) {
+async fn drain(service: &Service, listeners: &mut Listening, gate: &ResponseGate) {
     close(service, listeners).await;
-    finish(service, holder).await;
+    finish(service, gate).await;
 }
 
 async fn close(service: &Service, listeners: &mut Listening) {
@@ -401,9 +401,9 @@ async fn close(service: &Service, listeners: &mut Listening) {
 }
 
 /// What was told to pods the enforcer hears of, whatever could not be answered.
-async fn finish(service: &Service, holder: &Holder) {
+async fn finish(service: &Service, gate: &ResponseGate) {
     let answered = tokio::time::timeout(DRAIN, service.under_way.wait()).await;
-    let told = tokio::time::timeout(TELLING, holder.tell_rest()).await;
+    let told = tokio::time::timeout(TELLING, gate.tell_rest()).await;
     if answered.is_err() {
         tracing::warn!(left = service.under_way.len(), "stopped before all was answered");
     } else if told.is_err() {

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::limits::permits::Tally;
+use crate::limits::permits::FairSemaphore;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
 use crate::takeover::{Inheritance, Name, Purpose};
@@ -97,9 +97,9 @@ pub struct Service {
     /// Cancelled when nothing new is to be taken.
     pub stop: CancellationToken,
     /// TCP connections.
-    pub connections: Arc<Tally<CancellationToken>>,
+    pub connections: Arc<FairSemaphore<CancellationToken>>,
     /// Octets of replies that wait for TCP clients to read.
-    pub unwritten: Arc<Tally<CancellationToken>>,
+    pub unwritten: Arc<FairSemaphore<CancellationToken>>,
     /// Who reads from the sockets as well.
     pub threads: Arc<Threads>,
 }

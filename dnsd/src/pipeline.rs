@@ -20,12 +20,13 @@ use crate::dns::answer::{Answer, AnswerView, Ttls};
 use crate::dns::message::{
     HEADER, Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
 };
-use crate::enforcement::client::{Asker, Attribution, Client, Identity, Payer};
+use crate::enforcement::client::{Client, ClientId, ClientLookup, Identity};
 use crate::enforcement::gate::{Origin, Stall};
-use crate::enforcement::gated::{Admission, Held, Holder};
-use crate::enforcement::observation::Told;
-use crate::limits::permits::{Loss, Revocable, Tally};
-use crate::limits::rate::Rates;
+use crate::enforcement::gated::{Admission, GatedResponse, ResponseGate};
+use crate::enforcement::observation::AnswerObservation;
+use crate::limits::permits::{FairSemaphore, RevocablePermit, RevokeSender};
+use crate::limits::quota_key::QuotaKey;
+use crate::limits::rate::RateLimiter;
 use crate::pipeline::counters::Sums;
 use crate::telemetry::metrics::{Intercepted, Metrics, Transport};
 use crate::upstream::{Failure, Landings};
@@ -40,10 +41,10 @@ const STALE_LIVES: u64 = 30;
 pub struct Resolver {
     serving: RwLock<Arc<Serving>>,
     /// Queries that wait for upstreams.
-    waiting: Arc<Tally<Loss>>,
-    rates: Rates,
-    attribution: Arc<Attribution>,
-    holder: Arc<Holder>,
+    waiting: Arc<FairSemaphore<RevokeSender>>,
+    rates: RateLimiter,
+    client_lookup: Arc<ClientLookup>,
+    gate: Arc<ResponseGate>,
     metrics: Arc<Metrics>,
 }
 
@@ -64,8 +65,8 @@ pub struct Pending(Waiting);
 
 #[derive(Debug)]
 enum Waiting {
-    ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, Revocable),
-    ForKernel(Arc<Resolver>, Box<Asked>, Unsent, Held),
+    ForAnswer(Arc<Resolver>, Box<Asked>, Option<Stale>, RevocablePermit),
+    ForKernel(Arc<Resolver>, Box<Asked>, Unsent, GatedResponse),
 }
 
 /// What is given where nothing better comes, and how long that is waited for.
@@ -77,7 +78,7 @@ struct Asked {
     query: Query<'static>,
     key: Option<Key>,
     client: Client,
-    payer: Payer,
+    quota_key: QuotaKey,
     arrival: Arrival,
     entry: Arc<Entry>,
     table: Arc<Table>,
@@ -93,7 +94,7 @@ struct Asked {
 struct View<'a> {
     query: &'a Query<'a>,
     client: Client,
-    payer: Payer,
+    quota_key: QuotaKey,
     arrival: &'a Arrival,
     entry: &'a Arc<Entry>,
     table: &'a Arc<Table>,
@@ -140,7 +141,7 @@ impl Moment {
 /// What becomes of an answer.
 enum Given {
     Now(Vec<u8>, By),
-    Held(Unsent, Held),
+    GatedResponse(Unsent, GatedResponse),
 }
 
 /// A reply that is not sent before its wait has ended; `or_else` goes out instead if it may not.
@@ -156,16 +157,16 @@ impl Resolver {
     #[must_use]
     pub fn new(
         serving: Serving,
-        attribution: Arc<Attribution>,
-        holder: Arc<Holder>,
+        client_lookup: Arc<ClientLookup>,
+        gate: Arc<ResponseGate>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             serving: RwLock::new(Arc::new(serving)),
             waiting: Arc::default(),
-            rates: Rates::default(),
-            attribution,
-            holder,
+            rates: RateLimiter::default(),
+            client_lookup,
+            gate,
             metrics,
         }
     }
@@ -184,19 +185,19 @@ impl Resolver {
 
     /// Who sent what came so.
     pub fn identify(&self, arrival: &Arrival, now: Timestamp) -> Identity {
-        self.attribution
+        self.client_lookup
             .identify(arrival.source.ip(), arrival.interface, now)
     }
 
     /// Whether any answer waits for the enforcer.
     #[must_use]
     pub fn is_holding(&self) -> bool {
-        self.holder.is_holding()
+        self.gate.is_holding()
     }
 
     /// Puts another configuration in force, for what comes; the sockets' tables are set by who has them.
     pub fn put_in_force(&self, serving: Serving) {
-        self.holder.set_limits(serving.config.hold);
+        self.gate.set_limits(serving.config.hold);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
@@ -227,17 +228,17 @@ impl Resolver {
         let query = &query;
         let Identity {
             client,
-            payer,
+            quota_key,
             is_forged,
         } = self.identify(&arrival, now);
-        if let Client::Unattributed(reason) = client {
+        if let Client::Unidentified(reason) = client {
             self.metrics.unattributed(reason);
         }
         if is_forged {
             return Step::Silence;
         }
         let rate = table.config.queries_per_second;
-        if let Err(over) = self.rates.admit(payer, rate, now) {
+        if let Err(over) = self.rates.admit(quota_key, rate, now) {
             self.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
             self.metrics.response(rcode::REFUSED);
@@ -255,7 +256,7 @@ impl Resolver {
         let asked = View {
             query,
             client,
-            payer,
+            quota_key,
             arrival: &arrival,
             entry,
             table,
@@ -324,7 +325,7 @@ impl Resolver {
     fn give_kept_now(self: &Arc<Self>, asked: View<'_>, hit: &Hit<Packed>, now: Timestamp) -> Step {
         match self.give_kept(asked, hit, now) {
             Given::Now(reply, by) => self.reply(asked, reply, by),
-            Given::Held(unsent, held) => self.held(asked.owned(None), unsent, held),
+            Given::GatedResponse(unsent, held) => self.held(asked.owned(None), unsent, held),
         }
     }
 
@@ -332,11 +333,11 @@ impl Resolver {
     fn step(self: &Arc<Self>, asked: Box<Asked>, given: Given) -> Step {
         match given {
             Given::Now(reply, by) => self.reply(asked.view(), reply, by),
-            Given::Held(unsent, held) => self.held(asked, unsent, held),
+            Given::GatedResponse(unsent, held) => self.held(asked, unsent, held),
         }
     }
 
-    fn held(self: &Arc<Self>, asked: Box<Asked>, unsent: Unsent, held: Held) -> Step {
+    fn held(self: &Arc<Self>, asked: Box<Asked>, unsent: Unsent, held: GatedResponse) -> Step {
         Step::Later(Pending(Waiting::ForKernel(Arc::clone(self), asked, unsent, held)))
     }
 
@@ -348,12 +349,15 @@ impl Resolver {
 
     /// Makes a query wait for an upstream, if there is room; what is stale is given if nothing better comes.
     fn wait(self: &Arc<Self>, asked: View<'_>, key: Option<Key>, stale: Option<Stale>) -> Step {
-        match (self.waiting.enter(asked.payer, asked.table.config.waiting), stale) {
-            (Some(place), stale) => Step::Later(Pending(Waiting::ForAnswer(
+        match (
+            self.waiting.acquire(asked.quota_key, asked.table.config.waiting),
+            stale,
+        ) {
+            (Some(permit), stale) => Step::Later(Pending(Waiting::ForAnswer(
                 Arc::clone(self),
                 asked.owned(key),
                 stale,
-                place,
+                permit,
             ))),
             (None, Some((hit, _))) => self.give_kept_now(asked, &hit, clock::now()),
             (None, None) => {
@@ -375,14 +379,14 @@ impl Resolver {
     /// Asks for an answer again that was given just now, if who was given it has room for one more that waits.
     fn refresh_behind(&self, asked: View<'_>, key: Key) {
         let entry = Arc::clone(asked.entry);
-        let Some(place) = self.waiting.enter(asked.payer, asked.table.config.waiting) else {
+        let Some(permit) = self.waiting.acquire(asked.quota_key, asked.table.config.waiting) else {
             self.metrics.upstream_error(Failure::OverLimit);
             return entry.block.refresh_failed(&key, clock::now());
         };
         let (query, terms) = (asked.query.owned(), asked.terms());
         drop(task::spawn_brief(async move {
             drop(entry.refresh(key, query, terms).await);
-            drop(place);
+            drop(permit);
         }));
     }
 
@@ -429,23 +433,23 @@ impl Resolver {
         }
         let answer = hit.value.answer(hit.arrived);
         let (reply, is_whole) = asked.reply(&answer, hit.ttls);
-        let Some(asker) = asked.hears(&reply, is_whole).filter(|_| hit.value.tells()) else {
+        let Some(client_id) = asked.hears(&reply, is_whole).filter(|_| hit.value.tells()) else {
             return Given::Now(reply, By::Cache);
         };
-        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asked, asker, hit) {
+        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asked, client_id, hit) {
             return Given::Now(reply, By::Cache);
         }
         let Some(told) = hit.value.told(hit.arrived) else {
             return Given::Now(reply, By::Cache);
         };
         let told = as_given(Cow::Owned(told), hit.arrived, hit.ttls, now);
-        self.admit(asked, reply, By::Cache, asker, told, now)
+        self.admit(asked, reply, By::Cache, client_id, told, now)
     }
 
     /// Whether a client was told before what is kept here; nearly all were.
-    fn knows(&self, asked: View<'_>, asker: Asker, hit: &Hit<Packed>) -> bool {
-        let marks = hit.value.marks();
-        if self.holder.is_marked(asker, marks) {
+    fn knows(&self, asked: View<'_>, client_id: ClientId, hit: &Hit<Packed>) -> bool {
+        let bitmap = hit.value.bitmap();
+        if self.gate.is_marked(client_id, bitmap) {
             match asked.sums {
                 Some(sums) => sums.observation(),
                 None => self.metrics.observations.increment(1),
@@ -453,7 +457,7 @@ impl Resolver {
             return true;
         }
         let addresses = hit.value.addresses(hit.arrived);
-        let told = |question: &str| self.holder.has_told(asker, question, addresses, marks);
+        let told = |question: &str| self.gate.settle(client_id, question, addresses, bitmap);
         hit.value.with_question(told).unwrap_or(false)
     }
 
@@ -485,17 +489,17 @@ impl Resolver {
         &self,
         asked: View<'_>,
         answer: &Answer,
-        told: Option<Cow<'_, Told>>,
+        told: Option<Cow<'_, AnswerObservation>>,
         ttls: Ttls,
         by: By,
         now: Timestamp,
     ) -> Given {
         let (reply, is_whole) = asked.reply(&answer.view(), ttls);
-        let (Some(asker), Some(told)) = (asked.hears(&reply, is_whole), told) else {
+        let (Some(client_id), Some(told)) = (asked.hears(&reply, is_whole), told) else {
             return Given::Now(reply, by);
         };
         let told = as_given(told, answer.arrived(), ttls, now);
-        self.admit(asked, reply, by, asker, told, now)
+        self.admit(asked, reply, by, client_id, told, now)
     }
 
     /// Gives a reply that tells its client something.
@@ -504,15 +508,15 @@ impl Resolver {
         asked: View<'_>,
         reply: Vec<u8>,
         by: By,
-        asker: Asker,
-        told: Cow<'_, Told>,
+        client_id: ClientId,
+        told: Cow<'_, AnswerObservation>,
         now: Timestamp,
     ) -> Given {
         let origin = match by {
             By::Cache => Origin::Cache,
             By::Server | By::Forward | By::Template | By::Hosts | By::Dns64 | By::Whoami => Origin::Upstream,
         };
-        match self.holder.admit(asker, asked.payer, told, origin, now) {
+        match self.gate.admit(client_id, asked.quota_key, told, origin, now) {
             Admission::Now => Given::Now(reply, by),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
@@ -521,7 +525,7 @@ impl Resolver {
             }
             Admission::Held(held) => {
                 let or_else = error_reply(asked.query, rcode::SERVFAIL, asked.udp_size());
-                Given::Held(Unsent { reply, by, or_else }, held)
+                Given::GatedResponse(Unsent { reply, by, or_else }, held)
             }
         }
     }
@@ -552,13 +556,18 @@ impl Resolver {
 }
 
 /// What an answer tells, with the ends that its client makes of the TTLs it is given.
-fn as_given(told: Cow<'_, Told>, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
+fn as_given(
+    told: Cow<'_, AnswerObservation>,
+    arrived: Timestamp,
+    ttls: Ttls,
+    now: Timestamp,
+) -> Cow<'_, AnswerObservation> {
     match ttls {
         Ttls::CountedDown(_) => told,
         Ttls::Original => Cow::Owned(told.later(now.since(arrived))),
         Ttls::All(seconds) => {
             let seconds = u64::from(seconds).max(STALE_LIVES);
-            Cow::Owned(told.until(now.after(Duration::from_secs(seconds))))
+            Cow::Owned(told.expiring(now.after(Duration::from_secs(seconds))))
         }
     }
 }
@@ -568,7 +577,7 @@ impl Asked {
         View {
             query: &self.query,
             client: self.client,
-            payer: self.payer,
+            quota_key: self.quota_key,
             arrival: &self.arrival,
             entry: &self.entry,
             table: &self.table,
@@ -609,7 +618,7 @@ impl View<'_> {
             query: self.query.owned(),
             key,
             client: self.client,
-            payer: self.payer,
+            quota_key: self.quota_key,
             arrival: *self.arrival,
             entry: Arc::clone(self.entry),
             table: Arc::clone(self.table),
@@ -629,10 +638,10 @@ impl View<'_> {
 
     /// Who hears what a reply says, if it is known who that is. A client that is told some of the addresses may use those,
     /// and hears of the others over TCP.
-    fn hears(self, reply: &[u8], is_whole: bool) -> Option<Asker> {
+    fn hears(self, reply: &[u8], is_whole: bool) -> Option<ClientId> {
         match self.client {
-            Client::Attributed(asker) if is_whole || reply[6..8] != [0, 0] => Some(asker),
-            Client::Attributed(_) | Client::Unattributed(_) => None,
+            Client::Identified(client_id) if is_whole || reply[6..8] != [0, 0] => Some(client_id),
+            Client::Identified(_) | Client::Unidentified(_) => None,
         }
     }
 
@@ -654,7 +663,7 @@ impl View<'_> {
         Terms {
             table: Arc::clone(self.table),
             arrival: *self.arrival,
-            payer: self.payer,
+            quota_key: self.quota_key,
             may_ask_outside: self.entry.may_ask_outside,
             may_forward: self.entry.block.may_forward(self.query),
             zone: self.entry.zone,

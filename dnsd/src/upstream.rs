@@ -38,8 +38,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::model::{self, Zone};
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{Query, WireName, rcode};
-use crate::enforcement::client::Payer;
-use crate::limits::permits::{Loss, Places, Tally};
+use crate::limits::permits::{FairSemaphore, PermitLimits, RevokeSender};
+use crate::limits::quota_key::QuotaKey;
 use crate::telemetry::metrics::{Metrics, Retry, Transport};
 use crate::upstream::pending_query::Matched;
 use counters::Shared;
@@ -66,8 +66,8 @@ pub struct Limits {
     pub udp_size: u16,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
-    /// Whose place it takes of those that there are (`max_concurrent`).
-    pub payer: Payer,
+    /// Whose permit it takes of those that there are (`max_concurrent`).
+    pub quota_key: QuotaKey,
 }
 
 /// Asks the upstreams of one `forward`.
@@ -82,7 +82,7 @@ pub struct Forwarder {
     choice: Choice,
     /// How many questions may be under way (`max_concurrent`); 0 means any number.
     max_concurrent: usize,
-    under_way: Arc<Tally<Loss>>,
+    under_way: Arc<FairSemaphore<RevokeSender>>,
     budget: Budget,
     metrics: Arc<Metrics>,
 }
@@ -137,7 +137,7 @@ impl Forwarder {
             || self.next_on_nodata && answer.rcode() == rcode::NOERROR && is_empty()
     }
 
-    /// Asks upstreams until one answers, the time is up, or another client is given the place. After an answer with a
+    /// Asks upstreams until one answers, the time is up, or another client is given the permit. After an answer with a
     /// code of `failover` the next one is asked, each once; the last such answer is given if nobody has a better one.
     ///
     /// # Errors
@@ -148,21 +148,21 @@ impl Forwarder {
         client: Transport,
         limits: &Limits,
     ) -> Result<Matched<Answer>, Failure> {
-        let mut place = match self.max_concurrent {
+        let mut permit = match self.max_concurrent {
             0 => None,
             total => {
                 // One client may have all of them.
-                let places = Places {
+                let permits = PermitLimits {
                     per_client: usize::MAX,
                     total,
                 };
-                let place = self.under_way.enter(limits.payer, places);
-                Some(place.ok_or_else(|| self.over_limit())?)
+                let permit = self.under_way.acquire(limits.quota_key, permits);
+                Some(permit.ok_or_else(|| self.over_limit())?)
             }
         };
         let lost = async {
-            match &mut place {
-                Some(place) => place.lost().await,
+            match &mut permit {
+                Some(permit) => permit.revoked().await,
                 None => std::future::pending().await,
             }
         };

@@ -513,7 +513,7 @@ fn taken(name: &str, memory: Arc<dyn Memory>) -> Taken {
 
 fn begins_with(name: &str, dnsd: &Dnsd, pieces: Vec<Piece>, for_ever: bool) -> Result<Begun, String> {
     let taken = taken(name, Arc::new(Says { pieces, for_ever }));
-    inherit(&taken, &dnsd.service.resolver, &dnsd.holder).map_err(|error| error.to_string())
+    inherit(&taken, &dnsd.service.resolver, &dnsd.gate).map_err(|error| error.to_string())
 }
 
 fn kept(dnsd: &Dnsd) -> usize {
@@ -526,7 +526,7 @@ fn told_block() -> Piece {
     let mut found = None;
     let remembering = Remembering {
         resolver: Arc::clone(&dnsd.service.resolver),
-        holder: Arc::clone(&dnsd.holder),
+        gate: Arc::clone(&dnsd.gate),
     };
     remembering
         .tell(&mut |pieces| {

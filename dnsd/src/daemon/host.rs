@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::host::interception::{Seats, seat};
 use egret_dnsd::host::node_cache::kernel::Life;
 use egret_dnsd::host::node_cache::reconciler::{Keeper, Prepared};
@@ -82,11 +82,11 @@ pub(crate) fn predecessor(config: &Config) -> (Option<Taken>, Inheritance) {
 }
 
 /// What the predecessor knows, taken while it answers; then the enforcer is waited for, so that nobody waits for it later.
-pub(crate) fn inherit(predecessor: Option<&Taken>, resolver: &Resolver, holder: &Holder) -> Begun {
+pub(crate) fn inherit(predecessor: Option<&Taken>, resolver: &Resolver, gate: &ResponseGate) -> Begun {
     let Some(predecessor) = predecessor.filter(|_| !is_off(Switch::HandOverMemory)) else {
         return Begun::default();
     };
-    match transfer::inherit(predecessor, resolver, holder) {
+    match transfer::inherit(predecessor, resolver, gate) {
         Ok(begun) => {
             tracing::info!(
                 answers = begun.answers,
@@ -104,8 +104,8 @@ pub(crate) fn inherit(predecessor: Option<&Taken>, resolver: &Resolver, holder: 
 }
 
 /// Waits until the enforcer has what the predecessor told, if one was there for that: meanwhile the predecessor answers.
-pub(crate) async fn catch_up(begun: Begun, holder: &Holder) {
-    if begun.is_connected && tokio::time::timeout(CATCH_UP, holder.caught_up()).await.is_err() {
+pub(crate) async fn catch_up(begun: Begun, gate: &ResponseGate) {
+    if begun.is_connected && tokio::time::timeout(CATCH_UP, gate.caught_up()).await.is_err() {
         tracing::info!("the enforcer takes its time; answers that it waits for are held meanwhile");
     }
 }
@@ -128,7 +128,7 @@ impl Host {
         args: &Args,
         config: &Config,
         memory: Remembering,
-        holder: &Holder,
+        gate: &ResponseGate,
         threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
@@ -140,7 +140,7 @@ impl Host {
         if let Some(interception) = config.interception() {
             drop(task::spawn(
                 "seats",
-                seat(Seats::open(interception)?, holder.pods(), holder.cluster_dns()),
+                seat(Seats::open(interception)?, gate.pods(), gate.cluster_dns()),
             ));
         }
         let at_once = args
@@ -159,7 +159,7 @@ impl Host {
         if let Some(keeper) = &keeper {
             drop(task::spawn(
                 "fallback",
-                learn(holder.cluster_dns(), keeper.telling()),
+                learn(gate.cluster_dns(), keeper.telling()),
             ));
         }
         let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());

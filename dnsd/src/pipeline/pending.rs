@@ -14,7 +14,7 @@ use crate::cache::nxdomain_cut::Denial;
 use crate::config::OnStall;
 use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
-use crate::enforcement::gated::{Held, stalled};
+use crate::enforcement::gated::{GatedResponse, stalled};
 use crate::host::interception::PORT;
 use crate::upstream::{Forwarder, Limits, client_chosen};
 use crate::zones::{By, Failed, Known, Stays, Terms};
@@ -30,7 +30,7 @@ impl Pending {
                     let answered = tokio::select! {
                         biased;
                         answered = answered(&resolver, &asked, stale) => answered,
-                        () = place.lost() => Err(resolver.crowded_out(asked.view(), stale)),
+                        () = place.revoked() => Err(resolver.crowded_out(asked.view(), stale)),
                     };
                     answered.map_or_else(|step| step, |given| resolver.step(asked, given))
                 }
@@ -106,7 +106,7 @@ async fn asked_there(resolver: &Arc<Resolver>, asked: &Asked, server: SocketAddr
         patience: asked.table.config.total_timeout,
         udp_size: asked.view().udp_size(),
         ttl: asked.table.config.ttl,
-        payer: asked.payer,
+        quota_key: asked.quota_key,
     };
     let (query, client) = (&asked.query, asked.arrival.transport);
     let serving = resolver.serving();
@@ -159,7 +159,7 @@ async fn refreshed(asked: &Asked, key: Key, patience: Option<Duration>) -> Optio
     heard.ok().filter(|known| asked.entry.block.refreshes(known))
 }
 
-async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: Held) -> Step {
+async fn released(resolver: &Resolver, asked: &Asked, unsent: Unsent, held: GatedResponse) -> Step {
     let outcome = held.end(&resolver.metrics).await;
     let Some(stall) = stalled(outcome) else {
         return resolver.reply(asked.view(), unsent.reply, unsent.by);

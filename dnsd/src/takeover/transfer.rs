@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use egret_shared::rt::clock;
 
-use crate::enforcement::gate::Inherited;
-use crate::enforcement::gated::Holder;
+use crate::enforcement::gate::GateSnapshot;
+use crate::enforcement::gated::ResponseGate;
 use crate::pipeline::Resolver;
 use crate::takeover::state::{Damaged, Piece};
 use crate::takeover::{HandoverError, Memory, Taken};
@@ -29,7 +29,7 @@ pub struct Remembering {
     /// Who answers.
     pub resolver: Arc<Resolver>,
     /// Who tells the enforcer.
-    pub holder: Arc<Holder>,
+    pub gate: Arc<ResponseGate>,
 }
 
 /// What a successor begins with.
@@ -47,7 +47,7 @@ pub struct Begun {
 
 impl Memory for Remembering {
     fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
-        self.holder.tell(hear)?;
+        self.gate.transfer(hear)?;
         let serving = self.resolver.serving();
         let mut given = Given::by(&serving);
         while let Some(step) = given.next(clock::now()) {
@@ -77,21 +77,25 @@ impl Memory for Remembering {
 ///
 /// # Errors
 /// When what it says is nothing that a dnsd would say; nothing of it was taken then.
-pub fn inherit(predecessor: &Taken, resolver: &Resolver, holder: &Holder) -> Result<Begun, HandoverError> {
+pub fn inherit(
+    predecessor: &Taken,
+    resolver: &Resolver,
+    gate: &ResponseGate,
+) -> Result<Begun, HandoverError> {
     let serving = resolver.serving();
     let mut heir = Heir::of(&serving);
-    let (mut begun, mut inherited, mut interests) = (Begun::default(), Inherited::default(), Vec::new());
+    let (mut begun, mut snapshot, mut interests) = (Begun::default(), GateSnapshot::default(), Vec::new());
     let now = clock::now;
     let heard = predecessor.memory(PATIENCE, |piece| {
         match piece {
             Piece::Enforcer { since, is_connected } if since <= now() => {
-                inherited.since = Some(since);
+                snapshot.since = Some(since);
                 begun.is_connected = is_connected;
             }
             Piece::Enforcer { .. } => return Err(Damaged::Wrong("what was not yet")),
             Piece::Interest(interest) => interests.push(interest),
-            Piece::InterestComplete => inherited.interests = Some(std::mem::take(&mut interests)),
-            Piece::Told(told) => inherited.told.push(told),
+            Piece::InterestComplete => snapshot.interests = Some(std::mem::take(&mut interests)),
+            Piece::Told(told) => snapshot.records.push(told),
             Piece::Block(block) => heir.block(&block),
             Piece::Answer(answer) => heir.answer(&answer, now())?,
             Piece::End => {}
@@ -101,9 +105,9 @@ pub fn inherit(predecessor: &Taken, resolver: &Resolver, holder: &Holder) -> Res
     match heard {
         Ok(is_whole) => {
             begun.is_whole = is_whole;
-            begun.told = inherited.told.len();
+            begun.told = snapshot.records.len();
             begun.answers = serving.cache_figures().0;
-            holder.inherit(inherited);
+            gate.restore(snapshot);
             Ok(begun)
         }
         Err(error) => {

@@ -13,7 +13,7 @@ use egret_shared::rt::clock;
 use egret_shared::rt::telemetry::{self, Page};
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::gated::Holder;
+use crate::enforcement::gated::ResponseGate;
 use crate::listener::Service;
 use crate::listener::threads::Threads;
 use crate::telemetry::metrics::Metrics;
@@ -57,14 +57,14 @@ pub struct Operators {
     /// Who serves.
     pub service: Service,
     /// What is held.
-    pub holder: Arc<Holder>,
+    pub gate: Arc<ResponseGate>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What CoreDNS counts.
     pub counts: Arc<Counts>,
     /// How it is rendered.
     pub recorder: telemetry::Metrics,
-    /// What was counted of the ledger's evictions so far; `Hold` has no handles.
+    /// What was counted of the records's evictions so far; `Gate` has no handles.
     pub seen_evictions: Mutex<u64>,
 }
 
@@ -85,17 +85,17 @@ impl Admin for Operators {
         if self.service.stop.is_cancelled() {
             return Err("stopping".to_owned());
         }
-        if self.holder.waits_for_interest() {
+        if self.gate.waits_for_interest() {
             return Err(
                 "waiting for the enforcer's first interest: each answer is held up to the deadline"
                     .to_owned(),
             );
         }
-        let figures = self.holder.figures();
-        Ok(match (figures.is_connected, figures.is_interest_known) {
+        let stats = self.gate.stats();
+        Ok(match (stats.is_connected, stats.is_interest_known) {
             (true, true) => format!(
                 "ready; {} pod addresses have interest in names",
-                figures.clients_with_interest
+                stats.clients_with_interest
             ),
             (true, false) => "ready; the enforcer has not told its interest yet: nothing is held".to_owned(),
             (false, true) => {
@@ -130,7 +130,7 @@ impl Operators {
 
     fn refresh(&self) {
         let (resolver, metrics) = (&self.service.resolver, &self.metrics);
-        let (serving, held) = (resolver.serving(), self.holder.figures());
+        let (serving, held) = (resolver.serving(), self.gate.stats());
         let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
         let (names, most_names) = serving.cut_figures();
         for (gauge, value) in [
@@ -143,8 +143,8 @@ impl Operators {
             (&metrics.waiting_limit, config.waiting.total),
             (&metrics.held_answers, held.held),
             (&metrics.held_limit, config.hold.total),
-            (&metrics.ledger_entries, held.told),
-            (&metrics.ledger_limit_entries, config.hold.ledger.total),
+            (&metrics.ledger_entries, held.recorded),
+            (&metrics.ledger_limit_entries, config.hold.records.total),
             (&metrics.link_connected, usize::from(held.is_connected)),
             (&metrics.interested_clients, held.clients_with_interest),
             (&metrics.tcp_connections, self.service.connections.taken()),

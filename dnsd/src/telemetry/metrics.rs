@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 
 use crate::config::OnStall;
-use crate::enforcement::client::Unattributed;
+use crate::enforcement::client::Unidentified;
 use crate::enforcement::gate::Stall;
 use crate::limits::rate::OverRate;
 use crate::upstream::Failure;
@@ -253,7 +253,7 @@ impl Metrics {
                 })
             }),
             responses: RCODES.map(|rcode| counter!("egret_dnsd_responses_total", "rcode" => rcode)),
-            unattributed: Unattributed::ALL
+            unattributed: Unidentified::ALL
                 .map(|reason| counter!("egret_dnsd_unattributed_total", "reason" => reason.label())),
             mismatches: Mismatch::ALL
                 .map(|reason| counter!("egret_dnsd_upstream_mismatches_total", "reason" => reason.label())),
@@ -330,7 +330,7 @@ impl Metrics {
     }
 
     /// A query belongs to nobody.
-    pub fn unattributed(&self, reason: Unattributed) {
+    pub fn unattributed(&self, reason: Unidentified) {
         self.unattributed[reason as usize].increment(1);
     }
 

@@ -13,8 +13,8 @@ use crate::cache::{Ask, Found, Hit, Key};
 use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
-use crate::enforcement::client::Payer;
-use crate::plugins::Asker;
+use crate::limits::quota_key::QuotaKey;
+use crate::plugins::QueryEndpoints;
 use crate::plugins::template::Matched;
 use crate::telemetry::metrics::Transport;
 use crate::upstream::{Failure, Landings};
@@ -60,7 +60,7 @@ pub struct Terms {
     /// Who asked first.
     pub arrival: Arrival,
     /// From whose share its upstreams are asked.
-    pub payer: Payer,
+    pub quota_key: QuotaKey,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
     /// Whether upstreams may be asked at all.
@@ -100,9 +100,9 @@ impl Terms {
         }
     }
 
-    pub(super) fn asker(&self) -> Asker {
+    pub(super) fn endpoints(&self) -> QueryEndpoints {
         let asked = self.arrival.asked.unwrap_or_else(|| self.table.address.ip());
-        Asker {
+        QueryEndpoints {
             client: self.arrival.source,
             server: SocketAddr::new(asked, self.table.address.port()),
             over_tcp: self.arrival.transport == Transport::Tcp,

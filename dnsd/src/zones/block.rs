@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};
-use crate::enforcement::observation::Told;
-use crate::plugins::Asker;
+use crate::enforcement::observation::AnswerObservation;
+use crate::plugins::QueryEndpoints;
 use crate::telemetry::metrics::CutInquiry;
 use crate::upstream::Flights;
 use crate::upstream::pending_query::Matched;
@@ -55,7 +55,7 @@ pub struct Known {
     /// The answer.
     pub answer: Matched<Answer>,
     /// What it tells.
-    pub told: Option<Told>,
+    pub told: Option<AnswerObservation>,
     /// As what it is kept, if it may be.
     pub kept: Option<Kept>,
     /// Who made it.
@@ -216,13 +216,13 @@ impl Block {
     /// Whether an answer may have to be made of another question's (`dns64`).
     #[must_use]
     pub fn translates(&self, query: &Query, arrival: &Arrival) -> bool {
-        let asker = Asker {
+        let endpoints = QueryEndpoints {
             client: arrival.source,
             server: arrival.source,
             over_tcp: false,
         };
         let translator = self.chain.own.dns64.as_ref();
-        translator.is_some_and(|translator| translator.applies(query, &asker))
+        translator.is_some_and(|translator| translator.applies(query, &endpoints))
     }
 
     /// An answer in the order that the block wants (`loadbalance`).

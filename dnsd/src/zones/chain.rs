@@ -65,7 +65,7 @@ impl Chain {
 
     async fn rewritten(&self, rules: &Rules, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
         let (asked, revert) = rules
-            .apply(query.owned(), &terms.asker())
+            .apply(query.owned(), &terms.endpoints())
             .map_err(|_no_name| Failed::Rewrite)?;
         let made = self.make(&asked, terms).await?;
         if revert.is_nothing() {
@@ -93,9 +93,9 @@ impl Chain {
 
     /// The parts of the chain in their order: templates, hosts, upstreams, whoami.
     async fn make(&self, query: &Query<'_>, terms: &Terms) -> Result<Made, Failed> {
-        let (asker, size) = (terms.asker(), u16::MAX);
+        let (endpoints, size) = (terms.endpoints(), u16::MAX);
         if let Some(templates) = &self.own.templates {
-            let Answered { outcome, matched } = templates.answer(query, &asker, size);
+            let Answered { outcome, matched } = templates.answer(query, &endpoints, size);
             if let Some(matched) = matched {
                 terms.count_template(&matched);
             }
@@ -121,7 +121,7 @@ impl Chain {
                 is_shareable: true,
             }),
             Err(Failed::NoAnswer) if self.own.whoami => {
-                let octets = whoami::answer(query, &asker, size).map_err(|_too_long| Failed::NoAnswer)?;
+                let octets = whoami::answer(query, &endpoints, size).map_err(|_too_long| Failed::NoAnswer)?;
                 let made = Box::pin(local(Outcome::Answer(octets), query, terms, By::Whoami)).await?;
                 // It tells one client about itself.
                 Ok(Made {
@@ -139,7 +139,7 @@ impl Chain {
             patience: terms.table.config.total_timeout.saturating_sub(terms.waited),
             udp_size: self.udp_size(&terms.table.config),
             ttl: terms.table.config.ttl,
-            payer: terms.payer,
+            quota_key: terms.quota_key,
         };
         if !terms.may_forward {
             return Err(Failed::Loop);

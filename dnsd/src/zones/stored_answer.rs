@@ -23,9 +23,9 @@ use triomphe::ThinArc;
 use crate::cache::{FIXED, KeyView, Maker, Value};
 use crate::dns::answer::{AnswerView, Opt};
 use crate::dns::message::{HEADER, Message};
-use crate::enforcement::observation::{Told, observe};
-use crate::enforcement::records::Marks;
-use crate::net::buffers::{give_back, room_for};
+use crate::enforcement::observation::{AnswerObservation, observe};
+use crate::enforcement::records::ClientBitmap;
+use crate::net::buffers::{return_buffer, take_buffer};
 use crate::upstream::pending_query::Matched;
 
 use super::{By, Failed, Known};
@@ -47,7 +47,7 @@ pub struct Packed(ThinArc<Head, u8>);
 #[derive(Debug)]
 struct Head {
     /// Who was told it.
-    marks: Marks,
+    bitmap: ClientBitmap,
     /// Octets of the key, without the name where that is the question's.
     key: u16,
     /// Octets of the message.
@@ -87,7 +87,10 @@ impl Packed {
             Opt::Last(at) => short(at)?,
             Opt::Fixed => return None,
         };
-        let (ttls, told) = (answer.ttls?, known.told.as_ref().map_or(&[][..], Told::addresses));
+        let (ttls, told) = (
+            answer.ttls?,
+            known.told.as_ref().map_or(&[][..], AnswerObservation::addresses),
+        );
         let ipv4 = told.partition_point(|told| told.address.is_ipv4());
         let name = HEADER..answer.question_end - 4;
         let asked = &answer.octets[name.clone()];
@@ -98,7 +101,7 @@ impl Packed {
         };
         let length =
             own.len() + answer.octets.len() + ttls.len() * 2 + ipv4 * IPV4 + (told.len() - ipv4) * IPV6;
-        let mut octets = room_for(length);
+        let mut octets = take_buffer(length);
         octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
         // A client is given its own letters, whatever these are.
@@ -113,7 +116,7 @@ impl Packed {
             octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
         }
         let head = Head {
-            marks: Marks::default(),
+            bitmap: ClientBitmap::default(),
             key: short(own.len())?,
             message: short(answer.octets.len())?,
             question_end: short(answer.question_end)?,
@@ -125,14 +128,14 @@ impl Packed {
             failed: known.failed,
         };
         let packed = ThinArc::from_header_and_slice(head, &octets);
-        give_back(octets);
+        return_buffer(octets);
         Some(Self(packed))
     }
 
     /// Who was told it.
     #[must_use]
-    pub fn marks(&self) -> &Marks {
-        &self.head().marks
+    pub fn bitmap(&self) -> &ClientBitmap {
+        &self.head().bitmap
     }
 
     /// The answer, which arrived then.
@@ -198,7 +201,7 @@ impl Packed {
 
     /// What it tells, in full.
     #[must_use]
-    pub fn told(&self, arrived: Timestamp) -> Option<Told> {
+    pub fn told(&self, arrived: Timestamp) -> Option<AnswerObservation> {
         self.to_known(arrived).told
     }
 
