@@ -27,11 +27,11 @@ use crate::cache::nxdomain_cut::CutZone;
 use crate::config::model::{Forward, Plan, Zone};
 use crate::dns::answer::TtlLimits;
 use crate::dns::message::WireName;
-use crate::enforcement::gate::HoldLimits;
-use crate::enforcement::records::LedgerLimits;
+use crate::enforcement::gate::GateLimits;
+use crate::enforcement::records::RecordLimits;
 use crate::host::interception::Interception;
 use crate::host::node_cache::reconciler::Setup;
-use crate::limits::permits::Places;
+use crate::limits::permits::PermitLimits;
 use crate::limits::rate::RateLimits;
 
 pub use host::{FallbackKind, Host};
@@ -51,7 +51,7 @@ pub struct Config {
     /// How long all of them are waited for.
     pub total_timeout: Duration,
     /// Queries that may wait for upstreams.
-    pub waiting: Places,
+    pub waiting: PermitLimits,
     /// Queries in a second.
     pub queries_per_second: RateLimits,
     /// The largest datagram, to clients and from upstreams.
@@ -59,7 +59,7 @@ pub struct Config {
     /// What becomes of an answer that cannot be held any longer.
     pub on_stall: OnStall,
     /// What may be held, and how long.
-    pub hold: HoldLimits,
+    pub hold: GateLimits,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
     /// Limits of TCP.
@@ -97,7 +97,7 @@ pub struct Fixed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Connections that may be open.
-    pub connections: Places,
+    pub connections: PermitLimits,
     /// How long a connection may be idle.
     pub idle: Duration,
 }
@@ -279,16 +279,16 @@ impl Written {
             self.nxdomain_cut_zones.clone().unwrap_or_default(),
             &cluster_domains,
         )?;
-        let ledger = LedgerLimits {
+        let records = RecordLimits {
             per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
             total: count("recordsTotal", self.records_total, 200_000)?,
             grace: span("recordGrace", self.record_grace, 30_000, 0, 86_400_000)?,
         };
-        let hold = HoldLimits {
+        let hold = GateLimits {
             deadline: span("stallDeadline", self.stall_deadline, 200, 1, 4_000)?,
             per_client: count("heldPerClient", self.held_per_client, 200)?,
             total: within("heldTotal", self.held_total, 2_000, 1, 8_000)?,
-            ledger,
+            records,
         };
         let config = Config {
             fixed: Fixed {
@@ -310,7 +310,7 @@ impl Written {
             }),
             warnings: Vec::new(),
             total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
-            waiting: Places {
+            waiting: PermitLimits {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
                 total: count("waitingTotal", self.waiting_total, 4_096)?,
             },
@@ -323,7 +323,7 @@ impl Written {
             hold,
             ttl,
             tcp: TcpLimits {
-                connections: Places {
+                connections: PermitLimits {
                     per_client: count("tcpConnectionsPerClient", self.tcp_connections_per_client, 100)?,
                     total: count("tcpConnections", self.tcp_connections, 1_000)?,
                 },

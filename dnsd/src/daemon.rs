@@ -14,8 +14,8 @@ use egret_shared::rt::{clock, task, telemetry};
 
 use egret_dnsd::config::model::Reload;
 use egret_dnsd::config::{Args, Config, file_name};
-use egret_dnsd::enforcement::client::Attribution;
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::client::ClientLookup;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::Prepared;
 use egret_dnsd::host::open_files;
@@ -57,7 +57,7 @@ pub(crate) struct Daemon {
     /// What is in force, as it was written.
     written: Config,
     host: Host,
-    holder: Arc<Holder>,
+    gate: Arc<ResponseGate>,
     link: JoinHandle<()>,
     reload_failures: Counter,
     /// A successor was given the sockets, and is neither gone nor there.
@@ -66,8 +66,11 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Binds the sockets, or takes those of who answers now, and starts the tasks.
+
     ///
+
     /// # Errors
+
     /// When an address cannot be listened on, or the kernel refuses a socket.
     pub(crate) async fn start(
         args: Args,
@@ -97,19 +100,19 @@ impl Daemon {
         let (old_process, mut inheritance) = host::take_over(&config);
         let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
-        let attribution = Arc::new(Attribution::new(Box::new(links)));
-        let holder = Arc::new(Holder::new(
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(links)));
+        let gate = Arc::new(ResponseGate::new(
             config.hold,
             clock::now(),
-            Arc::clone(&attribution),
+            Arc::clone(&client_lookup),
             Arc::clone(&metrics.gate),
         ));
-        let gate = Arc::clone(&metrics.gate);
-        let resolver = Arc::new(Resolver::new(serving, attribution, Arc::clone(&holder), metrics));
-        let summary = host::inherit(old_process.as_ref(), &resolver, &holder);
+        let gate_metrics = Arc::clone(&metrics.gate);
+        let resolver = Arc::new(Resolver::new(serving, client_lookup, Arc::clone(&gate), metrics));
+        let summary = host::inherit(old_process.as_ref(), &resolver, &gate);
         let memory = ProcessState {
             resolver: Arc::clone(&resolver),
-            holder: Arc::clone(&holder),
+            gate: Arc::clone(&gate),
         };
         let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
         let threads = Arc::new(threads);
@@ -118,7 +121,7 @@ impl Daemon {
         let operators = Arc::new(AdminState {
             heart: Arc::clone(&heart),
             service: service.clone(),
-            holder: Arc::clone(&holder),
+            gate: Arc::clone(&gate),
             gauges: Gauges::register(),
             counts: Arc::clone(&telemetry.counts),
             recorder,
@@ -126,17 +129,20 @@ impl Daemon {
         });
         let addresses = listeners.addresses()?;
         drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
         let instance = Instance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), gate));
+        let link = task::spawn(
+            "link",
+            link::keep(path, instance, Arc::clone(&gate), gate_metrics),
+        );
         let mut pages = AdminListeners::start(operators)?;
         pages.adopt(&config, &mut inheritance)?;
         let admin = pages.address(config.fixed.admin);
-        host::catch_up(summary, &holder).await;
+        host::catch_up(summary, &gate).await;
         let paused = host::pause(old_process);
         let listeners = listeners.serve(&service);
-        let host = Host::start(prepared, &args, &config, memory, &holder, threads)?;
+        let host = Host::start(prepared, &args, &config, memory, &gate, threads)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
         paused.into_iter().for_each(StoppedOldProcess::serving);
         faults::follow(&config.plan);
@@ -152,7 +158,7 @@ impl Daemon {
             looks: Looks::new(config.plan.reload),
             written,
             host,
-            holder,
+            gate,
             link,
             reload_failures: reload_failures(),
             is_takeover_open: false,
@@ -160,8 +166,11 @@ impl Daemon {
     }
 
     /// Serves until a signal asks to stop, or a successor has taken over; then answers what is under way.
+
     ///
+
     /// # Errors
+
     /// When a listener dies.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
@@ -196,6 +205,7 @@ impl Daemon {
     }
 
     /// Nobody reads until the successor does, or this one again; whatever else is asked for waits until it is known who. The
+
     /// thread that serves successors says so in time, unless it hangs itself.
     async fn hand_over(&mut self, answer: oneshot::Sender<()>) -> anyhow::Result<bool> {
         self.listeners.pause().await;
@@ -219,15 +229,9 @@ impl Daemon {
     async fn end(mut self) {
         self.host.stop_living();
         close(&self.service, &mut self.listeners).await;
-        let (service, holder) = (self.service.clone(), Arc::clone(&self.holder));
-        let mut finishing = std::pin::pin!(finish(&service, &holder));
-        let mut is_left = tokio::select! {
-            () = &mut finishing => false,
-            is_left = self.meet_at_end() => {
-                finishing.await;
-                is_left
-            }
-        };
+        let (service, gate) = (self.service.clone(), Arc::clone(&self.gate));
+        let mut finishing = std::pin::pin!(finish(&service, &gate));
+        let mut is_left = tokio::select! { () = & mut finishing => false, is_left = self.meet_at_end() => { finishing.await; is_left } };
         // Who was given the sockets is about to answer what waits in them.
         if self.is_takeover_open && !is_left {
             let met = tokio::time::timeout(SUCCESSION, self.meet_at_end()).await;
@@ -272,6 +276,7 @@ impl Daemon {
     }
 
     /// Answers what it has read, and ends. Where somebody looks after it, it waits to be stopped: one that ended by itself would
+
     /// be started again, and take over from its successor.
     async fn leave(mut self, mut signals: Signals, is_asked: bool) -> anyhow::Result<()> {
         tracing::info!("a successor answers; connections that are open are answered until they are idle");
@@ -282,11 +287,8 @@ impl Daemon {
         self.service.under_way.close();
         let idle = tokio::time::timeout(LINGER, self.service.under_way.wait());
         let is_asked = is_asked
-            || tokio::select! {
-                _waited = idle => false,
-                request = signals.next() => request == Request::Stop,
-            };
-        drain(&self.service, &mut self.listeners, &self.holder).await;
+            || tokio::select! { _waited = idle => false, request = signals.next() => request == Request::Stop, };
+        drain(&self.service, &mut self.listeners, &self.gate).await;
         self.link.abort();
         if !is_asked && self.host.is_looked_after() {
             tracing::info!("waiting to be stopped");
@@ -297,6 +299,7 @@ impl Daemon {
     }
 
     /// Answers on for as long as `health` says (`lameduck`): who balances load has to hear of the end first. A second
+
     /// signal ends it; a successor that comes meanwhile takes over: says whether one has.
     async fn limp(&mut self, signals: &mut Signals) -> anyhow::Result<bool> {
         let serving = self.service.resolver.serving();
@@ -399,9 +402,9 @@ fn warn(config: &Config) {
 }
 
 /// Takes nothing new, answers what is under way, and tells the enforcer of it.
-async fn drain(service: &Service, listeners: &mut Listeners, holder: &Holder) {
+async fn drain(service: &Service, listeners: &mut Listeners, gate: &ResponseGate) {
     close(service, listeners).await;
-    finish(service, holder).await;
+    finish(service, gate).await;
 }
 
 async fn close(service: &Service, listeners: &mut Listeners) {
@@ -412,9 +415,9 @@ async fn close(service: &Service, listeners: &mut Listeners) {
 }
 
 /// What was told to pods the enforcer hears of, whatever could not be answered.
-async fn finish(service: &Service, holder: &Holder) {
+async fn finish(service: &Service, gate: &ResponseGate) {
     let answered = tokio::time::timeout(DRAIN, service.under_way.wait()).await;
-    let told = tokio::time::timeout(TELLING, holder.tell_rest()).await;
+    let told = tokio::time::timeout(TELLING, gate.tell_rest()).await;
     if answered.is_err() {
         tracing::warn!(left = service.under_way.len(), "stopped before all was answered");
     } else if told.is_err() {

@@ -23,12 +23,13 @@ use crate::dns::answer::{Answer, AnswerView, Ttls};
 use crate::dns::message::{
     HEADER, Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
 };
-use crate::enforcement::client::{Asker, Attribution, Client, Identity, Payer};
+use crate::enforcement::client::{Client, ClientId, ClientLookup, Identity};
 use crate::enforcement::gate::{Origin, Stall};
-use crate::enforcement::gated::{Admission, Held, Holder};
-use crate::enforcement::observation::Told;
-use crate::limits::permits::{Loss, Revocable, Tally};
-use crate::limits::rate::Rates;
+use crate::enforcement::gated::{Admission, GatedResponse, ResponseGate};
+use crate::enforcement::observation::AnswerObservation;
+use crate::limits::permits::{FairSemaphore, RevocablePermit, RevokeSender};
+use crate::limits::quota_key::QuotaKey;
+use crate::limits::rate::RateLimiter;
 use crate::net::Transport;
 use crate::pipeline::counters::BatchedCounters;
 use crate::upstream::{Failure, Landings};
@@ -38,6 +39,7 @@ use crate::zones::{
 };
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
+
 /// the same.
 const STALE_LIFETIME_SECONDS: u64 = 30;
 
@@ -46,10 +48,10 @@ const STALE_LIFETIME_SECONDS: u64 = 30;
 pub struct Resolver {
     serving: RwLock<Arc<ActiveConfig>>,
     /// Queries that wait for upstreams.
-    waiting: Arc<Tally<Loss>>,
-    rates: Rates,
-    attribution: Arc<Attribution>,
-    holder: Arc<Holder>,
+    waiting: Arc<FairSemaphore<RevokeSender>>,
+    rates: RateLimiter,
+    client_lookup: Arc<ClientLookup>,
+    gate: Arc<ResponseGate>,
     metrics: Arc<Metrics>,
 }
 
@@ -70,8 +72,13 @@ pub struct Pending(PendingState);
 
 #[derive(Debug)]
 enum PendingState {
-    ForAnswer(Arc<Resolver>, Box<WaitingQuery>, Option<StaleFallback>, Revocable),
-    ForKernel(Arc<Resolver>, Box<WaitingQuery>, UnsentReply, Held),
+    ForAnswer(
+        Arc<Resolver>,
+        Box<WaitingQuery>,
+        Option<StaleFallback>,
+        RevocablePermit,
+    ),
+    ForKernel(Arc<Resolver>, Box<WaitingQuery>, UnsentReply, GatedResponse),
 }
 
 /// What is given where nothing better comes, and how long that is waited for.
@@ -83,7 +90,7 @@ struct WaitingQuery {
     query: Query<'static>,
     key: Option<Key>,
     client: Client,
-    payer: Payer,
+    quota_key: QuotaKey,
     arrival: PacketInfo,
     binding: Arc<ZoneBinding>,
     table: Arc<ZoneTable>,
@@ -99,7 +106,7 @@ struct WaitingQuery {
 struct QueryView<'a> {
     query: &'a Query<'a>,
     client: Client,
-    payer: Payer,
+    quota_key: QuotaKey,
     arrival: &'a PacketInfo,
     binding: &'a Arc<ZoneBinding>,
     table: &'a Arc<ZoneTable>,
@@ -146,7 +153,7 @@ impl ReceivedAt {
 /// What becomes of an answer.
 enum Delivery {
     Now(Vec<u8>, AnswerSource),
-    Held(UnsentReply, Held),
+    GatedResponse(UnsentReply, GatedResponse),
 }
 
 /// A reply that is not sent before its wait has ended; `or_else` goes out instead if it may not.
@@ -162,16 +169,16 @@ impl Resolver {
     #[must_use]
     pub fn new(
         serving: ActiveConfig,
-        attribution: Arc<Attribution>,
-        holder: Arc<Holder>,
+        client_lookup: Arc<ClientLookup>,
+        gate: Arc<ResponseGate>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             serving: RwLock::new(Arc::new(serving)),
             waiting: Arc::default(),
-            rates: Rates::default(),
-            attribution,
-            holder,
+            rates: RateLimiter::default(),
+            client_lookup,
+            gate,
             metrics,
         }
     }
@@ -190,19 +197,19 @@ impl Resolver {
 
     /// Who sent what came so.
     pub fn identify(&self, arrival: &PacketInfo, now: Timestamp) -> Identity {
-        self.attribution
+        self.client_lookup
             .identify(arrival.source.ip(), arrival.interface, now)
     }
 
     /// Whether any answer waits for the enforcer.
     #[must_use]
     pub fn is_holding(&self) -> bool {
-        self.holder.is_holding()
+        self.gate.is_holding()
     }
 
     /// Puts another configuration in force, for what comes; the sockets' tables are set by who has them.
     pub fn put_in_force(&self, serving: ActiveConfig) {
-        self.holder.set_limits(serving.config.hold);
+        self.gate.set_limits(serving.config.hold);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
@@ -239,17 +246,17 @@ impl Resolver {
         let query = &query;
         let Identity {
             client,
-            payer,
+            quota_key,
             is_forged,
         } = self.identify(&arrival, now);
-        if let Client::Unattributed(reason) = client {
+        if let Client::Unidentified(reason) = client {
             self.metrics.unattributed(reason);
         }
         if is_forged {
             return Disposition::NoReply;
         }
         let rate = table.config.queries_per_second;
-        if let Err(over) = self.rates.admit(payer, rate, now) {
+        if let Err(over) = self.rates.admit(quota_key, rate, now) {
             self.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
             self.metrics.responses(rcode::REFUSED, 1);
@@ -267,7 +274,7 @@ impl Resolver {
         let asked = QueryView {
             query,
             client,
-            payer,
+            quota_key,
             arrival: &arrival,
             binding,
             table,
@@ -341,7 +348,7 @@ impl Resolver {
     ) -> Disposition {
         match self.cached_reply(asked, hit, now) {
             Delivery::Now(reply, source) => self.reply(asked, reply, source),
-            Delivery::Held(unsent, held) => self.held(asked.owned(None), unsent, held),
+            Delivery::GatedResponse(unsent, held) => self.held(asked.owned(None), unsent, held),
         }
     }
 
@@ -349,11 +356,16 @@ impl Resolver {
     fn step(self: &Arc<Self>, asked: Box<WaitingQuery>, given: Delivery) -> Disposition {
         match given {
             Delivery::Now(reply, source) => self.reply(asked.view(), reply, source),
-            Delivery::Held(unsent, held) => self.held(asked, unsent, held),
+            Delivery::GatedResponse(unsent, held) => self.held(asked, unsent, held),
         }
     }
 
-    fn held(self: &Arc<Self>, asked: Box<WaitingQuery>, unsent: UnsentReply, held: Held) -> Disposition {
+    fn held(
+        self: &Arc<Self>,
+        asked: Box<WaitingQuery>,
+        unsent: UnsentReply,
+        held: GatedResponse,
+    ) -> Disposition {
         Disposition::Pending(Pending(PendingState::ForKernel(
             Arc::clone(self),
             asked,
@@ -375,12 +387,15 @@ impl Resolver {
         key: Option<Key>,
         stale: Option<StaleFallback>,
     ) -> Disposition {
-        match (self.waiting.enter(asked.payer, asked.table.config.waiting), stale) {
-            (Some(place), stale) => Disposition::Pending(Pending(PendingState::ForAnswer(
+        match (
+            self.waiting.acquire(asked.quota_key, asked.table.config.waiting),
+            stale,
+        ) {
+            (Some(permit), stale) => Disposition::Pending(Pending(PendingState::ForAnswer(
                 Arc::clone(self),
                 asked.owned(key),
                 stale,
-                place,
+                permit,
             ))),
             (None, Some((hit, _))) => self.give_kept_now(asked, &hit, clock::now()),
             (None, None) => {
@@ -402,14 +417,14 @@ impl Resolver {
     /// Asks for an answer again that was given just now, if who was given it has room for one more that waits.
     fn refresh_behind(&self, asked: QueryView<'_>, key: Key) {
         let binding = Arc::clone(asked.binding);
-        let Some(place) = self.waiting.enter(asked.payer, asked.table.config.waiting) else {
+        let Some(permit) = self.waiting.acquire(asked.quota_key, asked.table.config.waiting) else {
             self.metrics.upstream.error(Failure::OverLimit);
             return binding.block.refresh_failed(&key, clock::now());
         };
         let (query, context) = (asked.query.owned(), asked.context());
         drop(task::spawn_brief(async move {
             drop(binding.refresh(key, query, context).await);
-            drop(place);
+            drop(permit);
         }));
     }
 
@@ -462,26 +477,26 @@ impl Resolver {
         }
         let answer = hit.value.answer(hit.arrived);
         let (reply, is_whole) = asked.reply(&answer, hit.ttls);
-        let Some(asker) = asked
+        let Some(client_id) = asked
             .hears(&reply, is_whole)
             .filter(|_| hit.value.has_addresses())
         else {
             return Delivery::Now(reply, AnswerSource::Cache);
         };
-        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asked, asker, hit) {
+        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.knows(asked, client_id, hit) {
             return Delivery::Now(reply, AnswerSource::Cache);
         }
         let Some(observation) = hit.value.observation(hit.arrived) else {
             return Delivery::Now(reply, AnswerSource::Cache);
         };
         let observation = as_given(Cow::Owned(observation), hit.arrived, hit.ttls, now);
-        self.admit(asked, reply, AnswerSource::Cache, asker, observation, now)
+        self.admit(asked, reply, AnswerSource::Cache, client_id, observation, now)
     }
 
     /// Whether a client was told before what is kept here; nearly all were.
-    fn knows(&self, asked: QueryView<'_>, asker: Asker, hit: &Hit<StoredAnswer>) -> bool {
-        let marks = hit.value.marks();
-        if self.holder.is_marked(asker, marks) {
+    fn knows(&self, asked: QueryView<'_>, client_id: ClientId, hit: &Hit<StoredAnswer>) -> bool {
+        let bitmap = hit.value.bitmap();
+        if self.gate.is_marked(client_id, bitmap) {
             match asked.sums {
                 Some(sums) => sums.observation(),
                 None => self.metrics.gate.observations.increment(1),
@@ -489,7 +504,7 @@ impl Resolver {
             return true;
         }
         let addresses = hit.value.addresses(hit.arrived);
-        let observation = |question: &str| self.holder.has_told(asker, question, addresses, marks);
+        let observation = |question: &str| self.gate.settle(client_id, question, addresses, bitmap);
         hit.value.with_question(observation).unwrap_or(false)
     }
 
@@ -535,17 +550,17 @@ impl Resolver {
         &self,
         asked: QueryView<'_>,
         answer: &Answer,
-        observation: Option<Cow<'_, Told>>,
+        observation: Option<Cow<'_, AnswerObservation>>,
         ttls: Ttls,
         source: AnswerSource,
         now: Timestamp,
     ) -> Delivery {
         let (reply, is_whole) = asked.reply(&answer.view(), ttls);
-        let (Some(asker), Some(observation)) = (asked.hears(&reply, is_whole), observation) else {
+        let (Some(client_id), Some(observation)) = (asked.hears(&reply, is_whole), observation) else {
             return Delivery::Now(reply, source);
         };
         let observation = as_given(observation, answer.arrived(), ttls, now);
-        self.admit(asked, reply, source, asker, observation, now)
+        self.admit(asked, reply, source, client_id, observation, now)
     }
 
     /// Gives a reply that tells its client something.
@@ -554,8 +569,8 @@ impl Resolver {
         asked: QueryView<'_>,
         reply: Vec<u8>,
         source: AnswerSource,
-        asker: Asker,
-        observation: Cow<'_, Told>,
+        client_id: ClientId,
+        observation: Cow<'_, AnswerObservation>,
         now: Timestamp,
     ) -> Delivery {
         let origin = match source {
@@ -567,7 +582,10 @@ impl Resolver {
             | AnswerSource::Dns64
             | AnswerSource::Whoami => Origin::Upstream,
         };
-        match self.holder.admit(asker, asked.payer, observation, origin, now) {
+        match self
+            .gate
+            .admit(client_id, asked.quota_key, observation, origin, now)
+        {
             Admission::Now => Delivery::Now(reply, source),
             Admission::OverLimit => {
                 // Whatever is configured: refusing would turn a flood of questions into an outage.
@@ -576,7 +594,7 @@ impl Resolver {
             }
             Admission::Held(held) => {
                 let or_else = error_reply(asked.query, rcode::SERVFAIL, asked.udp_size());
-                Delivery::Held(
+                Delivery::GatedResponse(
                     UnsentReply {
                         reply,
                         source,
@@ -616,13 +634,18 @@ impl Resolver {
 }
 
 /// What an answer tells, with the ends that its client makes of the TTLs it is given.
-fn as_given(observation: Cow<'_, Told>, arrived: Timestamp, ttls: Ttls, now: Timestamp) -> Cow<'_, Told> {
+fn as_given(
+    observation: Cow<'_, AnswerObservation>,
+    arrived: Timestamp,
+    ttls: Ttls,
+    now: Timestamp,
+) -> Cow<'_, AnswerObservation> {
     match ttls {
         Ttls::CountedDown(_) => observation,
         Ttls::Original => Cow::Owned(observation.later(now.since(arrived))),
         Ttls::All(seconds) => {
             let seconds = u64::from(seconds).max(STALE_LIFETIME_SECONDS);
-            Cow::Owned(observation.until(now.after(Duration::from_secs(seconds))))
+            Cow::Owned(observation.expiring(now.after(Duration::from_secs(seconds))))
         }
     }
 }
@@ -632,7 +655,7 @@ impl WaitingQuery {
         QueryView {
             query: &self.query,
             client: self.client,
-            payer: self.payer,
+            quota_key: self.quota_key,
             arrival: &self.arrival,
             binding: &self.binding,
             table: &self.table,
@@ -673,7 +696,7 @@ impl QueryView<'_> {
             query: self.query.owned(),
             key,
             client: self.client,
-            payer: self.payer,
+            quota_key: self.quota_key,
             arrival: *self.arrival,
             binding: Arc::clone(self.binding),
             table: Arc::clone(self.table),
@@ -692,11 +715,12 @@ impl QueryView<'_> {
     }
 
     /// Who hears what a reply says, if it is known who that is. A client that is told some of the addresses may use those,
+
     /// and hears of the others over TCP.
-    fn hears(self, reply: &[u8], is_whole: bool) -> Option<Asker> {
+    fn hears(self, reply: &[u8], is_whole: bool) -> Option<ClientId> {
         match self.client {
-            Client::Attributed(asker) if is_whole || reply[6..8] != [0, 0] => Some(asker),
-            Client::Attributed(_) | Client::Unattributed(_) => None,
+            Client::Identified(client_id) if is_whole || reply[6..8] != [0, 0] => Some(client_id),
+            Client::Identified(_) | Client::Unidentified(_) => None,
         }
     }
 
@@ -718,7 +742,7 @@ impl QueryView<'_> {
         QueryContext {
             table: Arc::clone(self.table),
             arrival: *self.arrival,
-            payer: self.payer,
+            quota_key: self.quota_key,
             may_ask_outside: self.binding.may_ask_outside,
             may_forward: self.binding.block.may_forward(self.query),
             zone: self.binding.zone,

@@ -1,9 +1,15 @@
 //! Asking upstreams (`forward`): in the order of the policy, with failover, within the client's patience; equal
+
 //! questions are asked once.
+
 //!
+
 //! ```text
+
 //!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: sockets of one's own, or lanes that are shared
+
 //!                                                └──▶ stream: connections that are shared, with TLS or without
+
 //! ```
 
 pub mod pending_query;
@@ -39,8 +45,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::model::{self, Zone};
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{Query, WireName, rcode};
-use crate::enforcement::client::Payer;
-use crate::limits::permits::{Loss, Places, Tally};
+use crate::limits::permits::{FairSemaphore, PermitLimits, RevokeSender};
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::upstream::pending_query::Matched;
 use counters::Shared;
@@ -69,8 +75,8 @@ pub struct Limits {
     pub udp_size: u16,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
-    /// Whose place it takes of those that there are (`max_concurrent`).
-    pub payer: Payer,
+    /// Whose permit it takes of those that there are (`max_concurrent`).
+    pub quota_key: QuotaKey,
 }
 
 /// Asks the upstreams of one `forward`.
@@ -85,15 +91,18 @@ pub struct Forwarder {
     choice: Choice,
     /// How many questions may be under way (`max_concurrent`); 0 means any number.
     max_concurrent: usize,
-    under_way: Arc<Tally<Loss>>,
+    under_way: Arc<FairSemaphore<RevokeSender>>,
     budget: Budget,
     metrics: Arc<Metrics>,
 }
 
 impl Forwarder {
     /// Knows nothing of any upstream yet. Files that the plan names are read.
+
     ///
+
     /// # Errors
+
     /// What of the plan cannot be put in force.
     pub fn new(plan: &model::Forward, metrics: Arc<Metrics>) -> Result<Self, Unusable> {
         let upstreams = build::upstreams(plan, &metrics)?;
@@ -124,6 +133,7 @@ impl Forwarder {
     }
 
     /// Whether it is asked for this name: below `from`, and not below an exception. The name of `from` itself cannot
+
     /// be excepted, as in CoreDNS.
     #[must_use]
     pub fn holds(&self, name: &WireName) -> bool {
@@ -132,6 +142,7 @@ impl Forwarder {
     }
 
     /// Whether the next `forward` that holds the name is to be asked, since this one answered so (`next`,
+
     /// `next_on_nodata`).
     #[must_use]
     pub fn passes_on(&self, answer: &Answer) -> bool {
@@ -140,10 +151,14 @@ impl Forwarder {
             || self.next_on_nodata && answer.rcode() == rcode::NOERROR && is_empty()
     }
 
-    /// Asks upstreams until one answers, the time is up, or another client is given the place. After an answer with a
+    /// Asks upstreams until one answers, the time is up, or another client is given the permit. After an answer with a
+
     /// code of `failover` the next one is asked, each once; the last such answer is given if nobody has a better one.
+
     ///
+
     /// # Errors
+
     /// Why the last one gave none.
     pub async fn ask(
         &self,
@@ -151,21 +166,21 @@ impl Forwarder {
         client: Transport,
         limits: &Limits,
     ) -> Result<Matched<Answer>, Failure> {
-        let mut place = match self.max_concurrent {
+        let mut permit = match self.max_concurrent {
             0 => None,
             total => {
                 // One client may have all of them.
-                let places = Places {
+                let permits = PermitLimits {
                     per_client: usize::MAX,
                     total,
                 };
-                let place = self.under_way.enter(limits.payer, places);
-                Some(place.ok_or_else(|| self.over_limit())?)
+                let permit = self.under_way.acquire(limits.quota_key, permits);
+                Some(permit.ok_or_else(|| self.over_limit())?)
             }
         };
         let lost = async {
-            match &mut place {
-                Some(place) => place.lost().await,
+            match &mut permit {
+                Some(permit) => permit.revoked().await,
                 None => std::future::pending().await,
             }
         };
@@ -175,11 +190,7 @@ impl Forwarder {
             limits,
         };
         self.budget.earn();
-        tokio::select! {
-            biased;
-            result = self.pursue(inquiry) => result,
-            () = lost => Err(self.over_limit()),
-        }
+        tokio::select! { biased; result = self.pursue(inquiry) => result, () = lost => Err(self.over_limit()), }
     }
 
     fn over_limit(&self) -> Failure {
@@ -239,6 +250,7 @@ impl Forwarder {
     }
 
     /// Asks one upstream, from now on. If it is slower than it was of late, the backup is asked as well, once, and who answers
+
     /// first counts.
     async fn attempt(
         &self,
@@ -285,10 +297,8 @@ async fn first_answer<T>(
     mut one: impl Future<Output = Result<T, Failure>> + Unpin,
     mut other: impl Future<Output = Result<T, Failure>> + Unpin,
 ) -> Result<T, Failure> {
-    let (result, is_one) = tokio::select! {
-        result = &mut one => (result, true),
-        result = &mut other => (result, false),
-    };
+    let (result, is_one) =
+        tokio::select! { result = & mut one => (result, true), result = & mut other => (result, false), };
     match result {
         Ok(answer) => Ok(answer),
         Err(_one) if is_one => other.await,

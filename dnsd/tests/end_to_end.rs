@@ -162,7 +162,7 @@ async fn an_interesting_answer_is_held_until_it_is_realized_and_then_no_more() {
         let asking = dnsd.ask("api.example.test");
         let realizing = async {
             let told = enforcer.told(1).await;
-            assert_eq!(dnsd.holder.figures().held, 1);
+            assert_eq!(dnsd.gate.stats().held, 1);
             enforcer.realize(told).await;
         };
         let (answer, ()) = tokio::join!(asking, realizing);
@@ -182,7 +182,7 @@ async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
         dnsd.is_linked().await;
         let realizing = async {
             let told = enforcer.told(1).await;
-            while dnsd.holder.figures().held < 2 {
+            while dnsd.gate.stats().held < 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             enforcer.realize(told).await;

@@ -8,7 +8,7 @@ mod fresh;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 
-use egret_dnsd::enforcement::client::{Behind, Routes as _};
+use egret_dnsd::enforcement::client::{InterfaceRole, Routes as _};
 use egret_dnsd::host::interception::{Interception, Seats, seat};
 use egret_dnsd::host::node_cache::fallback::Past;
 use egret_dnsd::host::node_cache::kernel::{Life, Rules, ensure_interface, remove_interface};
@@ -81,18 +81,18 @@ fn the_kernel_tells_which_interfaces_are_pods_own() {
         }
         let mut links = Links::open().unwrap();
         for (name, behind) in [
-            ("lo", Behind::Node),
-            ("own0", Behind::Node),
-            ("pod0", Behind::Pod),
-            ("relay0", Behind::Relay),
-            ("pods0", Behind::Pods),
-            ("mixedbr", Behind::Others),
-            ("empty0", Behind::Others),
+            ("lo", InterfaceRole::Local),
+            ("own0", InterfaceRole::Local),
+            ("pod0", InterfaceRole::Pod),
+            ("relay0", InterfaceRole::Relay),
+            ("pods0", InterfaceRole::PodBridge),
+            ("mixedbr", InterfaceRole::Other),
+            ("empty0", InterfaceRole::Other),
         ] {
             let index = links.interface_by_name(name).unwrap().unwrap().index;
-            assert_eq!(links.behind(index).unwrap(), behind, "{name}");
+            assert_eq!(links.role(index).unwrap(), behind, "{name}");
         }
-        assert_eq!(links.behind(9_999).unwrap(), Behind::Others, "it is gone");
+        assert_eq!(links.role(9_999).unwrap(), InterfaceRole::Other, "it is gone");
     });
 }
 

@@ -266,7 +266,7 @@ async fn threads_that_answer_the_same_questions_at_once_overtake_nothing_and_ask
             again <= lost,
             "{threads}: {again} were asked again, {lost} as lost"
         );
-        timeout(PATIENCE, dnsd.holder.tell_rest())
+        timeout(PATIENCE, dnsd.gate.tell_rest())
             .await
             .expect("all is told");
         is_told(&known, threads).await;

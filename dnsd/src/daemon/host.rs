@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::host::interception::{Seats, seat};
 use egret_dnsd::host::node_cache::kernel::Life;
 use egret_dnsd::host::node_cache::reconciler::{Keeper, Prepared};
@@ -71,12 +71,12 @@ pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSocket
     };
     match take(path, PATIENCE) {
         Ok(Some((taken, inheritance))) => {
-            tracing::info!(path = %path.display(), "taking over from the dnsd that answers");
+            tracing::info!(path = % path.display(), "taking over from the dnsd that answers");
             (Some(taken), inheritance)
         }
         Ok(None) => (None, InheritedSockets::none()),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "no takeover");
+            tracing::warn!(path = % path.display(), %error, "no takeover");
             (None, InheritedSockets::none())
         }
     }
@@ -86,12 +86,12 @@ pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSocket
 pub(crate) fn inherit(
     old_process: Option<&OldProcess>,
     resolver: &Resolver,
-    holder: &Holder,
+    gate: &ResponseGate,
 ) -> TransferSummary {
     let Some(old_process) = old_process.filter(|_| !is_off(Switch::HandOverMemory)) else {
         return TransferSummary::default();
     };
-    match transfer::inherit(old_process, resolver, holder) {
+    match transfer::inherit(old_process, resolver, gate) {
         Ok(summary) => {
             tracing::info!(
                 answers = summary.answers,
@@ -109,9 +109,10 @@ pub(crate) fn inherit(
 }
 
 /// Waits until the enforcer has realized the old process's observations, if it was connected; the old process answers
+
 /// meanwhile.
-pub(crate) async fn catch_up(summary: TransferSummary, holder: &Holder) {
-    if summary.is_connected && tokio::time::timeout(CATCH_UP, holder.caught_up()).await.is_err() {
+pub(crate) async fn catch_up(summary: TransferSummary, gate: &ResponseGate) {
+    if summary.is_connected && tokio::time::timeout(CATCH_UP, gate.caught_up()).await.is_err() {
         tracing::info!(
             "the enforcer has not realized the old process's observations in time; their answers are held"
         );
@@ -128,15 +129,18 @@ pub(crate) fn pause(old_process: Option<OldProcess>) -> Option<StoppedOldProcess
 
 impl Host {
     /// Begins, now that queries are answered.
+
     ///
+
     /// # Errors
+
     /// When the kernel has no sets, a thread or the place for successors cannot be had, or the pidfile cannot be written.
     pub(crate) fn start(
         prepared: Option<Prepared>,
         args: &Args,
         config: &Config,
         memory: ProcessState,
-        holder: &Holder,
+        gate: &ResponseGate,
         threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
@@ -148,7 +152,7 @@ impl Host {
         if let Some(interception) = config.interception() {
             drop(task::spawn(
                 "seats",
-                seat(Seats::open(interception)?, holder.pods(), holder.cluster_dns()),
+                seat(Seats::open(interception)?, gate.pods(), gate.cluster_dns()),
             ));
         }
         let at_once = args
@@ -167,7 +171,7 @@ impl Host {
         if let Some(keeper) = &keeper {
             drop(task::spawn(
                 "fallback",
-                learn(holder.cluster_dns(), keeper.telling()),
+                learn(gate.cluster_dns(), keeper.telling()),
             ));
         }
         let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
@@ -235,7 +239,9 @@ impl Host {
     }
 
     /// Whether somebody would start it again if it ended by itself; it would take over from its successor then. So it is with
+
     /// node-local-dns' DaemonSet, with the first process of a container, and with a unit of systemd (`INVOCATION_ID`,
+
     /// systemd.exec(5)).
     pub(crate) const fn is_looked_after(&self) -> bool {
         self.is_looked_after
@@ -246,7 +252,7 @@ impl Host {
         if let Some(path) = &self.pidfile
             && let Err(error) = std::fs::remove_file(path)
         {
-            tracing::debug!(path = %path.display(), %error, "the pidfile is gone already");
+            tracing::debug!(path = % path.display(), %error, "the pidfile is gone already");
         }
     }
 }
@@ -269,7 +275,7 @@ fn successors(
     match offered {
         Ok(file) => Some((file, events)),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "a successor will not be able to take over");
+            tracing::warn!(path = % path.display(), %error, "a successor will not be able to take over");
             None
         }
     }

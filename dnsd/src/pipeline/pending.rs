@@ -16,7 +16,7 @@ use crate::cache::nxdomain_cut::Denial;
 use crate::config::OnStall;
 use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
-use crate::enforcement::gated::{Held, stalled};
+use crate::enforcement::gated::{GatedResponse, stalled};
 use crate::host::interception::PORT;
 use crate::upstream::{Forwarder, Limits, client_chosen};
 use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
@@ -32,7 +32,7 @@ impl Pending {
                     let answered = tokio::select! {
                         biased;
                         answered = answered(&resolver, &asked, stale) => answered,
-                        () = place.lost() => Err(resolver.crowded_out(asked.view(), stale)),
+                        () = place.revoked() => Err(resolver.crowded_out(asked.view(), stale)),
                     };
                     answered.map_or_else(|step| step, |given| resolver.step(asked, given))
                 }
@@ -122,7 +122,7 @@ async fn asked_there(
         patience: asked.table.config.total_timeout,
         udp_size: asked.view().udp_size(),
         ttl: asked.table.config.ttl,
-        payer: asked.payer,
+        quota_key: asked.quota_key,
     };
     let (query, client) = (&asked.query, asked.arrival.transport);
     let serving = resolver.serving();
@@ -187,7 +187,12 @@ async fn refreshed(
         .filter(|resolved| asked.binding.block.refreshes(resolved))
 }
 
-async fn released(resolver: &Resolver, asked: &WaitingQuery, unsent: UnsentReply, held: Held) -> Disposition {
+async fn released(
+    resolver: &Resolver,
+    asked: &WaitingQuery,
+    unsent: UnsentReply,
+    held: GatedResponse,
+) -> Disposition {
     let outcome = held.end(&resolver.metrics.gate).await;
     let Some(stall) = stalled(outcome) else {
         return resolver.reply(asked.view(), unsent.reply, unsent.source);

@@ -10,7 +10,7 @@ use super::{Forwarder, Limits};
 use crate::config::model::{Forward, Policy, Protocol, Tls, Upstream, UpstreamHost};
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{CLASS_IN, HEADER, Query, Question, Section, WireName, flag, kind};
-use crate::enforcement::client::Payer;
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::upstream::Metrics;
 
@@ -20,8 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const HOST: &str = "/etc/resolv.conf";
 
 /// The plan with the addresses of its upstreams in place of their names.
+
 ///
+
 /// # Errors
+
 /// When a name has no address, or nobody can be asked for it.
 pub async fn look_up(plan: &Forward, metrics: &Arc<Metrics>) -> Result<Forward, Unusable> {
     let is_name = |upstream: &Upstream| matches!(upstream.host, UpstreamHost::Name(..));
@@ -83,7 +86,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
                 at_least: 0,
                 at_most: u32::MAX,
             },
-            payer: Payer::OWN,
+            quota_key: QuotaKey::OWN,
         };
         match resolver
             .ask(&question(name, kind, true), Transport::Udp, &limits)

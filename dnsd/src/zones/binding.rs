@@ -13,9 +13,9 @@ use crate::cache::{Ask, Found, Hit, Key};
 use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
-use crate::enforcement::client::Payer;
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
-use crate::plugins::Asker;
+use crate::plugins::QueryEndpoints;
 use crate::plugins::template::Matched;
 use crate::upstream::{Failure, Landings};
 
@@ -34,6 +34,7 @@ pub struct ZoneBinding {
     /// Who answers.
     pub block: Arc<ServerBlock>,
     /// Whether a name may be asked of resolvers outside of the cluster: not where it is in a zone of which a block
+
     /// elsewhere, or the cluster, knows everything.
     pub may_ask_outside: bool,
     /// What is counted of its queries, where metrics are wanted.
@@ -63,7 +64,7 @@ pub struct QueryContext {
     /// Who asked first.
     pub arrival: PacketInfo,
     /// From whose share its upstreams are asked.
-    pub payer: Payer,
+    pub quota_key: QuotaKey,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
     /// Whether upstreams may be asked at all.
@@ -86,6 +87,7 @@ pub enum Cancellation {
 }
 
 /// How long a question waits for the other family's answer. Who asked waits for both anyway; a server that does not answer
+
 /// the first leaves time for the second.
 const MEANWHILE: Duration = Duration::from_secs(1);
 /// Questions that come from a question: aliases of rules and templates, A for AAAA.
@@ -104,9 +106,9 @@ impl QueryContext {
         }
     }
 
-    pub(super) fn asker(&self) -> Asker {
+    pub(super) fn endpoints(&self) -> QueryEndpoints {
         let asked = self.arrival.asked.unwrap_or_else(|| self.table.address.ip());
-        Asker {
+        QueryEndpoints {
             client: self.arrival.source,
             server: SocketAddr::new(asked, self.table.address.port()),
             over_tcp: self.arrival.transport == Transport::Tcp,
@@ -197,9 +199,13 @@ impl ZoneBinding {
     }
 
     /// Answers what the block's cache did not have when the query came, after so many questions had ended, if it was looked
+
     /// for: since then somebody else's question, or the same name's for another type, may have been answered.
+
     ///
+
     /// # Errors
+
     /// Why there is no answer.
     pub async fn find(
         self: &Arc<Self>,
@@ -319,6 +325,7 @@ impl ZoneBinding {
     }
 
     /// The end of the question for the other family's addresses of a name of the cluster, or of another zone in which search
+
     /// lists look, if it is under way.
     fn other_family(
         &self,
@@ -339,6 +346,7 @@ impl ZoneBinding {
     }
 
     /// What the answer for the other family says of this one. Stubs ask for both at once, and most names that a search
+
     /// list makes do not exist: for any type (RFC 2308 §5).
     async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
         timeout(MEANWHILE, other).await.ok()?;
@@ -379,8 +387,11 @@ impl ZoneBinding {
     }
 
     /// Answers a question for IPv6 addresses with some that are made of IPv4 ones, where there are no others.
+
     ///
+
     /// # Errors
+
     /// Why there is no answer.
     pub async fn translate(
         self: &Arc<Self>,
@@ -417,8 +428,11 @@ impl ZoneBinding {
     }
 
     /// Asks again for an answer that is kept.
+
     ///
+
     /// # Errors
+
     /// Why there is nothing better: what is kept stays as it is for a while.
     pub async fn refresh(
         self: Arc<Self>,

@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};
-use crate::enforcement::observation::Told;
-use crate::plugins::Asker;
+use crate::enforcement::observation::AnswerObservation;
+use crate::plugins::QueryEndpoints;
 use crate::upstream::Flights;
 use crate::upstream::pending_query::Matched;
 
@@ -57,7 +57,7 @@ pub struct ResolvedAnswer {
     /// The answer.
     pub answer: Matched<Answer>,
     /// What it tells.
-    pub observation: Option<Told>,
+    pub observation: Option<AnswerObservation>,
     /// As what it is kept, if it may be.
     pub cacheable: Option<Kept>,
     /// Who made it.
@@ -70,6 +70,7 @@ pub struct ResolvedAnswer {
 
 impl ServerBlock {
     /// The block of `before` if it is written as this one; otherwise another, with what it kept if it would answer
+
     /// alike.
     pub(super) fn put_in_force(
         plan: &model::Block,
@@ -219,13 +220,13 @@ impl ServerBlock {
     /// Whether an answer may have to be made of another question's (`dns64`).
     #[must_use]
     pub fn translates(&self, query: &Query, arrival: &PacketInfo) -> bool {
-        let asker = Asker {
+        let endpoints = QueryEndpoints {
             client: arrival.source,
             server: arrival.source,
             over_tcp: false,
         };
         let translator = self.chain.own.dns64.as_ref();
-        translator.is_some_and(|translator| translator.applies(query, &asker))
+        translator.is_some_and(|translator| translator.applies(query, &endpoints))
     }
 
     /// An answer in the order that the block wants (`loadbalance`).
@@ -331,6 +332,7 @@ impl CacheStore {
 }
 
 /// The cuts of a block. Where it answers or changes names itself, or chooses among upstreams by them, a name may exist
+
 /// although one above it does not: such a block has none.
 fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<Cuts>> {
     let answers_itself = plan.hosts.is_some() || !plan.template.is_empty() || !plan.rewrite.is_empty();

@@ -1,15 +1,27 @@
 //! A kept answer in one piece of memory of its exact size: a cache has a hundred thousand of them, and whatever an answer
+
 //! is while it is made (names, lists with room to grow) would be most of what they take.
+
 //!
+
 //! ```text
+
 //!  head │ key │ message │ where its TTLs stand │ IPv4 addresses that it tells │ IPv6 addresses
+
 //!                         2 octets each          4 and when they end            16 and when they end
+
 //! ```
+
 //!
+
 //! Of the key, the name is not written twice where it is the one of the message's question, as nearly always.
+
 //!
+
 //! The head has the marks of who was told it, besides what tells the parts apart: who looks at the answer has them in hand.
+
 //!
+
 //! What it tells in full (the chain of names) is read from the message again where it has to be told.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,9 +35,9 @@ use triomphe::ThinArc;
 use crate::cache::{FIXED, KeyView, Maker, Value};
 use crate::dns::answer::{AnswerView, Opt};
 use crate::dns::message::{HEADER, Message};
-use crate::enforcement::observation::{Told, observe};
-use crate::enforcement::records::Marks;
-use crate::net::buffers::{give_back, room_for};
+use crate::enforcement::observation::{AnswerObservation, observe};
+use crate::enforcement::records::ClientBitmap;
+use crate::net::buffers::{return_buffer, take_buffer};
 use crate::upstream::pending_query::Matched;
 
 use super::{AnswerSource, ResolveError, ResolvedAnswer};
@@ -47,7 +59,7 @@ pub struct StoredAnswer(ThinArc<Head, u8>);
 #[derive(Debug)]
 struct Head {
     /// Who was told it.
-    marks: Marks,
+    bitmap: ClientBitmap,
     /// Octets of the key, without the name where that is the question's.
     key: u16,
     /// Octets of the message.
@@ -89,7 +101,10 @@ impl StoredAnswer {
         };
         let (ttls, observation) = (
             answer.ttls?,
-            resolved.observation.as_ref().map_or(&[][..], Told::addresses),
+            resolved
+                .observation
+                .as_ref()
+                .map_or(&[][..], AnswerObservation::addresses),
         );
         let ipv4 = observation.partition_point(|observation| observation.address.is_ipv4());
         let name = HEADER..answer.question_end - 4;
@@ -104,7 +119,7 @@ impl StoredAnswer {
             + ttls.len() * 2
             + ipv4 * IPV4
             + (observation.len() - ipv4) * IPV6;
-        let mut octets = room_for(length);
+        let mut octets = take_buffer(length);
         octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
         // A client is given its own letters, whatever these are.
@@ -119,7 +134,7 @@ impl StoredAnswer {
             octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
         }
         let head = Head {
-            marks: Marks::default(),
+            bitmap: ClientBitmap::default(),
             key: short(own.len())?,
             message: short(answer.octets.len())?,
             question_end: short(answer.question_end)?,
@@ -131,14 +146,14 @@ impl StoredAnswer {
             error: resolved.error,
         };
         let packed = ThinArc::from_header_and_slice(head, &octets);
-        give_back(octets);
+        return_buffer(octets);
         Some(Self(packed))
     }
 
     /// Who was told it.
     #[must_use]
-    pub fn marks(&self) -> &Marks {
-        &self.head().marks
+    pub fn bitmap(&self) -> &ClientBitmap {
+        &self.head().bitmap
     }
 
     /// The answer, which arrived then.
@@ -204,7 +219,7 @@ impl StoredAnswer {
 
     /// What it tells, in full.
     #[must_use]
-    pub fn observation(&self, arrived: Timestamp) -> Option<Told> {
+    pub fn observation(&self, arrived: Timestamp) -> Option<AnswerObservation> {
         self.to_resolved(arrived).observation
     }
 
