@@ -105,7 +105,15 @@ async fn write(
         wire.write_all(&frames).await?;
         gate.written();
         frames.clear();
-        tokio::select! { () = gate.has_outgoing() => { for message in & gate.outgoing(BATCH) { count(message, metrics); encode(instance, message, & mut frames); } } held = held_count.changed(gate) => encode(instance, & held, & mut frames), }
+        tokio::select! {
+            () = gate.has_outgoing() => {
+                for message in &gate.outgoing(BATCH) {
+                    count(message, metrics);
+                    encode(instance, message, &mut frames);
+                }
+            }
+            held = held_count.changed(gate) => encode(instance, &held, &mut frames),
+        }
     }
 }
 

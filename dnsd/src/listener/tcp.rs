@@ -238,7 +238,10 @@ async fn read(
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
             return;
         };
-        let message = tokio::select! { message = read_message(& mut reader, patience, timeouts.read) => message, () = door.closed() => return, };
+        let message = tokio::select! {
+            message = read_message(&mut reader, patience, timeouts.read) => message,
+            () = door.closed() => return,
+        };
         let Some(octets) = message else {
             return;
         };
