@@ -1,10 +1,9 @@
-//! Keeping what pods are told: each pass of the engine appends what it changed, before anybody hears that it is so. A file
-//! that has grown is written anew temporary_path, step by step, while both take what changes; then it takes the place of the one
-//! before. So at each moment there is a file at the path with all that was told, and no step takes longer for what was told
-//! before.
+//! The state writer: each pass of the engine appends changed records before `Realized` is sent. A file that has grown
+//! is rewritten into a new file in steps, while changes go to both; then the new file replaces it. So at each moment
+//! the file at the path is complete, and no step depends on the number of records.
 //!
-//! Where the disk hangs, nobody waits for it for longer than a moment: what is at the path then lacks what comes, as where it
-//! cannot be written, and is written anew when the disk is back.
+//! If the disk hangs, the engine waits for a moment only. The file then lacks later changes, as after a failed write,
+//! and is rewritten when the disk is back.
 
 use std::time::Duration;
 
@@ -16,34 +15,34 @@ use super::format::StateError;
 use super::io_thread::{AppendResult, FileAccess, IsComplete, RewriteStep};
 use super::{log, metrics};
 
-/// Records that are written anew in one step, and the time from one to the next.
+/// Records of one step of a rewrite, and the time between steps.
 const STEP_RECORDS: usize = 1024;
 const STEP_INTERVAL: Duration = Duration::from_millis(5);
-/// A file may grow to so many times the size that it had when it was new, and by this.
+/// A file is rewritten when it is larger than its first size by this factor and this slack.
 const GROWTH_FACTOR: u64 = 2;
 const GROWTH_SLACK: u64 = 256 * 1024;
-/// When a file that could not be written is tried again.
+/// When a failed rewrite is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Keeps what pods are told.
+/// Writes records for the next process.
 #[derive(Debug)]
 pub struct StateWriter {
     io: FileAccess,
-    /// The size of what is at the path, as long as it has everything; before `begin`, that is an earlier life's.
+    /// The size of the file at the path, if it is complete.
     log: Option<u64>,
-    /// How far what is to take its place has come.
+    /// The progress of a rewrite.
     next: Option<Walk>,
-    /// At what size it is written anew.
+    /// The size from which it is rewritten.
     room: u64,
-    /// When the next step is next_step_at; none where there is none.
+    /// When the next step of a rewrite is due; none without a rewrite.
     next_step_at: Option<Timestamp>,
-    /// Why the last step could not be done.
+    /// The error of the last step.
     last_error: Option<String>,
     buffer: Vec<u8>,
 }
 
 impl StateWriter {
-    /// Keeps in this file; what is there stays until there is what takes its place.
+    /// Writes to this file; the previous process's content stays until the first rewrite is done.
     #[must_use]
     pub fn new(file: StateFile) -> Self {
         Self {
@@ -57,7 +56,7 @@ impl StateWriter {
         }
     }
 
-    /// Puts all that is walked through in the place of what an earlier life kept, at once.
+    /// Rewrites the file at once, with all records of the walk.
     pub fn rewrite(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
         self.next_step_at = Some(now);
         while self
@@ -68,7 +67,7 @@ impl StateWriter {
         }
     }
 
-    /// Keeps what changed.
+    /// Appends changes.
     pub fn append(&mut self, changes: &[RememberedChange], now: Timestamp) {
         if changes.is_empty() {
             return;
@@ -97,13 +96,13 @@ impl StateWriter {
         }
     }
 
-    /// When `continue_rewrite` is to be called.
+    /// When `continue_rewrite` is due.
     #[must_use]
     pub const fn deadline(&self) -> Option<Timestamp> {
         self.next_step_at
     }
 
-    /// Writes the next records of a file that is written anew, if that is next_step_at.
+    /// Does the next step of a rewrite, if it is due.
     pub fn continue_rewrite(
         &mut self,
         now: Timestamp,
@@ -123,7 +122,7 @@ impl StateWriter {
         }
     }
 
-    /// Writes some; what is left to do, if anything is.
+    /// Does a step. Returns the progress; none when the rewrite is done.
     fn take_step(
         &mut self,
         walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>,
@@ -156,13 +155,13 @@ impl StateWriter {
         Ok(None)
     }
 
-    /// Nobody knows how far what was to be written has come.
+    /// Gives up both files, because it is unknown what was written.
     fn lose(&mut self, error: &StateError, now: Timestamp) {
         (self.log, self.next) = (None, None);
         self.retry(error, now);
     }
 
-    /// What is at the path stays as it is, and lacks what comes; it is written anew in a second. That is said once.
+    /// Schedules a rewrite. The file at the path lacks later changes. The same error is logged once.
     fn retry(&mut self, error: &StateError, now: Timestamp) {
         metrics::count(error);
         self.next_step_at = Some(now.after(RETRY));
@@ -200,7 +199,7 @@ mod tests {
             StateFile::new(&self.0.path().join("state"), BootId::read().unwrap(), 100_000)
         }
 
-        /// One on a disk, that waits for a busy machine.
+        /// A writer for a disk, with a timeout for a busy machine.
         fn writer(&self) -> StateWriter {
             let mut writer = StateWriter::new(self.file());
             writer.io = FileAccess::threaded(self.file());
@@ -208,7 +207,7 @@ mod tests {
             writer
         }
 
-        /// The names that are kept, in their order.
+        /// The names in the file, in their order.
         fn kept(&self) -> Vec<String> {
             let kept = self.file().read().unwrap();
             assert_eq!(kept.torn, 0);
@@ -239,7 +238,7 @@ mod tests {
         numbers.map(name).collect()
     }
 
-    /// A walk over so many records, which begins anew with each file; the last of a file is asked for once more.
+    /// A walk over this many records, which starts again with each file; the end of a file is asked for once more.
     fn walk(all: usize) -> impl Fn(&mut Walk, usize) -> Option<Remembered> {
         let done = Cell::new(0);
         move |_, most| {
@@ -361,7 +360,7 @@ mod tests {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
-        // What comes to the log is read by nobody, and a pipe has no room for all of it.
+        // Nobody reads the pipe, and it does not hold everything.
         let (read_end, write_end) = std::io::pipe().unwrap();
         let pipe = AppendFile::into_pipe(write_end);
         writer.io.run(|files| files.log = Some(pipe)).unwrap();
@@ -373,7 +372,7 @@ mod tests {
             assert!(written < 1000, "nobody finds out that the disk hangs");
         }
         assert_eq!(writer.last_error, Some(StateError::Stalled.to_string()));
-        // From now on nobody waits, though he would for long.
+        // From now on the writer must not wait, though the timeout is long.
         writer.io.patience = LONG;
         let begun = clock::now();
         for number in 3..1000 {
