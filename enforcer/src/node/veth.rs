@@ -244,6 +244,9 @@ mod tests {
             interface(8, "bridge", None, None),
             interface(9, "bridge", None, None),
         ];
-        assert_eq!(leading_past_node(&inside, &BTreeSet::new()), BTreeSet::from([3, 8]));
+        assert_eq!(
+            leading_past_node(&inside, &BTreeSet::new()),
+            BTreeSet::from([3, 8])
+        );
     }
 }
