@@ -124,7 +124,7 @@ impl Reader {
                 return;
             }
             match listener.read() {
-                Ok(told) => self.take(&told, clock::now()),
+                Ok(told) => self.handle(&told, clock::now()),
                 Err(error) => {
                     tracing::warn!(%error, "denied packets are not told for a second");
                     return;
@@ -154,7 +154,7 @@ impl Reader {
         }
     }
 
-    fn take(&mut self, told: &Told, now: Timestamp) {
+    fn handle(&mut self, told: &Told, now: Timestamp) {
         let is_over = |window: &mut Window| window.end() <= now;
         if let Some(window) = self.window.take_if(is_over) {
             self.close(window, now);
@@ -174,7 +174,7 @@ impl Reader {
             denied.into_iter().partition(|denied| window.take(denied, most));
         metrics::count("lost", told.lost);
         metrics::count("withheld", count(withheld.len()));
-        self.tell(&lines);
+        self.log(&lines);
     }
 
     /// Parses the packets that our rules logged.
@@ -190,7 +190,7 @@ impl Reader {
         denied
     }
 
-    fn tell(&mut self, denied: &[DeniedPacket]) {
+    fn log(&mut self, denied: &[DeniedPacket]) {
         if denied.is_empty() {
             return;
         }

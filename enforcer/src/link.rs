@@ -245,7 +245,7 @@ async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Re
                 }
             };
             engine
-                .send(Input::PeerSaid(peer, message))
+                .send(Input::PeerMessage(peer, message))
                 .await
                 .map_err(|_ended| "the engine ended".to_owned())?;
         }

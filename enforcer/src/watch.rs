@@ -103,8 +103,8 @@ impl Directory {
                         return;
                     }
                 }
-                Ok(found) if self.is_due(&found, &watcher) => {
-                    let inputs = self.take(&found, &mut watcher);
+                Ok(found) if self.has_changes(&found, &watcher) => {
+                    let inputs = self.reload(&found, &mut watcher);
                     if self.send(&engine, inputs).await.is_err() {
                         return;
                     }
@@ -115,7 +115,7 @@ impl Directory {
         }
     }
 
-    fn is_due(&self, found: &Snapshot, watcher: &FolderWatcher) -> bool {
+    fn has_changes(&self, found: &Snapshot, watcher: &FolderWatcher) -> bool {
         let now = clock::now();
         let has_changed = |(path, fingerprint): (&PathBuf, &_)| {
             self.has_changed(path, fingerprint) && !watcher.is_being_written(path, now)
@@ -212,7 +212,7 @@ impl Directory {
     }
 
     /// Stores the texts of all files, if they changed.
-    fn keep(&mut self) {
+    fn store_texts(&mut self) {
         let Some(writer) = &self.writer else {
             return;
         };
@@ -225,7 +225,7 @@ impl Directory {
     }
 
     /// Reads changed files and returns the events. A file that is being written keeps its last content.
-    fn take(&mut self, found: &Snapshot, watcher: &mut FolderWatcher) -> Vec<Event> {
+    fn reload(&mut self, found: &Snapshot, watcher: &mut FolderWatcher) -> Vec<Event> {
         if let Some(stored) = self.stored.take() {
             // A file that is invalid now keeps its stored content.
             self.load_stored(&stored);
@@ -252,7 +252,7 @@ impl Directory {
             diagnostics: merged.severities,
         };
         self.log(&merged.lines);
-        self.keep();
+        self.store_texts();
         events
     }
 
@@ -278,7 +278,7 @@ impl Directory {
         } in parse_all(whole)
         {
             let file = self.files.entry(path.clone()).or_default();
-            file.take(&path, content, fingerprint, &mut self.shared);
+            file.update(&path, content, fingerprint, &mut self.shared);
             if self.writer.is_none() {
                 file.forget_texts();
             }

@@ -44,7 +44,7 @@ impl DeniedPacket {
 /// A packet of a revoked connection may go either way.
 const fn judged_by(denial: &Denial) -> JudgedBy {
     match (&denial.cause, denial.direction) {
-        (Cause::Exposure(_), _) => JudgedBy::Nobody,
+        (Cause::Exposure(_), _) => JudgedBy::NoPod,
         (Cause::Revoked, _) => JudgedBy::Either,
         (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => JudgedBy::Sender,
         (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => JudgedBy::Sender,

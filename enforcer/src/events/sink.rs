@@ -123,7 +123,7 @@ impl Sink {
         for line in lines {
             let written = self.write_one(line);
             unwritten += u64::from(written.is_err());
-            self.tell(written);
+            self.log_change(written);
         }
         unwritten
     }
@@ -149,7 +149,7 @@ impl Sink {
     }
 
     /// Logs the first failure, and the first success after it.
-    fn tell(&mut self, written: io::Result<()>) {
+    fn log_change(&mut self, written: io::Result<()>) {
         let is_failing = written.is_err();
         if is_failing == self.is_failing {
             return;

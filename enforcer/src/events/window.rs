@@ -117,7 +117,7 @@ impl Withheld {
         let end = match ends.judged_by {
             JudgedBy::Sender => &ends.source,
             JudgedBy::Either if ends.source.interface.is_some() => &ends.source,
-            JudgedBy::Receiver | JudgedBy::Either | JudgedBy::Nobody => &ends.destination,
+            JudgedBy::Receiver | JudgedBy::Either | JudgedBy::NoPod => &ends.destination,
         };
         Self {
             denial: denied.denial.clone(),

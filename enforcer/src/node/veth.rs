@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_makes_for_itself_leads_elsewhere_only_by_what_is_below() {
+    fn an_interface_that_a_pod_creates_leads_past_the_node_only_by_what_is_below() {
         const CABLE: u32 = 2;
         const CARD: u32 = 3;
         for (kind, link, namespace, expected) in [
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_holds_a_card_leads_elsewhere() {
+    fn a_bridge_with_a_card_leads_past_the_node() {
         let port = Interface {
             decapsulates: Decapsulates::Nothing,
             master: Some(8),

@@ -179,19 +179,19 @@ impl IoThread {
         if self.is_busy.load(Ordering::Acquire) {
             return Err(StateError::Stalled);
         }
-        let (told, hears) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let is_busy = Arc::clone(&self.is_busy);
         is_busy.store(true, Ordering::Release);
         let work: Job = Box::new(move |files| {
             let done = work(files);
             is_busy.store(false, Ordering::Release);
             // The caller may have timed out.
-            drop(told.send(done));
+            drop(sender.send(done));
         });
         if self.jobs(file)?.send(work).is_err() {
             return Err(StateError::Stalled);
         }
-        hears
+        receiver
             .recv_timeout(patience)
             .map_err(|_too_long| StateError::Stalled)
     }

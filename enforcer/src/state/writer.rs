@@ -33,7 +33,7 @@ pub struct StateWriter {
     /// The progress of a rewrite.
     next: Option<Walk>,
     /// The size from which it is rewritten.
-    room: u64,
+    rewrite_size: u64,
     /// When the next step of a rewrite is due; none without a rewrite.
     next_step_at: Option<Timestamp>,
     /// The error of the last step.
@@ -49,7 +49,7 @@ impl StateWriter {
             io: FileAccess::new(file),
             log: None,
             next: None,
-            room: 0,
+            rewrite_size: 0,
             next_step_at: None,
             last_error: None,
             buffer: Vec::new(),
@@ -73,7 +73,7 @@ impl StateWriter {
             return;
         }
         if let Err(error) = log::write(changes, &mut self.buffer) {
-            return self.lose(&error, now);
+            return self.give_up_files(&error, now);
         }
         if self.log.is_none() && self.next.is_none() {
             return;
@@ -81,7 +81,7 @@ impl StateWriter {
         let buffer = std::mem::take(&mut self.buffer);
         match self.io.run(|files| files.append(buffer)) {
             Ok(appended) => self.appended(appended, now),
-            Err(error) => self.lose(&error, now),
+            Err(error) => self.give_up_files(&error, now),
         }
     }
 
@@ -91,7 +91,7 @@ impl StateWriter {
         self.next = self.next.take().filter(|_| appended.has_next);
         if let Some(error) = appended.error {
             self.retry(&error, now);
-        } else if self.log.is_some_and(|octets| octets > self.room) && self.next_step_at.is_none() {
+        } else if self.log.is_some_and(|octets| octets > self.rewrite_size) && self.next_step_at.is_none() {
             self.next_step_at = Some(now);
         }
     }
@@ -117,7 +117,7 @@ impl StateWriter {
         self.next_step_at = Some(now.after(STEP_INTERVAL));
         match self.take_step(walk) {
             Ok(next) => self.next = next,
-            Err(error @ StateError::Stalled) => self.lose(&error, now),
+            Err(error @ StateError::Stalled) => self.give_up_files(&error, now),
             Err(error) => self.retry(&error, now),
         }
     }
@@ -146,7 +146,7 @@ impl StateWriter {
         let Some(octets) = self.io.run(move |files| files.step(&step))?? else {
             return Ok(Some(next));
         };
-        self.room = octets.saturating_mul(GROWTH_FACTOR).saturating_add(GROWTH_SLACK);
+        self.rewrite_size = octets.saturating_mul(GROWTH_FACTOR).saturating_add(GROWTH_SLACK);
         self.log = Some(octets);
         self.next_step_at = None;
         if self.last_error.take().is_some() {
@@ -156,7 +156,7 @@ impl StateWriter {
     }
 
     /// Gives up both files, because it is unknown what was written.
-    fn lose(&mut self, error: &StateError, now: Timestamp) {
+    fn give_up_files(&mut self, error: &StateError, now: Timestamp) {
         (self.log, self.next) = (None, None);
         self.retry(error, now);
     }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_grown_is_written_anew_in_steps_and_lacks_nothing_at_any_of_them() {
+    fn a_grown_file_is_rewritten_in_steps_and_complete_after_each() {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(2 * STEP_RECORDS + 1));
@@ -283,7 +283,7 @@ mod tests {
         while writer.deadline().is_none() {
             writer.append(&[told(0..STEP_RECORDS).into()], NOW);
             size = writer.log.unwrap();
-            assert!(size <= writer.room + new, "it is bounded");
+            assert!(size <= writer.rewrite_size + new, "it is bounded");
         }
         let walk = walk(2 * STEP_RECORDS + 1);
         let (mut now, mut steps) = (NOW, 0);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_memory_is_written_by_who_tells_it_and_one_on_a_disk_by_another_thread() {
+    fn a_file_in_memory_is_written_by_the_caller_and_one_on_a_disk_by_a_thread() {
         let folder = Folder(tempfile::tempdir_in("/dev/shm").unwrap());
         let mut writer = StateWriter::new(folder.file());
         writer.rewrite(NOW, walk(3));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_ends_in_the_middle_of_a_new_file_leaves_the_one_before() {
+    fn a_writer_that_ends_during_a_rewrite_leaves_the_file_of_before() {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_holds_up_nobody_and_when_it_is_back_nothing_is_lacking() {
+    fn a_hanging_disk_delays_nothing_and_later_the_file_is_complete() {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));

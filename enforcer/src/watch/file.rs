@@ -42,7 +42,7 @@ impl ManifestFile {
     pub(super) fn stored(path: &Path, texts: &[Arc<[u8]>], shared: &mut Shared) -> Self {
         let mut file = Self::default();
         for text in texts {
-            file.take_content(FileContent::of(path, Ok(text.to_vec())), path, shared);
+            file.update_content(FileContent::of(path, Ok(text.to_vec())), path, shared);
         }
         file
     }
@@ -54,7 +54,7 @@ impl ManifestFile {
     /// Updates it with its new content. If that is invalid, the objects of before stay in force. If there were none,
     /// the readable part counts, because nothing would be weaker. An object with an error is treated alike: an API
     /// server would have refused it and kept the last version.
-    pub(super) fn take(
+    pub(super) fn update(
         &mut self,
         path: &Path,
         content: FileContent,
@@ -62,7 +62,7 @@ impl ManifestFile {
         shared: &mut Shared,
     ) {
         self.fingerprint = Some(fingerprint);
-        self.take_content(content, path, shared);
+        self.update_content(content, path, shared);
     }
 
     /// Drops its texts.
@@ -70,7 +70,7 @@ impl ManifestFile {
         self.texts = Vec::new();
     }
 
-    fn take_content(&mut self, content: FileContent, path: &Path, shared: &mut Shared) {
+    fn update_content(&mut self, content: FileContent, path: &Path, shared: &mut Shared) {
         let name = path.display().to_string();
         let FileContent { read, text } = content;
         self.lines = read.lines;
@@ -78,7 +78,7 @@ impl ManifestFile {
         if self.bad.is_some() && is_off(Switch::KeepLastGood) {
             self.entities = Box::default();
         } else if self.bad.is_none() || !self.was_valid {
-            self.take_objects(read.objects, &name, shared);
+            self.update_objects(read.objects, &name, shared);
             self.keep_text(text);
         } else {
             self.report_kept(&name);
@@ -93,7 +93,7 @@ impl ManifestFile {
         self.texts.extend(text.map(Arc::from));
     }
 
-    fn take_objects(&mut self, objects: Vec<LoweredObject>, name: &str, shared: &mut Shared) {
+    fn update_objects(&mut self, objects: Vec<LoweredObject>, name: &str, shared: &mut Shared) {
         let before = std::mem::take(&mut self.last_valid).into_iter();
         let before: BTreeMap<EntityKey, Arc<Entity>> = before.map(|entity| (entity.key(), entity)).collect();
         let (mut entities, mut last_valid) = (Vec::new(), Vec::new());

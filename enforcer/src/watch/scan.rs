@@ -28,9 +28,9 @@ pub(super) fn scan(
     watcher: &mut FolderWatcher,
 ) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
     let mut found = BTreeMap::new();
-    watcher.begin(root);
+    watcher.begin_scan(root);
     let looked = scan_folder(root, MAX_DEPTH, watcher, &mut found);
-    watcher.end();
+    watcher.end_scan();
     looked.map_err(|(path, error)| format!("{}: {error}", path.display()))?;
     Ok(found)
 }

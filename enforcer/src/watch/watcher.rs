@@ -53,9 +53,9 @@ pub(super) struct FolderWatcher {
     /// The watch of the root, if that is a link.
     link: Option<WatchDescriptor>,
     /// Folders of the current scan.
-    found: BTreeMap<PathBuf, WatchDescriptor>,
+    scanned: BTreeMap<PathBuf, WatchDescriptor>,
     /// Files that are being written, and the time of their last event.
-    written: BTreeMap<FileId, Timestamp>,
+    being_written: BTreeMap<FileId, Timestamp>,
     /// Files that were completed since the last scan, and those since the current one began.
     complete: BTreeSet<FileId>,
     newly_complete: BTreeSet<FileId>,
@@ -85,7 +85,7 @@ impl FolderWatcher {
     }
 
     /// Begins a scan, which covers all events until now.
-    pub(super) fn begin(&mut self, root: &Path) {
+    pub(super) fn begin_scan(&mut self, root: &Path) {
         if is_network_file_system(root) {
             self.fall_back_to_polling(format!("{}: other machines write there, too", root.display()));
         }
@@ -101,13 +101,13 @@ impl FolderWatcher {
     /// Watches a folder before it is listed.
     pub(super) fn watch(&mut self, folder: &Path) {
         if let Some(descriptor) = self.add(folder, folder_mask()) {
-            self.found.insert(folder.to_owned(), descriptor);
+            self.scanned.insert(folder.to_owned(), descriptor);
         }
     }
 
     /// Ends the scan and removes watches of folders that are gone.
-    pub(super) fn end(&mut self) {
-        let before = std::mem::replace(&mut self.folders, std::mem::take(&mut self.found));
+    pub(super) fn end_scan(&mut self) {
+        let before = std::mem::replace(&mut self.folders, std::mem::take(&mut self.scanned));
         let is_kept = |descriptor: &WatchDescriptor| {
             Some(*descriptor) == self.link
                 || self
@@ -145,7 +145,7 @@ impl FolderWatcher {
             return false;
         };
         let is_written = self
-            .written
+            .being_written
             .get(&file_id)
             .is_some_and(|last| now.since(*last) < WRITE_TIMEOUT);
         is_written || self.newly_complete.contains(&file_id)
@@ -194,7 +194,7 @@ impl FolderWatcher {
     /// Waits for events and reads them.
     async fn next(&mut self, inotify: &AsyncFd<InotifyFd>) -> io::Result<()> {
         let mut ready = inotify.readable().await?;
-        self.take(&inotify.get_ref().0)?;
+        self.drain(&inotify.get_ref().0)?;
         ready.clear_ready();
         Ok(())
     }
@@ -204,18 +204,18 @@ impl FolderWatcher {
         let Some(inotify) = self.inotify.take() else {
             return;
         };
-        match self.take(&inotify.get_ref().0) {
+        match self.drain(&inotify.get_ref().0) {
             Ok(()) => self.inotify = Some(inotify),
             Err(error) => self.fall_back_to_polling(error.to_string()),
         }
     }
 
-    fn take(&mut self, inotify: &Inotify) -> io::Result<()> {
+    fn drain(&mut self, inotify: &Inotify) -> io::Result<()> {
         loop {
             match inotify.read_events() {
                 Ok(events) => {
                     let now = clock::now();
-                    events.into_iter().for_each(|event| self.note(event, now));
+                    events.into_iter().for_each(|event| self.handle_event(event, now));
                 }
                 Err(Errno::EAGAIN) => return Ok(()),
                 Err(Errno::EINTR) => {}
@@ -224,26 +224,32 @@ impl FolderWatcher {
         }
     }
 
-    fn note(&mut self, event: InotifyEvent, now: Timestamp) {
+    fn handle_event(&mut self, event: InotifyEvent, now: Timestamp) {
         let InotifyEvent { wd, mask, name, .. } = event;
         if mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             tracing::warn!("the kernel lost news of the source; all of it is looked at");
-            self.written.clear();
+            self.being_written.clear();
             self.complete.clear();
             self.newly_complete.clear();
             self.is_due = true;
         } else if mask.contains(AddWatchFlags::IN_IGNORED) {
             // The watch was removed, or the folder was deleted, which is an event of its parent.
             self.folders.retain(|_, descriptor| *descriptor != wd);
-            self.written.retain(|(folder, _), _| *folder != wd);
+            self.being_written.retain(|(folder, _), _| *folder != wd);
         } else if let Some(name) = name {
-            self.note_name(wd, mask, name, now);
+            self.handle_named_event(wd, mask, name, now);
         } else {
             self.is_due = true;
         }
     }
 
-    fn note_name(&mut self, folder: WatchDescriptor, mask: AddWatchFlags, name: OsString, now: Timestamp) {
+    fn handle_named_event(
+        &mut self,
+        folder: WatchDescriptor,
+        mask: AddWatchFlags,
+        name: OsString,
+        now: Timestamp,
+    ) {
         let is_hidden = name.as_encoded_bytes().starts_with(b".");
         if is_hidden || mask.contains(AddWatchFlags::IN_ISDIR) || !is_manifest(Path::new(&name)) {
             self.is_due |= mask.intersects(if is_hidden { hidden_mask() } else { name_mask() });
@@ -254,12 +260,12 @@ impl FolderWatcher {
             || mask.contains(AddWatchFlags::IN_CREATE) && self.is_begun(folder, &file_id.1)
         {
             // It is not complete: an event follows when it is closed.
-            self.written.insert(file_id, now);
+            self.being_written.insert(file_id, now);
             return;
         }
         self.is_due = true;
         if !mask.contains(AddWatchFlags::IN_ATTRIB) {
-            self.written.remove(&file_id);
+            self.being_written.remove(&file_id);
         }
         if mask.intersects(complete_mask()) {
             self.newly_complete.insert(file_id);
@@ -269,7 +275,7 @@ impl FolderWatcher {
     /// Whether a new name is a file that was opened for writing, and not a link.
     fn is_begun(&self, folder: WatchDescriptor, name: &OsStr) -> bool {
         use std::os::unix::fs::MetadataExt;
-        let mut folders = self.folders.iter().chain(&self.found);
+        let mut folders = self.folders.iter().chain(&self.scanned);
         let Some((path, _)) = folders.find(|(_, descriptor)| **descriptor == folder) else {
             return true;
         };
@@ -278,7 +284,8 @@ impl FolderWatcher {
 
     fn expire_writes(&mut self) {
         let now = clock::now();
-        self.written.retain(|_, last| now.since(*last) < WRITE_TIMEOUT);
+        self.being_written
+            .retain(|_, last| now.since(*last) < WRITE_TIMEOUT);
     }
 
     fn file_id(&self, path: &Path) -> Option<FileId> {
