@@ -1,9 +1,8 @@
-//! What the node tells the others of its addresses: its NodeAddressReport, in a folder that they read.
+//! Reports the node's addresses to other nodes: its NodeAddressReport, a file in a folder that they read.
 //!
 //! A node has more addresses than its status lists, and a firewall against nodes must know them all. The file is
-//! written when the addresses change and never else, so a folder that is also read from is not read again and again.
-//! What others wrote stays as it is. The file outlives the enforcer, and its removal: the node keeps its addresses, and
-//! what other nodes refuse must not open because nobody is there to report.
+//! written only when the addresses change, because the folder may be watched. Files of others are not touched. The file
+//! stays when the enforcer ends or is removed: the node keeps its addresses, and what other nodes deny must not open.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,26 +20,27 @@ pub use node_addresses::NodeAddresses;
 
 use file::ReportFile;
 
-/// How often is looked though there are no monitor: whether the file is still there.
+/// How often it is checked whether the file still exists.
 const PERIOD: Duration = Duration::from_secs(60);
-/// How long after something failed.
+/// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Writes the report of a node.
+/// Writes the report of this node.
 #[derive(Debug)]
 pub struct AddressReporter {
     links: Links,
     monitor: LinkMonitor,
     file: ReportFile,
-    /// What was last_error last of what prevents it.
+    /// The last reason why it was not written.
     last_error: Option<String>,
 }
 
 impl AddressReporter {
-    /// The report of this node, in this folder.
+    /// The report of this node in this folder.
     ///
     /// # Errors
-    /// When the kernel gives no socket.
+    ///
+    /// When no socket can be opened.
     pub fn open(folder: PathBuf, node: &str) -> io::Result<Self> {
         Ok(Self {
             links: Links::open().map_err(io::Error::other)?,
@@ -50,10 +50,11 @@ impl AddressReporter {
         })
     }
 
-    /// Keeps the report right, for ever, from a thread of its own.
+    /// Starts a thread that keeps the report up to date.
     ///
     /// # Errors
-    /// When there is no thread.
+    ///
+    /// When no thread can be started.
     pub fn start(mut self) -> io::Result<()> {
         let keep = move || {
             loop {
@@ -70,7 +71,7 @@ impl AddressReporter {
         Ok(())
     }
 
-    /// Writes the report, if it is not what is there.
+    /// Writes the report if it changed.
     fn report(&mut self) {
         let path = self.file.path().display().to_string();
         match self.write_if_changed() {

@@ -1,5 +1,4 @@
-//! What the enforcer is told to do: `Options` is what people write, on the command line and in the file; `Config` is
-//! what is meant, whole and within its ranges.
+//! Configuration: `Options` are the options of the command line and the file; `Config` is complete and validated.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -32,60 +31,60 @@ pub use value::{
 
 use options::{DEFAULT_OBJECTS, DEFAULT_STATE};
 
-/// Rules that may have a series of their own: each is a line that the kernel keeps, written with every change of rules.
+/// The most rules with a series of their own: each is a line in the kernel, written with every change.
 const MAX_SERIES: usize = 4096;
 
-/// The configuration as it is meant.
+/// The validated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What needs a restart to change.
+    /// Settings that need a restart to change.
     pub startup: StartupConfig,
-    /// How often the kernel is compared; never where it is zero.
+    /// The interval of comparisons with the kernel; zero for never.
     pub resync: Duration,
     /// How many rules have a series of their own.
     pub rule_metrics: usize,
 }
 
-/// The part of the configuration that needs a restart to change.
+/// Settings that need a restart to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupConfig {
-    /// Where objects come from.
+    /// The folder of manifests.
     pub source: PathBuf,
-    /// Which kernel.
+    /// The backend.
     pub backend: BackendKind,
     /// The socket for dnsd.
     pub link: PathBuf,
-    /// Where operators ask.
+    /// The address of the admin endpoints.
     pub admin: SocketAddr,
-    /// The file that keeps what pods were told; none to keep nothing.
+    /// The file of records; none to store nothing.
     pub state: Option<PathBuf>,
-    /// The file that keeps what the source said last; none to keep nothing.
+    /// The file of the source's objects; none to store nothing.
     pub state_objects: Option<PathBuf>,
-    /// The folder for the report of the node's addresses; none to report nothing.
+    /// The folder for the report of the node's addresses; none for no report.
     pub report_dir: Option<PathBuf>,
-    /// For the compiler; the node's name is in it.
+    /// Settings of the compiler, with the node's name.
     pub compiler: Settings,
-    /// Which iptables; none to find out.
+    /// The flavour of iptables; none to detect it.
     pub flavour: Option<Flavour>,
     /// Our bits of the connection mark.
     pub marks: Marks,
     /// Whether rules of others may write these bits.
     pub allow_foreign_marks: bool,
-    /// Where our jumps stand among the rules of others.
+    /// Where our jumps are among the rules of others.
     pub jump: JumpPlace,
-    /// What a refused sender is told.
+    /// What the sender of a denied packet receives.
     pub deny: DenyAction,
-    /// What happens to pods that are not known yet.
+    /// What happens to unknown pods.
     pub unknown: UnknownPods,
-    /// Where denied packets are told, and how many.
+    /// The log of denied packets.
     pub events: Events,
-    /// What is done about bridges that pods are on.
+    /// What is done about bridges of pods.
     pub bridges: BridgeNetfilter,
     /// Namespaces whose pods dnsd does not intercept.
     pub not_intercepted: BTreeSet<Arc<str>>,
-    /// Where the backend ebpf finds the pods' cgroups.
+    /// The cgroup2 folder of the backend ebpf.
     pub cgroup_root: PathBuf,
-    /// Where the backend ebpf keeps what outlives it.
+    /// The pin path of the backend ebpf.
     pub bpf_pins: PathBuf,
 }
 
@@ -100,49 +99,50 @@ impl StartupConfig {
     }
 }
 
-/// Where denied packets are told, and how many.
+/// The log of denied packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
-    /// Where.
+    /// Where it is written.
     pub to: Destination,
-    /// How the kernel tells of them.
+    /// How the kernel logs denied packets.
     pub telling: Telling,
 }
 
-/// Why a configuration cannot be taken.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidConfig {
-    /// The file.
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     File(#[from] ConfigError),
-    /// A field that must be there.
+    /// A required field is missing.
     #[error("{field} is missing: {expected}")]
     Missing {
         /// The field.
         field: &'static str,
-        /// What would be accepted.
+        /// What it should hold.
         expected: &'static str,
     },
-    /// A value outside of its range.
+    /// A value is out of range.
     #[error("{field}: {value} is not accepted; {range} is")]
     Range {
         /// The field.
         field: &'static str,
-        /// What was written.
+        /// The value.
         value: String,
-        /// What would be accepted.
+        /// The accepted range.
         range: &'static str,
     },
-    /// The marks.
+    /// The masks share bits.
     #[error("egressMarkMask, ingressMarkMask: {0}")]
     Marks(#[from] SharedBits),
 }
 
 impl Config {
-    /// Takes the command line, and the file that it names if it does.
+    /// Reads the command line and the file that it names.
     ///
     /// # Errors
-    /// With the field, or the file, line and column.
+    ///
+    /// The field, or the file with line and column.
     pub fn load(args: &Args) -> Result<Self, InvalidConfig> {
         let file = match &args.config {
             Some(path) => load::<Options>(path)?,
@@ -151,7 +151,7 @@ impl Config {
         args.options.clone().over(file).validate()
     }
 
-    /// The fields by which `other` differs that need a restart.
+    /// Fields that differ and need a restart.
     #[must_use]
     pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
         let (mine, theirs) = (&self.startup, &other.startup);
@@ -202,10 +202,11 @@ impl Config {
 }
 
 impl Options {
-    /// What is meant, with defaults where nothing was written.
+    /// Validates the options and adds defaults.
     ///
     /// # Errors
-    /// With the field.
+    ///
+    /// The field.
     pub fn validate(self) -> Result<Config, InvalidConfig> {
         let (compiler, unknown) = (self.compiler()?, self.unknown());
         let events = self.events()?;
@@ -284,7 +285,7 @@ impl Options {
         })
     }
 
-    /// The name of the node becomes that of a file.
+    /// The node's name becomes a file name.
     fn report_dir(&self, node: &NodeScope) -> Result<Option<PathBuf>, InvalidConfig> {
         let written = self.report_dir.clone();
         let new = written.filter(|path| !path.as_os_str().is_empty());
@@ -391,7 +392,7 @@ impl Options {
     }
 }
 
-/// RFC 1123, as the API server asks of Nodes; the file's name must fit, too.
+/// RFC 1123, as the API server demands of Nodes. The length leaves room for the rest of the file name.
 fn is_name_of_node(name: &str) -> bool {
     let is_end = |octet: &u8| octet.is_ascii_lowercase() || octet.is_ascii_digit();
     let octets = name.as_bytes();
@@ -522,7 +523,7 @@ mod tests {
             let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
             config(&arguments).unwrap().startup.unknown
         };
-        // What is closed where it is not known whether there are policies, where there are none, and some.
+        // Whether pods are closed where it is unknown whether there are policies, without policies, and with policies.
         let closes = |arguments: &[&str]| {
             [None, Some(false), Some(true)].map(|any| unknown(arguments).are_closed(any))
         };

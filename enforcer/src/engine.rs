@@ -111,7 +111,7 @@ pub struct Engine {
     state_writer: Option<StateWriter>,
     excluded_namespaces: BTreeSet<Arc<str>>,
     /// Admin requests since the last pass.
-    questions: Vec<AdminRequest>,
+    admin_requests: Vec<AdminRequest>,
     /// Endpoint lookups that arrived while the backend works.
     lookups: Vec<EndpointLookup>,
 }
@@ -121,8 +121,8 @@ pub struct Engine {
 enum Received {
     Nothing,
     /// Observations alone.
-    Answers,
-    Anything,
+    Observations,
+    Other,
 }
 
 /// Phase of the start.
@@ -133,16 +133,16 @@ enum Phase {
         compiler: Compiler<Syncing>,
         is_complete: bool,
         /// Why the kernel could not be read; none once it was.
-        unread: Option<String>,
+        read_error: Option<String>,
         /// Whether unknown pods are closed because it is unknown whether there is a policy.
         is_closed: bool,
         /// Until when a dnsd may resync; none before everything else is ready.
-        patience: Option<Timestamp>,
+        resync_deadline: Option<Timestamp>,
     },
     /// Batches are made and applied.
     Running(Compiler<InSync>),
     /// Between two phases.
-    Moving,
+    Transition,
 }
 
 impl Engine {
@@ -153,11 +153,11 @@ impl Engine {
             compiler: Phase::Starting {
                 compiler: Compiler::new(setup.compiler),
                 is_complete: false,
-                unread: Some("the kernel was not read yet".to_owned()),
+                read_error: Some("the kernel was not read yet".to_owned()),
                 is_closed: false,
-                patience: None,
+                resync_deadline: None,
             },
-            worker: BackendWorker::Here(setup.backend),
+            worker: BackendWorker::Idle(setup.backend),
             search: SearchTask::default(),
             peers: Peers::default(),
             source: SourceState::default(),
@@ -176,7 +176,7 @@ impl Engine {
             remembered: setup.remembered,
             state_writer: setup.state_writer,
             excluded_namespaces: setup.excluded_namespaces,
-            questions: Vec::new(),
+            admin_requests: Vec::new(),
             lookups: Vec::new(),
         }
     }
@@ -193,9 +193,9 @@ impl Engine {
                     self.complete(completion, clock::now());
                     Flow::Go
                 }
-                () = self.search.back() => Flow::Go,
+                () = self.search.finished() => Flow::Go,
                 input = inputs.recv() => match input {
-                    Some(first) => self.take_all(first, &mut inputs, clock::now()),
+                    Some(first) => self.handle_all(first, &mut inputs, clock::now()),
                     // All senders are gone.
                     None => Flow::Stop,
                 },
@@ -203,13 +203,13 @@ impl Engine {
             };
             if flow == Flow::Stop {
                 self.write_records(clock::now());
-                return self.search.end(self.worker.take().await).await;
+                return self.search.finish(self.worker.take().await).await;
             }
             self.pass(clock::now());
         }
     }
 
-    fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>, now: Timestamp) -> Flow {
+    fn handle_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>, now: Timestamp) -> Flow {
         let (mut taken, mut addresses) = (0, 0);
         let mut next = Some(first);
         while let Some(input) = next {
@@ -217,7 +217,7 @@ impl Engine {
                 return Flow::Stop;
             }
             (taken, addresses) = (taken + 1, addresses + input.addresses());
-            self.take(input, now);
+            self.handle(input, now);
             let is_enough = taken >= MAX_AT_ONCE || addresses >= MAX_ADDRESSES_AT_ONCE;
             next = if is_enough { None } else { inputs.try_recv().ok() };
         }
@@ -225,12 +225,13 @@ impl Engine {
     }
 
     /// Handles an input, without applying what follows from it.
-    pub fn take(&mut self, input: Input, now: Timestamp) {
+    pub fn handle(&mut self, input: Input, now: Timestamp) {
         self.received = match (&input, self.received) {
-            (Input::PeerSaid(_, ToEnforcer::Observed { .. }), Received::Nothing | Received::Answers) => {
-                Received::Answers
-            }
-            _ => Received::Anything,
+            (
+                Input::PeerMessage(_, ToEnforcer::Observed { .. }),
+                Received::Nothing | Received::Observations,
+            ) => Received::Observations,
+            _ => Received::Other,
         };
         match input {
             Input::Cluster(events) => {
@@ -245,19 +246,19 @@ impl Engine {
                 self.source = state;
             }
             Input::PeerJoined { peer, program, out } => self.peers.join(peer, program, out),
-            Input::PeerSaid(peer, message) => {
+            Input::PeerMessage(peer, message) => {
                 let compiler = &mut self.compiler;
                 let metrics = &self.metrics;
-                self.peers.said(peer, message, |observation| {
+                self.peers.receive(peer, message, |observation| {
                     metrics.observed();
                     compiler.handle(Event::Observed(observation), now)
                 });
             }
             Input::PeerLeft(peer) => self.peers.leave(peer),
             Input::LinksChanged => self.links_changed = true,
-            Input::ChangedByOthers(by) => self.drift.raise(by, now),
+            Input::ChangedByOthers(by) => self.drift.suspect(by, now),
             Input::SetResync(every) => self.set_resync(every, now),
-            Input::Admin(question) => self.questions.push(question),
+            Input::Admin(question) => self.admin_requests.push(question),
             Input::LookUpEndpoints(lookups) if self.worker.backend().is_none() => self.lookups.push(lookups),
             Input::LookUpEndpoints(lookups) => self.look_up_endpoints(lookups),
             Input::Stop => {}
@@ -265,7 +266,7 @@ impl Engine {
     }
 
     /// Sends interests first, then what is realized.
-    fn tell(&mut self) {
+    fn notify_peers(&mut self) {
         let Phase::Running(compiler) = &mut self.compiler else {
             return;
         };
@@ -304,8 +305,14 @@ impl Engine {
             .peers(self.peers.count(), self.peers.dropped(), self.peers.held());
     }
 
-    fn begin_when_ready(&mut self, now: Timestamp) {
-        if matches!(&self.compiler, Phase::Starting { unread: Some(_), .. }) {
+    fn start_when_ready(&mut self, now: Timestamp) {
+        if matches!(
+            &self.compiler,
+            Phase::Starting {
+                read_error: Some(_),
+                ..
+            }
+        ) {
             if self.retry.deadline().is_some_and(|at| at > now) {
                 return;
             }
@@ -315,7 +322,7 @@ impl Engine {
             return;
         }
         self.restore(now);
-        if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Moving) {
+        if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Transition) {
             self.compiler = Phase::Running(compiler.in_sync());
             self.start_state_writer(now);
             self.set_resync(self.resync, now);
@@ -350,19 +357,21 @@ impl Engine {
         match &mut self.compiler {
             Phase::Starting {
                 is_complete,
-                unread: None,
-                patience,
+                read_error: None,
+                resync_deadline,
                 ..
             } if *is_complete || is_known => {
-                !may_wait || *patience.get_or_insert(now.after(RESYNC_PATIENCE)) <= now
+                !may_wait || *resync_deadline.get_or_insert(now.after(RESYNC_PATIENCE)) <= now
             }
-            Phase::Starting { .. } | Phase::Running(_) | Phase::Moving => false,
+            Phase::Starting { .. } | Phase::Running(_) | Phase::Transition => false,
         }
     }
 
     fn read_kernel(&mut self, now: Timestamp) {
         let Phase::Starting {
-            unread, is_closed, ..
+            read_error,
+            is_closed,
+            ..
         } = &mut self.compiler
         else {
             return;
@@ -371,20 +380,20 @@ impl Engine {
             return;
         };
         match backend.adopt(now).and_then(|()| backend.close_unknown_pods()) {
-            Ok(closed) => (*unread, *is_closed) = (None, closed),
-            Err(error) => *unread = Some(error.to_string()),
+            Ok(closed) => (*read_error, *is_closed) = (None, closed),
+            Err(error) => *read_error = Some(error.to_string()),
         }
-        if let Some(reason) = unread {
+        if let Some(reason) = read_error {
             tracing::error!(reason, "the kernel cannot be read; it is left as it is");
         }
-        self.retry = self.retry.after(unread.is_some(), now);
+        self.retry = self.retry.after(read_error.is_some(), now);
     }
 
     fn set_resync(&mut self, every: Duration, now: Timestamp) {
         self.resync = every;
         self.next_resync = (!every.is_zero()).then(|| now.after(every));
         if self.next_resync.is_none() || self.drift.deadline().is_none() {
-            self.drift.watch(!every.is_zero(), now);
+            self.drift.set_polling(!every.is_zero(), now);
         }
     }
 
@@ -392,12 +401,12 @@ impl Engine {
     fn deadline(&self) -> Option<Timestamp> {
         let compiler = match &self.compiler {
             Phase::Running(compiler) => compiler.poll_timeout(),
-            Phase::Starting { patience, .. } => *patience,
-            Phase::Moving => None,
+            Phase::Starting { resync_deadline, .. } => *resync_deadline,
+            Phase::Transition => None,
         };
         let drift = match &self.compiler {
             Phase::Running(_) => self.drift.deadline(),
-            Phase::Starting { .. } | Phase::Moving => None,
+            Phase::Starting { .. } | Phase::Transition => None,
         };
         let records = self.state_writer.as_ref().and_then(StateWriter::deadline);
         let of_backend = [self.retry.deadline(), self.next_resync, drift];
@@ -417,7 +426,7 @@ impl Phase {
         match self {
             Self::Starting { compiler, .. } => compiler.record_stats(),
             Self::Running(compiler) => compiler.record_stats(),
-            Self::Moving => RecordStats::default(),
+            Self::Transition => RecordStats::default(),
         }
     }
 
@@ -425,7 +434,7 @@ impl Phase {
         match self {
             Self::Starting { compiler, .. } => compiler.handle(event, now),
             Self::Running(compiler) => compiler.handle(event, now),
-            Self::Moving => {
+            Self::Transition => {
                 unreachable!("the engine is moved between phases by one function, which hands in no event")
             }
         }

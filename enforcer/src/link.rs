@@ -1,7 +1,7 @@
-//! Where dnsd connects: a Unix socket, several dnsds at once. This side only carries frames; what they mean is the
-//! engine's. A dnsd that floods waits for the engine; one that does not read is dropped by it.
+//! The link to dnsd: a Unix socket for several dnsds. This module carries frames; the engine interprets them. A dnsd
+//! that sends too much waits for the engine; the engine drops one that does not read.
 //!
-//! What is to be said is written where it is said, as long as there is room: an answer waits for it.
+//! Messages are written by the engine's thread as long as the socket takes them, because an answer waits for them.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -22,19 +22,20 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::engine::{Input, PeerId, PeerSender, SendQueueFull};
 use crate::metrics::{as_gauge, describe_counters, describe_gauges};
 
-/// The most dnsds at once: two while one is rolled, and some that died and were not noticed.
+/// The most connected dnsds: two during a rolling update, and some dead connections.
 const MAX_PEERS: usize = 16;
-/// Messages (of a pass each) that wait for a dnsd before it is dropped.
+/// Queued messages (of one pass each) before a dnsd is dropped.
 const MAX_QUEUED: usize = 256;
 
 const CONNECTIONS: &str = "egret_enforcer_link_connections_total";
 const PEERS_LIMIT: &str = "egret_enforcer_link_peers_limit";
 
-/// Makes the socket: its folder where that is missing, in permit of one that nobody listens on. Its owner and group may
-/// connect, whatever the umask says: nobody can before it listens.
+/// Binds the socket, creates its folder, and replaces a socket on which nobody listens. Owner and group may connect,
+/// whatever the umask: the mode is set before listening.
 ///
 /// # Errors
-/// With the path: when somebody listens there, or something else is in the way.
+///
+/// The path, if another process listens there or another file is there.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     remove_stale_socket(path)
         .and_then(|()| {
@@ -85,7 +86,7 @@ pub fn register_metrics() {
     gauge!(PEERS_LIMIT).set(as_gauge(MAX_PEERS));
 }
 
-/// Takes connections until the runtime ends.
+/// Accepts connections until the runtime ends.
 pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
     let permits = Arc::new(Semaphore::new(MAX_PEERS));
     let next_peer = AtomicU64::new(1);
@@ -103,14 +104,14 @@ pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, en
             if let Err(reason) = serve_peer(stream, peer, instance, &engine).await {
                 tracing::warn!(peer = peer.0, reason, "the connection of a dnsd ends");
             }
-            // The engine may have ended already.
+            // It fails when the engine has ended.
             drop(engine.send(Input::PeerLeft(peer)).await);
             drop(permit);
         }));
     }
 }
 
-/// One connection, until either side ends it.
+/// Serves a connection until either side ends it.
 async fn serve_peer(
     stream: UnixStream,
     peer: PeerId,
@@ -138,14 +139,14 @@ async fn serve_peer(
     }
 }
 
-/// Says things to a dnsd, in order.
+/// Sends messages to a dnsd, in order.
 #[derive(Debug)]
 struct SocketSender {
     wire: Arc<Wire>,
     instance: Instance,
-    /// Takes what there is no room for.
+    /// Takes octets for which the socket has no space.
     overflow: mpsc::Sender<Vec<u8>>,
-    /// How many of these are not written yet: nothing overtakes them.
+    /// Queued items that are not written yet: later messages go behind them.
     queued: Arc<AtomicUsize>,
 }
 
@@ -166,7 +167,7 @@ impl PeerSender for SocketSender {
     fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull> {
         let mut octets = frames(self.instance, &messages);
         if self.queued.load(Ordering::Acquire) == 0 {
-            // A connection that is broken is found so by who writes the overflow.
+            // The task that writes the overflow notices a broken connection.
             let written = self.wire.write_some(&octets).unwrap_or(0);
             octets.drain(..written);
         }
@@ -175,15 +176,14 @@ impl PeerSender for SocketSender {
         }
         self.queued.fetch_add(1, Ordering::AcqRel);
         match self.overflow.try_send(octets) {
-            // What it said before may still wait for the engine, which hears of its end behind that.
+            // Messages that the peer sent before may still wait for the engine, followed by its end.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
             Err(TrySendError::Full(_)) => Err(SendQueueFull),
         }
     }
 }
 
-/// Writes what there was no room for. To who is gone nothing can be said any more, and what it said before is read to the end
-/// all the same.
+/// Writes the overflow. When the peer is gone, the overflow is discarded and what it sent is still read.
 async fn write_all(
     wire: &Wire,
     mut overflow: mpsc::Receiver<Vec<u8>>,
@@ -245,7 +245,7 @@ async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Re
                 }
             };
             engine
-                .send(Input::PeerSaid(peer, message))
+                .send(Input::PeerMessage(peer, message))
                 .await
                 .map_err(|_ended| "the engine ended".to_owned())?;
         }

@@ -1,4 +1,4 @@
-//! Where this node's pods are: the interface by which a pod's address is reached.
+//! This node's network: the interfaces by which its pods are reached.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,60 +13,63 @@ pub mod link_monitor;
 pub mod veth;
 mod pod_links;
 
-/// Finds interfaces.
+/// Finds the interfaces of pods.
 pub trait Locate: Send + std::fmt::Debug {
     /// The interfaces by which a pod with these addresses is reached.
     ///
     /// # Errors
-    /// Why there is none yet, in words.
+    ///
+    /// Why there is none yet.
     fn locate(&mut self, addresses: &[IpAddr]) -> Result<Vec<Location>, String>;
 
-    /// Forgets what was seen of the node's links.
+    /// Forgets the links that were read.
     fn forget_links(&mut self) {}
 
-    /// What else is to be known of the node's interfaces. Changes of links and routes may change it.
+    /// Facts about the node's interfaces that do not depend on its pods. Changes of links and routes may change them.
     ///
     /// # Errors
-    /// Why that cannot be found out, in words.
+    ///
+    /// Why they are unknown.
     fn node_interfaces(&mut self) -> Result<NodeInterfaces, String> {
         Ok(NodeInterfaces::default())
     }
 }
 
-/// What is to be known of a node's interfaces, whichever pods there are.
+/// Facts about the node's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInterfaces {
-    /// Those by which packets leave that no other route takes: the node is reached by them.
+    /// Interfaces of the default route: the node is reached by them.
     pub uplinks: BTreeSet<InterfaceName>,
-    /// Bridges whose ports are virtual veths alone: what is behind them is on this node. One that has another port as
-    /// well (a card, a tunnel, a virtual machine) joins others, whom nobody here knows.
+    /// Bridges whose ports are all veths: everything behind them is on this node. Another port (a card, a tunnel, a
+    /// virtual machine) connects other hosts.
     pub veth_bridges: BTreeSet<InterfaceName>,
-    /// UDP ports at which interfaces of the node take packets out of datagrams.
+    /// UDP ports at which the node's tunnels decapsulate.
     pub encapsulation_ports: BTreeSet<u16>,
 }
 
-/// VXLAN as Linux and Flannel have it and as IANA does (RFC 7348), Geneve (RFC 8926): closed to pods also before the
-/// interface is there.
+/// VXLAN by Linux and Flannel and by IANA (RFC 7348), Geneve (RFC 8926). Pods must not send there even before the
+/// tunnel exists.
 pub const ENCAPSULATION_PORTS: [u16; 3] = [8472, 4789, 6081];
 
-/// An interface of the node.
+/// An interface by which a pod is reached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// Its name.
     pub interface: InterfaceName,
-    /// Whether it is a bridge: then other pods are behind it as well.
+    /// Whether it is a bridge: other pods are behind it as well.
     pub is_bridge: bool,
-    /// The port of the bridge that the pod is behind, where iptables is told by which port a packet came.
+    /// The pod's port of the bridge, if iptables sees the ports of this bridge.
     pub port: Option<InterfaceName>,
-    /// The cable by which it is found: another one may be another pod's, whatever it is called. None where it is found by none.
+    /// Identifies the veth pair: a later pair may be another pod's, even under the same name. None if no veth was
+    /// found.
     pub cable: Option<Attachment>,
 }
 
-/// This node, by its routing tables.
+/// This node's routing tables and links.
 #[derive(Debug)]
 pub struct Node {
     links: Links,
-    /// As they were when somebody asked first.
+    /// The veths since the last `forget_links`.
     veths: Option<VethTopology>,
 }
 
@@ -74,7 +77,8 @@ impl Node {
     /// Opens the routing tables of the calling thread's namespace.
     ///
     /// # Errors
-    /// When the kernel gives no socket.
+    ///
+    /// When no socket can be opened.
     pub fn open() -> Result<Self, netlink::Error> {
         Ok(Self {
             links: Links::open()?,
@@ -114,7 +118,7 @@ impl Node {
         })
     }
 
-    /// Whether this is where packets go that no other route takes: asked with addresses that nobody has.
+    /// Whether the address takes the default route, which the route of an unrouted address shows.
     fn is_uplink(&mut self, route: &Route, address: IpAddr) -> Result<bool, String> {
         let nobody = UNROUTED[usize::from(address.is_ipv6())];
         Ok(self
@@ -127,13 +131,13 @@ impl Node {
     }
 }
 
-/// RFC 5737 and RFC 3849: for documentation, in nobody's routing table.
+/// RFC 5737 and RFC 3849: documentation addresses, which take the default route.
 const UNROUTED: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 255)),
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0xffff, 0, 0, 0, 1)),
 ];
 
-/// Names that cannot stand in a rule are no pods' either: rules could not name them.
+/// None for a name that cannot stand in a rule: no rule could name the interface.
 fn interface_name(interface: &Interface) -> Option<InterfaceName> {
     InterfaceName::new(interface.name.clone()).ok()
 }

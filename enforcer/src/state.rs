@@ -1,12 +1,20 @@
-//! What pods were told, kept in a file for the enforcer that comes after this one. The kernel keeps addresses; which
-//! names they stand for, nobody would know any more if dnsd began anew as well.
+//! Records and objects in files, for the next process. The kernel keeps addresses, but not the names that they were
+
+//! resolved from: those would be unknown if dnsd restarted as well.
+
 //!
+
 //! ```text
-//!  engine ──▶ writer ──▶ io ──▶ file, appended to ──▶ the next engine, before its first batch
+
+//!  engine ──▶ writer ──▶ io_thread ──▶ log file ──▶ the next engine, before its first batch
+
 //! ```
+
 //!
-//! Without the file everything jobs, and pods are told anew in time; so no fault of it stops anything. Each is told
-//! and counted.
+
+//! Everything works without the files, because pods resolve names again. So no fault of a file stops anything; each is
+
+//! logged and counted.
 
 use std::path::Path;
 
@@ -31,17 +39,17 @@ pub use objects::{
 };
 pub use writer::StateWriter;
 
-/// What an earlier enforcer left, and what keeps it for a later one.
+/// Records of the previous process, and the writer for the next one.
 #[derive(Debug, Default)]
 pub struct State {
-    /// What pods were told, as far as the file can be taken.
+    /// Records of each pod, as far as the file is valid.
     pub remembered: Vec<PodSnapshot>,
-    /// Takes what is to be kept; none where nothing is.
+    /// Writes records; none without a file.
     pub writer: Option<StateWriter>,
 }
 
 impl State {
-    /// Reads the file, to keep it from then on; `records` is how many there may be.
+    /// Reads the file, and writes it from then on. `records` is the most that there may be.
     #[must_use]
     pub fn open(path: &Path, records: usize) -> Self {
         let boot = match BootId::read() {
@@ -59,7 +67,7 @@ impl State {
         if kept.torn > 0 {
             let error = StateError::Torn(kept.torn);
             metrics::count(&error);
-            tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the state file is used as far as it goes");
+            tracing::warn!(path = % path.display(), reason = error.reason(), %error, "the state file is used as far as it goes");
         }
         Self {
             remembered: kept.remembered,
@@ -70,5 +78,5 @@ impl State {
 
 fn report_unusable(path: &Path, error: &StateError) {
     metrics::count(error);
-    tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the state file is not used; what pods were told is learned anew");
+    tracing::warn!(path = % path.display(), reason = error.reason(), %error, "the state file is not used; what pods were told is learned anew");
 }

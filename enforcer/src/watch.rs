@@ -1,8 +1,8 @@
-//! A folder of manifests, watched: for a laptop, a demo, a host without Kubernetes.
+//! Watches a folder of manifests: for a laptop, a demo, a host without Kubernetes.
 //!
-//! The kernel tells when something happens there; then the whole folder is looked at, by names, sizes and times. So it
-//! is from time to time when the kernel tells deny_everything: that also sees what mounts, links that lead elsewhere and other
-//! machines do. A file that nobody is stored to have finished has to be still for a moment before it counts.
+//! After an inotify event the whole folder is scanned by names, sizes and times. It is also scanned periodically, which
+//! finds changes behind mounts and links, and by other machines. A changed file that is not known to be complete must
+//! be stable for a moment before it is read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,12 +33,12 @@ use parse::{CHUNK, FileBytes, ParsedFile, parse_all};
 use scan::{Fingerprint, scan};
 use watcher::FolderWatcher;
 
-/// How long it must have been still, unless all that changed is stored to be whole: an editor writes in several steps.
+/// How long changed files must be stable, unless all are known to be complete: an editor writes in several steps.
 const STABLE_FOR: Duration = Duration::from_millis(40);
-/// How long at start a folder that cannot be read is waited for, before what it said in an earlier life counts.
+/// How long an unreadable folder is waited for at start, before the stored objects are used.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The files that there are, and how they look from outside.
+/// The files of a scan.
 type Snapshot = BTreeMap<PathBuf, Fingerprint>;
 
 /// A watched folder.
@@ -50,16 +50,16 @@ pub struct Directory {
     shared: Shared,
     state: SourceState,
     logged: Vec<(Severity, String)>,
-    /// What it said in an earlier life, until it counts or the folder speaks.
+    /// The stored objects, until they are used or the folder is read.
     stored: Option<StoredManifests>,
     writer: Option<ObjectWriter>,
     stored_texts: ManifestTexts,
-    /// When it was first found that the folder cannot be read.
+    /// Since when the folder is unreadable.
     unreadable_since: Option<Timestamp>,
 }
 
 impl Directory {
-    /// The folder, not looked at yet.
+    /// The folder, before the first scan.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Directory {
         }
     }
 
-    /// What the folder said in an earlier life counts until it can be read, and what it says is stored_texts for a later one.
+    /// Uses stored objects until the folder can be read, and stores its content.
     #[must_use]
     pub fn with_store(self, stored: Option<StoredManifests>, writer: Option<ObjectWriter>) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Directory {
         }
     }
 
-    /// Tells the engine what is there and what changes, until the engine ends.
+    /// Sends objects and changes to the engine, until the engine ends.
     pub async fn watch(mut self, engine: mpsc::Sender<Input>) {
         let mut watcher = FolderWatcher::open();
         loop {
@@ -103,8 +103,8 @@ impl Directory {
                         return;
                     }
                 }
-                Ok(found) if self.is_due(&found, &watcher) => {
-                    let inputs = self.take(&found, &mut watcher);
+                Ok(found) if self.has_changes(&found, &watcher) => {
+                    let inputs = self.reload(&found, &mut watcher);
                     if self.send(&engine, inputs).await.is_err() {
                         return;
                     }
@@ -115,7 +115,7 @@ impl Directory {
         }
     }
 
-    fn is_due(&self, found: &Snapshot, watcher: &FolderWatcher) -> bool {
+    fn has_changes(&self, found: &Snapshot, watcher: &FolderWatcher) -> bool {
         let now = clock::now();
         let has_changed = |(path, fingerprint): (&PathBuf, &_)| {
             self.has_changed(path, fingerprint) && !watcher.is_being_written(path, now)
@@ -131,7 +131,7 @@ impl Directory {
         self.files.get(path).and_then(ManifestFile::fingerprint) != Some(*fingerprint)
     }
 
-    /// Looks again until two looks see the same, if something changed of which it is not stored that it is whole.
+    /// Scans until two scans are equal, if a changed file is not known to be complete.
     async fn wait_until_stable(
         &self,
         mut found: Snapshot,
@@ -151,7 +151,7 @@ impl Directory {
         if found.iter().all(is_finished) {
             return Ok(found);
         }
-        // A folder that never rests is taken as it is: each file that is whole counts.
+        // A folder that never rests is read as it is: each complete file counts.
         for _ in 0..25 {
             tokio::time::sleep(STABLE_FOR).await;
             watcher.read_events();
@@ -182,7 +182,7 @@ impl Directory {
         true
     }
 
-    /// The events by which what was stored comes to count, once, when the folder was waited for.
+    /// The events that apply the stored objects, once, when the folder was unreadable for long enough.
     fn use_stored(&mut self, now: Timestamp) -> Option<Vec<Event>> {
         let since = *self.unreadable_since.get_or_insert(now);
         if now.since(since) < PATIENCE || is_off(Switch::KeepObjects) {
@@ -211,8 +211,8 @@ impl Directory {
         self.files = stored.texts.iter().map(recalled).collect();
     }
 
-    /// Hands over what the files say, where that is not what was handed over.
-    fn keep(&mut self) {
+    /// Stores the texts of all files, if they changed.
+    fn store_texts(&mut self) {
         let Some(writer) = &self.writer else {
             return;
         };
@@ -224,10 +224,10 @@ impl Directory {
         }
     }
 
-    /// Reads what changed; returns the events that follow. What is being written is as it was before.
-    fn take(&mut self, found: &Snapshot, watcher: &mut FolderWatcher) -> Vec<Event> {
+    /// Reads changed files and returns the events. A file that is being written keeps its last content.
+    fn reload(&mut self, found: &Snapshot, watcher: &mut FolderWatcher) -> Vec<Event> {
         if let Some(stored) = self.stored.take() {
-            // A file that cannot be taken now goes on saying what it said.
+            // A file that is invalid now keeps its stored content.
             self.load_stored(&stored);
         }
         self.files.retain(|path, _| found.contains_key(path));
@@ -252,11 +252,12 @@ impl Directory {
             diagnostics: merged.severities,
         };
         self.log(&merged.lines);
-        self.keep();
+        self.store_texts();
         events
     }
 
-    /// Reads files, but those that somebody is heard to write until they were read: that is published when it is over.
+    /// Reads files, except those that are written to until they were read: these are reported when they are closed.
+    /// inotify is asked after each read, so no write is missed.
     fn read(&mut self, due: &[(&PathBuf, &Fingerprint)], watcher: &mut FolderWatcher) {
         let mut whole = Vec::with_capacity(due.len());
         for (path, fingerprint) in due {
@@ -277,14 +278,14 @@ impl Directory {
         } in parse_all(whole)
         {
             let file = self.files.entry(path.clone()).or_default();
-            file.take(&path, content, fingerprint, &mut self.shared);
+            file.update(&path, content, fingerprint, &mut self.shared);
             if self.writer.is_none() {
                 file.forget_texts();
             }
         }
     }
 
-    /// Says each thing once, as long as it stays the same.
+    /// Logs each diagnostic once.
     fn log(&mut self, lines: &[(Severity, String)]) {
         for (severity, line) in lines.iter().filter(|line| !self.logged.contains(line)) {
             match severity {
@@ -309,7 +310,7 @@ impl Directory {
     }
 }
 
-/// Whether a file holds manifests, by its name.
+/// Whether a file holds manifests, by its extension.
 fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|extension| ["yaml", "yml", "json"].contains(&extension))

@@ -137,8 +137,8 @@ impl Life {
         });
         engine.pass(NOW);
         let told = join(&mut engine, 1);
-        engine.take(cluster(CLUSTER), NOW);
-        engine.take(in_sync(), NOW);
+        engine.handle(cluster(CLUSTER), NOW);
+        engine.handle(in_sync(), NOW);
         engine.pass(NOW);
         Self {
             engine,
@@ -163,8 +163,8 @@ impl Life {
             }],
         };
         let sequence = (0..self.answers).fold(Sequence::ZERO, |sequence, _| sequence.next());
-        self.engine.take(
-            Input::PeerSaid(
+        self.engine.handle(
+            Input::PeerMessage(
                 PeerId(1),
                 ToEnforcer::Observed {
                     sequence,
@@ -207,7 +207,7 @@ fn join(engine: &mut Engine, number: u64) -> mpsc::Receiver<Vec<ToDnsd>> {
         program: "dnsd".to_owned(),
         out: Box::new(out),
     };
-    engine.take(joined, NOW);
+    engine.handle(joined, NOW);
     told
 }
 
@@ -258,7 +258,7 @@ fn what_changes_among_answers_is_applied() {
     let [applied, ..] = life.counted();
     life.answer(NOW);
     let label = CLUSTER.replace("app: a}}\nspec", "app: other}}\nspec");
-    life.engine.take(cluster(&label), NOW);
+    life.engine.handle(cluster(&label), NOW);
     life.answer(NOW);
     life.engine.pass(NOW);
     assert!(life.counted()[0] > applied);

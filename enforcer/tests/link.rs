@@ -110,7 +110,9 @@ async fn frames_go_both_ways_and_the_end_is_told() {
         }),
     )
     .await;
-    assert!(matches!(next(&mut inputs).await, Input::PeerSaid(from, ToEnforcer::Hello(_)) if from == peer));
+    assert!(
+        matches!(next(&mut inputs).await, Input::PeerMessage(from, ToEnforcer::Hello(_)) if from == peer)
+    );
     let realized = ToDnsd::Realized {
         through: Sequence::ZERO.next(),
         failed: Vec::new(),
@@ -175,7 +177,7 @@ async fn what_a_dnsd_said_before_it_went_is_heard_to_the_end() {
         assert_eq!(out.send(vec![ToDnsd::InterestComplete]), Ok(()), "{number}");
         let heard = next(&mut inputs).await;
         assert!(
-            matches!(heard, Input::PeerSaid(_, ToEnforcer::ResyncStarted)),
+            matches!(heard, Input::PeerMessage(_, ToEnforcer::ResyncStarted)),
             "{number}: {heard:?}"
         );
     }
@@ -194,7 +196,7 @@ async fn what_was_said_by_one_that_is_gone_already_is_heard() {
     let Input::PeerJoined { out: _out, .. } = next(&mut inputs).await else {
         panic!("nobody joined")
     };
-    assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
+    assert!(matches!(next(&mut inputs).await, Input::PeerMessage(..)));
     assert!(matches!(next(&mut inputs).await, Input::PeerLeft(_)));
 }
 
@@ -222,7 +224,7 @@ async fn nobody_is_woken_because_a_dnsd_has_read() {
     let waits = || tokio::runtime::Handle::current().metrics().worker_park_count(0);
     let before = waits();
     for _ in 0..ROUNDS {
-        assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
+        assert!(matches!(next(&mut inputs).await, Input::PeerMessage(..)));
         out.send(vec![ToDnsd::InterestComplete]).unwrap();
     }
     let waited = waits() - before;
@@ -251,7 +253,7 @@ async fn whoever_speaks_nonsense_or_for_another_is_disconnected_alone() {
     say(&mut good, DNSD, &ToEnforcer::ResyncStarted).await;
     assert!(matches!(
         next(&mut inputs).await,
-        Input::PeerSaid(PeerId(1), ToEnforcer::ResyncStarted)
+        Input::PeerMessage(PeerId(1), ToEnforcer::ResyncStarted)
     ));
     say(&mut good, Instance::from_random(8), &ToEnforcer::ResyncStarted).await;
     assert!(matches!(next(&mut inputs).await, Input::PeerLeft(PeerId(1))));

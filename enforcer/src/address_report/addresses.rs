@@ -1,7 +1,7 @@
-//! Which addresses are the node's.
+//! Lists the node's addresses.
 //!
-//! What is on an interface of the node's namespace is delivered to the node, be it a bridge's, a tunnel's, or the node's end of a
-//! pod's cable: no pod is there, pods have namespaces of their own.
+//! An address on any interface of the node's namespace is delivered to the node, also on a bridge, a tunnel or the
+//! node's end of a veth pair. Pods are in other namespaces.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,23 +9,23 @@ use std::net::IpAddr;
 use egret_kernel::links::{Address, Interface, Links};
 use egret_kernel::netlink;
 
-/// Where others keep addresses of Services on a node: kube-proxy in mode IPVS, and node-local-dns, whose other address
-/// is a link-local one.
+/// Interfaces with addresses of Services: kube-proxy in IPVS mode, and node-local-dns, whose other address is
+/// link-local.
 const SERVICE_INTERFACES: [&str; 2] = ["kube-ipvs0", "nodelocaldns"];
 
-/// The addresses of this node now, each with the first interface that has it.
+/// The node's addresses, each with its first interface.
 pub(super) fn list(links: &mut Links) -> Result<BTreeMap<IpAddr, String>, netlink::Error> {
     let interfaces = links.interfaces()?;
     Ok(reported(&links.addresses()?, &interfaces))
 }
 
-/// Those that somebody else could reach, in their order, each with the first interface that has it.
+/// Addresses that others can reach, each with its first interface.
 pub(super) fn reported(node_addresses: &[Address], interfaces: &[Interface]) -> BTreeMap<IpAddr, String> {
     let name = |index: u32| interfaces.iter().find(|one| one.index == index);
     let mut reported = BTreeMap::new();
     for address in node_addresses {
         let ip = address.net.addr();
-        // An interface that went since the other question took its addresses with it.
+        // An interface that was removed since is missing in the second list.
         if let Some(interface) = name(address.interface)
             && !SERVICE_INTERFACES.contains(&interface.name.as_str())
             && is_reachable(ip)
@@ -36,7 +36,7 @@ pub(super) fn reported(node_addresses: &[Address], interfaces: &[Interface]) -> 
     reported
 }
 
-/// Link-local addresses are of the link alone, and every node may have the same.
+/// Link-local addresses belong to a link, and every node may have the same ones.
 fn is_reachable(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

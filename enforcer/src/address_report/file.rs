@@ -1,4 +1,4 @@
-//! The file of the report: ours alone, or not touched.
+//! The file of the report. A file of another author is not touched.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use egret_policies::api::manifest::{self, Manifest};
 use egret_policies::api::{Kind, Object};
 
-/// By this label it is known who wrote a report (kubernetes.io, Recommended Labels).
+/// This label says who wrote a report (kubernetes.io, Recommended Labels).
 const LABEL: &str = "app.kubernetes.io/managed-by";
 const OURS: &str = "egret-enforcer";
 
-/// Why there is no report, or not of what is now.
+/// Why the report is missing or outdated.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReportError {
     #[error("{0} was not written by an enforcer: it stays as it is; remove it to have this node reported")]
@@ -24,7 +24,7 @@ pub(super) enum ReportError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// The file of a node's report.
+/// The report file of a node.
 #[derive(Debug)]
 pub(super) struct ReportFile {
     folder: PathBuf,
@@ -45,7 +45,7 @@ impl ReportFile {
         &self.path
     }
 
-    /// Writes the report, if it is another one than is there; whether it is.
+    /// Writes the report if it differs. Returns whether it did.
     pub(super) fn write(&self, addresses: &BTreeMap<IpAddr, String>) -> Result<bool, ReportError> {
         let text = self.render(addresses);
         let there = read(&self.path).map_err(|error| self.failed(error))?;
@@ -64,14 +64,14 @@ impl ReportFile {
         Ok(true)
     }
 
-    /// Another file of the folder that says what the addresses of this node are.
+    /// Another file in the folder that reports this node's addresses.
     fn other_report(&self) -> io::Result<Option<PathBuf>> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let is_manifest = ["yaml", "yml", "json"].map(Some);
             let extension = path.extension().and_then(|extension| extension.to_str());
             let is_other = path != self.path && is_manifest.contains(&extension);
-            // What cannot be read says nothing; the source says that of it.
+            // Invalid files report nothing; the source logs them.
             if is_other
                 && let Ok(Some(octets)) = read(&path)
                 && read_as_manifest(&octets).is_some_and(|manifest| self.is_in(&manifest))
@@ -91,7 +91,7 @@ impl ReportFile {
         object.kind == Kind::NodeAddressReport && *object.metadata.name == *self.node
     }
 
-    /// Whether it is one report, of this node, with our label.
+    /// Whether a file holds exactly one report, of this node and with our label.
     fn is_ours(&self, octets: &[u8]) -> bool {
         read_as_manifest(octets).is_some_and(|manifest| match manifest.documents.as_slice() {
             [document] if manifest.is_whole() => {
@@ -116,7 +116,7 @@ impl ReportFile {
         text
     }
 
-    /// Whole or not at all, and for others to read.
+    /// Replaces the file atomically, readable by all.
     fn replace(&self, text: &str) -> io::Result<()> {
         let new = self
             .folder
@@ -143,7 +143,7 @@ impl ReportFile {
     }
 }
 
-/// What is in a plain file; none where there is none. Another thing than a plain file is not ours, whatever it holds.
+/// Reads a regular file; none if there is none. Any other kind of file is not ours and counts as empty.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -157,14 +157,14 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(octets))
 }
 
-/// None where it cannot be about node addresses: to read all manifests of a large cluster takes its time.
+/// None if the text does not name the kind: parsing all manifests of a large cluster is slow.
 fn read_as_manifest(octets: &[u8]) -> Option<Manifest> {
     let kind = b"NodeAddressReport";
     let is_named = octets.windows(kind.len()).any(|part| part == kind);
     is_named.then(|| manifest::read_octets(octets, "a report"))
 }
 
-/// JSON's texts are YAML's, too.
+/// A JSON string is a YAML string.
 fn quoted(text: &str) -> serde_json::Value {
     serde_json::Value::from(text)
 }

@@ -1,4 +1,4 @@
-//! The node's addresses for its own compiler: no name opens them, whether or not the node's status lists them.
+//! The node's addresses for its own compiler. No DNS name opens them, whether or not the node's status lists them.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use egret_policies::compiler::Event;
 
 use super::addresses;
 
-/// The addresses of this node as the compiler was told last.
+/// The node's addresses as the compiler knows them.
 #[derive(Debug)]
 pub struct NodeAddresses {
     links: Links,
@@ -16,10 +16,11 @@ pub struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Asks the network namespace of the calling thread.
+    /// Opens the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the kernel gives no socket.
+    ///
+    /// When no socket can be opened.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             links: Links::open().map_err(io::Error::other)?,
@@ -27,10 +28,11 @@ impl NodeAddresses {
         })
     }
 
-    /// What the compiler is to be told, if the addresses are others than it was told last.
+    /// An event with the addresses, if they changed since the last call.
     ///
     /// # Errors
-    /// When the kernel does not list them; what the compiler was told stays in force.
+    ///
+    /// When the kernel does not list them; the compiler keeps the last ones.
     pub fn changed(&mut self) -> io::Result<Option<Event>> {
         let listed = addresses::list(&mut self.links).map_err(io::Error::other)?;
         let node_addresses: Vec<IpAddr> = listed.into_keys().collect();

@@ -1,9 +1,9 @@
-//! What should be there, what is there, and the difference. The process may be killed between any two steps:
-//! then what is there is read from the kernel again, and the difference is the same.
+//! Tracks desired and programmed values. The process may be killed between any two steps: the next one lists the
+//! kernel, and the difference is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Desired and programmed values by key; what differs is pending. What is pending costs what differs, not what is there.
+/// Desired and programmed values by key. Keys that differ are pending. The cost is that of the pending keys.
 #[derive(Clone, Debug)]
 pub struct Tracker<K, V> {
     desired: BTreeMap<K, V>,
@@ -22,41 +22,41 @@ impl<K, V> Default for Tracker<K, V> {
 }
 
 impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
-    /// Wants this value.
+    /// Sets a desired value.
     pub fn set_desired(&mut self, key: K, value: V) {
         self.desired.insert(key.clone(), value);
         self.compare(&key);
     }
 
-    /// Wants nothing under this key.
+    /// Removes a desired value.
     pub fn remove_desired(&mut self, key: &K) {
         self.desired.remove(key);
         self.compare(key);
     }
 
-    /// What is wanted.
+    /// The desired values.
     pub const fn desired(&self) -> &BTreeMap<K, V> {
         &self.desired
     }
 
-    /// What is there.
+    /// The programmed values.
     pub const fn programmed(&self) -> &BTreeMap<K, V> {
         &self.programmed
     }
 
-    /// Says that a value is there now.
+    /// Notes that a value was programmed.
     pub fn set_programmed(&mut self, key: K, value: V) {
         self.programmed.insert(key.clone(), value);
         self.compare(&key);
     }
 
-    /// Says that nothing is there under this key.
+    /// Notes that a value was removed.
     pub fn remove_programmed(&mut self, key: &K) {
         self.programmed.remove(key);
         self.compare(key);
     }
 
-    /// Forgets what was believed to be there, and believes a listing.
+    /// Replaces all programmed values by a listing.
     pub fn resync(&mut self, listed: BTreeMap<K, V>) {
         self.programmed = listed;
         let keys: BTreeSet<K> = self
@@ -68,19 +68,19 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Tracker<K, V> {
         self.pending = keys.into_iter().filter(|key| !self.is_settled(key)).collect();
     }
 
-    /// Whether this key is as it should be.
+    /// Whether desired and programmed value are equal.
     pub fn is_settled(&self, key: &K) -> bool {
         self.desired.get(key) == self.programmed.get(key)
     }
 
-    /// Values that are missing or different.
+    /// Desired values that are missing or different.
     pub fn to_program(&self) -> impl Iterator<Item = (&K, &V)> {
         self.pending
             .iter()
             .filter_map(|key| self.desired.get_key_value(key))
     }
 
-    /// Keys that are there and not wanted.
+    /// Programmed keys that are not desired.
     pub fn to_remove(&self) -> impl Iterator<Item = &K> {
         self.pending.iter().filter(|key| !self.desired.contains_key(*key))
     }
@@ -103,9 +103,9 @@ mod tests {
     enum Step {
         Want(u8, u8),
         Unwant(u8),
-        /// Applies so many of the pending changes and is then killed: what is there is listed anew.
+        /// Programs this many pending changes and is then killed: everything is listed again.
         Apply(usize),
-        /// Somebody else changes what is there.
+        /// Another program changes a value.
         Meddle(u8, Option<u8>),
     }
 

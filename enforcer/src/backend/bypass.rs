@@ -1,14 +1,15 @@
-//! What leads packets of pods past the rules: found and told, because nothing here can stop it.
+//! The bypass report: ways by which packets of pods pass the rules. They are reported because the rules cannot stop
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use egret_shared::pod::PodKey;
 
-/// What was seen last.
+/// The ways that were seen last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BypassReport {
-    /// What the rules do not see.
+    /// Ways past the rules.
     pub bypasses: BTreeSet<Bypass>,
     /// Pods whose own namespace should hold rules and does not, and why.
     pub pending: BTreeMap<PodKey, String>,
@@ -17,9 +18,9 @@ pub struct BypassReport {
 /// A way past the rules.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bypass {
-    /// Of which kind.
+    /// Its kind.
     pub kind: BypassKind,
-    /// Where it is, and what follows: a sentence without its end.
+    /// Where it is and what follows, as a sentence without a full stop.
     pub what: String,
 }
 
@@ -28,11 +29,11 @@ pub struct Bypass {
 pub enum BypassKind {
     /// A flowtable.
     Flowtable,
-    /// A filter of tc.
+    /// A tc filter.
     Tc,
-    /// A program at the place of tc.
+    /// A BPF program at the tcx hook.
     Tcx,
-    /// A program in front of everything.
+    /// An XDP program.
     Xdp,
     /// A bridge whose ports reach each other without iptables.
     Bridge,
@@ -40,14 +41,14 @@ pub enum BypassKind {
     Interface,
     /// IPVS, which may lead to a process of the node.
     Ipvs,
-    /// An interface that takes packets out of datagrams to a port that it does not tell.
+    /// A tunnel that decapsulates at a port which the kernel does not report.
     Tunnel,
-    /// The node's network cannot be looked at.
+    /// The node's network cannot be inspected.
     Unseen,
 }
 
 impl BypassKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 9] = [
         Self::Flowtable,
         Self::Tc,
@@ -60,7 +61,7 @@ impl BypassKind {
         Self::Unseen,
     ];
 
-    /// The word of the metric.
+    /// The value of the label.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -76,7 +77,7 @@ impl BypassKind {
         }
     }
 
-    /// Whether it is about packets that others lead on, rather than a part of the network that is not judged.
+    /// Whether another mechanism forwards the packets, rather than a part of the network being unjudged.
     #[must_use]
     pub const fn is_fast_path(self) -> bool {
         match self {

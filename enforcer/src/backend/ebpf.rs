@@ -1,9 +1,9 @@
-//! The backend `ebpf`: judges in the pod itself, in connect(2) and sendmsg(2), so that what is denied fails at
-//! once with EPERM and costs no packet.
+//! The backend `ebpf`: judges connect(2) and sendmsg(2) in the pod, so that a denied call fails with EPERM and costs no
+//! packet.
 //!
-//! A pod is its cgroup. Programs are attached to it, and its rules are the storage of that attach point, so
-//! a socket is judged as the pod in scope it was made, whatever process holds it. Sets, counters and rules are
-//! found by digests of their content; everything is pinned, and goes on when the enforcer does not run.
+//! A pod is its cgroup. Programs are attached to it, and its rules are in the storage of the attach point. So a socket
+//! is judged as the pod that created it, whatever process holds it. Sets, counters and rules are found by digests of
+//! their content. Everything is pinned, and stays in force when the enforcer does not run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ use programs::Programs;
 use syscall::Map;
 use tables::Tables;
 
-/// What this backend does not do. Said at start and in its dump.
+/// What this backend does not do. Logged at start, and in its dump.
 pub const LIMITS: [&str; 5] = [
     "ingress rules are not enforced by this backend",
     "raw, packet and ping sockets, and send() on connected UDP sockets, are not judged: only connect() and sendmsg() are",
@@ -47,10 +47,10 @@ pub const LIMITS: [&str; 5] = [
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Where this backend looks, and where it keeps what outlives the process.
+/// Where this backend finds pods, and where it pins maps and programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The directory of a cgroup2 tree below scope pods are.
+    /// The directory of a cgroup2 tree below which pods are.
     pub cgroup_root: PathBuf,
     /// A directory for pins. Where it is not in a BPF file system, one is mounted on it.
     pub pin_path: PathBuf,
@@ -68,14 +68,14 @@ pub struct Ebpf {
     last_sweep: Timestamp,
 }
 
-/// What has been done with the kernel.
+/// How far it has come.
 #[derive(Debug)]
 enum Stage {
-    /// Nothing.
+    /// The kernel was not read.
     Unread,
-    /// It was read; the first batch decides what of it stays.
+    /// The kernel was read; the first batch decides what stays.
     Adopted(Box<Kernel>),
-    /// It is as the batches say.
+    /// The kernel holds what the batches say.
     Running(Box<Kernel>),
 }
 
@@ -89,10 +89,10 @@ impl Stage {
 }
 
 impl Ebpf {
-    /// The backend, before it has touched anything.
+    /// A backend that has not touched the kernel.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        // A digest is of a text, and this text is another for every other object.
+        // The digest of the object file.
         let object = Digest::of(&format!("{:?}", programs::OBJECT)).to_string();
         Self {
             pins: Pins::new(&options.pin_path, object),
@@ -135,7 +135,7 @@ impl Ebpf {
         })
     }
 
-    /// Sets and their members; then, the first time, what an earlier life left in them.
+    /// Applies sets and members. The first time it also adopts records of the previous process.
     fn apply_sets(&mut self, batch: &Batch, now: Timestamp) {
         self.sets
             .extend(batch.sets_created.iter().map(|set| (set.id, set.kind)));
@@ -148,7 +148,7 @@ impl Ebpf {
         }
     }
 
-    /// The first batch holds everything but what pods were told: that alone is taken over from the kernel.
+    /// The first batch is complete except for records: only these are adopted from the kernel.
     fn adopt_records(&mut self, now: Timestamp) {
         let records = self.sets.iter().filter(|(_, kind)| **kind == SetKind::Records);
         let records: BTreeSet<Vec<u8>> = records.map(|(set, _)| set.digest().as_str().into()).collect();
@@ -183,7 +183,7 @@ impl Ebpf {
         self.program(Scope::Changed);
     }
 
-    /// Puts what pods should have where it should be, and counts those for scope it was not none_if_missing.
+    /// Programs pods. Returns how many were not as they should be.
     fn program(&mut self, scope: Scope) -> u64 {
         let Some(kernel) = self.stage.kernel() else {
             return 0;
@@ -351,7 +351,7 @@ impl Backend for Ebpf {
     }
 }
 
-/// The counters as they are handed out, before and after the maps are none_if_missing.
+/// The counters, before and after the maps are open.
 #[derive(Debug, Default)]
 struct SharedCounters(std::sync::OnceLock<Arc<Counters>>);
 

@@ -1,4 +1,4 @@
-//! A kernel made of maps: what tests ask for verdicts, and what runs where nobody may touch a kernel.
+//! A kernel in memory: tests ask it for verdicts, and it runs where no kernel may be changed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use egret_shared::time::Timestamp;
 use super::none::NoVerdicts;
 use super::{Backend, BackendError, SyncStatus, VerdictCounters};
 
-/// The backend; clones share the maps, so that a test can look while the engine writes.
+/// The backend. Clones share the maps, so that a test reads them while the engine writes.
 #[derive(Clone, Debug, Default)]
 pub struct InMemory {
     kernel: Arc<Mutex<Simulator>>,
@@ -17,10 +17,10 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// What it holds now.
+    /// A copy of the maps.
     #[must_use]
     pub fn kernel(&self) -> Simulator {
-        // A panic while it was written leaves maps that are whole, if not those of a batch.
+        // A panic during a write leaves valid maps, though not those of a batch.
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -1,4 +1,4 @@
-//! No kernel: everything is computed and nothing is refused. For looking at what policies would do.
+//! No kernel: everything is computed and nothing is enforced.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Backend for Unenforced {
     }
 }
 
-/// Nothing is judged, so nothing is counted.
+/// Counters that are always empty.
 #[derive(Debug)]
 pub struct NoVerdicts;
 

@@ -1,4 +1,4 @@
-//! The configuration as it is written: each option of the command line is a field of the file.
+//! The options: each one of the command line is a field of the file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -45,31 +45,31 @@ pub struct Args {
 }
 
 pub(super) const DEFAULT_STATE: &str = "/run/egret/state";
-/// Where it outlives a boot.
+/// This folder survives a boot.
 pub(super) const DEFAULT_OBJECTS: &str = "/var/lib/egret/objects";
 
-/// What else there is to do.
+/// Commands beside enforcing.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
-    /// Removes every trace of the enforcer from the kernel, and its state file, and nothing else. The report of the
-    /// node's addresses stays: other nodes go by it.
+    /// Removes everything of the enforcer from the kernel, and its state files, and nothing else. The report of the
+    /// node's addresses stays, because other nodes use it.
     Cleanup {
-        /// Only tells what would be removed.
+        /// Only lists what would be removed.
         #[arg(long)]
         dry_run: bool,
-        /// Where the backend ebpf keeps what outlives it.
+        /// The pin path of the backend ebpf.
         #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf/egret")]
         bpf_pins: PathBuf,
-        /// The file that keeps what pods were told; empty for none.
+        /// The file of records; empty for none.
         #[arg(long, value_name = "PATH", default_value = DEFAULT_STATE, value_parser = path_or_empty())]
         state: PathBuf,
-        /// The file that keeps what the source said last; empty for none.
+        /// The file of the source's objects; empty for none.
         #[arg(long, value_name = "PATH", default_value = DEFAULT_OBJECTS, value_parser = path_or_empty())]
         state_objects: PathBuf,
     },
 }
 
-/// The fields, none of which need be written.
+/// The fields, all optional.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Options {
@@ -88,36 +88,39 @@ pub struct Options {
     /// Where /healthz, /readyz, /metrics, /records and /rules are answered [default: 127.0.0.1:9254]
     #[arg(long, value_name = "ADDR:PORT")]
     pub admin: Option<SocketAddr>,
-    /// The file that keeps what pods were told for the enforcer's next start; empty for none [default: /run/egret/state]
+    /// The file of records for the next start: the names and addresses that pods were given; empty for none [default:
+    /// /run/egret/state]
     #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
     pub state: Option<PathBuf>,
-    /// The file that keeps what the source said last for a start without it; empty for none [default: /var/lib/egret/objects]
+    /// The file of the source's objects, for a start at which the source is unreadable; empty for none [default:
+    /// /var/lib/egret/objects]
     #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
     pub state_objects: Option<PathBuf>,
-    /// The folder where this node's addresses are reported to the others, which read it; other nodes may write theirs there,
-    /// and it may be the one of --source; empty for none [default: none]
+    /// The folder where this node's addresses are reported to other nodes, which read it. It may be the folder of
+    /// --source; empty for none [default: none]
     #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
     pub report_dir: Option<PathBuf>,
     /// Which iptables the backend netfilter uses [default: auto]
     #[arg(long, value_name = "FLAVOUR")]
     pub iptables: Option<FlavourChoice>,
-    /// What the sender of a refused packet is told [default: drop]
+    /// What the sender of a denied packet receives [default: drop]
     #[arg(long, value_name = "ACTION")]
     pub deny_action: Option<DenyAction>,
-    /// What happens to a pod that is not known yet [default: deny once there is any policy, or nobody knows whether]
+    /// What happens to a pod that is unknown yet [default: deny once there is any policy, or if that is unknown]
     #[arg(long, value_name = "WHAT")]
     pub on_unknown_pod: Option<UnknownPodPolicy>,
-    /// Where pods are that are not known yet, as iptables names interfaces: a + at the end is any ending, and bridges
+    /// Interfaces of pods that are unknown yet, as iptables names them: a + at the end matches any ending, and bridges
     /// of known pods need not be named [default: veth+ cali+ gke+ eni+ azv+ cni0 cbr0 kube-bridge]
     #[arg(long, value_name = "INTERFACES", num_args = 1..)]
     pub pod_interfaces: Option<Vec<PodInterfaces>>,
-    /// Where each denied packet is told as a line of JSON: stdout, a path, or off [default: off]
+    /// Where each denied packet is logged as a line of JSON: stdout, a path, or off [default: off]
     #[arg(long, value_name = "WHERE")]
     pub events: Option<Destination>,
-    /// Packets that are told a second, of each reason to deny: 1 to 1000; of all together, ten times as many [default: 10]
+    /// Denied packets that are logged a second, for each reason: 1 to 1000; for all reasons, ten times as many
+    /// [default: 10]
     #[arg(long, value_name = "COUNT")]
     pub events_per_second: Option<u32>,
-    /// The NFLOG group by which the kernel tells of them: 1 to 65535 [default: 9254]
+    /// The NFLOG group of denied packets: 1 to 65535 [default: 9254]
     #[arg(long, value_name = "GROUP")]
     pub events_group: Option<u16>,
     /// Bits of the connection mark for egress; not 0x80 (AWS VPC CNI) [default: 0x07ff0000]
@@ -126,31 +129,34 @@ pub struct Options {
     /// Bits of the connection mark for ingress [default: 0xf8003f00]
     #[arg(long, value_name = "MASK")]
     pub ingress_mark_mask: Option<MarkMask>,
-    /// Start though rules of others write these bits: flows may then look allowed that are not [default: false]
+    /// Start although rules of others write these bits: connections may then look allowed that are not [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub allow_foreign_marks: Option<bool>,
-    /// Where our jumps stand in FORWARD and INPUT: insert, in front of what others have, or append, behind it [default: insert]
+    /// Where our jumps are in FORWARD and INPUT: insert, in front of the rules of others, or append, behind them
+    /// [default: insert]
     #[arg(long, value_name = "PLACE")]
     pub jump: Option<JumpPlace>,
-    /// How often the kernel is compared with what it should hold, and repaired; 0s for never, nor out of turn [default: 60s]
+    /// The interval at which the kernel is compared and repaired; 0s for never, also not after changes by others
+    /// [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub resync: Option<Span>,
     /// Single rules with a series of their own in /metrics: at most 4096 [default: 0]
     #[arg(long, value_name = "COUNT")]
     pub rule_metrics: Option<usize>,
-    /// Whether policies are enforced on this node, or only asked what they would deny [default: enforce]
+    /// Whether policies are enforced on this node, or audited: only logged and counted [default: enforce]
     #[arg(long, value_name = "HOW")]
     pub enforcement: Option<EnforcementMode>,
-    /// What a pod that a NetworkPolicy isolates may ask of its own node [default: allow]
+    /// What an isolated pod may send to its own node [default: allow]
     #[arg(long, value_name = "WHAT")]
     pub pod_to_own_node: Option<OwnNodeAccess>,
-    /// Where dnsd listens in the place of the DNS Service: what policies say of its pods at port 53 counts there too
+    /// Addresses where dnsd serves instead of the DNS Service: rules about the Service's pods at port 53 count there
+    /// too
     #[arg(long, value_name = "ADDRESS", num_args = 1..)]
     pub dns_address: Option<Vec<IpAddr>>,
-    /// The Service in whose place dnsd listens [default: kube-system/kube-dns]
+    /// The Service that dnsd serves instead of [default: kube-system/kube-dns]
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub dns_service: Option<PodKey>,
-    /// Namespaces whose pods ask other resolvers themselves though dnsd intercepts [default: kube-system]
+    /// Namespaces whose pods' queries to other resolvers dnsd does not intercept [default: kube-system]
     #[arg(long, value_name = "NAMESPACE", num_args = 1..)]
     pub not_intercepted: Option<Vec<String>>,
     /// How long after its TTL an address may still be connected to [default: 30s]
@@ -162,10 +168,10 @@ pub struct Options {
     /// TTLs above this count as this [default: 24h]
     #[arg(long, value_name = "SPAN")]
     pub max_ttl: Option<Span>,
-    /// Networks that no name opens [default: loopback, link-local, and the metadata services of clouds]
+    /// Networks that no DNS name opens [default: loopback, link-local, and the metadata services of clouds]
     #[arg(long, value_name = "CIDR", num_args = 1..)]
     pub protected: Option<Vec<IpNet>>,
-    /// What of the cluster itself a name may open: node, api-server [default: neither]
+    /// Addresses of the cluster itself that a DNS name may open: node, api-server [default: neither]
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub names_may_open: Option<Vec<NameTarget>>,
     /// Names that one pod may have records of: 1 to 10000000 [default: 1000]
@@ -177,26 +183,25 @@ pub struct Options {
     /// Records of all pods: 1 to 10000000 [default: 200000]
     #[arg(long, value_name = "COUNT")]
     pub records_total: Option<usize>,
-    /// Whether what goes from port to port of a bridge of pods is handed to iptables: enable turns it on for these bridges
+    /// Whether traffic between ports of a pods' bridge is passed to iptables: enable turns it on for these bridges
     /// [default: off]
     #[arg(long, value_name = "WHETHER")]
     pub bridge_netfilter: Option<BridgeNetfilter>,
-    /// The cgroup2 folder below which the backend ebpf looks for pods [default: /sys/fs/cgroup]
+    /// The cgroup2 folder in which the backend ebpf finds pods [default: /sys/fs/cgroup]
     #[arg(long, value_name = "PATH")]
     pub cgroup_root: Option<PathBuf>,
-    /// Where the backend ebpf keeps what outlives it [default: /sys/fs/bpf/egret]
+    /// The pin path of the backend ebpf, for what has to survive a restart [default: /sys/fs/bpf/egret]
     #[arg(long, value_name = "PATH")]
     pub bpf_pins: Option<PathBuf>,
 }
 
-/// clap takes no empty path of itself.
+/// clap refuses an empty path otherwise.
 fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// What CNI plugins call the node's end of a pod's cable, or the bridge that it is plugged into, and hardly anybody
-/// else calls anything: ptp (and kindnet), Calico, GKE, the AWS VPC CNI, Azure; bridge (and flannel), kubenet,
-/// kube-router.
+/// Names of the node's end of a pod's veth pair, or of its bridge, by CNI plugin: ptp (and kindnet), Calico, GKE, the
+/// AWS VPC CNI, Azure; bridge (and flannel), kubenet, kube-router. Hardly any other interface has such a name.
 pub(super) fn default_pod_interfaces() -> Vec<InterfacePattern> {
     [
         "veth+",
@@ -213,7 +218,7 @@ pub(super) fn default_pod_interfaces() -> Vec<InterfacePattern> {
 }
 
 impl Options {
-    /// These fields, and `below` where nothing was written.
+    /// These options, with `below` for the ones that are not set.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         Self {

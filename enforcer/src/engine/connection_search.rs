@@ -9,51 +9,52 @@ use crate::backend::{Backend, SearchResult};
 #[derive(Debug, Default)]
 pub(super) enum SearchTask {
     #[default]
-    Nobody,
+    Idle,
     /// A search runs.
-    Away(JoinHandle<SearchResult>),
+    Running(JoinHandle<SearchResult>),
     /// A search ended, and the backend has not processed its result.
-    Back(SearchResult),
+    Finished(SearchResult),
 }
 
 impl SearchTask {
     /// Starts a search if the backend needs one and none runs.
-    pub(super) fn begin(&mut self, backend: &mut dyn Backend) {
-        if matches!(self, Self::Nobody)
+    pub(super) fn start(&mut self, backend: &mut dyn Backend) {
+        if matches!(self, Self::Idle)
             && let Some(search) = backend.connection_search()
         {
-            *self = Self::Away(tokio::task::spawn_blocking(search));
+            *self = Self::Running(tokio::task::spawn_blocking(search));
         }
     }
 
     /// Waits until the search ends; for ever if none runs.
-    pub(super) async fn back(&mut self) {
+    pub(super) async fn finished(&mut self) {
         match self {
-            Self::Away(search) => {
-                let found = search.await;
-                *self =
-                    Self::Back(found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
+            Self::Running(search) => {
+                let result = search.await;
+                *self = Self::Finished(
+                    result.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())),
+                );
             }
-            Self::Nobody | Self::Back(_) => std::future::pending().await,
+            Self::Idle | Self::Finished(_) => std::future::pending().await,
         }
     }
 
     /// Takes the result of a finished search.
-    pub(super) fn take_found(&mut self) -> Option<SearchResult> {
+    pub(super) fn take_result(&mut self) -> Option<SearchResult> {
         match self {
-            Self::Back(found) => {
-                let found = *found;
-                *self = Self::Nobody;
-                Some(found)
+            Self::Finished(result) => {
+                let result = *result;
+                *self = Self::Idle;
+                Some(result)
             }
-            Self::Nobody | Self::Away(_) => None,
+            Self::Idle | Self::Running(_) => None,
         }
     }
 
     /// Finishes the search, so that the next process need not search all connections.
-    pub(super) async fn end(mut self, mut backend: Box<dyn Backend>) -> Box<dyn Backend> {
-        if matches!(self, Self::Away(_)) {
-            self.back().await;
+    pub(super) async fn finish(mut self, mut backend: Box<dyn Backend>) -> Box<dyn Backend> {
+        if matches!(self, Self::Running(_)) {
+            self.finished().await;
         }
         backend.end_denied_connections();
         backend.search_and_end();

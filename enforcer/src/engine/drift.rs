@@ -12,7 +12,7 @@ use egret_shared::time::Timestamp;
 use crate::backend::SyncStatus;
 
 /// How often the backend is polled.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Changes come in bursts.
 const BURST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_millis(2_500);
@@ -24,7 +24,7 @@ const MAX_CAUSES: usize = 8;
 /// Changes by others, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct DriftDetector {
-    next_look: Option<Timestamp>,
+    next_poll: Option<Timestamp>,
     /// The programs that changed something, or what the poll found; empty without drift.
     causes: BTreeSet<String>,
     compare_at: Option<Timestamp>,
@@ -33,21 +33,21 @@ pub(super) struct DriftDetector {
 
 impl DriftDetector {
     /// Starts polling, or stops it where nothing is ever compared.
-    pub(super) fn watch(&mut self, is_wanted: bool, now: Timestamp) {
-        self.next_look = is_wanted.then(|| now.after(LOOK_EVERY));
+    pub(super) fn set_polling(&mut self, is_wanted: bool, now: Timestamp) {
+        self.next_poll = is_wanted.then(|| now.after(POLL_INTERVAL));
     }
 
     pub(super) fn is_poll_due(&mut self, now: Timestamp) -> bool {
-        let is_due = self.next_look.is_some_and(|at| at <= now);
+        let is_due = self.next_poll.is_some_and(|at| at <= now);
         if is_due {
-            self.next_look = Some(now.after(LOOK_EVERY));
+            self.next_poll = Some(now.after(POLL_INTERVAL));
         }
         is_due
     }
 
     /// Notes a change by another program, or a sign of one.
-    pub(super) fn raise(&mut self, cause: String, now: Timestamp) {
-        if self.next_look.is_none() {
+    pub(super) fn suspect(&mut self, cause: String, now: Timestamp) {
+        if self.next_poll.is_none() {
             return;
         }
         if self.causes.len() < MAX_CAUSES {
@@ -66,7 +66,7 @@ impl DriftDetector {
     }
 
     /// Ends a comparison. Logs what was repaired, and who changed it.
-    pub(super) fn compared(&mut self, status: &SyncStatus, now: Timestamp) {
+    pub(super) fn record_comparison(&mut self, status: &SyncStatus, now: Timestamp) {
         let causes: Vec<String> = std::mem::take(&mut self.causes).into_iter().collect();
         if self.compare_at.take().is_some() {
             let pause = match self.compared {
@@ -87,7 +87,7 @@ impl DriftDetector {
     }
 
     pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.next_look.into_iter().chain(self.compare_at).min()
+        self.next_poll.into_iter().chain(self.compare_at).min()
     }
 }
 
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn one_alarm_is_followed_at_once_and_many_ever_more_slowly_but_within_five_seconds() {
+    fn a_change_is_compared_at_once_and_many_ever_more_rarely_but_within_five_seconds() {
         let mut drift = DriftDetector::default();
-        drift.watch(true, at(0));
+        drift.set_polling(true, at(0));
         let mut compared = Vec::new();
         for millis in 0..12_000 {
-            drift.raise("x".to_owned(), at(millis));
+            drift.suspect("x".to_owned(), at(millis));
             if drift.is_due(at(millis)) {
-                drift.compared(&SyncStatus::default(), at(millis));
+                drift.record_comparison(&SyncStatus::default(), at(millis));
                 compared.push(millis);
             }
         }
@@ -115,17 +115,17 @@ mod tests {
         let pauses: Vec<u64> = compared.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(pauses.is_sorted(), "{pauses:?}");
         assert_eq!(pauses.last(), Some(&2_500));
-        drift.raise("y".to_owned(), at(60_000));
+        drift.suspect("y".to_owned(), at(60_000));
         assert!(drift.is_due(at(60_050)), "it was quiet for a while");
     }
 
     #[test]
-    fn where_nothing_is_compared_nothing_is_looked_at_either() {
+    fn without_comparisons_nothing_is_polled() {
         let mut drift = DriftDetector::default();
-        drift.watch(false, at(0));
-        drift.raise("x".to_owned(), at(1));
+        drift.set_polling(false, at(0));
+        drift.suspect("x".to_owned(), at(1));
         assert_eq!((drift.deadline(), drift.is_due(at(9_999))), (None, false));
-        drift.watch(true, at(0));
+        drift.set_polling(true, at(0));
         assert!(!drift.is_poll_due(at(1_999)) && drift.is_poll_due(at(2_000)));
         assert!(!drift.is_poll_due(at(3_999)) && drift.is_poll_due(at(4_000)));
     }

@@ -53,7 +53,7 @@ pub enum JudgedBy {
     /// One of both: the sender's if the sender is a pod of this node.
     Either,
     /// No pod's.
-    Nobody,
+    NoPod,
 }
 
 /// A packet's resolved ends.
@@ -82,7 +82,7 @@ impl Engine {
         match &self.compiler {
             Phase::Starting { compiler, .. } => self.look_up(compiler, ends),
             Phase::Running(compiler) => self.look_up(compiler, ends),
-            Phase::Moving => Endpoints::default(),
+            Phase::Transition => Endpoints::default(),
         }
     }
 
@@ -91,12 +91,12 @@ impl Engine {
         let receiver = || self.pod_at(&ends.destination);
         let sent = match ends.judged_by {
             JudgedBy::Sender | JudgedBy::Either => sender(),
-            JudgedBy::Receiver | JudgedBy::Nobody => None,
+            JudgedBy::Receiver | JudgedBy::NoPod => None,
         };
         let received = match ends.judged_by {
             JudgedBy::Receiver => receiver(),
             JudgedBy::Either if sent.is_none() => receiver(),
-            JudgedBy::Sender | JudgedBy::Either | JudgedBy::Nobody => None,
+            JudgedBy::Sender | JudgedBy::Either | JudgedBy::NoPod => None,
         };
         let is_receiver = received.is_some();
         let pod = sent.or(received);

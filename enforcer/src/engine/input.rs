@@ -28,7 +28,7 @@ pub enum Input {
         out: Box<dyn PeerSender>,
     },
     /// A message of a dnsd.
-    PeerSaid(PeerId, ToEnforcer),
+    PeerMessage(PeerId, ToEnforcer),
     /// A connection ended.
     PeerLeft(PeerId),
     /// Links, addresses or routes changed.
@@ -49,7 +49,7 @@ impl Input {
     /// How many addresses it observes.
     pub(super) fn addresses(&self) -> usize {
         match self {
-            Self::PeerSaid(_, ToEnforcer::Observed { observation, .. }) => observation.addresses.len(),
+            Self::PeerMessage(_, ToEnforcer::Observed { observation, .. }) => observation.addresses.len(),
             _ => 0,
         }
     }

@@ -15,59 +15,59 @@ impl Engine {
     /// Applies, repairs and reports what follows from the inputs. Admin requests are answered last, so that no reply
     /// claims that all is well before earlier inputs are in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
-        self.follow_up(now);
+        self.apply_inputs(now);
         self.received = Received::Nothing;
         if let Some(backend) = self.worker.backend_mut() {
-            self.search.begin(&mut **backend);
-            let questions = std::mem::take(&mut self.questions);
-            self.answer_all(questions);
+            self.search.start(&mut **backend);
+            let admin_requests = std::mem::take(&mut self.admin_requests);
+            self.reply_all(admin_requests);
         }
     }
 
-    fn follow_up(&mut self, now: Timestamp) {
-        self.begin_when_ready(now);
+    fn apply_inputs(&mut self, now: Timestamp) {
+        self.start_when_ready(now);
         let Phase::Running(compiler) = &mut self.compiler else {
             return;
         };
         compiler.handle_timeout(now);
-        let is_all_open = self.add_all_records(now);
+        let all_records_added = self.add_all_records(now);
         // Before `Realized` is sent.
         self.write_records(now);
-        if is_all_open {
+        if all_records_added {
             self.send_realized();
         }
-        if is_all_open && self.has_nothing_else(now) {
+        if all_records_added && self.is_done(now) {
             return self.end_denied_connections();
         }
         if self.worker.backend().is_none() {
             // A dnsd that joins does not wait for a poll or a comparison.
-            if is_all_open && !self.worker.is_changing() {
-                self.tell();
+            if all_records_added && !self.worker.is_changing() {
+                self.notify_peers();
             }
             return;
         }
-        let work = self.gather(now);
+        let work = self.collect_work(now);
         // If a client waits for this batch, apply it synchronously: concurrent set updates would starve it.
-        let left = if is_all_open {
+        let left = if all_records_added {
             self.worker
-                .send(work, &mut self.questions, &self.metrics, now)
+                .send(work, &mut self.admin_requests, &self.metrics, now)
                 .err()
         } else {
             Some(work)
         };
         if let (Some(work), Some(backend)) = (left, self.worker.backend_mut()) {
-            let done = work.run(&mut **backend, &self.metrics, now);
-            self.finish_work(done, now);
+            let result = work.run(&mut **backend, &self.metrics, now);
+            self.finish_work(result, now);
             self.write_records(now);
-            self.tell();
+            self.notify_peers();
         }
     }
 
     /// Whether all inputs were observations, they are in the kernel, and nothing else is due.
-    fn has_nothing_else(&self, now: Timestamp) -> bool {
+    fn is_done(&self, now: Timestamp) -> bool {
         let is_compiled = matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_batch());
         let is_due = || self.deadline().is_some_and(|at| at <= now);
-        self.received == Received::Answers && is_compiled && self.worker.backend().is_some() && !is_due()
+        self.received == Received::Observations && is_compiled && self.worker.backend().is_some() && !is_due()
     }
 
     /// Records may have allowed again what was denied.
@@ -82,13 +82,13 @@ impl Engine {
         while let Some(batch) = self.next_records(now) {
             let started = self.metrics.start();
             match &mut self.worker {
-                BackendWorker::Here(backend) => {
+                BackendWorker::Idle(backend) => {
                     if let Some(status) = backend.add_records(&batch, now) {
                         self.update_status(status, now);
                     }
                 }
-                BackendWorker::Away(in_flight) => in_flight.open(&batch, now),
-                BackendWorker::Moving => {}
+                BackendWorker::Busy(in_flight) => in_flight.add_members(&batch, now),
+                BackendWorker::Transition => {}
             }
             self.metrics.programmed(started, false);
         }
@@ -98,25 +98,25 @@ impl Engine {
     fn next_records(&mut self, now: Timestamp) -> Option<Batch> {
         match &mut self.compiler {
             Phase::Running(compiler) => compiler.poll_answers(self.worker.busy(), now),
-            Phase::Starting { .. } | Phase::Moving => None,
+            Phase::Starting { .. } | Phase::Transition => None,
         }
     }
 
     /// Collects all work that is due.
-    fn gather(&mut self, now: Timestamp) -> Work {
+    fn collect_work(&mut self, now: Timestamp) -> Work {
         let mut work = Work {
             links_changed: std::mem::take(&mut self.links_changed),
             poll_drift: self.drift.is_poll_due(now),
-            found: self.search.take_found() == Some(SearchResult::Something),
+            found: self.search.take_result() == Some(SearchResult::Something),
             ..Work::default()
         };
         if let Phase::Running(compiler) = &mut self.compiler {
-            let mut may_be_others = self.pods.is_none();
+            let mut owners_changed = self.pods.is_none();
             while let Some(batch) = compiler.poll_batch(now) {
-                may_be_others |= update_owners(&mut self.owners, &mut self.local, &batch);
+                owners_changed |= update_owners(&mut self.owners, &mut self.local, &batch);
                 work.batches.push(batch);
             }
-            if may_be_others {
+            if owners_changed {
                 self.update_pods();
             }
         }
@@ -135,41 +135,41 @@ impl Engine {
 
     /// The backend is back from a batch.
     pub(super) fn complete(&mut self, completion: Completion, now: Timestamp) {
-        let Completion { backend, done } = completion;
-        let before = std::mem::replace(&mut self.worker, BackendWorker::Here(backend));
-        self.finish_work(done, now);
+        let Completion { backend, result } = completion;
+        let before = std::mem::replace(&mut self.worker, BackendWorker::Idle(backend));
+        self.finish_work(result, now);
         // First the records of sets that the batch made, then the interests that belong to them.
         if self.add_all_records(now) {
             self.write_records(now);
-            self.tell();
+            self.notify_peers();
         }
-        if let BackendWorker::Away(in_flight) = before {
+        if let BackendWorker::Busy(in_flight) = before {
             self.retry = self
                 .retry
                 .after(in_flight.was_refused || self.status.wants_retry(), now);
-            self.answer_all(in_flight.questions);
+            self.reply_all(in_flight.admin_requests);
         }
         for lookups in std::mem::take(&mut self.lookups) {
             self.look_up_endpoints(lookups);
         }
     }
 
-    fn finish_work(&mut self, done: WorkResult, now: Timestamp) {
-        for status in done.statuses {
+    fn finish_work(&mut self, result: WorkResult, now: Timestamp) {
+        for status in result.statuses {
             self.update_status(status, now);
         }
-        if let Some(cause) = done.drift {
-            self.drift.raise(cause, now);
+        if let Some(cause) = result.drift {
+            self.drift.suspect(cause, now);
         }
-        if let Some(status) = done.compared {
-            self.drift.compared(&status, now);
+        if let Some(status) = result.compared {
+            self.drift.record_comparison(&status, now);
             if self.retry != Retry::Idle && status.wants_retry() {
                 self.metrics.refused(&status);
             }
             self.update_status(status, now);
             self.set_resync(self.resync, now);
         }
-        self.metrics.ended(done.ended);
+        self.metrics.ended(result.ended);
     }
 
     fn update_status(&mut self, status: SyncStatus, now: Timestamp) {
@@ -189,11 +189,11 @@ impl Engine {
         self.status = status;
     }
 
-    fn answer_all(&self, questions: Vec<AdminRequest>) {
+    fn reply_all(&self, admin_requests: Vec<AdminRequest>) {
         let Some(backend) = self.worker.backend() else {
             return;
         };
-        for AdminRequest { query, reply } in questions {
+        for AdminRequest { query, reply } in admin_requests {
             // The asker may have timed out.
             drop(reply.send(self.answer(backend, query)));
         }

@@ -23,13 +23,13 @@ struct Peer {
     program: String,
     out: Box<dyn PeerSender>,
     /// Whether it has all interests.
-    is_greeted: bool,
+    has_interests: bool,
     /// Its observations that are not realized, in order.
     awaiting: VecDeque<PendingObservation>,
     /// The last sequence that is realized.
     through: Sequence,
     /// Whether `through` is still to be sent.
-    is_owed: bool,
+    has_unsent: bool,
     /// Whether it has repeated everything that it knew when it connected.
     has_resynced: bool,
     /// How many answers it holds, as it reported last.
@@ -54,10 +54,10 @@ impl Peers {
         let peer = Peer {
             program,
             out,
-            is_greeted: false,
+            has_interests: false,
             awaiting: VecDeque::new(),
             through: Sequence::ZERO,
-            is_owed: false,
+            has_unsent: false,
             has_resynced: false,
             held: 0,
             pods: None,
@@ -73,7 +73,7 @@ impl Peers {
     }
 
     /// Handles a message of a dnsd; `observe` returns the revision that includes an observation.
-    pub(super) fn said(
+    pub(super) fn receive(
         &mut self,
         id: PeerId,
         message: ToEnforcer,
@@ -90,7 +90,7 @@ impl Peers {
                 if peer.awaiting.is_empty() {
                     peer.through = peer.through.max(through);
                 }
-                peer.is_owed = true;
+                peer.has_unsent = true;
                 peer.has_resynced = true;
             }
             ToEnforcer::Observed {
@@ -115,12 +115,12 @@ impl Peers {
             let Some(peer) = self.peers.get_mut(&id) else {
                 continue;
             };
-            if peer.is_greeted {
+            if peer.has_interests {
                 if !changed.is_empty() {
                     self.send(id, interests(changed.to_vec()).collect());
                 }
             } else {
-                peer.is_greeted = true;
+                peer.has_interests = true;
                 self.send(id, interests(all()).chain([ToDnsd::InterestComplete]).collect());
             }
         }
@@ -144,7 +144,7 @@ impl Peers {
         message: impl Fn(T) -> ToDnsd,
     ) {
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_greeted) else {
+            let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_interests) else {
                 continue;
             };
             let known = known(peer);
@@ -161,11 +161,11 @@ impl Peers {
         self.peers.retain(|id, peer| {
             let failed = peer.realize(revision, &is_failed);
             // Interests come first.
-            if !peer.is_greeted || !std::mem::take(&mut peer.is_owed) {
+            if !peer.has_interests || !std::mem::take(&mut peer.has_unsent) {
                 return true;
             }
             let through = peer.through;
-            peer.hears(*id, vec![ToDnsd::Realized { through, failed }])
+            peer.send_messages(*id, vec![ToDnsd::Realized { through, failed }])
         });
         self.dropped += (before - self.peers.len()) as u64;
     }
@@ -189,7 +189,7 @@ impl Peers {
     }
 
     fn send(&mut self, id: PeerId, messages: Vec<ToDnsd>) {
-        let is_deaf = |peer: &mut Peer| !peer.hears(id, messages);
+        let is_deaf = |peer: &mut Peer| !peer.send_messages(id, messages);
         if self.peers.get_mut(&id).is_some_and(is_deaf) {
             self.peers.remove(&id);
             self.dropped += 1;
@@ -203,7 +203,7 @@ impl Peer {
         let mut failed = Vec::new();
         while let Some(first) = self.awaiting.pop_front_if(|first| first.revision <= revision) {
             self.through = self.through.max(first.sequence);
-            self.is_owed = true;
+            self.has_unsent = true;
             if is_failed(first.client) {
                 failed.push(first.sequence);
             }
@@ -212,7 +212,7 @@ impl Peer {
     }
 
     /// Sends messages; returns false if the peer is to be dropped.
-    fn hears(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
+    fn send_messages(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
         let is_told = self.out.send(messages).is_ok();
         if !is_told {
             tracing::warn!(
@@ -230,10 +230,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_answers_are_those_of_connected_dnsds_as_told_last() {
+    fn held_answers_are_the_last_reports_of_connected_dnsds() {
         let mut peers = Peers::default();
         let holding = |peers: &mut Peers, id, answers| {
-            peers.said(PeerId(id), ToEnforcer::Holding { answers }, |_| Revision::ZERO);
+            peers.receive(PeerId(id), ToEnforcer::Holding { answers }, |_| Revision::ZERO);
         };
         for id in [1, 2] {
             let (out, _) = tokio::sync::mpsc::channel(1);

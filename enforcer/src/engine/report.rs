@@ -72,7 +72,7 @@ pub struct SourceState {
 
 impl SourceState {
     /// Why the source is unreadable, and what is in force instead.
-    fn trouble(&self) -> Option<String> {
+    fn source_error(&self) -> Option<String> {
         let why = self.unreadable.as_deref()?;
         Some(match &self.known_at {
             None => format!("the source cannot be read: {why}"),
@@ -107,7 +107,7 @@ impl Engine {
             records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
-                Phase::Starting { .. } | Phase::Moving => 0,
+                Phase::Starting { .. } | Phase::Transition => 0,
             },
             source: self.source.clone(),
             bypass_report,
@@ -119,12 +119,12 @@ impl Engine {
         match &self.compiler {
             Phase::Starting {
                 is_complete,
-                unread,
+                read_error,
                 is_closed,
-                patience,
+                resync_deadline,
                 ..
             } => {
-                if patience.is_some() {
+                if resync_deadline.is_some() {
                     reasons.push("a dnsd is waited for, to tell again what pods were told".to_owned());
                 }
                 if !is_complete {
@@ -144,13 +144,13 @@ impl Engine {
                     }
                 }
                 reasons.extend(
-                    unread
+                    read_error
                         .iter()
                         .map(|reason| format!("the kernel cannot be read: {reason}")),
                 );
             }
-            Phase::Running(_) => reasons.extend(self.source.trouble()),
-            Phase::Moving => {}
+            Phase::Running(_) => reasons.extend(self.source.source_error()),
+            Phase::Transition => {}
         }
         reasons.extend(
             self.status
@@ -170,7 +170,7 @@ impl Engine {
         let records: Box<dyn Iterator<Item = _>> = match &self.compiler {
             Phase::Starting { compiler, .. } => Box::new(compiler.records()),
             Phase::Running(compiler) => Box::new(compiler.records()),
-            Phase::Moving => Box::new(std::iter::empty()),
+            Phase::Transition => Box::new(std::iter::empty()),
         };
         for record in records {
             let left = record.expires.since(now).as_secs();

@@ -37,35 +37,37 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    async fn rings_within(timer: &mut Timer, patience: Duration) -> bool {
-        tokio::time::timeout(patience, timer.expired()).await.is_ok()
+    async fn expires_within(timer: &mut Timer, resync_deadline: Duration) -> bool {
+        tokio::time::timeout(resync_deadline, timer.expired())
+            .await
+            .is_ok()
     }
 
     #[tokio::test]
-    async fn it_rings_once_at_the_moment_that_was_set_last() {
+    async fn it_expires_once_at_the_last_timestamp() {
         const LITTLE: Duration = Duration::from_millis(30);
         const LONG: Duration = Duration::from_secs(20);
         let mut timer = Timer::default();
-        assert!(!rings_within(&mut timer, LITTLE).await, "nothing is due");
+        assert!(!expires_within(&mut timer, LITTLE).await, "nothing is due");
         timer.set(Some(at(500)), at(490));
-        assert!(rings_within(&mut timer, LONG).await);
-        assert!(!rings_within(&mut timer, LITTLE).await, "it rang");
+        assert!(expires_within(&mut timer, LONG).await);
+        assert!(!expires_within(&mut timer, LITTLE).await, "it expired");
         timer.set(Some(at(500)), at(499));
         assert!(
-            rings_within(&mut timer, LONG).await,
+            expires_within(&mut timer, LONG).await,
             "whoever set it found it to be too early"
         );
         timer.set(Some(at(900_000)), at(1_000));
-        assert!(!rings_within(&mut timer, LITTLE).await);
+        assert!(!expires_within(&mut timer, LITTLE).await);
         timer.set(Some(at(2_000)), at(1_999));
         assert!(
-            rings_within(&mut timer, LONG).await,
+            expires_within(&mut timer, LONG).await,
             "something else is due before"
         );
         timer.set(Some(at(2_020)), at(2_000));
         timer.set(None, at(2_001));
         assert!(
-            !rings_within(&mut timer, 2 * LITTLE).await,
+            !expires_within(&mut timer, 2 * LITTLE).await,
             "nothing is due any more"
         );
     }

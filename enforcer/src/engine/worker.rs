@@ -21,41 +21,41 @@ const BULK: usize = 1000;
 #[derive(Debug)]
 pub(super) enum BackendWorker {
     /// With the engine.
-    Here(Box<dyn Backend>),
+    Idle(Box<dyn Backend>),
     /// With a batch in flight.
-    Away(InFlight),
+    Busy(InFlight),
     /// Between the two.
-    Moving,
+    Transition,
 }
 
 /// A batch in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
     completion: JoinHandle<Completion>,
-    meanwhile: Arc<dyn ConcurrentSetUpdate>,
+    set_update: Arc<dyn ConcurrentSetUpdate>,
     /// Sets that it creates or changes.
     busy: BTreeSet<SetId>,
     /// Whether it changes rules.
-    is_change: bool,
+    changes_rules: bool,
     /// Whether the kernel refused a concurrent set update.
     pub(super) was_refused: bool,
     /// Admin requests from before it; they are answered after it.
-    pub(super) questions: Vec<AdminRequest>,
+    pub(super) admin_requests: Vec<AdminRequest>,
 }
 
 /// The completion of a batch.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) backend: Box<dyn Backend>,
-    pub(super) done: WorkResult,
+    pub(super) result: WorkResult,
 }
 
 impl BackendWorker {
     /// The backend, unless it works.
     pub(super) fn backend(&self) -> Option<&dyn Backend> {
         match self {
-            Self::Here(backend) => Some(&**backend),
-            Self::Away(_) | Self::Moving => None,
+            Self::Idle(backend) => Some(&**backend),
+            Self::Busy(_) | Self::Transition => None,
         }
     }
 
@@ -63,32 +63,32 @@ impl BackendWorker {
     pub(super) const fn busy(&self) -> &BTreeSet<SetId> {
         const NONE: &BTreeSet<SetId> = &BTreeSet::new();
         match self {
-            Self::Away(in_flight) => &in_flight.busy,
-            Self::Here(_) | Self::Moving => NONE,
+            Self::Busy(in_flight) => &in_flight.busy,
+            Self::Idle(_) | Self::Transition => NONE,
         }
     }
 
     /// Whether the last compiled rules are in flight, and not in force yet.
     pub(super) const fn is_changing(&self) -> bool {
         match self {
-            Self::Away(in_flight) => in_flight.is_change,
-            Self::Here(_) | Self::Moving => false,
+            Self::Busy(in_flight) => in_flight.changes_rules,
+            Self::Idle(_) | Self::Transition => false,
         }
     }
 
     /// Whether the kernel refused a concurrent set update.
     pub(super) const fn was_refused(&self) -> bool {
         match self {
-            Self::Away(in_flight) => in_flight.was_refused,
-            Self::Here(_) | Self::Moving => false,
+            Self::Busy(in_flight) => in_flight.was_refused,
+            Self::Idle(_) | Self::Transition => false,
         }
     }
 
     /// The backend, unless it works.
     pub(super) fn backend_mut(&mut self) -> Option<&mut Box<dyn Backend>> {
         match self {
-            Self::Here(backend) => Some(backend),
-            Self::Away(_) | Self::Moving => None,
+            Self::Idle(backend) => Some(backend),
+            Self::Busy(_) | Self::Transition => None,
         }
     }
 
@@ -97,33 +97,33 @@ impl BackendWorker {
     pub(super) fn send(
         &mut self,
         work: Work,
-        questions: &mut Vec<AdminRequest>,
+        admin_requests: &mut Vec<AdminRequest>,
         metrics: &Metrics,
         now: Timestamp,
     ) -> Result<(), Work> {
-        let meanwhile = self
+        let set_update = self
             .backend()
             .filter(|_| work.is_long())
             .and_then(Backend::concurrent_set_update);
-        let Some(meanwhile) = meanwhile else {
+        let Some(set_update) = set_update else {
             return Err(work);
         };
-        let Self::Here(mut backend) = std::mem::replace(self, Self::Moving) else {
+        let Self::Idle(mut backend) = std::mem::replace(self, Self::Transition) else {
             unreachable!("it was at hand when it was asked for what may be done meanwhile")
         };
-        let (busy, is_change) = (work.sets(), !work.batches.is_empty());
+        let (busy, changes_rules) = (work.sets(), !work.batches.is_empty());
         let metrics = metrics.clone();
         let completion = tokio::task::spawn_blocking(move || {
-            let done = work.run(&mut *backend, &metrics, now);
-            Completion { backend, done }
+            let result = work.run(&mut *backend, &metrics, now);
+            Completion { backend, result }
         });
-        *self = Self::Away(InFlight {
+        *self = Self::Busy(InFlight {
             completion,
-            meanwhile,
+            set_update,
             busy,
-            is_change,
+            changes_rules,
             was_refused: false,
-            questions: std::mem::take(questions),
+            admin_requests: std::mem::take(admin_requests),
         });
         Ok(())
     }
@@ -131,17 +131,19 @@ impl BackendWorker {
     /// Waits for the completion of the batch in flight; for ever if there is none.
     pub(super) async fn completion(&mut self) -> Completion {
         match self {
-            Self::Away(in_flight) => in_flight.complete().await,
-            Self::Here(_) | Self::Moving => std::future::pending().await,
+            Self::Busy(in_flight) => in_flight.complete().await,
+            Self::Idle(_) | Self::Transition => std::future::pending().await,
         }
     }
 
     /// Waits for the batch in flight, and takes the backend.
     pub(super) async fn take(self) -> Box<dyn Backend> {
         match self {
-            Self::Here(backend) => backend,
-            Self::Away(mut in_flight) => in_flight.complete().await.backend,
-            Self::Moving => unreachable!("the backend moves while one function runs, which does not wait"),
+            Self::Idle(backend) => backend,
+            Self::Busy(mut in_flight) => in_flight.complete().await.backend,
+            Self::Transition => {
+                unreachable!("the backend moves while one function runs, which does not wait")
+            }
         }
     }
 }
@@ -155,8 +157,8 @@ impl InFlight {
     }
 
     /// Adds observed addresses while the batch is in flight.
-    pub(super) fn open(&mut self, batch: &Batch, now: Timestamp) {
-        if let Err(error) = self.meanwhile.add_members(&batch.members_changed, now) {
+    pub(super) fn add_members(&mut self, batch: &Batch, now: Timestamp) {
+        if let Err(error) = self.set_update.add_members(&batch.members_changed, now) {
             tracing::warn!(%error, "it is tried again when the rules are written");
             self.was_refused = true;
         }

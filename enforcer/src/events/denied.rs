@@ -1,4 +1,4 @@
-//! One denied packet as the kernel told it, with what has to be asked about it.
+//! A denied packet from NFLOG, with what has to be looked up.
 
 use egret_kernel::nflog::Logged;
 use egret_policies::rules::Direction;
@@ -10,16 +10,16 @@ use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 /// A denied packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedPacket {
-    /// Why.
+    /// The reason.
     pub denial: Denial,
-    /// What it was.
+    /// Its headers.
     pub packet: Packet,
-    /// Who is to be asked for.
+    /// The ends to look up.
     pub ends: PacketEnds,
 }
 
 impl DeniedPacket {
-    /// Reads what the kernel told; none where it is not for us, or cannot be read.
+    /// Parses a packet; none if our rules did not log it, or if it is malformed.
     #[must_use]
     pub fn read(
         logged: &Logged,
@@ -41,10 +41,10 @@ impl DeniedPacket {
     }
 }
 
-/// A packet of a revoked flow may go either way.
+/// A packet of a revoked connection may go either way.
 const fn judged_by(denial: &Denial) -> JudgedBy {
     match (&denial.cause, denial.direction) {
-        (Cause::Exposure(_), _) => JudgedBy::Nobody,
+        (Cause::Exposure(_), _) => JudgedBy::NoPod,
         (Cause::Revoked, _) => JudgedBy::Either,
         (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => JudgedBy::Sender,
         (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => JudgedBy::Sender,

@@ -1,4 +1,4 @@
-//! The lines, as they are in docs/events.md.
+//! Lines of JSON, as docs/events.md describes them.
 
 use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use super::window::Summary;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome, Said};
 use crate::engine::Endpoints;
 
-/// A denied packet as a line, without its end.
+/// The line of a denied packet, without its end.
 #[must_use]
 pub fn denied(denied: &DeniedPacket, known: Option<&Endpoints>, node: &str, at: Duration) -> String {
     let (packet, ends) = (&denied.packet, &denied.ends);
@@ -72,8 +72,8 @@ pub fn denied(denied: &DeniedPacket, known: Option<&Endpoints>, node: &str, at: 
     })
 }
 
-/// A second in which more was denied than was told, as a line without its end. `pods` are those of the summary's
-/// `withheld`, in its order, where they are known.
+/// The line of a summary, without its end. `pods` are those of its `withheld`, in the same order, as far as they are
+/// known.
 #[must_use]
 pub fn summary(
     summary: &Summary,
@@ -222,7 +222,7 @@ struct Counted<'a> {
     packets: u64,
 }
 
-/// The verdict, where it is not that the packet ends.
+/// The verdict, unless it is a plain denial.
 fn unusual(denial: &Denial) -> Option<&'static str> {
     (denial.outcome != Outcome::Denied).then(|| denial.verdict())
 }
@@ -265,7 +265,7 @@ impl<'a> PeerIdentity<'a> {
     }
 }
 
-/// Whether the pod is the receiver, where nobody knows it.
+/// Whether the pod is the receiver, if the lookup does not say.
 const fn is_received(denial: &Denial) -> bool {
     use egret_policies::rules::Direction;
     match (&denial.cause, denial.direction) {

@@ -1,4 +1,4 @@
-//! Where the lines go. A line that cannot be written is lost and counted; nothing waits for room.
+//! Writes the lines. A line that cannot be written is lost and counted; nothing waits for disk space.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -55,11 +55,11 @@ impl fmt::Display for Destination {
 
 egret_shared::as_text!(Destination);
 
-/// A output for lines.
+/// Where lines are written.
 #[derive(Debug)]
 pub struct Sink {
     output: Output,
-    /// The last line is there in part: the next one must not go on where that ended.
+    /// Whether the last line was written in part: the next one starts on a new line.
     is_torn: bool,
     is_failing: bool,
     reopen: ReopenRequest,
@@ -71,21 +71,22 @@ enum Output {
     File { path: PathBuf, file: Option<File> },
 }
 
-/// Asks for the file to be opened anew, since the old one was put away. From any thread.
+/// Asks for the log file to be opened again, after a rotation. From any thread.
 #[derive(Clone, Debug, Default)]
 pub struct ReopenRequest(Arc<AtomicBool>);
 
 impl ReopenRequest {
-    /// Before the next line.
+    /// Takes effect before the next line.
     pub fn send(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Sink {
-    /// Opens the output; none where nothing is to be told.
+    /// Opens the destination; none for `Off`.
     ///
     /// # Errors
+    ///
     /// When the file cannot be opened.
     pub fn open(to: &Destination) -> io::Result<Option<Self>> {
         let output = match to {
@@ -104,13 +105,13 @@ impl Sink {
         }))
     }
 
-    /// What asks for the file to be opened anew.
+    /// A handle that has the file opened again.
     #[must_use]
     pub fn reopen_request(&self) -> ReopenRequest {
         self.reopen.clone()
     }
 
-    /// Writes lines; how many could not be written.
+    /// Writes lines. Returns how many were lost.
     pub fn write(&mut self, lines: &[String]) -> u64 {
         if self.reopen.0.swap(false, Ordering::Relaxed)
             && let Output::File { file, .. } = &mut self.output
@@ -122,7 +123,7 @@ impl Sink {
         for line in lines {
             let written = self.write_one(line);
             unwritten += u64::from(written.is_err());
-            self.tell(written);
+            self.log_change(written);
         }
         unwritten
     }
@@ -147,8 +148,8 @@ impl Sink {
         written.map_err(|(error, _)| error)
     }
 
-    /// Once when it begins, and once when it is over.
-    fn tell(&mut self, written: io::Result<()>) {
+    /// Logs the first failure, and the first success after it.
+    fn log_change(&mut self, written: io::Result<()>) {
         let is_failing = written.is_err();
         if is_failing == self.is_failing {
             return;
@@ -169,7 +170,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// The error, with how much had been written before it.
+/// On an error, also how many octets were written before.
 fn write_at_once(output: &mut impl Write, text: &[u8]) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     while written < text.len() {

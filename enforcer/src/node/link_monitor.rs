@@ -1,4 +1,4 @@
-//! News of links, addresses and routes.
+//! Waits for changes of links, addresses and routes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use egret_kernel::links::Monitor;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// News come in bursts (an interface, its address, its routes); one look at the end is enough.
+/// Notifications come in bursts (an interface, its address, its routes): one report covers them.
 const BURST: Duration = Duration::from_millis(5);
 
 /// Waits for changes of the node's network.
@@ -18,28 +18,31 @@ pub struct LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// Starts to listen.
+    /// Subscribes to the kernel's notifications.
     ///
     /// # Errors
-    /// When the kernel gives no socket.
+    ///
+    /// When no socket can be opened.
     pub fn listen() -> io::Result<Self> {
         Monitor::open()
             .map(|monitor| Self { monitor })
             .map_err(io::Error::other)
     }
 
-    /// Blocks until something changed, and until the burst is over.
+    /// Blocks until something changed and the burst is over.
     ///
     /// # Errors
-    /// When the socket broke.
+    ///
+    /// When the socket fails.
     pub fn wait(&mut self) -> io::Result<()> {
         self.wait_until(PollTimeout::NONE)
     }
 
-    /// The same, but no longer than this.
+    /// As `wait`, but returns after this time without a change, too.
     ///
     /// # Errors
-    /// When the socket broke.
+    ///
+    /// When the socket fails.
     pub fn wait_timeout(&mut self, span: Duration) -> io::Result<()> {
         self.wait_until(PollTimeout::try_from(span).unwrap_or(PollTimeout::MAX))
     }

@@ -1,4 +1,4 @@
-//! All the links of the node that lead into a pod, from one of them.
+//! Finds all links of the node that lead into a pod, from one of them.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::veth::VethTopology;
 use super::{Location, Node};
 
 impl Node {
-    /// Adds the pod's other veths, and the port by which a pod is on a bridge.
+    /// Adds the pod's other links, and the port by which it is on a bridge.
     pub(super) fn add_other_links(
         &mut self,
         found: Vec<Location>,
@@ -40,7 +40,7 @@ fn pod_links(
         let own = veths.named(location.interface.as_str()).map(|own| own.index);
         let sees_ports = location.is_bridge && !is_off(Switch::KnowPorts) && calls_iptables(own)?;
         let number = match veths.namespace(location.interface.as_str(), addresses) {
-            // Somebody uses an address that is not theirs, and who that is cannot be seen.
+            // Some pod uses an address that is not its own, and it is unknown which.
             Err(reason) if sees_ports => return Err(reason),
             Err(_) => None,
             Ok(number) => number,
@@ -77,13 +77,13 @@ fn pod_links(
     Ok(all)
 }
 
-/// A name that cannot stand in a rule was given by somebody who wants none about it; the link is told as not judged.
+/// None for a name that cannot stand in a rule; the link is then reported as not judged.
 fn name(link: &Interface) -> Option<InterfaceName> {
     InterfaceName::new(link.name.clone()).ok()
 }
 
-/// Whether iptables is asked for what a bridge takes, in both families; with one alone, rules that ask for the port would
-/// let the other one slip.
+/// Whether the bridge calls iptables in both families. With one family alone, rules that match the port would miss the
+/// other.
 fn calls_iptables(bridge: Option<u32>) -> Result<bool, String> {
     let everywhere = Bridges::calls_everywhere();
     let Some(bridge) = bridge.filter(|_| Bridges::can_call()) else {

@@ -1,7 +1,7 @@
-//! What is behind the node's links: which of them lead into one pod, and which interfaces of a pod lead elsewhere.
+//! The veth topology: which links of the node lead into the same pod, and which interfaces of a pod lead past the node.
 //!
-//! A veth of the node shows the number of the namespace that its other end is in, so all veths with one number are one
-//! pod's, and what else that namespace has can be listed without going there.
+//! A veth shows the id of its peer's namespace. So all veths with one id belong to one pod, and the interfaces of that
+//! namespace are listed without entering it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,15 +15,16 @@ use egret_kernel::netlink::Error;
 pub struct VethTopology {
     interfaces: Vec<Interface>,
     namespaces: Namespaces,
-    /// The addresses behind the ports of bridges, by the number of their namespace, as far as they were asked for.
+    /// Addresses in namespaces behind bridges, by namespace id, as far as they were needed.
     addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
 
 impl VethTopology {
-    /// Looks at all links.
+    /// Reads all links.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    ///
+    /// When the kernel refuses.
     pub fn read(links: &mut Links) -> Result<Self, Error> {
         Ok(Self {
             interfaces: links.interfaces()?,
@@ -32,16 +33,17 @@ impl VethTopology {
         })
     }
 
-    /// A link of the node.
+    /// The link with a name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
 
-    /// The number of the namespace in which a pod with these addresses is, behind this link.
+    /// The id of the namespace behind this link that has the pod's addresses.
     ///
     /// # Errors
-    /// When the kernel does not tell, or several namespaces have one of the addresses.
+    ///
+    /// When the kernel refuses, or several namespaces have one of the addresses.
     pub fn namespace(&mut self, link: &str, addresses: &[IpAddr]) -> Result<Option<u32>, String> {
         let Some(link) = self.named(link) else {
             return Ok(None);
@@ -85,25 +87,26 @@ impl VethTopology {
         Ok(&self.addresses[&number])
     }
 
-    /// The node's pod_links of the veths into a namespace.
+    /// The node's ends of the veths into a namespace.
     pub fn ends_of(&self, number: u32) -> impl Iterator<Item = &Interface> {
         self.interfaces
             .iter()
             .filter(move |interface| peer_namespace(interface) == Some(number))
     }
 
-    /// The interfaces of a namespace by which packets leave it and pass none of the node's links that lead into it.
+    /// Interfaces of a namespace by which packets leave it without passing the node's links into it.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    ///
+    /// When the kernel refuses.
     pub fn leading_past_node(&mut self, number: u32) -> Result<Vec<Interface>, String> {
         let inside = self
             .namespaces
             .interfaces(number)
             .map_err(|error| error.to_string())?;
-        let pod_links: BTreeSet<u32> = self.ends_of(number).filter_map(|cable| cable.link).collect();
-        let elsewhere = elsewhere(&inside, &pod_links);
-        let leads_there = |one: &Interface| elsewhere.contains(&one.index);
+        let ends: BTreeSet<u32> = self.ends_of(number).filter_map(|cable| cable.link).collect();
+        let leading = leading_past_node(&inside, &ends);
+        let leads_there = |one: &Interface| leading.contains(&one.index);
         Ok(inside.into_iter().filter(leads_there).collect())
     }
 }
@@ -112,16 +115,16 @@ fn is_bridge(link: &Interface) -> bool {
     link.kind.as_deref() == Some("bridge")
 }
 
-/// The namespace that a veth leads into, if that is another one.
+/// The namespace of a veth's peer, if that is another one.
 fn peer_namespace(link: &Interface) -> Option<u32> {
     let is_veth = link.kind.as_deref() == Some("veth");
     link.link_namespace.filter(|_| is_veth)
 }
 
-/// What leads elsewhere, and what sits on it or holds it as a port.
-fn elsewhere(inside: &[Interface], pod_links: &BTreeSet<u32>) -> BTreeSet<u32> {
+/// Interfaces that lead past the node, interfaces on top of them, and bridges and bonds that hold them as ports.
+fn leading_past_node(inside: &[Interface], ends: &BTreeSet<u32>) -> BTreeSet<u32> {
     let by_itself =
-        |one: &&Interface| !is_local_kind(one) && !pod_links.contains(&one.index) && one.index != LOOPBACK;
+        |one: &&Interface| !is_local_kind(one) && !ends.contains(&one.index) && one.index != LOOPBACK;
     let mut found: BTreeSet<u32> = inside.iter().filter(by_itself).map(|one| one.index).collect();
     loop {
         let upon = inside
@@ -145,9 +148,9 @@ fn elsewhere(inside: &[Interface], pod_links: &BTreeSet<u32>) -> BTreeSet<u32> {
     }
 }
 
-/// What a namespace can make for itself: a packet that it takes leaves by another of its interfaces, or not at all.
-/// Everything that is not known as such leads elsewhere; a card has no kind, and what sits on something in another
-/// namespace shows that.
+/// Kinds that a namespace creates for itself: their packets leave by another of its interfaces, or not at all. Any
+/// other kind leads past the node. A card has no kind; an interface on top of one in another namespace shows that
+/// namespace.
 fn is_local_kind(interface: &Interface) -> bool {
     const KINDS: [&str; 25] = [
         "bond",
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_makes_for_itself_leads_elsewhere_only_by_what_is_below() {
+    fn an_interface_that_a_pod_creates_leads_past_the_node_only_by_what_is_below() {
         const CABLE: u32 = 2;
         const CARD: u32 = 3;
         for (kind, link, namespace, expected) in [
@@ -223,14 +226,14 @@ mod tests {
                 interface(CARD, "", None, None),
                 interface(7, kind, link, namespace),
             ];
-            let found = elsewhere(&inside, &BTreeSet::from([CABLE]));
+            let found = leading_past_node(&inside, &BTreeSet::from([CABLE]));
             assert_eq!(found.contains(&7), expected, "{kind} {link:?} {namespace:?}");
             assert!(found.contains(&CARD) && !found.contains(&CABLE) && !found.contains(&LOOPBACK));
         }
     }
 
     #[test]
-    fn a_bridge_that_holds_a_card_leads_elsewhere() {
+    fn a_bridge_with_a_card_leads_past_the_node() {
         let port = Interface {
             decapsulates: Decapsulates::Nothing,
             master: Some(8),
@@ -241,6 +244,9 @@ mod tests {
             interface(8, "bridge", None, None),
             interface(9, "bridge", None, None),
         ];
-        assert_eq!(elsewhere(&inside, &BTreeSet::new()), BTreeSet::from([3, 8]));
+        assert_eq!(
+            leading_past_node(&inside, &BTreeSet::new()),
+            BTreeSet::from([3, 8])
+        );
     }
 }

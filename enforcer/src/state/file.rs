@@ -1,5 +1,5 @@
-//! A file in its folder: read once, replaced whole, or grown at its end. The one of records is not flushed to a disk: it
-//! must outlive this process, not the kernel.
+//! State files: read once, and replaced as a whole or appended to. The file of records is not flushed to the disk: it
+//! has to survive the process, not the kernel.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -12,12 +12,12 @@ use super::boot_id::BootId;
 use super::format::StateError;
 use super::log::{self, LoadedRecords};
 
-/// What a record may take at most: a name of 255 octets that are all escaped, its pod and its address.
+/// The most octets of a record: a name of 255 octets that are all escaped, its pod and its address.
 const MAX_RECORD: u64 = 2048;
-/// The file, though there be no record.
+/// The limit of a file without records, in octets.
 const MIN_LIMIT: u64 = 64 * 1024;
 
-/// A state file that may or may not be there.
+/// The file of records.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
@@ -26,7 +26,7 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// The one at `path`, of this boot, with so many records at most.
+    /// The file at `path`, of this boot, with at most this many records.
     #[must_use]
     pub fn new(path: &Path, boot: BootId, records: usize) -> Self {
         Self {
@@ -36,16 +36,16 @@ impl StateFile {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether its folder is memory, which no disk can hold up. What cannot be asked is a disk.
+    /// Whether it is in a tmpfs, where no disk can hang. A file system that cannot be asked counts as a disk.
     pub(super) fn is_in_memory(&self) -> bool {
         let mut folders = self.path.ancestors().skip(1);
-        // What is missing of its folders will be made.
+        // Missing folders are created later.
         let found = folders.find_map(|folder| match folder.as_os_str().is_empty() {
             true => statfs(".").ok(),
             false => statfs(folder).ok(),
@@ -53,10 +53,11 @@ impl StateFile {
         found.is_some_and(|found| found.filesystem_type() == TMPFS_MAGIC)
     }
 
-    /// What it keeps; nothing where there is none.
+    /// Its records; none if there is no file.
     ///
     /// # Errors
-    /// With why it is not to be taken.
+    ///
+    /// Why it is not valid.
     pub fn read(&self) -> Result<LoadedRecords, StateError> {
         match read_regular_file(&self.path, self.most)? {
             Some(octets) => log::read(&octets, self.boot),
@@ -64,7 +65,7 @@ impl StateFile {
         }
     }
 
-    /// Begins another temporary_path it.
+    /// Creates the next file beside it.
     pub(super) fn begin(&self) -> Result<AppendFile, StateError> {
         let path = temporary_path(&self.path);
         let mut file_written = AppendFile {
@@ -78,7 +79,7 @@ impl StateFile {
         Ok(file_written)
     }
 
-    /// Puts another in its place, or leaves it as it is.
+    /// Moves the next file to its path, atomically.
     pub(super) fn replace(&self, file_written: &mut AppendFile) -> Result<(), StateError> {
         std::fs::rename(&file_written.path, &self.path).map_err(StateError::Unwritten)?;
         file_written.is_in_place = true;
@@ -86,7 +87,7 @@ impl StateFile {
     }
 }
 
-/// A file to whose end something comes; unless it took its place, it goes when it is dropped.
+/// A file that is appended to. Unless it was moved to its path, it is removed when dropped.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     file: File,
@@ -97,12 +98,12 @@ pub(super) struct AppendFile {
 }
 
 impl AppendFile {
-    /// All of it, or nothing.
+    /// Appends all octets or none.
     pub(super) fn append(&mut self, octets: &[u8]) -> Result<(), StateError> {
         let after = self.octets + octets.len() as u64;
         check_size(after, self.most)?;
         self.file.write_all(octets).map_err(|error| {
-            // Half of it would be left out by who reads it, but not what comes behind.
+            // A reader would skip half a change, but not what follows it.
             drop(self.file.set_len(self.octets));
             StateError::Unwritten(error)
         })?;
@@ -110,7 +111,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// One whose other end somebody has.
+    /// Writes into a pipe, for tests.
     #[cfg(test)]
     pub(super) fn into_pipe(writer: io::PipeWriter) -> Self {
         Self {
@@ -122,7 +123,7 @@ impl AppendFile {
         }
     }
 
-    /// How many it has.
+    /// Its size.
     pub(super) const fn octets(&self) -> u64 {
         self.octets
     }
@@ -136,9 +137,9 @@ impl Drop for AppendFile {
     }
 }
 
-/// What is in a plain file of this user; none where there is no file.
+/// Reads a regular file of this user; none if there is none.
 pub(super) fn read_regular_file(path: &Path, most: u64) -> Result<Option<Vec<u8>>, StateError> {
-    // A pipe would wait for a writer, and a link could lead anywhere.
+    // Opening a pipe would block, and a link could lead anywhere.
     let opened = File::options()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -157,7 +158,7 @@ pub(super) fn read_regular_file(path: &Path, most: u64) -> Result<Option<Vec<u8>
     Ok(Some(octets))
 }
 
-/// Puts another in a file's place, or leaves it as it is. It is on the disk before it takes the place of the one before.
+/// Replaces a file atomically. The new file is flushed to the disk before.
 pub(super) fn replace(path: &Path, octets: &[u8], most: u64) -> Result<(), StateError> {
     check_size(octets.len() as u64, most)?;
     let new = temporary_path(path);
@@ -165,7 +166,7 @@ pub(super) fn replace(path: &Path, octets: &[u8], most: u64) -> Result<(), State
         .and_then(|()| std::fs::rename(&new, path))
         .and_then(|()| flush_folder(path));
     written.map_err(|error| {
-        // Half a file only takes room, perhaps the room that was missing; the next one removes it as well.
+        // Half a file only takes space, perhaps the space that was missing. The next attempt removes it, too.
         drop(std::fs::remove_file(&new));
         StateError::Unwritten(error)
     })
@@ -194,7 +195,7 @@ const fn check_size(octets: u64, most: u64) -> Result<(), StateError> {
     Ok(())
 }
 
-/// What is there of a state file: itself, and one that was not finished. An empty path is none.
+/// The state file and a leftover temporary file, as far as they exist. An empty path is no file.
 #[must_use]
 pub fn existing_files(path: &Path) -> Vec<PathBuf> {
     if path.as_os_str().is_empty() {
@@ -206,9 +207,10 @@ pub fn existing_files(path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes what `existing_files` tells.
+/// Removes these files.
 ///
 /// # Errors
+///
 /// With the path.
 pub fn remove(path: &Path) -> io::Result<()> {
     for trace in existing_files(path) {
@@ -234,7 +236,7 @@ fn write_new(path: &Path, octets: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// An empty file for this user alone, to whose end is written, in its folder and in place of one that was not finished.
+/// Creates an empty file for this user alone, with its folder, in place of a leftover one.
 fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -248,12 +250,12 @@ fn create(path: &Path) -> io::Result<File> {
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    // Whatever the umask took away, this user reads it again.
+    // This user reads it again, whatever the umask is.
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)
 }
 
-/// The new name is on the disk, too.
+/// Flushes the new name to the disk.
 fn flush_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(folder) => File::open(folder)?.sync_all(),

@@ -1,8 +1,8 @@
-//! A file that is written whole: `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 | body`, integers in little
-//! endian. `length` counts the body, the digest is of everything else, and the body is postcard. It guards against
-//! accidents, not against somebody who may write the file.
+//! The format of files that are written as a whole: `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 |
+//! body`, integers in little endian. `length` counts the body, the digest covers everything else, and the body is
+//! postcard. The digest detects accidents, not forgery.
 //!
-//! ObjectStore are kept so, and records were before there was a log of them.
+//! Objects are stored so, and so were records before there was a log of them.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::boot_id::BootId;
 
-/// The version of files that are written whole.
+/// The version of files that are written as a whole.
 pub(super) const SNAPSHOT_VERSION: u32 = 1;
 const VERSION_AT: usize = 8;
 const BOOT_AT: usize = 12;
@@ -19,53 +19,53 @@ const LENGTH_AT: usize = 28;
 const DIGEST_AT: usize = 36;
 const BODY_AT: usize = 68;
 
-/// Why there is no taking a state file, or no keeping one.
+/// Why a state file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The kernel does not say which boot this is.
+    /// The kernel does not provide a boot id.
     #[error("this boot has no id: {0}")]
     NoBoot(String),
-    /// The system says no.
+    /// An I/O error.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// Somebody else may have written it.
+    /// Another user may have written it.
     #[error("it is {0}; a plain file of this user, which nobody else may write, is read")]
     Foreign(String),
-    /// More than there can be.
+    /// It is larger than it can be.
     #[error("it has {octets} octets; up to {most} are read")]
     TooLarge {
-        /// How many it has.
+        /// Its size in octets.
         octets: u64,
-        /// How many it may have.
+        /// The largest size.
         most: u64,
     },
-    /// Of another program, or of another version of this one.
+    /// It is of another program, or of another version.
     #[error("it is of version {found}; up to {newest} is read")]
     Version {
         /// Its version.
         found: u32,
-        /// The newest that this program knows.
+        /// The newest version that this program reads.
         newest: u32,
     },
-    /// The machine was started since.
+    /// It is of another boot.
     #[error("it is from before the last boot, and so are its moments")]
     OtherBoot,
-    /// Not what was written.
+    /// Its content is not what was written.
     #[error("it is damaged: {0}")]
     Damaged(String),
-    /// Whoever wrote it was ended, or had no room, within its last change.
+    /// Its writer was killed, or had no space, within the last change.
     #[error("its last {0} octets are half a change, which is left out")]
     Torn(u64),
-    /// The system says no.
+    /// An I/O error.
     #[error("it cannot be written: {0}")]
     Unwritten(io::Error),
-    /// The disk does not say that it is written.
+    /// The disk does not finish the write in time.
     #[error("the disk takes too long to write it")]
     Stalled,
 }
 
 impl StateError {
-    /// All words that `reason` gives.
+    /// All values of `reason`.
     pub const REASONS: [&'static str; 9] = [
         "boot",
         "damaged",
@@ -78,7 +78,7 @@ impl StateError {
         "version",
     ];
 
-    /// One word, for a metric.
+    /// The label of the metric.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ impl StateError {
     }
 }
 
-/// A file with a header that says what it is, of which version and boot, how long, and its digest.
+/// Encodes a body with its header.
 pub(super) fn encode<Body: Serialize + ?Sized>(
     magic: [u8; 8],
     boot: BootId,
@@ -112,7 +112,7 @@ pub(super) fn encode<Body: Serialize + ?Sized>(
     Ok(file)
 }
 
-/// What is behind the header, if the file is whole and of this version.
+/// Checks the header and returns the body.
 pub(super) fn decode(magic: [u8; 8], file: &[u8]) -> Result<&[u8], StateError> {
     let damaged = |what: &str| StateError::Damaged(what.to_owned());
     let Some((head, body)) = file.split_at_checked(BODY_AT) else {
@@ -137,12 +137,12 @@ pub(super) fn decode(magic: [u8; 8], file: &[u8]) -> Result<&[u8], StateError> {
     Ok(body)
 }
 
-/// Whether a file that was unsealed was written in this boot.
+/// Whether a decoded file was written in this boot.
 pub(super) fn is_of_boot(file: &[u8], boot: BootId) -> bool {
     octets::<16>(file, BOOT_AT) == boot.to_octets()
 }
 
-/// The body, all of it.
+/// Decodes a body without leftover octets.
 pub(super) fn read_body<'file, Body: Deserialize<'file>>(body: &'file [u8]) -> Result<Body, StateError> {
     match postcard::take_from_bytes(body) {
         Ok((read, [])) => Ok(read),

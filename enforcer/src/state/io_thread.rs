@@ -1,7 +1,6 @@
-//! Who has the files of records. Where they are in memory, as in `/run`, nothing about them can hang, and what is to be done
-//! is done at once: to wake a thread and to wait for it takes ten times what it would do. A disk may hang for as long as it
-//! likes: there a thread has them, and who has something done waits for it for a moment and then goes on, and nothing more is
-//! handed over until the thread is back. So nothing piles up.
+//! Access to the files of records. In a tmpfs such as `/run` nothing can hang: the caller writes at once, because
+//! waking a thread takes ten times as long. A disk may hang: there a thread writes, and the caller waits for it up to a
+//! timeout. No further job is accepted until the thread is done, so none queue up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,43 +10,43 @@ use std::time::Duration;
 use super::file::{AppendFile, StateFile};
 use super::format::StateError;
 
-/// A disk that is well takes a thousandth of this.
+/// How long a caller waits. A healthy disk takes a thousandth of this.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The files, as only the thread has them.
+/// The open files.
 #[derive(Debug)]
 pub(super) struct Files {
     file: StateFile,
-    /// What is at the path, as long as it has everything.
+    /// The file at the path, as long as it is complete.
     pub(super) log: Option<AppendFile>,
-    /// What is to take its place.
+    /// The file that will replace it.
     next: Option<AppendFile>,
 }
 
-/// How files are after something came to them.
+/// The result of an append.
 #[derive(Debug)]
 pub(super) struct AppendResult {
-    /// How large the log is, where there is one and it took everything.
+    /// The size of the log, if it is complete.
     pub(super) log: Option<u64>,
-    /// Whether the next one has everything.
+    /// Whether the next file is complete.
     pub(super) has_next: bool,
-    /// Why one of them does not.
+    /// Why one of them is not.
     pub(super) error: Option<StateError>,
-    /// What came, to be used again.
+    /// The buffer, for reuse.
     pub(super) buffer: Vec<u8>,
 }
 
-/// A step of a file that is written anew.
+/// A step of a rewrite.
 #[derive(Debug, Default)]
 pub(super) struct RewriteStep {
-    /// It begins, and the log takes nothing more unless it has everything.
+    /// Set in the first step; the log is closed if it is incomplete.
     pub(super) begins: Option<IsComplete>,
     pub(super) octets: Vec<u8>,
-    /// It takes its place.
+    /// Set in the last step: the new file replaces the log.
     pub(super) is_last: bool,
 }
 
-/// Whether the log has everything.
+/// Whether the log is complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsComplete(pub(super) bool);
 
@@ -60,7 +59,7 @@ impl Files {
         }
     }
 
-    /// To the end of each.
+    /// Appends to both files.
     pub(super) fn append(&mut self, buffer: Vec<u8>) -> AppendResult {
         let mut last_error = None;
         for file in [&mut self.next, &mut self.log] {
@@ -79,7 +78,7 @@ impl Files {
         }
     }
 
-    /// Takes a step; the size of the file with the last one. What cannot be finished goes.
+    /// Does a step. Returns the size after the last one. A file that cannot be finished is removed.
     pub(super) fn step(&mut self, step: &RewriteStep) -> Result<Option<u64>, StateError> {
         let mut next = match (step.begins, self.next.take()) {
             (None, Some(next)) => next,
@@ -106,7 +105,7 @@ impl Files {
 
 type Job = Box<dyn FnOnce(&mut Files) + Send>;
 
-/// Where things are handed over.
+/// Runs jobs on the files.
 #[derive(Debug)]
 pub(super) struct FileAccess {
     file: StateFile,
@@ -114,18 +113,18 @@ pub(super) struct FileAccess {
     pub(super) patience: Duration,
 }
 
-/// Where the files are, as they were found at the start.
+/// Where jobs run.
 #[derive(Debug)]
 enum Access {
-    /// In memory.
+    /// In the caller's thread: the files are in memory.
     Memory(Files),
     IoThread(IoThread),
 }
 
-/// The thread of a disk.
+/// A thread for files on a disk.
 #[derive(Debug)]
 struct IoThread {
-    /// None before the first.
+    /// None before the first job.
     jobs: Option<Sender<Job>>,
     is_busy: Arc<AtomicBool>,
 }
@@ -158,7 +157,7 @@ impl FileAccess {
         &self.file
     }
 
-    /// Has something done. If that takes too long it may be done later, and nobody hears of it.
+    /// Runs a job. After the timeout the job may still run later, and its result is lost.
     pub(super) fn run<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Files) -> T + Send + 'static,
@@ -180,19 +179,19 @@ impl IoThread {
         if self.is_busy.load(Ordering::Acquire) {
             return Err(StateError::Stalled);
         }
-        let (told, hears) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let is_busy = Arc::clone(&self.is_busy);
         is_busy.store(true, Ordering::Release);
         let work: Job = Box::new(move |files| {
             let done = work(files);
             is_busy.store(false, Ordering::Release);
-            // Nobody may wait for it any more.
-            drop(told.send(done));
+            // The caller may have timed out.
+            drop(sender.send(done));
         });
         if self.jobs(file)?.send(work).is_err() {
             return Err(StateError::Stalled);
         }
-        hears
+        receiver
             .recv_timeout(patience)
             .map_err(|_too_long| StateError::Stalled)
     }
@@ -207,7 +206,7 @@ impl IoThread {
 }
 
 impl Drop for FileAccess {
-    /// What was not finished is removed, if that can be done now.
+    /// Removes an unfinished file, unless the disk hangs.
     fn drop(&mut self) {
         if matches!(&self.place, Access::IoThread(disk) if disk.jobs.is_some()) {
             drop(self.run(|files| (files.log, files.next) = (None, None)));

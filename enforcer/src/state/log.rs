@@ -1,13 +1,22 @@
-//! The file of records as octets: a header, then changes in the order in which they came. Integers are in little endian.
+//! The format of the file of records: a header, then changes in their order. Integers are in little endian.
+
 //!
+
 //! ```text
+
 //!  header   magic 8 | version u32 | boot id 16 | first 8 octets of the SHA-256 of these
-//!  changes  length u32 | the same with all bits flipped | first 8 octets of the SHA-256 of the body | body
+
+//!  changes  length u32 | length with all bits flipped | first 8 octets of the SHA-256 of the body | body
+
 //! ```
+
 //!
-//! A body is postcard. Half a change can only be the last, when whoever wrote it was ended within the system call or found no
-//! room: it is left out, and what stands before counts. Anything else that is not as it was written makes the file worth
-//! nothing: nobody knows what is missing behind it, and forgetting is among that.
+
+//! A body is postcard. Only the last change can be incomplete, if the writer was killed within the system call or found
+
+//! no space: it is skipped, and earlier ones count. Any other damage invalidates the file, because later changes,
+
+//! removals among them, would be lost.
 
 use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
 use sha2::{Digest, Sha256};
@@ -15,26 +24,26 @@ use sha2::{Digest, Sha256};
 use super::boot_id::BootId;
 use super::format::{self, StateError, octets, read_body};
 
-/// The version that this code writes. It reads what was written whole as well.
+/// The version that is written. Files that were written as a whole are read, too.
 const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"egret/st";
 const VERSION_AT: usize = 8;
 const BOOT_AT: usize = 12;
 const CHECK_AT: usize = 28;
 const HEADER: usize = 36;
-/// What stands before each body.
+/// Octets in front of each body.
 const PREFIX: usize = 16;
 
-/// What a file keeps.
+/// Records that were read from a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LoadedRecords {
-    /// What each pod was told.
+    /// The records of each pod.
     pub remembered: Vec<PodSnapshot>,
-    /// How many octets at its end were left out, being half a change.
+    /// Octets of an incomplete last change.
     pub torn: u64,
 }
 
-/// What stands at the beginning of the file.
+/// The header of a file.
 pub(super) fn header(boot: BootId) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..VERSION_AT].copy_from_slice(&MAGIC);
@@ -45,7 +54,7 @@ pub(super) fn header(boot: BootId) -> [u8; HEADER] {
     header
 }
 
-/// Writes changes as they stand in the file into a buffer, in place of what is in it.
+/// Encodes changes into a buffer, in place of its content.
 pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), StateError> {
     let unwritten = |error: String| StateError::Unwritten(std::io::Error::other(error));
     let mut whole = std::mem::take(buffer);
@@ -61,10 +70,15 @@ pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// What a file keeps that was written in this boot.
+/// Reads a file of this boot.
+
 ///
+
 /// # Errors
-/// With why it is not to be taken.
+
+///
+
+/// Why it is not valid.
 pub(super) fn read(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
     let damaged = |what: &str| StateError::Damaged(what.to_owned());
     if file.len() < BOOT_AT {
@@ -118,10 +132,10 @@ fn read_changes(mut rest: &[u8]) -> Result<LoadedRecords, StateError> {
     })
 }
 
-/// A body, and what stands behind it.
+/// A body, and the octets after it.
 type Split<'a> = (&'a [u8], &'a [u8]);
 
-/// The next body and what stands behind it; none where there is none, or half of one.
+/// The next body and the octets after it; none at the end or before an incomplete change.
 fn next(rest: &[u8]) -> Result<Option<Split<'_>>, StateError> {
     let damaged = |what: &str| StateError::Damaged(what.to_owned());
     let Some((prefix, rest)) = rest.split_at_checked(PREFIX) else {

@@ -1,4 +1,4 @@
-//! What goes wrong with state files.
+//! Counts errors of state files.
 
 use metrics::{Counter, counter};
 

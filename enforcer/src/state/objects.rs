@@ -1,8 +1,8 @@
-//! What the source said last, kept for a start at which it says nothing. Not the objects as they were understood but the
-//! texts that they came from: whoever reads them understands them as the source's are, with every diagnostic.
+//! Stores the last content of the source, for a start at which the source is unreadable. It stores the manifests' texts
+//! rather than parsed objects: reading them again gives the same diagnostics.
 //!
-//! Unlike records, texts mean the same after a boot, so the file is flushed to the disk and taken from another boot as
-//! well; whose *addresses* they name may have changed by then, and what reads them is told.
+//! Unlike records, texts stay valid after a boot, so the file is flushed to the disk and read in another boot as well.
+//! The pods' *addresses* may have changed by then; the reader is told.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,26 +24,26 @@ use super::format::{StateError, decode, encode, is_of_boot, read_body};
 use super::metrics;
 
 const MAGIC: [u8; 8] = *b"egret/ob";
-/// The most that is kept; a source that says more is not kept, and that is told.
+/// The largest file. A larger source is not stored, which is logged.
 pub const MAX_OCTETS: u64 = 256 * 1024 * 1024;
-/// From the beginning of one file to that of the next.
+/// The shortest time between two writes.
 const MIN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The texts of a source, by file: what is in force of each comes from reading its texts one after the other.
+/// The texts of each file: parsing them in order gives what is in force.
 pub type ManifestTexts = BTreeMap<PathBuf, Vec<Arc<[u8]>>>;
 
-/// What a source said last in an earlier life.
+/// The source's content as the previous process stored it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredManifests {
-    /// Each file's texts.
+    /// The texts of each file.
     pub texts: ManifestTexts,
     /// When it was written, in seconds since 1970.
     pub seconds: u64,
-    /// The machine was started since: addresses of its pods may be others'.
+    /// Whether it was written in another boot: addresses of its pods may be others'.
     pub is_of_other_boot: bool,
 }
 
-/// Takes what the source says.
+/// Sends the source's content to the writer thread.
 #[derive(Clone, Debug)]
 pub struct ObjectWriter(Sender<Message>);
 
@@ -52,22 +52,23 @@ enum Message {
     End,
 }
 
-/// A file of objects that is kept.
+/// A file of objects with its writer.
 #[derive(Debug, Default)]
 pub struct ObjectStore {
-    /// What was stored last, as far as the file can be taken.
+    /// The stored content, if the file is valid.
     pub stored: Option<StoredManifests>,
-    /// Takes what the source says; none where nothing is kept.
+    /// Stores new content; none without a file.
     pub writer: Option<ObjectWriter>,
-    /// Ends when the writer was told to and everything is written.
+    /// The writer thread. It ends after `ObjectWriter::end`, when everything is written.
     pub thread: Option<JoinHandle<()>>,
 }
 
 impl ObjectStore {
-    /// Reads the file and starts to keep it; what it keeps of another source than `root` does not count.
+    /// Reads the file and starts the writer. Content of another source than `root` is ignored.
     ///
     /// # Errors
-    /// When there can be no thread.
+    ///
+    /// When no thread can be started.
     pub fn open(path: &Path, root: &Path) -> io::Result<Self> {
         let file = match BootId::read() {
             Ok(boot) => ObjectFile::new(path, root, boot),
@@ -103,19 +104,19 @@ fn report_unusable(path: &Path, error: &StateError) {
 }
 
 impl ObjectWriter {
-    /// From now on the source says this.
+    /// Stores new content of the source.
     pub fn store(&self, texts: ManifestTexts) {
-        // A writer that is gone has told why.
+        // A writer that ended has logged why.
         drop(self.0.send(Message::Keep(texts)));
     }
 
-    /// Nothing more comes: what came last is written, and the writer ends.
+    /// Ends the writer after the last content is written.
     pub fn end(&self) {
         drop(self.0.send(Message::End));
     }
 }
 
-/// The file in which texts are kept.
+/// The file of objects.
 #[derive(Clone, Debug)]
 pub struct ObjectFile {
     path: PathBuf,
@@ -132,7 +133,7 @@ struct Body {
 }
 
 impl ObjectFile {
-    /// The one at `path`, of the folder `root`, in this boot.
+    /// The file at `path`, of the source `root`, in this boot.
     #[must_use]
     pub fn new(path: &Path, root: &Path, boot: BootId) -> Self {
         Self {
@@ -143,10 +144,11 @@ impl ObjectFile {
         }
     }
 
-    /// What it keeps; none where there is no file.
+    /// Reads it; none if there is no file.
     ///
     /// # Errors
-    /// With why it is not to be taken.
+    ///
+    /// Why it is not valid.
     pub fn read(&self) -> Result<Option<StoredManifests>, StateError> {
         let Some(octets) = read_regular_file(&self.path, self.most)? else {
             return Ok(None);
@@ -165,10 +167,11 @@ impl ObjectFile {
         }))
     }
 
-    /// Puts another in its place, or leaves it as it is.
+    /// Replaces it atomically.
     ///
     /// # Errors
-    /// When it stays as it is.
+    ///
+    /// When it stays as it was.
     pub fn write(&self, texts: &ManifestTexts, seconds: u64) -> Result<(), StateError> {
         let octets_of = |path: &Path| path.as_os_str().as_bytes().to_vec();
         let files = texts
@@ -185,12 +188,12 @@ impl ObjectFile {
 
 struct Writer {
     file: ObjectFile,
-    /// Why the last file could not be written.
+    /// The error of the last write.
     last_error: Option<String>,
 }
 
 impl Writer {
-    /// Writes what came last, and not more often than it should.
+    /// Writes the latest content, at most once per `MIN_INTERVAL`.
     fn work(mut self, messages: &Receiver<Message>) {
         let mut waiting: Option<ManifestTexts> = None;
         let mut earliest = Timestamp::from_millis(0);
@@ -215,7 +218,7 @@ impl Writer {
         }
     }
 
-    /// Whether it was written. What is wrong is counted each time and told once.
+    /// Returns whether it was written. Each error is counted; the same error is logged once.
     fn write(&mut self, texts: &ManifestTexts) -> bool {
         let written = self.file.write(texts, clock::since_epoch().as_secs());
         let path = self.file.path.display();

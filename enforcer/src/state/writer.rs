@@ -1,10 +1,14 @@
-//! Keeping what pods are told: each pass of the engine appends what it changed, before anybody hears that it is so. A file
-//! that has grown is written anew temporary_path, step by step, while both take what changes; then it takes the place of the one
-//! before. So at each moment there is a file at the path with all that was told, and no step takes longer for what was told
-//! before.
+//! The state writer: each pass of the engine appends changed records before `Realized` is sent. A file that has grown
+
+//! is rewritten into a new file in steps, while changes go to both; then the new file replaces it. So at each moment
+
+//! the file at the path is complete, and no step depends on the number of records.
+
 //!
-//! Where the disk hangs, nobody waits for it for longer than a moment: what is at the path then lacks what comes, as where it
-//! cannot be written, and is written anew when the disk is back.
+
+//! If the disk hangs, the engine waits for a moment only. The file then lacks later changes, as after a failed write,
+
+//! and is rewritten when the disk is back.
 
 use std::time::Duration;
 
@@ -16,48 +20,48 @@ use super::format::StateError;
 use super::io_thread::{AppendResult, FileAccess, IsComplete, RewriteStep};
 use super::{log, metrics};
 
-/// Records that are written anew in one step, and the time from one to the next.
+/// Records of one step of a rewrite, and the time between steps.
 const STEP_RECORDS: usize = 1024;
 const STEP_INTERVAL: Duration = Duration::from_millis(5);
-/// A file may grow to so many times the size that it had when it was new, and by this.
+/// A file is rewritten when it is larger than its first size by this factor and this slack.
 const GROWTH_FACTOR: u64 = 2;
 const GROWTH_SLACK: u64 = 256 * 1024;
-/// When a file that could not be written is tried again.
+/// When a failed rewrite is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Keeps what pods are told.
+/// Writes records for the next process.
 #[derive(Debug)]
 pub struct StateWriter {
     io: FileAccess,
-    /// The size of what is at the path, as long as it has everything; before `begin`, that is an earlier life's.
+    /// The size of the file at the path, if it is complete.
     log: Option<u64>,
-    /// How far what is to take its place has come.
+    /// The progress of a rewrite.
     next: Option<RecordCursor>,
-    /// At what size it is written anew.
-    room: u64,
-    /// When the next step is next_step_at; none where there is none.
+    /// The size from which it is rewritten.
+    rewrite_size: u64,
+    /// When the next step of a rewrite is due; none without a rewrite.
     next_step_at: Option<Timestamp>,
-    /// Why the last step could not be done.
+    /// The error of the last step.
     last_error: Option<String>,
     buffer: Vec<u8>,
 }
 
 impl StateWriter {
-    /// Keeps in this file; what is there stays until there is what takes its place.
+    /// Writes to this file; the previous process's content stays until the first rewrite is done.
     #[must_use]
     pub fn new(file: StateFile) -> Self {
         Self {
             io: FileAccess::new(file),
             log: None,
             next: None,
-            room: 0,
+            rewrite_size: 0,
             next_step_at: None,
             last_error: None,
             buffer: Vec::new(),
         }
     }
 
-    /// Puts all that is walked through in the place of what an earlier life kept, at once.
+    /// Rewrites the file at once, with all records of the walk.
     pub fn rewrite(
         &mut self,
         now: Timestamp,
@@ -72,13 +76,13 @@ impl StateWriter {
         }
     }
 
-    /// Keeps what changed.
+    /// Appends changes.
     pub fn append(&mut self, changes: &[SnapshotChange], now: Timestamp) {
         if changes.is_empty() {
             return;
         }
         if let Err(error) = log::write(changes, &mut self.buffer) {
-            return self.lose(&error, now);
+            return self.give_up_files(&error, now);
         }
         if self.log.is_none() && self.next.is_none() {
             return;
@@ -86,7 +90,7 @@ impl StateWriter {
         let buffer = std::mem::take(&mut self.buffer);
         match self.io.run(|files| files.append(buffer)) {
             Ok(appended) => self.appended(appended, now),
-            Err(error) => self.lose(&error, now),
+            Err(error) => self.give_up_files(&error, now),
         }
     }
 
@@ -96,18 +100,18 @@ impl StateWriter {
         self.next = self.next.take().filter(|_| appended.has_next);
         if let Some(error) = appended.error {
             self.retry(&error, now);
-        } else if self.log.is_some_and(|octets| octets > self.room) && self.next_step_at.is_none() {
+        } else if self.log.is_some_and(|octets| octets > self.rewrite_size) && self.next_step_at.is_none() {
             self.next_step_at = Some(now);
         }
     }
 
-    /// When `continue_rewrite` is to be called.
+    /// When `continue_rewrite` is due.
     #[must_use]
     pub const fn deadline(&self) -> Option<Timestamp> {
         self.next_step_at
     }
 
-    /// Writes the next records of a file that is written anew, if that is next_step_at.
+    /// Does the next step of a rewrite, if it is due.
     pub fn continue_rewrite(
         &mut self,
         now: Timestamp,
@@ -122,12 +126,12 @@ impl StateWriter {
         self.next_step_at = Some(now.after(STEP_INTERVAL));
         match self.take_step(walk) {
             Ok(next) => self.next = next,
-            Err(error @ StateError::Stalled) => self.lose(&error, now),
+            Err(error @ StateError::Stalled) => self.give_up_files(&error, now),
             Err(error) => self.retry(&error, now),
         }
     }
 
-    /// Writes some; what is left to do, if anything is.
+    /// Does a step. Returns the progress; none when the rewrite is done.
     fn take_step(
         &mut self,
         walk: &impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>,
@@ -151,22 +155,22 @@ impl StateWriter {
         let Some(octets) = self.io.run(move |files| files.step(&step))?? else {
             return Ok(Some(next));
         };
-        self.room = octets.saturating_mul(GROWTH_FACTOR).saturating_add(GROWTH_SLACK);
+        self.rewrite_size = octets.saturating_mul(GROWTH_FACTOR).saturating_add(GROWTH_SLACK);
         self.log = Some(octets);
         self.next_step_at = None;
         if self.last_error.take().is_some() {
-            tracing::info!(path = %self.io.file().path().display(), "the state file is written again");
+            tracing::info!(path = % self.io.file().path().display(), "the state file is written again");
         }
         Ok(None)
     }
 
-    /// Nobody knows how far what was to be written has come.
-    fn lose(&mut self, error: &StateError, now: Timestamp) {
+    /// Gives up both files, because it is unknown what was written.
+    fn give_up_files(&mut self, error: &StateError, now: Timestamp) {
         (self.log, self.next) = (None, None);
         self.retry(error, now);
     }
 
-    /// What is at the path stays as it is, and lacks what comes; it is written anew in a second. That is said once.
+    /// Schedules a rewrite. The file at the path lacks later changes. The same error is logged once.
     fn retry(&mut self, error: &StateError, now: Timestamp) {
         metrics::count(error);
         self.next_step_at = Some(now.after(RETRY));
@@ -204,7 +208,7 @@ mod tests {
             StateFile::new(&self.0.path().join("state"), BootId::read().unwrap(), 100_000)
         }
 
-        /// One on a disk, that waits for a busy machine.
+        /// A writer for a disk, with a timeout for a busy machine.
         fn writer(&self) -> StateWriter {
             let mut writer = StateWriter::new(self.file());
             writer.io = FileAccess::threaded(self.file());
@@ -212,7 +216,7 @@ mod tests {
             writer
         }
 
-        /// The names that are kept, in their order.
+        /// The names in the file, in their order.
         fn kept(&self) -> Vec<String> {
             let kept = self.file().read().unwrap();
             assert_eq!(kept.torn, 0);
@@ -243,7 +247,7 @@ mod tests {
         numbers.map(name).collect()
     }
 
-    /// A walk over so many records, which begins anew with each file; the last of a file is asked for once more.
+    /// A walk over this many records, which starts again with each file; the end of a file is asked for once more.
     fn walk(all: usize) -> impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot> {
         let done = Cell::new(0);
         move |_, most| {
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_grown_is_written_anew_in_steps_and_lacks_nothing_at_any_of_them() {
+    fn a_grown_file_is_rewritten_in_steps_and_complete_after_each() {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(2 * STEP_RECORDS + 1));
@@ -288,7 +292,7 @@ mod tests {
         while writer.deadline().is_none() {
             writer.append(&[told(0..STEP_RECORDS).into()], NOW);
             size = writer.log.unwrap();
-            assert!(size <= writer.room + new, "it is bounded");
+            assert!(size <= writer.rewrite_size + new, "it is bounded");
         }
         let walk = walk(2 * STEP_RECORDS + 1);
         let (mut now, mut steps) = (NOW, 0);
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_memory_is_written_by_who_tells_it_and_one_on_a_disk_by_another_thread() {
+    fn a_file_in_memory_is_written_by_the_caller_and_one_on_a_disk_by_a_thread() {
         let folder = Folder(tempfile::tempdir_in("/dev/shm").unwrap());
         let mut writer = StateWriter::new(folder.file());
         writer.rewrite(NOW, walk(3));
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_ends_in_the_middle_of_a_new_file_leaves_the_one_before() {
+    fn a_writer_that_ends_during_a_rewrite_leaves_the_file_of_before() {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
@@ -361,11 +365,11 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_holds_up_nobody_and_when_it_is_back_nothing_is_lacking() {
+    fn a_hanging_disk_delays_nothing_and_later_the_file_is_complete() {
         let folder = Folder::make();
         let mut writer = folder.writer();
         writer.rewrite(NOW, walk(3));
-        // What comes to the log is read by nobody, and a pipe has no room for all of it.
+        // Nobody reads the pipe, and it does not hold everything.
         let (read_end, write_end) = std::io::pipe().unwrap();
         let pipe = AppendFile::into_pipe(write_end);
         writer.io.run(|files| files.log = Some(pipe)).unwrap();
@@ -377,7 +381,7 @@ mod tests {
             assert!(written < 1000, "nobody finds out that the disk hangs");
         }
         assert_eq!(writer.last_error, Some(StateError::Stalled.to_string()));
-        // From now on nobody waits, though he would for long.
+        // From now on the writer must not wait, though the timeout is long.
         writer.io.patience = LONG;
         let begun = clock::now();
         for number in 3..1000 {

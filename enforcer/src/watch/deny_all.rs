@@ -1,5 +1,5 @@
-//! After a boot nobody knows who has the addresses that pods had before: rules of one would be rules of another. So
-//! where only such pods are stored, deny_everything is allowed to or from their addresses.
+//! After a boot, addresses of stored pods may belong to other pods. If only stored pods are known, everything from and
+//! to their addresses is denied.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use egret_policies::model::{
     Rule, Selector, Subject, Tier,
 };
 
-/// No object of a cluster can have this name.
+/// A name that no object can have in a cluster.
 const NAME: &str = "pods_of_another_boot";
 
-/// The policy that closes every pod of this node, in the tier that is asked first and whose Deny is final.
+/// The policy that denies everything to the pods of this node, in the first tier, whose Deny is final.
 pub(super) fn deny_all_policy() -> [(EntityKey, Entity); 1] {
     let policy = Entity::Policy(Policy {
         id: PolicyId {
@@ -78,7 +78,7 @@ spec:
   egress: [{name: all, action: Accept, to: [{namespaces: {}}, {networks: [0.0.0.0/0]}]}]
 ";
 
-    /// What is in force of `KNOWN`, and what of it with `deny_all_policy`.
+    /// The verdict of `KNOWN`, and that with `deny_all_policy` added.
     fn verdict(direction: Direction, peer: &str, peer_is_own_node: bool) -> [Verdict; 2] {
         [false, true].map(|is_closed| {
             let now = Timestamp::from_millis(1);

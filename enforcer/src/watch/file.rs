@@ -1,4 +1,4 @@
-//! One file: what it said last that could be taken, and what is wrong with it now.
+//! A manifest file: its last valid content, and its diagnostics.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -14,35 +14,35 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::scan::Fingerprint;
 
-/// A file of manifests.
+/// A manifest file.
 #[derive(Debug, Default)]
 pub(super) struct ManifestFile {
     fingerprint: Option<Fingerprint>,
-    /// What is in force of it.
+    /// Its objects that are in force.
     pub(super) entities: Box<[Arc<Entity>]>,
-    /// What is wrong with it as it is now, each in a line.
+    /// Diagnostics of its current content.
     pub(super) lines: Vec<(Severity, String)>,
-    /// Why it, or an object in it, cannot be taken as it is now.
+    /// Why its current content, or an object in it, is invalid.
     pub(super) bad: Option<String>,
     was_valid: bool,
-    /// Its objects as they last were without an error.
+    /// The last valid version of its objects.
     last_valid: Box<[Arc<Entity>]>,
-    /// What it has to be read from, one after the other, to say what it says: the last text without an error, and one
-    /// with errors that was taken since; none where nobody keeps them.
+    /// Texts whose parsing in order gives the objects in force: the last one without an error, and a later one with
+    /// errors. None if nothing is stored.
     texts: Vec<Arc<[u8]>>,
 }
 
 impl ManifestFile {
-    /// How it looked when it was read.
+    /// Its fingerprint when it was read.
     pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint
     }
 
-    /// A file that was read in an earlier life. It is read again when it is there.
+    /// A stored file. It is read again when it exists.
     pub(super) fn stored(path: &Path, texts: &[Arc<[u8]>], shared: &mut Shared) -> Self {
         let mut file = Self::default();
         for text in texts {
-            file.take_content(FileContent::of(path, Ok(text.to_vec())), path, shared);
+            file.update_content(FileContent::of(path, Ok(text.to_vec())), path, shared);
         }
         file
     }
@@ -51,10 +51,10 @@ impl ManifestFile {
         &self.texts
     }
 
-    /// Takes what was read. Where it cannot be taken, what it said before stays; where it said deny_everything before, what can be read
-    /// of it counts, since to enforce deny_everything of it would be weaker. An object with an error is treated alike: an API
-    /// server would have refused it and stored_texts the one before.
-    pub(super) fn take(
+    /// Updates it with its new content. If that is invalid, the objects of before stay in force. If there were none,
+    /// the readable part counts, because nothing would be weaker. An object with an error is treated alike: an API
+    /// server would have refused it and kept the last version.
+    pub(super) fn update(
         &mut self,
         path: &Path,
         content: FileContent,
@@ -62,15 +62,15 @@ impl ManifestFile {
         shared: &mut Shared,
     ) {
         self.fingerprint = Some(fingerprint);
-        self.take_content(content, path, shared);
+        self.update_content(content, path, shared);
     }
 
-    /// Nobody asks for its texts.
+    /// Drops its texts.
     pub(super) fn forget_texts(&mut self) {
         self.texts = Vec::new();
     }
 
-    fn take_content(&mut self, content: FileContent, path: &Path, shared: &mut Shared) {
+    fn update_content(&mut self, content: FileContent, path: &Path, shared: &mut Shared) {
         let name = path.display().to_string();
         let FileContent { read, text } = content;
         self.lines = read.lines;
@@ -78,7 +78,7 @@ impl ManifestFile {
         if self.bad.is_some() && is_off(Switch::KeepLastGood) {
             self.entities = Box::default();
         } else if self.bad.is_none() || !self.was_valid {
-            self.take_objects(read.objects, &name, shared);
+            self.update_objects(read.objects, &name, shared);
             self.keep_text(text);
         } else {
             self.report_kept(&name);
@@ -86,14 +86,14 @@ impl ManifestFile {
         self.was_valid |= self.bad.is_none();
     }
 
-    /// After it was taken. Without errors it says everything; with errors it says something beside what was there.
+    /// Keeps the text, after an update. Text without errors replaces all others.
     fn keep_text(&mut self, text: Option<Vec<u8>>) {
         let last_good = usize::from(self.was_valid && self.bad.is_some());
         self.texts.truncate(last_good);
         self.texts.extend(text.map(Arc::from));
     }
 
-    fn take_objects(&mut self, objects: Vec<LoweredObject>, name: &str, shared: &mut Shared) {
+    fn update_objects(&mut self, objects: Vec<LoweredObject>, name: &str, shared: &mut Shared) {
         let before = std::mem::take(&mut self.last_valid).into_iter();
         let before: BTreeMap<EntityKey, Arc<Entity>> = before.map(|entity| (entity.key(), entity)).collect();
         let (mut entities, mut last_valid) = (Vec::new(), Vec::new());
@@ -128,7 +128,7 @@ impl ManifestFile {
     }
 }
 
-/// As much of a file as is looked at, and one octet by which it is seen that there is more.
+/// Reads a file up to one octet more than the limit, which shows that it is too large.
 pub(super) fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let mut octets = Vec::new();
     let most = u64::try_from(manifest::MAX_BYTES + 1).map_err(io::Error::other)?;
@@ -136,7 +136,7 @@ pub(super) fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     Ok(octets)
 }
 
-/// What was read of a file, and understood without regard to what it said before.
+/// The parsed content of a file, without regard to what it was before.
 pub(super) struct FileContent {
     read: Parsed,
     text: Option<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Files that are read together: understanding them is most of the work of a start, and none needs to know of another.
+//! Parses files in parallel, which is most of the work of a start.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,29 +7,28 @@ use std::thread;
 use super::file::FileContent;
 use super::scan::Fingerprint;
 
-/// So many are read before they are taken: what is not understood yet, and what it is understood from, is many times as
-/// big as what it comes to.
+/// Files that are parsed before they are merged. Unmerged content takes many times the memory of the result.
 pub(super) const CHUNK: usize = 256;
-/// Fewer are not worth a thread.
+/// Fewer files are not worth a thread.
 const MIN_PER_THREAD: usize = 16;
 /// The node has other work.
 const MAX_THREADS: usize = 4;
 
-/// A file as it was read.
+/// A file's octets.
 pub(super) struct FileBytes {
     pub(super) path: PathBuf,
     pub(super) fingerprint: Fingerprint,
     pub(super) octets: io::Result<Vec<u8>>,
 }
 
-/// A file as it was understood.
+/// A parsed file.
 pub(super) struct ParsedFile {
     pub(super) path: PathBuf,
     pub(super) fingerprint: Fingerprint,
     pub(super) content: FileContent,
 }
 
-/// In the same order.
+/// Parses files; the result is in the same order.
 pub(super) fn parse_all(mut files: Vec<FileBytes>) -> Vec<ParsedFile> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let threads = processors

@@ -1,4 +1,4 @@
-//! Which files there are, and how they look from outside.
+//! Lists manifest files and how they look from outside.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use super::is_manifest;
 use super::watcher::FolderWatcher;
 
-/// How deep folders are looked into: a link that leads to its own folder ends there.
+/// The deepest folder level: a link to its own folder ends there.
 const MAX_DEPTH: usize = 16;
 
-/// What changes when a file is written, replaced, or a link to it is.
+/// Differs when a file is written or replaced, or a link to it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     device: u64,
@@ -21,16 +21,16 @@ pub(super) struct Fingerprint {
     is_link: bool,
 }
 
-/// All manifest files below a folder. Names that begin with a dot are skipped: that is where a ConfigMap keeps
-/// the folders that its visible names link to. Each folder is listened to before it is listed.
+/// Lists all manifest files below a folder. Names that begin with a dot are skipped: a ConfigMap keeps there the
+/// folders that its visible names link to. Each folder is watched before it is listed.
 pub(super) fn scan(
     root: &Path,
     watcher: &mut FolderWatcher,
 ) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
     let mut found = BTreeMap::new();
-    watcher.begin(root);
+    watcher.begin_scan(root);
     let looked = scan_folder(root, MAX_DEPTH, watcher, &mut found);
-    watcher.end();
+    watcher.end_scan();
     looked.map_err(|(path, error)| format!("{}: {error}", path.display()))?;
     Ok(found)
 }
@@ -55,7 +55,7 @@ fn scan_folder(
             continue;
         }
         match std::fs::metadata(&path) {
-            // Gone since it was listed, or a link to deny_everything: it says deny_everything.
+            // It was deleted since the listing, or it is a dangling link.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err((path, error)),
             Ok(there) if there.is_dir() && depth > 0 => {
@@ -72,7 +72,7 @@ fn scan_folder(
     Ok(())
 }
 
-/// A folder that went while it was looked into says deny_everything.
+/// Ignores a folder that was deleted during the scan.
 fn ignore_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
     let (path, error) = &failure;
     let is_gone = error.kind() == std::io::ErrorKind::NotFound && path == folder;
@@ -80,7 +80,7 @@ fn ignore_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
 }
 
 impl Fingerprint {
-    /// Whether a link leads to another file than before: who swaps links has written what they lead to.
+    /// Whether a link leads to another file than before: such a file is complete.
     pub(super) fn is_other_target(self, before: Option<Self>) -> bool {
         let is_same = |before: Self| (before.device, before.inode) == (self.device, self.inode);
         self.is_link && !before.is_some_and(is_same)

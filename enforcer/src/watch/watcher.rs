@@ -1,8 +1,12 @@
-//! The kernel's watcher of a folder (inotify(7)): when to look, and what is not to be read yet.
+//! inotify(7) events of the folders: when to scan, and which files must not be read yet.
 //!
-//! What is there is always found by looking at everything; watcher only say that it is time to, which files are whole,
-//! and which are being written. So deny_everything depends on each of them: where the kernel has none to give, or lost some,
-//! the folder is looked at from time to time, and what changed has to be still for a moment before it counts.
+//! The scan finds the files; events only say that it is time to scan, which files are complete, and which are being
+//! written. So no event is essential: without events, or after lost ones, the folder is scanned periodically, and a
+//! changed file must be stable before it is read.
+//!
+//! Events are read directly from the kernel: it queues the event of a write before the write returns, so events that
+//! are read after a file show whether it was written to meanwhile. A library that reads events on a thread of its own
+//! loses this order.
 
 #![allow(
     unsafe_code,
@@ -27,36 +31,36 @@ use tokio::time::timeout;
 
 use super::is_manifest;
 
-/// How long deny_everything may happen before what happened is looked at: many files are one change.
+/// Without an event for this long, the folder is scanned: many files are one change.
 const QUIET: Duration = Duration::from_millis(5);
-/// How long a folder in which things go on happening is waited for.
+/// The longest wait for a folder whose events do not end.
 const BURST: Duration = Duration::from_millis(100);
-/// How long a file that was not deny_all after it was written has to be still: whoever writes it may be slow, or be gone.
+/// How long a file that was written and not closed must be still: its writer may be slow or dead.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often is looked although deny_everything was heard: what is behind a link, or on another machine, makes no watcher.
+/// How often the folder is scanned without an event: links and other machines cause none.
 const RESCAN: Duration = Duration::from_secs(1);
-/// … where watcher cannot be relied on.
+/// How often it is scanned if events are unreliable.
 pub(super) const POLL: Duration = Duration::from_millis(200);
 
-/// A file, by the folder that has it.
+/// A file in a watched folder.
 type FileId = (WatchDescriptor, OsString);
 
-/// What is heard of the folders that were looked into last.
+/// Events of the folders of the last scan.
 #[derive(Debug, Default)]
 pub(super) struct FolderWatcher {
     inotify: Option<AsyncFd<InotifyFd>>,
     folders: BTreeMap<PathBuf, WatchDescriptor>,
-    /// The link by which the folder is named, where it is one.
+    /// The watch of the root, if that is a link.
     link: Option<WatchDescriptor>,
-    /// Folders of the look that goes on.
-    found: BTreeMap<PathBuf, WatchDescriptor>,
-    /// Files that are being written in file_id, and when that was last heard.
-    written: BTreeMap<FileId, Timestamp>,
-    /// Files that are whole since the last look, and those of them which are new since this one began.
+    /// Folders of the current scan.
+    scanned: BTreeMap<PathBuf, WatchDescriptor>,
+    /// Files that are being written, and the time of their last event.
+    being_written: BTreeMap<FileId, Timestamp>,
+    /// Files that were completed since the last scan, and those since the current one began.
     complete: BTreeSet<FileId>,
     newly_complete: BTreeSet<FileId>,
     is_due: bool,
-    /// Why there are no watcher, or not of everything.
+    /// Why the folder is polled instead; none if events are reliable.
     polling_reason: Option<String>,
 }
 
@@ -70,7 +74,7 @@ impl AsRawFd for InotifyFd {
 }
 
 impl FolderWatcher {
-    /// Asks the kernel for watcher. Where it gives none that is said once.
+    /// Opens inotify. If that fails, it is logged and the folder is polled.
     pub(super) fn open() -> Self {
         let mut watcher = Self::default();
         match open() {
@@ -80,8 +84,8 @@ impl FolderWatcher {
         watcher
     }
 
-    /// A look begins: what was heard before is what it explains.
-    pub(super) fn begin(&mut self, root: &Path) {
+    /// Begins a scan, which covers all events until now.
+    pub(super) fn begin_scan(&mut self, root: &Path) {
         if is_network_file_system(root) {
             self.fall_back_to_polling(format!("{}: other machines write there, too", root.display()));
         }
@@ -94,16 +98,16 @@ impl FolderWatcher {
         }
     }
 
-    /// A folder is about to be listed: whatever happens in it from now on is heard.
+    /// Watches a folder before it is listed.
     pub(super) fn watch(&mut self, folder: &Path) {
         if let Some(descriptor) = self.add(folder, folder_mask()) {
-            self.found.insert(folder.to_owned(), descriptor);
+            self.scanned.insert(folder.to_owned(), descriptor);
         }
     }
 
-    /// The look is over: folders that it did not find are not listened to any more.
-    pub(super) fn end(&mut self) {
-        let before = std::mem::replace(&mut self.folders, std::mem::take(&mut self.found));
+    /// Ends the scan and removes watches of folders that are gone.
+    pub(super) fn end_scan(&mut self) {
+        let before = std::mem::replace(&mut self.folders, std::mem::take(&mut self.scanned));
         let is_kept = |descriptor: &WatchDescriptor| {
             Some(*descriptor) == self.link
                 || self
@@ -113,41 +117,41 @@ impl FolderWatcher {
         };
         for gone in before.values().filter(|descriptor| !is_kept(descriptor)) {
             if let Some(inotify) = &self.inotify {
-                // A folder that was deleted took its watch with it.
+                // Deleting a folder removes its watch.
                 let _is_gone = inotify.get_ref().0.rm_watch(*gone);
             }
         }
     }
 
-    /// What the look found was taken: it explains deny_everything any more.
+    /// Forgets completed files, because they were read.
     pub(super) fn clear_complete(&mut self) {
         self.complete.clear();
     }
 
-    /// Whether the file is stored to be whole: it was renamed to this name, or deny_all after it was written.
+    /// Whether the file is complete: it was renamed to this name, or closed after it was written.
     pub(super) fn is_complete_file(&self, path: &Path) -> bool {
         self.file_id(path)
             .is_some_and(|file_id| self.complete.contains(&file_id))
     }
 
-    /// Whether there are files that are whole since the last look.
+    /// Whether files were completed since the last scan.
     pub(super) fn has_complete_files(&self) -> bool {
         !self.complete.is_empty()
     }
 
-    /// Whether somebody writes the file, or wrote it since the look began: what was read of it may be half of it.
+    /// Whether the file is being written, or was since the scan began: half of it may have been read.
     pub(super) fn is_being_written(&self, path: &Path, now: Timestamp) -> bool {
         let Some(file_id) = self.file_id(path) else {
             return false;
         };
         let is_written = self
-            .written
+            .being_written
             .get(&file_id)
             .is_some_and(|last| now.since(*last) < WRITE_TIMEOUT);
         is_written || self.newly_complete.contains(&file_id)
     }
 
-    /// Returns when there is reason to look: something happened and is over, or it is time to.
+    /// Waits until a scan is due: after events that ended, or periodically.
     pub(super) async fn wait(&mut self, is_readable: bool) {
         let is_silent = self.polling_reason.is_some() || !is_readable;
         let period = if is_silent { POLL } else { RESCAN };
@@ -175,7 +179,7 @@ impl FolderWatcher {
         Ok(())
     }
 
-    /// Hears the rest of what began.
+    /// Reads events until there are none for a while.
     async fn burst(&mut self, inotify: &AsyncFd<InotifyFd>) -> io::Result<()> {
         let begun = clock::now();
         while clock::now().since(begun) < BURST {
@@ -187,31 +191,31 @@ impl FolderWatcher {
         Ok(())
     }
 
-    /// Waits for watcher, and takes them.
+    /// Waits for events and reads them.
     async fn next(&mut self, inotify: &AsyncFd<InotifyFd>) -> io::Result<()> {
         let mut ready = inotify.readable().await?;
-        self.take(&inotify.get_ref().0)?;
+        self.drain(&inotify.get_ref().0)?;
         ready.clear_ready();
         Ok(())
     }
 
-    /// Takes the watcher that are there, without waiting.
+    /// Reads pending events without waiting.
     pub(super) fn read_events(&mut self) {
         let Some(inotify) = self.inotify.take() else {
             return;
         };
-        match self.take(&inotify.get_ref().0) {
+        match self.drain(&inotify.get_ref().0) {
             Ok(()) => self.inotify = Some(inotify),
             Err(error) => self.fall_back_to_polling(error.to_string()),
         }
     }
 
-    fn take(&mut self, inotify: &Inotify) -> io::Result<()> {
+    fn drain(&mut self, inotify: &Inotify) -> io::Result<()> {
         loop {
             match inotify.read_events() {
                 Ok(events) => {
                     let now = clock::now();
-                    events.into_iter().for_each(|event| self.note(event, now));
+                    events.into_iter().for_each(|event| self.handle_event(event, now));
                 }
                 Err(Errno::EAGAIN) => return Ok(()),
                 Err(Errno::EINTR) => {}
@@ -220,26 +224,32 @@ impl FolderWatcher {
         }
     }
 
-    fn note(&mut self, event: InotifyEvent, now: Timestamp) {
+    fn handle_event(&mut self, event: InotifyEvent, now: Timestamp) {
         let InotifyEvent { wd, mask, name, .. } = event;
         if mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             tracing::warn!("the kernel lost news of the source; all of it is looked at");
-            self.written.clear();
+            self.being_written.clear();
             self.complete.clear();
             self.newly_complete.clear();
             self.is_due = true;
         } else if mask.contains(AddWatchFlags::IN_IGNORED) {
-            // Either we stopped to listen, or the folder is gone, which its parent published.
+            // The watch was removed, or the folder was deleted, which is an event of its parent.
             self.folders.retain(|_, descriptor| *descriptor != wd);
-            self.written.retain(|(folder, _), _| *folder != wd);
+            self.being_written.retain(|(folder, _), _| *folder != wd);
         } else if let Some(name) = name {
-            self.note_name(wd, mask, name, now);
+            self.handle_named_event(wd, mask, name, now);
         } else {
             self.is_due = true;
         }
     }
 
-    fn note_name(&mut self, folder: WatchDescriptor, mask: AddWatchFlags, name: OsString, now: Timestamp) {
+    fn handle_named_event(
+        &mut self,
+        folder: WatchDescriptor,
+        mask: AddWatchFlags,
+        name: OsString,
+        now: Timestamp,
+    ) {
         let is_hidden = name.as_encoded_bytes().starts_with(b".");
         if is_hidden || mask.contains(AddWatchFlags::IN_ISDIR) || !is_manifest(Path::new(&name)) {
             self.is_due |= mask.intersects(if is_hidden { hidden_mask() } else { name_mask() });
@@ -249,23 +259,23 @@ impl FolderWatcher {
         if mask.contains(AddWatchFlags::IN_MODIFY)
             || mask.contains(AddWatchFlags::IN_CREATE) && self.is_begun(folder, &file_id.1)
         {
-            // Nothing to be read yet: it is published when it is deny_all.
-            self.written.insert(file_id, now);
+            // It is not complete: an event follows when it is closed.
+            self.being_written.insert(file_id, now);
             return;
         }
         self.is_due = true;
         if !mask.contains(AddWatchFlags::IN_ATTRIB) {
-            self.written.remove(&file_id);
+            self.being_written.remove(&file_id);
         }
         if mask.intersects(complete_mask()) {
             self.newly_complete.insert(file_id);
         }
     }
 
-    /// Whether a new name is a file that somebody opened to write it, and neither a link nor a further name.
+    /// Whether a new name is a file that was opened for writing, and not a link.
     fn is_begun(&self, folder: WatchDescriptor, name: &OsStr) -> bool {
         use std::os::unix::fs::MetadataExt;
-        let mut folders = self.folders.iter().chain(&self.found);
+        let mut folders = self.folders.iter().chain(&self.scanned);
         let Some((path, _)) = folders.find(|(_, descriptor)| **descriptor == folder) else {
             return true;
         };
@@ -274,7 +284,8 @@ impl FolderWatcher {
 
     fn expire_writes(&mut self) {
         let now = clock::now();
-        self.written.retain(|_, last| now.since(*last) < WRITE_TIMEOUT);
+        self.being_written
+            .retain(|_, last| now.since(*last) < WRITE_TIMEOUT);
     }
 
     fn file_id(&self, path: &Path) -> Option<FileId> {
@@ -286,7 +297,7 @@ impl FolderWatcher {
         let inotify = self.inotify.as_ref()?;
         match inotify.get_ref().0.add_watch(path, what) {
             Ok(descriptor) => Some(descriptor),
-            // The look that goes on finds the same.
+            // The scan finds the same error.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => None,
             Err(errno) => {
                 self.fall_back_to_polling(format!("{}: {errno}", path.display()));
@@ -295,7 +306,7 @@ impl FolderWatcher {
         }
     }
 
-    /// The folder is looked at several times a second from now on, for the rest of this life: said once.
+    /// Polls the folder from now on. Logged once.
     fn fall_back_to_polling(&mut self, reason: String) {
         if self.polling_reason.is_none() {
             tracing::warn!(
@@ -307,7 +318,7 @@ impl FolderWatcher {
     }
 }
 
-/// The kernel tells what is done on this machine.
+/// Whether other machines write there: the kernel reports only changes by this machine.
 fn is_network_file_system(root: &Path) -> bool {
     /// `linux/magic.h`: NFS, CIFS, SMB 2, FUSE, 9p, Ceph, AFS.
     const SHARED: [u32; 7] = [
@@ -340,7 +351,7 @@ fn folder_mask() -> AddWatchFlags {
         | AddWatchFlags::IN_ONLYDIR
 }
 
-/// A link that is replaced loses its last name.
+/// Replacing a link removes its last name.
 fn link_mask() -> AddWatchFlags {
     AddWatchFlags::IN_DONT_FOLLOW
         | AddWatchFlags::IN_ATTRIB
@@ -355,12 +366,12 @@ fn name_mask() -> AddWatchFlags {
         | AddWatchFlags::IN_MOVED_TO
 }
 
-/// A ConfigMap is swapped by a hidden name; the others are where files are prepared.
+/// A ConfigMap is swapped by renaming a hidden link. Other hidden names are where files are prepared.
 fn hidden_mask() -> AddWatchFlags {
     AddWatchFlags::IN_MOVED_TO
 }
 
-/// Whoever renames a file to its name, or links it there, has written it; so has who closes it.
+/// A file is complete when it is renamed or linked to its name, or closed after it was written.
 fn complete_mask() -> AddWatchFlags {
     AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_CREATE
 }

@@ -1,5 +1,5 @@
-//! A pod's rules as its attach point will hold them: one list, in scope a tier that isolates ends in a rule
-//! that denies everything, and a Pass says where it goes on.
+//! Renders a pod's rules as one list: an isolating tier ends with a rule that denies everything, and a Pass says where
+//! the list continues.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use egret_policies::rules::{
 
 use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, RuleValue};
 
-/// Why rules cannot be put into the kernel: the pod is denied everything instead.
+/// Why rules cannot be rendered: the pod is denied everything instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unrenderable {
     #[error("its egress rules are {0}, the eBPF programs hold at most {MAX_RULES} for one pod")]
@@ -23,14 +23,14 @@ pub(super) enum Unrenderable {
     Icmp { policy: Arc<str> },
 }
 
-/// The rendered list, and what its counters are of.
+/// The rendered list, and the rules of its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rendered {
     pub(super) rules: Vec<RuleValue>,
     pub(super) labels: Vec<(CounterKey, (Arc<str>, usize))>,
 }
 
-/// Renders the egress rules of a pod over sets whose kinds are known.
+/// Renders the egress rules of a pod; `kind_of` gives the kinds of sets.
 pub(super) fn render(
     pod: &PodRules,
     kind_of: impl Fn(SetId) -> Option<SetKind>,
@@ -45,7 +45,7 @@ pub(super) fn render(
     }
 }
 
-/// The list of a pod whose rules cannot be told.
+/// The list of a pod whose rules cannot be rendered.
 pub(super) fn deny_everything() -> Rendered {
     let counter = CounterKey {
         tier: CounterTier::Unprogrammed,
@@ -70,7 +70,7 @@ impl Rendered {
         tier: &TierRules,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<(), Unrenderable> {
-        // The programs leave alone what a pod sends to its own addresses, and of a Service they see its address.
+        // The programs skip what a pod sends to its own addresses, and see the address of a Service.
         let rules = || tier.rules.iter().filter(|rule| rule.peer != PeerMatch::Itself);
         let exceptions = rules().filter(|rule| rule.except.is_some()).count();
         let length = rules().count() + exceptions + usize::from(tier.default_action == DefaultAction::Deny);
@@ -86,7 +86,7 @@ impl Rendered {
                 }
             };
             if let Some(except) = rule.except {
-                // In front of the rule a Pass that leads behind it.
+                // A Pass in front of the rule skips it.
                 let behind = u32::try_from(self.rules.len() + 2).unwrap_or(u32::MAX);
                 let counter = self.counter(tier.tier, Action::Pass, &rule.origin);
                 self.rules.push(RuleValue {
@@ -115,7 +115,7 @@ impl Rendered {
         Ok(())
     }
 
-    /// Equal rules of different pods share a counter, and find it again after a restart.
+    /// Equal rules of different pods share a counter, also after a restart.
     fn counter(&mut self, tier: Tier, action: Action, origin: &Origin) -> CounterKey {
         let text = format!("{}\n{action:?}\n{}\n{}", tier.word(), origin.policy, origin.rule);
         let counter = CounterKey {
@@ -130,7 +130,7 @@ impl Rendered {
     }
 }
 
-/// What the counter of a tier's end is called.
+/// The origin of the counter at a tier's end.
 fn isolation() -> Origin {
     Origin {
         policy: "isolation".into(),

@@ -1,4 +1,4 @@
-//! Members of sets, and the node's own addresses: what should be in the maps, and what is.
+//! Members of sets and the node's own addresses in maps: desired and programmed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use super::layout::{ElementKey, Table, has_expired, later};
 use super::syscall::{Map, Update};
 use crate::apply::tracker::Tracker;
 
-/// The maps of members, with what is wanted in them.
+/// The maps of members, with their desired content.
 #[derive(Debug)]
 pub(super) struct Tables {
     maps: BTreeMap<Table, Map>,
@@ -20,7 +20,7 @@ pub(super) struct Tables {
     faults_changed: bool,
 }
 
-/// A member that the kernel did not take or did not give up.
+/// A member that could not be written or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Missing(String),
@@ -43,7 +43,7 @@ impl Tables {
         tables.list().map(|()| tables)
     }
 
-    /// Believes what the kernel holds.
+    /// Reads the maps.
     pub(super) fn list(&mut self) -> io::Result<()> {
         let mut listed = BTreeMap::new();
         for (table, map) in &self.maps {
@@ -57,8 +57,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Puts a member into a set, or gives it a later expiry. An earlier one is not taken: the pod was told
-    /// that the address lives longer, by an enforcer that is no more.
+    /// Adds a member or extends its expiry. An earlier expiry is ignored: the previous process gave the pod a longer
+    /// one.
     pub(super) fn add(&mut self, set: SetId, member: &Member, expires: Option<Timestamp>) {
         let element = ElementKey::of(set, member);
         let mut value = element.value(expires);
@@ -68,12 +68,12 @@ impl Tables {
         self.want(element, value);
     }
 
-    /// Takes a member out of a set.
+    /// Removes a member.
     pub(super) fn remove(&mut self, set: SetId, member: &Member) {
         self.unwant(&ElementKey::of(set, member));
     }
 
-    /// Takes all members out of a set.
+    /// Removes all members of a set.
     pub(super) fn clear(&mut self, set: SetId) {
         let of_set = |element: &&ElementKey| element.set() == Some(set.digest().as_str().as_bytes());
         let ranges = ElementKey::ranges_of(set).into_iter();
@@ -84,7 +84,7 @@ impl Tables {
         elements.iter().for_each(|element| self.unwant(element));
     }
 
-    /// Says scope addresses are the node's own.
+    /// Sets the node's own addresses.
     pub(super) fn set_node(&mut self, own: impl IntoIterator<Item = std::net::IpAddr>) {
         let own: Vec<_> = own.into_iter().map(ElementKey::of_node).collect();
         let is_node = |element: &&ElementKey| element.table == Table::Node;
@@ -99,12 +99,12 @@ impl Tables {
         });
     }
 
-    /// Whether the kernel holds anything, of this life or an earlier one.
+    /// Whether the maps hold anything, of this process or the previous one.
     pub(super) fn hold_anything(&self) -> bool {
         !self.tracker.programmed().is_empty()
     }
 
-    /// Wants the records that the kernel holds of these sets: they end when they expire.
+    /// Adopts records of these sets from the kernel, until they expire.
     pub(super) fn adopt_records(&mut self, is_records: impl Fn(&[u8]) -> bool, now: Timestamp) {
         let is_adopted = |(element, value): &(&ElementKey, &Vec<u8>)| {
             element.table == Table::Members
@@ -124,7 +124,7 @@ impl Tables {
             .for_each(|(element, value)| self.tracker.set_desired(element, value));
     }
 
-    /// Removes what has expired: the programs do not match it any more, but it takes room.
+    /// Removes expired members: the programs ignore them, but they take space.
     pub(super) fn sweep(&mut self, now: Timestamp) {
         let expired = |(element, value): &(&ElementKey, &Vec<u8>)| {
             element.table == Table::Members && has_expired(value, now)
@@ -139,7 +139,7 @@ impl Tables {
         elements.iter().for_each(|element| self.unwant(element));
     }
 
-    /// Does all that is pending, and counts what it did: `(written, removed)`.
+    /// Writes and removes all that is pending. Returns how many: `(written, removed)`.
     pub(super) fn settle(&mut self) -> (u64, u64) {
         let write: Vec<_> = self
             .tracker
@@ -155,12 +155,12 @@ impl Tables {
         counts
     }
 
-    /// Whether something went set_fault, or clear_fault again, since this was asked last.
+    /// Whether faults changed since the last call.
     pub(super) const fn take_faults_changed(&mut self) -> bool {
         std::mem::replace(&mut self.faults_changed, false)
     }
 
-    /// What is set_fault with a set.
+    /// The fault of a set.
     pub(super) fn fault(&self, set: SetId) -> Option<&Fault> {
         let digest = set.digest();
         let mut of_set = self
@@ -170,7 +170,7 @@ impl Tables {
         of_set.next().map(|(_, fault)| fault)
     }
 
-    /// How many members none_if_missing are, and how many are pending.
+    /// The numbers of members and of pending ones.
     pub(super) fn counts(&self) -> (usize, usize) {
         (
             self.tracker.programmed().len(),

@@ -326,7 +326,7 @@ impl Life {
             }],
         };
         let sequence = (0..sequence).fold(Sequence::ZERO, |sequence, _| sequence.next());
-        self.say(Input::PeerSaid(
+        self.say(Input::PeerMessage(
             PeerId(1),
             ToEnforcer::Observed {
                 sequence,
