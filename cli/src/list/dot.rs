@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::reach::end::End;
 use crate::reach::fold::Unit;
 use crate::reach::merge::Row;
-use crate::reach::place::Place;
 use crate::reach::ports::PortSet;
 
 /// A graph: a box for each namespace with its workloads, and an arrow for each connection. What is allowed
@@ -55,7 +55,7 @@ fn arrow(row: &Row<Rc<PortSet>>) -> (String, String, String) {
 }
 
 fn places(rows: &[Row<Rc<PortSet>>]) -> BTreeSet<String> {
-    let is_pods = |place: &&Place| matches!(place, Place::Pods(_));
+    let is_pods = |place: &&End| matches!(place, End::Pods(_));
     let others = |row: &Row<Rc<PortSet>>| {
         [&row.way.from, &row.way.to]
             .into_iter()
