@@ -14,13 +14,13 @@ use crate::options::{ManifestOptions, ReachError};
 use crate::output::{PLAIN, count, empty_table, header};
 use crate::output::{TerminalWrite, write_json, write_yaml};
 use crate::reach::Reach;
-use crate::reach::end::{End, Path};
+use crate::reach::connection_end::{End, EndPair};
 use crate::reach::ends::AllPods;
 use crate::reach::fold::{Folding, Unit};
 use crate::reach::json::JsonEnds;
 use crate::reach::load::LoadedCluster;
 use crate::reach::merge::{Row, merge, merge_way};
-use crate::reach::points::{PartExtent, PathPoint, way_between};
+use crate::reach::points::{EndPairVerdicts, PartExtent, way_between};
 use crate::reach::ports::PortSet;
 
 mod dot;
@@ -115,17 +115,20 @@ pub fn connections(reach: &Reach, units: &[Unit]) -> Vec<Row<Rc<PortSet>>> {
         }
         let (by_others, by_pods): (Vec<Row<_>>, Vec<Row<_>>) = merge(with_others(reach, unit))
             .into_iter()
-            .partition(|row| matches!(row.way.to, End::Pods(_)));
+            .partition(|row| matches!(row.ends.to, End::Pods(_)));
         rows.extend(by_pods);
         opened_by_others.extend(by_others);
     }
-    opened_by_others.sort_by(|one, other| one.way.cmp(&other.way));
+    opened_by_others.sort_by(|one, other| one.ends.cmp(&other.ends));
     rows.append(&mut opened_by_others);
     rows
 }
 
 /// What is allowed between pods and whatever is no pod.
-fn with_others(reach: &Reach, unit: &Unit) -> impl Iterator<Item = (Path, PartExtent, Option<Rc<PortSet>>)> {
+fn with_others(
+    reach: &Reach,
+    unit: &Unit,
+) -> impl Iterator<Item = (EndPair, PartExtent, Option<Rc<PortSet>>)> {
     let mut points = reach.with_nodes(unit);
     for direction in Direction::ALL {
         let cuts = reach.boundaries(unit, direction);
@@ -134,12 +137,12 @@ fn with_others(reach: &Reach, unit: &Unit) -> impl Iterator<Item = (Path, PartEx
     }
     points.into_iter().map(|point| {
         let ports = Some(ports(&point)).filter(|ports| !ports.is_empty());
-        (point.path, point.extent, ports.map(Rc::new))
+        (point.ends, point.extent, ports.map(Rc::new))
     })
 }
 
 /// What is allowed; of names, what is allowed because of them.
-fn ports(point: &PathPoint) -> PortSet {
+fn ports(point: &EndPairVerdicts) -> PortSet {
     let allowed = point.verdicts.allowed();
     match &point.without_record {
         Some(untold) if allowed == *untold => PortSet::none(),

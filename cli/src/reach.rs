@@ -29,7 +29,7 @@ pub mod load;
 pub mod json;
 pub mod merge;
 pub mod ends;
-pub mod end;
+pub mod connection_end;
 pub mod points;
 pub mod ports;
 pub mod ranges;

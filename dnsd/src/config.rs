@@ -31,7 +31,7 @@ use crate::tally::Places;
 
 pub use host::{FallbackKind, Host};
 pub use intercept::{Intercept, MarkBits, Whom};
-pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
+pub use value::{ByteSize, InvalidValue, MillisDuration, OnStall, Upstream};
 pub use written::{Args, Written};
 
 /// The configuration as it is meant.
@@ -471,18 +471,18 @@ fn within<T: PartialOrd + std::fmt::Display>(
 
 fn span(
     field: &'static str,
-    value: Option<Span>,
+    value: Option<MillisDuration>,
     default: u64,
     least: u64,
     most: u64,
 ) -> Result<Duration, Invalid> {
-    let [default, least, most] = [default, least, most].map(Span::from_millis);
-    within(field, value, default, least, most).map(Span::as_duration)
+    let [default, least, most] = [default, least, most].map(MillisDuration::from_millis);
+    within(field, value, default, least, most).map(MillisDuration::as_duration)
 }
 
-fn size(field: &'static str, value: Option<Size>) -> Result<usize, Invalid> {
-    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(Size::from_octets);
-    within(field, value, default, least, most).map(Size::as_octets)
+fn size(field: &'static str, value: Option<ByteSize>) -> Result<usize, Invalid> {
+    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(ByteSize::from_octets);
+    within(field, value, default, least, most).map(ByteSize::as_octets)
 }
 
 /// The path of the file, for logs.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use egret_kernel::links::Links;
-use egret_shared::revision::Instance;
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{clock, task, telemetry};
 
 use egret_dnsd::admin::{Heart, Operators};
@@ -121,7 +121,7 @@ impl Daemon {
         let addresses = listeners.addresses()?;
         drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
-        let instance = Instance::from_random(rand::random());
+        let instance = DnsdInstance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
         let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), metrics));
         let mut pages = Pages::start(operators)?;
@@ -160,8 +160,8 @@ impl Daemon {
         loop {
             tokio::select! {
                 request = signals.next() => match request {
-                    Request::Stop => break,
-                    Request::Reload => self.reload().await,
+                    SignalRequest::Stop => break,
+                    SignalRequest::Reload => self.reload().await,
                 },
                 () = self.looks.next() => self.look().await,
                 event = self.host.successor() => if self.meet(event).await? {
@@ -277,13 +277,13 @@ impl Daemon {
         let is_asked = is_asked
             || tokio::select! {
                 _waited = idle => false,
-                request = signals.next() => request == Request::Stop,
+                request = signals.next() => request == SignalRequest::Stop,
             };
         drain(&self.service, &mut self.listeners, &self.holder).await;
         self.link.abort();
         if !is_asked && self.host.is_looked_after() {
             tracing::info!("waiting to be stopped");
-            while signals.next().await != Request::Stop {}
+            while signals.next().await != SignalRequest::Stop {}
         }
         self.host.end();
         Ok(())

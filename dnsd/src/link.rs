@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::link::{CodecError, Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::Instance;
-use egret_shared::rt::wire::Wire;
+use egret_shared::link::{CodecError, Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::frame_stream::FrameStream;
 use tokio::net::UnixStream;
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -34,7 +34,7 @@ enum LinkEnd {
 }
 
 /// Keeps the link up until the runtime ends.
-pub async fn keep(path: Arc<Path>, instance: Instance, holder: Arc<Holder>, metrics: Arc<Metrics>) {
+pub async fn keep(path: Arc<Path>, instance: DnsdInstance, holder: Arc<Holder>, metrics: Arc<Metrics>) {
     let mut is_known_absent = false;
     loop {
         match UnixStream::connect(&path).await {
@@ -58,11 +58,11 @@ pub async fn keep(path: Arc<Path>, instance: Instance, holder: Arc<Holder>, metr
 
 async fn converse(
     stream: UnixStream,
-    instance: Instance,
+    instance: DnsdInstance,
     holder: &Holder,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
-    let wire = Wire::new(stream)?;
+    let wire = FrameStream::new(stream)?;
     holder.connected();
     tokio::select! {
         end = read(&wire, holder) => end,
@@ -70,8 +70,8 @@ async fn converse(
     }
 }
 
-async fn read(wire: &Wire, holder: &Holder) -> Result<std::convert::Infallible, LinkEnd> {
-    let mut decoder = Decoder::default();
+async fn read(wire: &FrameStream, holder: &Holder) -> Result<std::convert::Infallible, LinkEnd> {
+    let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = wire.read(&mut buffer).await?;
@@ -92,8 +92,8 @@ async fn read(wire: &Wire, holder: &Holder) -> Result<std::convert::Infallible, 
 }
 
 async fn write(
-    wire: &Wire,
-    instance: Instance,
+    wire: &FrameStream,
+    instance: DnsdInstance,
     holder: &Holder,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {

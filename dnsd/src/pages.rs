@@ -211,7 +211,7 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>
             }
             Some(Change::Open(address, listener)) => match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    let shown: Arc<dyn admin::Admin> = if operators.shows_setup_at(address) {
+                    let shown: Arc<dyn admin::AdminHandler> = if operators.shows_setup_at(address) {
                         Arc::new(SetupPages(Arc::clone(&operators)))
                     } else {
                         Arc::clone(&operators) as _
@@ -230,7 +230,7 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<Operators>
 #[derive(Debug)]
 struct SetupPages(Arc<Operators>);
 
-impl admin::Admin for SetupPages {
+impl admin::AdminHandler for SetupPages {
     fn health(&self) -> Result<(), String> {
         self.0.health()
     }

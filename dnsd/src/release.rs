@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_kernel::memory::give_back;
-use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
+use egret_kernel::allocator::trim;
+use egret_shared::link::{ClusterDns, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -38,7 +38,7 @@ pub struct Holder {
     settled: Notify,
     attribution: Arc<Attribution>,
     /// Whose questions to other resolvers are caught, as the enforcer told last.
-    pods: watch::Sender<Option<Pods>>,
+    pods: watch::Sender<Option<NodePods>>,
     /// Where the cluster's own DNS is, as the enforcer told last.
     cluster_dns: watch::Sender<ClusterDns>,
     metrics: Arc<Metrics>,
@@ -106,7 +106,7 @@ impl Holder {
 
     /// Whose questions to other resolvers are caught; nothing while no enforcer has told.
     #[must_use]
-    pub fn pods(&self) -> watch::Receiver<Option<Pods>> {
+    pub fn pods(&self) -> watch::Receiver<Option<NodePods>> {
         self.pods.subscribe()
     }
 
@@ -328,7 +328,7 @@ impl Holder {
             if sweep <= now {
                 let forgotten = self.change(|state| state.hold.sweep(now));
                 if forgotten >= MANY {
-                    give_back();
+                    trim();
                 }
                 sweep = now.after(SWEEP);
             }

@@ -23,8 +23,8 @@ use egret_dnsd::metrics::Metrics;
 use egret_dnsd::observe::{Told, observe};
 use egret_dnsd::release::{Admission, Holder};
 use egret_kernel::links::Attachment;
-use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer};
-use egret_shared::revision::{Instance, Sequence};
+use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use hickory_proto::rr::RecordType;
@@ -98,7 +98,7 @@ async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
     let (holder, metrics) = holder();
     let keep = link::keep(
         socket.as_path().into(),
-        Instance::from_random(1),
+        DnsdInstance::from_random(1),
         Arc::clone(&holder),
         metrics,
     );
@@ -132,7 +132,7 @@ async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
     drop(link.await);
     let mut enforcer = enforcer.into_std().unwrap();
     enforcer.set_nonblocking(false).unwrap();
-    let (mut octets, mut decoder, mut read) = (Vec::new(), Decoder::default(), 0);
+    let (mut octets, mut decoder, mut read) = (Vec::new(), FrameDecoder::default(), 0);
     enforcer.read_to_end(&mut octets).unwrap();
     decoder.push(&octets);
     while let Some(frame) = decoder.next_frame().unwrap() {

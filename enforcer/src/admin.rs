@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use egret_shared::rt::admin::Admin;
+use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::clock;
 use egret_shared::rt::telemetry;
 use egret_shared::time::Timestamp;
@@ -79,7 +79,7 @@ fn wait(answered: &Receiver<Answer>) -> Result<Answer, String> {
         .map_err(|_elapsed| format!("the engine did not answer within {} s", PATIENCE.as_secs()))
 }
 
-impl Admin for Operators {
+impl AdminHandler for Operators {
     fn health(&self) -> Result<(), String> {
         self.report().map(|_report| ())
     }

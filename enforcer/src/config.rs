@@ -25,8 +25,8 @@ mod value;
 mod written;
 
 pub use value::{
-    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode,
-    PodInterfaces, Source, Span,
+    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, MillisDuration, OnUnknownPod, Opened,
+    OwnNode, PodInterfaces, Source,
 };
 pub use written::{Args, Command, Written};
 
@@ -266,7 +266,9 @@ impl Written {
                 cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
                 bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
             },
-            resync: self.resync.map_or(Duration::from_secs(60), Span::as_duration),
+            resync: self
+                .resync
+                .map_or(Duration::from_secs(60), MillisDuration::as_duration),
             rule_metrics,
         })
     }
@@ -372,7 +374,9 @@ impl Written {
 
     fn records(&self) -> Result<RecordSettings, Invalid> {
         let usual = RecordSettings::default();
-        let span = |written: Option<Span>, usual: Duration| written.map_or(usual, Span::as_duration);
+        let span = |written: Option<MillisDuration>, usual: Duration| {
+            written.map_or(usual, MillisDuration::as_duration)
+        };
         let (min_ttl, max_ttl) = (
             span(self.min_ttl, usual.min_ttl),
             span(self.max_ttl, usual.max_ttl),

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::Context;
+use egret_kernel::allocator;
 use egret_kernel::iptables::Flavour;
-use egret_kernel::memory;
-use egret_shared::revision::Instance;
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{admin, task, telemetry};
 use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
@@ -77,7 +77,7 @@ impl Daemon {
         });
         serve_operators(
             config.fixed.admin,
-            Arc::clone(&operators) as Arc<dyn admin::Admin>,
+            Arc::clone(&operators) as Arc<dyn admin::AdminHandler>,
         )?;
         let name = backend.name();
         let compiler = config.fixed.compiler.clone();
@@ -92,7 +92,7 @@ impl Daemon {
             keeper: state.keeper,
             spares: config.fixed.not_intercepted.clone(),
         };
-        let instance = Instance::from_random(RandomState::new().build_hasher().finish());
+        let instance = DnsdInstance::from_random(RandomState::new().build_hasher().finish());
         let link = Link {
             listener: listener.into_std()?,
             path: config.fixed.link.clone(),
@@ -139,8 +139,8 @@ impl Daemon {
         loop {
             tokio::select! {
                 request = signals.next() => match request {
-                    Request::Stop => break,
-                    Request::Reload => self.reload().await,
+                    SignalRequest::Stop => break,
+                    SignalRequest::Reload => self.reload().await,
                 },
                 () = self.inputs.closed() => anyhow::bail!("the engine ended"),
             }
@@ -283,7 +283,7 @@ fn choose_flavour(chosen: Option<Flavour>) -> anyhow::Result<Flavour> {
 struct Link {
     listener: std::os::unix::net::UnixListener,
     path: PathBuf,
-    instance: Instance,
+    instance: DnsdInstance,
     engine: mpsc::Sender<Input>,
 }
 
@@ -313,7 +313,7 @@ fn start_engine(
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
     let end = move || {
-        memory::keep_room(ROOM);
+        allocator::reserve_heap(ROOM);
         match runtime.block_on(run) {
             Ok(backend) => backend,
             Err(died) => std::panic::resume_unwind(died.into_panic()),
@@ -417,7 +417,7 @@ fn hear_others(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
 }
 
 /// Answers operators from a thread of its own: reading counters blocks.
-fn serve_operators(address: SocketAddr, operators: Arc<dyn admin::Admin>) -> anyhow::Result<()> {
+fn serve_operators(address: SocketAddr, operators: Arc<dyn admin::AdminHandler>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

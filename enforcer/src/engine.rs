@@ -17,7 +17,7 @@ use std::time::Duration;
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
 use egret_policies::records::{PodSnapshot, RecordStats};
 use egret_policies::rules::Batch;
-use egret_shared::link::{ClusterDns, Pods, ToEnforcer};
+use egret_shared::link::{ClusterDns, NodePods, ToEnforcer};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -96,7 +96,7 @@ pub struct Engine {
     owners: BTreeMap<IpAddr, PodKey>,
     local: BTreeMap<PodKey, Vec<IpAddr>>,
     /// Whose questions to other resolvers may be caught; none while it is not known, which is not the same as nobody's.
-    pods: Option<Arc<Pods>>,
+    pods: Option<Arc<NodePods>>,
     /// Where the cluster's own DNS is; none while it is not known.
     cluster_dns: Option<Arc<ClusterDns>>,
     retry: Retry,
@@ -431,11 +431,11 @@ impl Phase {
 }
 
 /// By the order of addresses, so that what is the same reads the same.
-fn pods_of_node(owners: &BTreeMap<IpAddr, PodKey>, spares: &BTreeSet<Arc<str>>) -> Pods {
+fn pods_of_node(owners: &BTreeMap<IpAddr, PodKey>, spares: &BTreeSet<Arc<str>>) -> NodePods {
     let is_spared = |pod: &PodKey| !is_off(Switch::SpareNamespaces) && spares.contains(pod.namespace());
     let (spared, caught): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, pod)| is_spared(pod));
     let addresses = |pods: Vec<(&IpAddr, &PodKey)>| pods.into_iter().map(|(address, _)| *address).collect();
-    Pods {
+    NodePods {
         caught: addresses(caught),
         spared: addresses(spared),
     }

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use egret_kernel::nflog::{Listener, Told};
+use egret_kernel::nflog::{Listener, ReadBatch};
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -152,7 +152,7 @@ impl Reader {
         }
     }
 
-    fn take(&mut self, told: &Told, now: Timestamp) {
+    fn take(&mut self, told: &ReadBatch, now: Timestamp) {
         let is_over = |window: &mut Window| window.end() <= now;
         if let Some(window) = self.window.take_if(is_over) {
             self.close(window, now);
@@ -176,7 +176,7 @@ impl Reader {
     }
 
     /// What is ours of it.
-    fn read(&mut self, told: &Told) -> Vec<Denied> {
+    fn read(&mut self, told: &ReadBatch) -> Vec<Denied> {
         let (interfaces, denials) = (&mut self.interfaces, &self.setup.denials);
         let mut name_of = |index: u32| interfaces.entry(index).or_insert_with(|| name_of(index)).clone();
         let denied: Vec<Denied> = told

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::Instance;
+use egret_shared::link::{Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::frame_stream::FrameStream;
 use egret_shared::rt::task;
-use egret_shared::rt::wire::Wire;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
@@ -73,7 +73,12 @@ fn make_way(path: &Path) -> io::Result<()> {
 }
 
 /// Takes connections until the runtime ends.
-pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
+pub async fn serve(
+    listener: UnixListener,
+    path: PathBuf,
+    instance: DnsdInstance,
+    engine: mpsc::Sender<Input>,
+) {
     let places = Arc::new(Semaphore::new(MOST_PEERS));
     let numbers = AtomicU64::new(1);
     loop {
@@ -101,7 +106,7 @@ pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, en
 async fn carry(
     stream: UnixStream,
     peer: PeerId,
-    instance: Instance,
+    instance: DnsdInstance,
     engine: &mpsc::Sender<Input>,
 ) -> Result<(), String> {
     let (mut mouth, rest) = Mouth::of(stream, instance).map_err(|error| error.to_string())?;
@@ -128,8 +133,8 @@ async fn carry(
 /// Says things to a dnsd, in order.
 #[derive(Debug)]
 struct Mouth {
-    wire: Arc<Wire>,
-    instance: Instance,
+    wire: Arc<FrameStream>,
+    instance: DnsdInstance,
     /// Takes what there is no room for.
     rest: mpsc::Sender<Vec<u8>>,
     /// How many of these are not written yet: nothing overtakes them.
@@ -137,10 +142,10 @@ struct Mouth {
 }
 
 impl Mouth {
-    fn of(stream: UnixStream, instance: Instance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
+    fn of(stream: UnixStream, instance: DnsdInstance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
         let (rest, waiting) = mpsc::channel(MOST_WAITING);
         let mouth = Self {
-            wire: Arc::new(Wire::new(stream)?),
+            wire: Arc::new(FrameStream::new(stream)?),
             instance,
             rest,
             unwritten: Arc::default(),
@@ -172,7 +177,7 @@ impl Ear for Mouth {
 /// Writes what there was no room for. To who is gone nothing can be said any more, and what it said before is read to the end
 /// all the same.
 async fn write_all(
-    wire: &Wire,
+    wire: &FrameStream,
     mut rest: mpsc::Receiver<Vec<u8>>,
     unwritten: &AtomicUsize,
 ) -> Result<(), String> {
@@ -193,7 +198,7 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
+fn frames(instance: DnsdInstance, messages: &[ToDnsd]) -> Vec<u8> {
     let mut octets = Vec::new();
     for message in messages {
         encode(instance, message, &mut octets);
@@ -201,10 +206,10 @@ fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
     octets
 }
 
-async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
-    let mut decoder = Decoder::default();
+async fn read_all(wire: &FrameStream, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
+    let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 64 * 1024];
-    let mut speaker: Option<Instance> = None;
+    let mut speaker: Option<DnsdInstance> = None;
     loop {
         let length = wire.read(&mut buffer).await.map_err(|error| error.to_string())?;
         if length == 0 {

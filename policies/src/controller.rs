@@ -9,9 +9,7 @@ use serde::Serialize;
 
 use crate::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use crate::model::cluster::{ApiServerAddresses, EndpointSlice, Node, NodeAddressReport, Pod, Service};
-use crate::model::{
-    Action, Enforcement, Peer, Policy, Port, Ports, Rule, Selector,
-};
+use crate::model::{Action, Enforcement, Peer, Policy, Port, Ports, Rule, Selector};
 
 mod addresses;
 
@@ -286,7 +284,9 @@ fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
 }
 
 fn is_api_server_unknown(rules: &[Rule], cluster: &Cluster<'_>) -> bool {
-    let is_named = rules.iter().any(|rule| rule.peers.listed().contains(&Peer::ApiServer));
+    let is_named = rules
+        .iter()
+        .any(|rule| rule.peers.listed().contains(&Peer::ApiServer));
     is_named && !cluster.knows_api_server()
 }
 

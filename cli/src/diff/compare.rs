@@ -8,10 +8,10 @@ use egret_policies::model::{Direction, Effect, Tier};
 
 use crate::cluster::selection::Selection;
 use crate::reach::Reach;
-use crate::reach::end::{End, Path, Workload};
+use crate::reach::connection_end::{End, EndPair, Workload};
 use crate::reach::fold::{Folding, Unit, UnitGroup};
 use crate::reach::merge::{Row, merge};
-use crate::reach::points::{Boundaries, PartExtent, PathPoint};
+use crate::reach::points::{Boundaries, EndPairVerdicts, PartExtent};
 use crate::reach::ports::PortSet;
 
 use crate::reach::decision::RuleDecision;
@@ -38,7 +38,7 @@ struct ClusterSide<'a> {
 type UnitPair<'a> = [Option<&'a Unit>; 2];
 
 /// The same connection in both, before and after.
-type PointPair = [Option<PathPoint>; 2];
+type PointPair = [Option<EndPairVerdicts>; 2];
 
 pub(super) fn compare(before: &Reach, after: &Reach) -> ClusterDiff {
     let mut apart = before.split_groups();
@@ -68,7 +68,7 @@ fn changes_between(
     sides: &[ClusterSide<'_>; 2],
     from: &UnitPair<'_>,
     to: &UnitPair<'_>,
-) -> Vec<(Path, PartExtent, Option<Change>)> {
+) -> Vec<(EndPair, PartExtent, Option<Change>)> {
     if let ([Some(from_before), Some(from_after)], [Some(to_before), Some(to_after)]) = (from, to) {
         let [before, after] = sides.each_ref().map(|side| side.reach);
         let was = before.allowed_between(from_before, to_before);
@@ -87,7 +87,7 @@ fn changes_between(
 fn changes_with_others(
     sides: &[ClusterSide<'_>; 2],
     workload: &Workload,
-) -> Vec<(Path, PartExtent, Option<Change>)> {
+) -> Vec<(EndPair, PartExtent, Option<Change>)> {
     let cuts = Direction::ALL.map(|direction| (direction, cuts(sides, workload, direction)));
     changes_among(sides, |place| sides[place].with_others(workload, &cuts))
 }
@@ -95,12 +95,12 @@ fn changes_with_others(
 /// What changes among some connections, before (0) and after (1): of every way on which anything does, all parts.
 fn changes_among(
     sides: &[ClusterSide<'_>; 2],
-    points: impl Fn(usize) -> Vec<PathPoint>,
-) -> Vec<(Path, PartExtent, Option<Change>)> {
-    let mut both: BTreeMap<(Path, PartExtent), PointPair> = BTreeMap::new();
+    points: impl Fn(usize) -> Vec<EndPairVerdicts>,
+) -> Vec<(EndPair, PartExtent, Option<Change>)> {
+    let mut both: BTreeMap<(EndPair, PartExtent), PointPair> = BTreeMap::new();
     for place in 0..sides.len() {
         for point in points(place) {
-            let key = (point.path.clone(), point.extent);
+            let key = (point.ends.clone(), point.extent);
             both.entry(key).or_default()[place] = Some(point);
         }
     }
@@ -130,7 +130,7 @@ fn cuts(sides: &[ClusterSide<'_>; 2], workload: &Workload, direction: Direction)
     all
 }
 
-fn change(sides: &[ClusterSide<'_>; 2], way: &Path, points: &PointPair) -> Option<Change> {
+fn change(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair) -> Option<Change> {
     if let [Some(before), Some(after)] = points
         && before.has_same_verdicts(after)
     {
@@ -150,10 +150,10 @@ fn change(sides: &[ClusterSide<'_>; 2], way: &Path, points: &PointPair) -> Optio
 
 /// What is allowed. Of a name only what it is needed for, before or after: the rest is said of the outside.
 fn ports(points: &PointPair) -> [PortSet; 2] {
-    let of = |point: &Option<PathPoint>, ports: fn(&PathPoint) -> PortSet| {
+    let of = |point: &Option<EndPairVerdicts>, ports: fn(&EndPairVerdicts) -> PortSet| {
         point.as_ref().map(ports).unwrap_or_default()
     };
-    let needed = |point: &PathPoint| match &point.without_record {
+    let needed = |point: &EndPairVerdicts| match &point.without_record {
         Some(untold) => point.verdicts.allowed().without(untold),
         None => PortSet::everything(),
     };
@@ -163,7 +163,7 @@ fn ports(points: &PointPair) -> [PortSet; 2] {
     [allowed(one), allowed(other)]
 }
 
-fn causes(sides: &[ClusterSide<'_>; 2], way: &Path, points: &PointPair, ports: &PortSet) -> Vec<Cause> {
+fn causes(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair, ports: &PortSet) -> Vec<Cause> {
     let [Some(before), Some(after)] = points else {
         return vec![Cause::End(missing_end(sides, way, points))];
     };
@@ -193,7 +193,7 @@ fn causes(sides: &[ClusterSide<'_>; 2], way: &Path, points: &PointPair, ports: &
 }
 
 /// Which end is not there in one of the two.
-fn missing_end(sides: &[ClusterSide<'_>; 2], way: &Path, points: &PointPair) -> String {
+fn missing_end(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair) -> String {
     let (side, word) = if points[0].is_none() {
         (&sides[0], "new")
     } else {
@@ -227,7 +227,7 @@ impl<'a> ClusterSide<'a> {
         }
     }
 
-    fn with_others(&self, workload: &Workload, cuts: &[(Direction, Boundaries); 2]) -> Vec<PathPoint> {
+    fn with_others(&self, workload: &Workload, cuts: &[(Direction, Boundaries); 2]) -> Vec<EndPairVerdicts> {
         let Some(unit) = self.units.get(workload) else {
             return Vec::new();
         };
@@ -240,7 +240,7 @@ impl<'a> ClusterSide<'a> {
     }
 
     /// The NetworkPolicies that isolate the pods of a way in a direction.
-    fn isolating(&self, way: &Path, direction: Direction) -> Vec<String> {
+    fn isolating(&self, way: &EndPair, direction: Direction) -> Vec<String> {
         let subject = match direction {
             Direction::Egress => &way.from,
             Direction::Ingress => &way.to,

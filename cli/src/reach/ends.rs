@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::end::{End, Workload};
+use super::connection_end::{End, Workload};
 use super::fold::Unit;
 use super::merge::Row;
 
@@ -103,7 +103,7 @@ impl EndTable {
         let mut known = NameCollector::default();
         let of_rows: Vec<(usize, usize)> = rows
             .iter()
-            .map(|row| (known.know(row, &row.way.from), known.know(row, &row.way.to)))
+            .map(|row| (known.know(row, &row.ends.from), known.know(row, &row.ends.to)))
             .collect();
         let names: BTreeSet<&EndName> = known.names.iter().collect();
         let names: Vec<EndName> = names.into_iter().cloned().collect();

@@ -11,7 +11,7 @@ use egret_shared::pod::PodKey;
 
 use crate::cluster::PodMember;
 
-use super::end::Workload;
+use super::connection_end::Workload;
 use super::{FactsId, Reach, RulesId};
 
 /// Pods that are treated alike.

@@ -4,7 +4,7 @@ use egret_shared::net::Family;
 use serde::Serialize;
 
 use super::addresses::Addresses;
-use super::end::End;
+use super::connection_end::End;
 use super::merge::Row;
 
 /// An end: exactly one of `workload`, `ownNode`, `node` and `name`, or none of them: then it is what
@@ -52,8 +52,8 @@ impl JsonEnds {
     #[must_use]
     pub fn of<V>(row: &Row<V>) -> Self {
         Self {
-            from: end(row, &row.way.from),
-            to: end(row, &row.way.to),
+            from: end(row, &row.ends.from),
+            to: end(row, &row.ends.to),
             family: row.part.family(),
         }
     }

@@ -6,23 +6,23 @@ use std::net::IpAddr;
 use egret_shared::net::Family;
 
 use super::addresses::{Addresses, number_of};
-use super::end::{End, Path};
+use super::connection_end::{End, EndPair};
 use super::points::PartExtent;
 
 /// Something to be said of a way, or of a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row<V> {
     /// From whom to whom.
-    pub way: Path,
+    pub ends: EndPair,
     /// Which part.
-    pub part: PathPart,
+    pub part: EndPairPart,
     /// What is said.
     pub value: V,
 }
 
 /// A part of a way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathPart {
+pub struct EndPairPart {
     /// Whether it is all.
     pub is_all: bool,
     /// The families in which pods meet.
@@ -31,7 +31,7 @@ pub struct PathPart {
     pub addresses: Addresses,
 }
 
-impl PathPart {
+impl EndPairPart {
     /// The only family, where there is more than one.
     #[must_use]
     pub fn family(&self) -> Option<Family> {
@@ -71,8 +71,8 @@ fn single(address: IpAddr) -> Addresses {
 }
 
 /// Merges what is said of parts; where nothing is said there is no row, but such a part belongs to the whole.
-pub fn merge<V: Ord>(points: impl IntoIterator<Item = (Path, PartExtent, Option<V>)>) -> Vec<Row<V>> {
-    let mut ways: BTreeMap<Path, Vec<(PartExtent, Option<V>)>> = BTreeMap::new();
+pub fn merge<V: Ord>(points: impl IntoIterator<Item = (EndPair, PartExtent, Option<V>)>) -> Vec<Row<V>> {
+    let mut ways: BTreeMap<EndPair, Vec<(PartExtent, Option<V>)>> = BTreeMap::new();
     for (way, extent, value) in points {
         ways.entry(way).or_default().push((extent, value));
     }
@@ -85,20 +85,20 @@ pub fn merge<V: Ord>(points: impl IntoIterator<Item = (Path, PartExtent, Option<
 
 /// As [`merge`], of one way.
 pub fn merge_way<V: Ord>(
-    way: &Path,
+    way: &EndPair,
     points: impl IntoIterator<Item = (PartExtent, Option<V>)>,
     rows: &mut Vec<Row<V>>,
 ) {
-    let mut whole = PathPart::default();
+    let mut whole = EndPairPart::default();
     // There are few: most ways have one.
-    let mut parts: Vec<(V, PathPart)> = Vec::new();
+    let mut parts: Vec<(V, EndPairPart)> = Vec::new();
     for (extent, value) in points {
         whole.add(extent);
         let Some(value) = value else { continue };
         match parts.iter_mut().find(|(known, _)| *known == value) {
             Some((_, part)) => part.add(extent),
             None => {
-                let mut part = PathPart::default();
+                let mut part = EndPairPart::default();
                 part.add(extent);
                 parts.push((value, part));
             }
@@ -106,8 +106,8 @@ pub fn merge_way<V: Ord>(
     }
     let first = rows.len();
     rows.extend(parts.into_iter().map(|(value, part)| Row {
-        way: way.clone(),
-        part: PathPart {
+        ends: way.clone(),
+        part: EndPairPart {
             is_all: part == whole,
             ..part
         },

@@ -9,7 +9,7 @@ use egret_policies::model::Direction;
 use egret_shared::net::{Family, IpNet};
 
 use super::addresses::{address_of, partition};
-use super::end::{End, Path};
+use super::connection_end::{End, EndPair};
 use super::fold::Unit;
 use super::ports::PortSet;
 use super::rules::allow_everything;
@@ -17,9 +17,9 @@ use super::{PortVerdicts, Reach};
 
 /// One connection, for all ports.
 #[derive(Clone, Debug)]
-pub struct PathPoint {
+pub struct EndPairVerdicts {
     /// From whom to whom.
-    pub path: Path,
+    pub ends: EndPair,
     /// The part of the way that this is about.
     pub extent: PartExtent,
     /// What both ends say.
@@ -28,7 +28,7 @@ pub struct PathPoint {
     pub without_record: Option<PortSet>,
 }
 
-impl PathPoint {
+impl EndPairVerdicts {
     /// Whether both ends allow the same ports as those of another.
     #[must_use]
     pub fn has_same_verdicts(&self, other: &Self) -> bool {
@@ -134,7 +134,7 @@ impl Reach {
 
     /// Connections between pods, as points.
     #[must_use]
-    pub fn between_pods(&self, from: &Unit, to: &Unit) -> Vec<PathPoint> {
+    pub fn between_pods(&self, from: &Unit, to: &Unit) -> Vec<EndPairVerdicts> {
         if is_itself(from, to) {
             return Vec::new();
         }
@@ -152,7 +152,7 @@ impl Reach {
 
     /// Connections of pods with nodes.
     #[must_use]
-    pub fn with_nodes(&self, unit: &Unit) -> Vec<PathPoint> {
+    pub fn with_nodes(&self, unit: &Unit) -> Vec<EndPairVerdicts> {
         let mut points = self.with_own_node(unit);
         for (name, addresses) in &self.nodes {
             let of_family = |address: &&IpAddr| unit.facts.contains_key(&Family::of(**address));
@@ -179,7 +179,7 @@ impl Reach {
     }
 
     /// What the own node opens is never judged.
-    fn with_own_node(&self, unit: &Unit) -> Vec<PathPoint> {
+    fn with_own_node(&self, unit: &Unit) -> Vec<EndPairVerdicts> {
         let mut points = Vec::new();
         let (to, from) = both_ways(unit, End::OwnNode);
         for (address, facts) in &unit.own {
@@ -209,7 +209,7 @@ impl Reach {
 
     /// Connections of pods with addresses that are neither pods' nor nodes'.
     #[must_use]
-    pub fn with_outside(&self, unit: &Unit, direction: Direction, cuts: &Boundaries) -> Vec<PathPoint> {
+    pub fn with_outside(&self, unit: &Unit, direction: Direction, cuts: &Boundaries) -> Vec<EndPairVerdicts> {
         let (to, from) = both_ways(unit, End::Outside);
         let way = match direction {
             Direction::Egress => to,
@@ -229,7 +229,7 @@ impl Reach {
 
     /// Connections of pods with addresses that they were told for a name.
     #[must_use]
-    pub fn with_names(&self, unit: &Unit, cuts: &Boundaries) -> Vec<PathPoint> {
+    pub fn with_names(&self, unit: &Unit, cuts: &Boundaries) -> Vec<EndPairVerdicts> {
         let mut points = Vec::new();
         if cuts.names.is_empty() {
             return points;
@@ -242,7 +242,7 @@ impl Reach {
                 let told = self.facts_outside(address, Some(name));
                 let untold = self.facts_outside(address, None);
                 let said = EndVerdicts::egress(self.judge(unit.egress, told));
-                points.push(PathPoint {
+                points.push(EndPairVerdicts {
                     without_record: Some(self.judge(unit.egress, untold).allowed.clone()),
                     ..point(way.clone(), PartExtent::Range(family, range), said)
                 });
@@ -259,21 +259,21 @@ fn is_itself(from: &Unit, to: &Unit) -> bool {
 
 /// From pods to pods.
 #[must_use]
-pub fn way_between(from: &Unit, to: &Unit) -> Path {
-    Path {
+pub fn way_between(from: &Unit, to: &Unit) -> EndPair {
+    EndPair {
         from: End::Pods(Arc::clone(&from.workload)),
         to: End::Pods(Arc::clone(&to.workload)),
     }
 }
 
 /// To and from a place.
-fn both_ways(unit: &Unit, place: End) -> (Path, Path) {
+fn both_ways(unit: &Unit, place: End) -> (EndPair, EndPair) {
     let pods = End::Pods(Arc::clone(&unit.workload));
-    let to = Path {
+    let to = EndPair {
         from: pods.clone(),
         to: place.clone(),
     };
-    let from = Path {
+    let from = EndPair {
         from: place,
         to: pods,
     };
@@ -288,9 +288,9 @@ fn ranges(unit: &Unit, cuts: &Boundaries) -> impl Iterator<Item = (Family, (u128
     })
 }
 
-const fn point(way: Path, extent: PartExtent, said: EndVerdicts) -> PathPoint {
-    PathPoint {
-        path: way,
+const fn point(way: EndPair, extent: PartExtent, said: EndVerdicts) -> EndPairVerdicts {
+    EndPairVerdicts {
+        ends: way,
         extent,
         verdicts: said,
         without_record: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Span, span, within};
+use super::{Invalid, MillisDuration, span, within};
 use crate::node_cache::keeper::Setup;
 use crate::node_cache::rules::{Fallback, Situation};
 use crate::plan::{BindTo, Plan};
@@ -27,7 +27,7 @@ pub struct Host {
     pub health_port: Option<u16>,
     /// How often interface and rules are looked at: 1s to 24h [default: 60s]
     #[arg(long, value_name = "SPAN")]
-    pub sync_interval: Option<Span>,
+    pub sync_interval: Option<MillisDuration>,
     /// Interface and rules stay at the end [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub skip_teardown: Option<bool>,

@@ -19,7 +19,7 @@ use egret_dnsd::resolve::{Moment, Pending, Resolver, Step};
 use egret_dnsd::server::{Arrival, Means, Outlet, Serving, host_interfaces};
 use egret_dnsd::threads::Threads;
 use egret_kernel::links::Attachment;
-use egret_shared::revision::Instance;
+use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::{clock, task};
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
@@ -235,7 +235,7 @@ impl Dnsd {
         let service = Service::new(Arc::new(resolver), threads);
         drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
         let path = socket.as_path().into();
-        let instance = Instance::from_random(1);
+        let instance = DnsdInstance::from_random(1);
         drop(task::spawn(
             "link",
             link::keep(path, instance, Arc::clone(&holder), metrics),

@@ -10,7 +10,8 @@ use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{
-    BackendKind, Enforce, EventsTo, FlavourChoice, OnUnknownPod, Opened, OwnNode, PodInterfaces, Source, Span,
+    BackendKind, Enforce, EventsTo, FlavourChoice, MillisDuration, OnUnknownPod, Opened, OwnNode,
+    PodInterfaces, Source,
 };
 use crate::backend::netfilter::NftWriter;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
@@ -136,7 +137,7 @@ pub struct Written {
     pub jump: Option<JumpPlace>,
     /// How often the kernel is compared with what it should hold, and repaired; 0s for never, nor out of turn [default: 60s]
     #[arg(long, value_name = "SPAN")]
-    pub resync: Option<Span>,
+    pub resync: Option<MillisDuration>,
     /// Single rules with a series of their own in /metrics: at most 4096 [default: 0]
     #[arg(long, value_name = "COUNT")]
     pub rule_metrics: Option<usize>,
@@ -157,13 +158,13 @@ pub struct Written {
     pub not_intercepted: Option<Vec<String>>,
     /// How long after its TTL an address may still be connected to [default: 30s]
     #[arg(long, value_name = "SPAN")]
-    pub record_grace: Option<Span>,
+    pub record_grace: Option<MillisDuration>,
     /// TTLs below this count as this [default: 0s]
     #[arg(long, value_name = "SPAN")]
-    pub min_ttl: Option<Span>,
+    pub min_ttl: Option<MillisDuration>,
     /// TTLs above this count as this [default: 24h]
     #[arg(long, value_name = "SPAN")]
-    pub max_ttl: Option<Span>,
+    pub max_ttl: Option<MillisDuration>,
     /// Networks that no name opens [default: loopback, link-local, and the metadata services of clouds]
     #[arg(long, value_name = "CIDR", num_args = 1..)]
     pub protected: Option<Vec<IpNet>>,

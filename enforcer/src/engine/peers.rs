@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
+use egret_shared::link::{ClusterDns, Interest, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 
@@ -35,7 +35,7 @@ struct Peer {
     /// How many answers it holds, as it told last.
     held: u32,
     /// The pods of which it knows.
-    pods: Option<Arc<Pods>>,
+    pods: Option<Arc<NodePods>>,
     /// What it knows of the cluster's own DNS.
     cluster_dns: Option<Arc<ClusterDns>>,
 }
@@ -127,7 +127,7 @@ impl Peers {
     }
 
     /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
-    pub(super) fn tell_pods(&mut self, pods: &Arc<Pods>) {
+    pub(super) fn tell_pods(&mut self, pods: &Arc<NodePods>) {
         self.tell_whole(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 

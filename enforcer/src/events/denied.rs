@@ -1,6 +1,6 @@
 //! One denied packet as the kernel told it, with what has to be asked about it.
 
-use egret_kernel::nflog::Logged;
+use egret_kernel::nflog::LoggedPacket;
 use egret_policies::rules::Direction;
 
 use super::packet::Packet;
@@ -22,7 +22,7 @@ impl Denied {
     /// Reads what the kernel told; none where it is not for us, or cannot be read.
     #[must_use]
     pub fn read(
-        logged: &Logged,
+        logged: &LoggedPacket,
         denials: &Denials,
         name_of: &mut impl FnMut(u32) -> Option<String>,
     ) -> Option<Self> {

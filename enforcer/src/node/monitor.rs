@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use egret_kernel::links::Monitor;
+use egret_kernel::links::LinkMonitor;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -14,7 +14,7 @@ const BURST: Duration = Duration::from_millis(5);
 /// Waits for changes of the node's network.
 #[derive(Debug)]
 pub struct LinkNews {
-    monitor: Monitor,
+    monitor: LinkMonitor,
 }
 
 impl LinkNews {
@@ -23,7 +23,7 @@ impl LinkNews {
     /// # Errors
     /// When the kernel gives no socket.
     pub fn listen() -> io::Result<Self> {
-        Monitor::open()
+        LinkMonitor::open()
             .map(|monitor| Self { monitor })
             .map_err(io::Error::other)
     }
@@ -64,7 +64,7 @@ impl LinkNews {
     fn drain(&mut self) -> io::Result<bool> {
         self.monitor
             .drain()
-            .map(egret_kernel::links::Changes::any)
+            .map(egret_kernel::links::LinkChanges::any)
             .map_err(io::Error::other)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tracing_subscriber::EnvFilter;
 
-pub use page::Page;
+pub use page::MetricsPage;
 use recorder::{Bounds, Recorder};
 
 /// Starts the log: text on a terminal, JSON otherwise; `RUST_LOG` chooses what is written (default `info`).
@@ -19,7 +19,7 @@ pub fn start_log() {
     if std::io::stderr().is_terminal() {
         log.with_writer(std::io::stderr).fmt_fields(log::fields()).init();
     } else {
-        log.with_writer(|| log::Json(std::io::stderr()))
+        log.with_writer(|| log::JsonWriter(std::io::stderr()))
             .json()
             .flatten_event(true)
             .init();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use metrics::{Counter, Gauge, HistogramFn, Key, KeyName, Metadata, SharedString, Unit};
 
-use super::Page;
+use super::MetricsPage;
 
 /// All series.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Recorder {
 
     /// All of it, by name and labels.
     pub(super) fn render(&self) -> String {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         self.families(&self.counters, "counter", &mut page, |page, name, labels, it| {
             page.count(name, labels, it.load(Ordering::Acquire));
         });
@@ -69,8 +69,8 @@ impl Recorder {
         &self,
         series: &Series<T>,
         kind: &str,
-        page: &mut Page,
-        write: impl Fn(&mut Page, &str, &[(&str, &str)], &T),
+        page: &mut MetricsPage,
+        write: impl Fn(&mut MetricsPage, &str, &[(&str, &str)], &T),
     ) {
         for (name, family) in series.families() {
             match self.help(&name) {

@@ -87,7 +87,7 @@ impl fmt::Display for End {
 
 /// From one end to another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path {
+pub struct EndPair {
     /// Who opens the connection.
     pub from: End,
     /// To whom.
