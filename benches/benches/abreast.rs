@@ -1,13 +1,9 @@
 //! Promise S-1, its part on cores: what threads that answer from one cache take from each other. Each answers cached
 
 //! questions, as it would those of a batch, and nothing comes or goes: sockets, whose locks are the kernel's, have no part in
-
 //! it, and no generator needs a processor.
-
 //!
-
 //! Prints how many answers so many threads make in the time in which one makes one: as many as there are threads would be
-
 //! perfect. With more threads than processors it says nothing.
 
 #![allow(

@@ -15,23 +15,23 @@ pub mod selection;
 mod service;
 
 pub use made_up_addresses::{UsedAddresses, make_up_addresses};
-pub use service::{Endpoint, Forward, UnknownPort};
+pub use service::{Endpoint, ServiceRoute, UnknownPort};
 
 /// Pods, nodes and Services.
 #[derive(Debug, Default)]
 pub struct Cluster {
-    pods: BTreeMap<PodKey, Member>,
+    pods: BTreeMap<PodKey, PodMember>,
     nodes: BTreeMap<Arc<str>, Node>,
     services: BTreeMap<PodKey, Service>,
     slices: BTreeMap<PodKey, Vec<EndpointSlice>>,
-    owners: HashMap<IpAddr, Owner>,
+    owners: HashMap<IpAddr, AddressOwner>,
     service_addresses: HashMap<IpAddr, BTreeSet<PodKey>>,
     dns: DnsStandIn,
 }
 
 /// A pod, or a workload that stands for one.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct PodMember {
     /// The pod, with an address if it is not on the network of a node without one.
     pub pod: Pod,
     /// Whether a Service would send connections to it.
@@ -40,7 +40,7 @@ pub struct Member {
     pub is_made_up: bool,
 }
 
-impl Member {
+impl PodMember {
     /// Whether policies are about it: it lives, and its addresses are its own.
     #[must_use]
     pub fn is_policed(&self) -> bool {
@@ -50,7 +50,7 @@ impl Member {
 
 /// Who has an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Owner {
+enum AddressOwner {
     Pod(PodKey),
     Nodes(BTreeSet<Arc<str>>),
 }
@@ -59,7 +59,7 @@ impl Cluster {
     /// Puts the parts together.
     #[must_use]
     pub fn new(
-        members: Vec<Member>,
+        members: Vec<PodMember>,
         nodes: Vec<Node>,
         services: Vec<Service>,
         slices: Vec<EndpointSlice>,
@@ -104,9 +104,9 @@ impl Cluster {
         for report in reports {
             for address in &report.addresses {
                 let owner = self.owners.entry(address.to_canonical());
-                match owner.or_insert_with(|| Owner::Nodes(BTreeSet::new())) {
-                    Owner::Nodes(nodes) => drop(nodes.insert(Arc::clone(&report.node))),
-                    Owner::Pod(_) => {}
+                match owner.or_insert_with(|| AddressOwner::Nodes(BTreeSet::new())) {
+                    AddressOwner::Nodes(nodes) => drop(nodes.insert(Arc::clone(&report.node))),
+                    AddressOwner::Pod(_) => {}
                 }
             }
         }
@@ -115,16 +115,16 @@ impl Cluster {
 
     /// A pod by its key.
     #[must_use]
-    pub fn member(&self, key: &PodKey) -> Option<&Member> {
+    pub fn member(&self, key: &PodKey) -> Option<&PodMember> {
         self.pods.get(key)
     }
 
     /// The live pod with a network of its own that has the address.
     #[must_use]
-    pub fn pod_at(&self, address: IpAddr) -> Option<&Member> {
+    pub fn pod_at(&self, address: IpAddr) -> Option<&PodMember> {
         match self.owners.get(&address.to_canonical())? {
-            Owner::Pod(key) => self.pods.get(key),
-            Owner::Nodes(_) => None,
+            AddressOwner::Pod(key) => self.pods.get(key),
+            AddressOwner::Nodes(_) => None,
         }
     }
 
@@ -132,10 +132,10 @@ impl Cluster {
     #[must_use]
     pub fn is_own_node(&self, pod: &Pod, address: IpAddr) -> bool {
         match self.owners.get(&address.to_canonical()) {
-            Some(Owner::Nodes(nodes)) => {
+            Some(AddressOwner::Nodes(nodes)) => {
                 pod.node.as_ref().is_some_and(|own| nodes.contains(own)) || self.is_dnsd(address)
             }
-            Some(Owner::Pod(_)) => false,
+            Some(AddressOwner::Pod(_)) => false,
             None => self.is_dnsd(address),
         }
     }
@@ -143,7 +143,7 @@ impl Cluster {
     /// The addresses at which a pod is reached, each family in the order of its status: those that are its
     /// own, or its node's where it uses the node's network.
     #[must_use]
-    pub fn addresses(&self, member: &Member) -> Vec<IpAddr> {
+    pub fn addresses(&self, member: &PodMember) -> Vec<IpAddr> {
         let pod = &member.pod;
         if !pod.host_network {
             let own = |address: &IpAddr| {
@@ -192,8 +192,8 @@ impl Cluster {
     #[must_use]
     pub fn nodes_at(&self, address: IpAddr) -> Option<String> {
         match self.owners.get(&address.to_canonical())? {
-            Owner::Pod(_) => None,
-            Owner::Nodes(nodes) => {
+            AddressOwner::Pod(_) => None,
+            AddressOwner::Nodes(nodes) => {
                 let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
                 Some(names.join(" and "))
             }
@@ -201,17 +201,17 @@ impl Cluster {
     }
 
     /// Of two live pods with one address the one that started last has it; what is a node's is no pod's.
-    fn find_owners(&self) -> HashMap<IpAddr, Owner> {
+    fn find_owners(&self) -> HashMap<IpAddr, AddressOwner> {
         let mut owners = HashMap::new();
-        let mut live: Vec<&Member> = self.pods.values().filter(|member| member.is_policed()).collect();
+        let mut live: Vec<&PodMember> = self.pods.values().filter(|member| member.is_policed()).collect();
         live.sort_by_key(|member| (&member.pod.started, &member.pod.key));
         for member in live {
             for address in &member.pod.addresses {
-                owners.insert(address.to_canonical(), Owner::Pod(member.pod.key.clone()));
+                owners.insert(address.to_canonical(), AddressOwner::Pod(member.pod.key.clone()));
             }
         }
         for (address, nodes) in self.addresses_of_nodes() {
-            owners.insert(address, Owner::Nodes(nodes));
+            owners.insert(address, AddressOwner::Nodes(nodes));
         }
         owners
     }
@@ -227,7 +227,7 @@ impl Cluster {
                     .insert(Arc::clone(&node.name));
             }
         }
-        let on_node = |member: &&Member| member.pod.life == PodLife::Live && member.pod.host_network;
+        let on_node = |member: &&PodMember| member.pod.life == PodLife::Live && member.pod.host_network;
         for member in self.pods.values().filter(on_node) {
             for address in &member.pod.addresses {
                 addresses

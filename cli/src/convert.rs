@@ -15,27 +15,27 @@ use serde_json::json;
 
 use egret_shared::escape;
 
-use crate::manifests::objects::Objects;
-use crate::manifests::texts::Texts;
+use crate::manifests::objects::WrittenObjects;
+use crate::manifests::text::ManifestTexts;
 use crate::manifests::unreadable::UnreadableManifests;
 use crate::options::ManifestOptions;
-use crate::reach::load::Loaded;
+use crate::reach::load::LoadedCluster;
 
 pub mod document;
 mod scan;
-pub mod read;
+pub mod parse;
 pub mod print;
-pub mod found;
+pub mod original;
 pub mod policy;
 mod port;
-mod stored;
+mod known_fields;
 pub mod plan;
-pub mod carry;
+pub mod conversion;
 pub mod prove;
 
-use carry::{Carried, carry_over};
+use conversion::{Conversion, convert_all};
 use document::Value;
-use found::{Found, Origin, find};
+use original::{ObjectKind, OriginalObject, find};
 use prove::{Differences, Proof, prove};
 
 /// What is asked on the command line.
@@ -121,13 +121,13 @@ impl Arguments {
         if self.all && self.output == Output::Json {
             return Err(ConvertError::AllAsJson);
         }
-        let texts = Texts::read(&self.from.manifests)?;
-        let loaded = Loaded::of_texts(&texts, &self.from)?;
+        let texts = ManifestTexts::read(&self.from.manifests)?;
+        let loaded = LoadedCluster::of_texts(&texts, &self.from)?;
         loaded.write_remarks(remarks)?;
         let found = find(&texts);
         let reading = self.from.unknown_fields();
-        let objects = Objects::of(&texts);
-        let carried = carry_over(&found, &objects, &loaded.manifests.policies, reading)
+        let objects = WrittenObjects::of(&texts);
+        let carried = convert_all(&found, &objects, &loaded.manifests.policies, reading)
             .map_err(ConvertError::Refused)?;
         let proved = prove(
             &loaded.manifests,
@@ -149,15 +149,15 @@ impl Arguments {
     }
 
     /// In the order in which they were read.
-    fn yaml(&self, found: &[Found], carried: &Carried) -> String {
+    fn yaml(&self, found: &[OriginalObject], carried: &Conversion) -> String {
         let mut documents: Vec<Cow<'_, str>> = Vec::new();
         for one in found {
             match &one.origin {
-                Origin::Policy { reference, .. } => {
+                ObjectKind::Policy { reference, .. } => {
                     documents.extend(carried.of(reference).map(|new| Cow::from(new.text.as_str())))
                 }
-                Origin::Other { text } if self.all => documents.push(shown(text)),
-                Origin::Other { .. } => {}
+                ObjectKind::Other { text } if self.all => documents.push(shown(text)),
+                ObjectKind::Other { .. } => {}
             }
         }
         documents.join("---\n")
@@ -179,13 +179,13 @@ fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn write_json(carried: &Carried, out: &mut impl Write) -> io::Result<()> {
+fn write_json(carried: &Conversion, out: &mut impl Write) -> io::Result<()> {
     let items: Vec<_> = carried.all().map(|new| Value::json(&new.root)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     writeln!(out, "{}", escape::json(&serde_json::to_string_pretty(&list)?))
 }
 
-fn write_summary(carried: &Carried, proved: Proof, out: &mut impl Write) -> io::Result<()> {
+fn write_summary(carried: &Conversion, proved: Proof, out: &mut impl Write) -> io::Result<()> {
     let (old, new) = (carried.count(), carried.all().count());
     if old == 0 {
         return writeln!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use egret_policies::api::manifest::{Problem, read};
 use egret_policies::api::{Kind, Object, UnknownFields};
-use egret_policies::controller::{Cluster, unknown_places};
+use egret_policies::controller::{Cluster, unknown_addresses};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
 use egret_policies::model::Policy;
@@ -17,18 +17,18 @@ use egret_policies::model::cluster::{
 };
 use egret_shared::pod::PodKey;
 
-use crate::cluster::Member;
+use crate::cluster::PodMember;
 
 pub mod cluster;
 pub mod note;
 pub mod objects;
 pub mod paths;
 mod readiness;
-pub mod texts;
+pub mod text;
 pub mod unreadable;
 
 use note::Note;
-use texts::{Text, Texts};
+use text::{ManifestText, ManifestTexts};
 use unreadable::UnreadableManifests;
 
 use readiness::{is_ready, owners};
@@ -39,7 +39,7 @@ pub struct Manifests {
     /// Namespaces that have an object.
     pub namespaces: Vec<Namespace>,
     /// Pods, and workloads without a pod of their name.
-    pub members: BTreeMap<PodKey, Member>,
+    pub members: BTreeMap<PodKey, PodMember>,
     /// The object that each of them comes from.
     pub origins: BTreeMap<PodKey, ObjectRef>,
     /// The first owner of each object that pods come from (`metadata.ownerReferences`).
@@ -51,7 +51,7 @@ pub struct Manifests {
     /// EndpointSlices.
     pub slices: Vec<EndpointSlice>,
     /// What is told of the addresses of nodes and of the API server.
-    pub places: Vec<Entity>,
+    pub address_reports: Vec<Entity>,
     /// Policies.
     pub policies: Vec<Policy>,
     /// What was found about objects, by the object.
@@ -70,15 +70,15 @@ impl Manifests {
     /// # Errors
     /// Something could not be read. Nobody can say what is missing, so there is no answer from the rest.
     pub fn read(paths: &[PathBuf], reading: UnknownFields) -> Result<Self, UnreadableManifests> {
-        Self::of(&Texts::read(paths)?, reading)
+        Self::of(&ManifestTexts::read(paths)?, reading)
     }
 
     /// Reads manifests that are at hand.
     ///
     /// # Errors
     /// Something in them is no object.
-    pub fn of(texts: &Texts, reading: UnknownFields) -> Result<Self, UnreadableManifests> {
-        let mut collector = Collector::new(reading);
+    pub fn of(texts: &ManifestTexts, reading: UnknownFields) -> Result<Self, UnreadableManifests> {
+        let mut collector = ManifestCollector::new(reading);
         for text in &texts.read {
             collector.read_text(text);
         }
@@ -99,7 +99,7 @@ const MAX_KINDS: usize = 50;
 impl Manifests {
     /// What agents told of their nodes' addresses.
     pub fn reports(&self) -> impl Iterator<Item = &NodeAddressReport> {
-        self.places.iter().filter_map(|entity| {
+        self.address_reports.iter().filter_map(|entity| {
             let Entity::NodeAddressReport(report) = entity else {
                 return None;
             };
@@ -129,7 +129,7 @@ impl Manifests {
     /// Policies about nodes or an API server of which the manifests do not say enough.
     fn unknown_places(&self) -> Vec<Diagnostic> {
         let (mut reports, mut declared) = (Vec::new(), Vec::new());
-        for place in &self.places {
+        for place in &self.address_reports {
             match place {
                 Entity::NodeAddressReport(report) => reports.push(report.clone()),
                 Entity::ApiServerAddresses(addresses) => declared.push(addresses.clone()),
@@ -149,28 +149,28 @@ impl Manifests {
             slices: &self.slices,
             declared: &declared,
         };
-        unknown_places(&self.policies, &cluster)
+        unknown_addresses(&self.policies, &cluster)
     }
 }
 
-struct Collector {
+struct ManifestCollector {
     reading: UnknownFields,
     manifests: Manifests,
     problems: Vec<Problem>,
     /// Each object that was found, and whether it is a workload.
-    seen: BTreeMap<EntityKey, Found>,
+    seen: BTreeMap<EntityKey, LoweredObject>,
     /// Objects that own a pod or a workload.
     owners: BTreeSet<ObjectRef>,
 }
 
 #[derive(Clone)]
-struct Found {
+struct LoweredObject {
     file: Arc<str>,
     reference: ObjectRef,
     is_workload: bool,
 }
 
-impl Collector {
+impl ManifestCollector {
     fn new(reading: UnknownFields) -> Self {
         Self {
             reading,
@@ -181,7 +181,7 @@ impl Collector {
         }
     }
 
-    fn read_text(&mut self, Text { file, text }: &Text) {
+    fn read_text(&mut self, ManifestText { file, text }: &ManifestText) {
         let manifest = read(text, file);
         for (kind, count) in manifest.skipped {
             *self.manifests.skipped.entry(kind).or_default() += count;
@@ -205,7 +205,7 @@ impl Collector {
     }
 
     fn take_entity(&mut self, entity: Entity, object: &Object, file: &Arc<str>) {
-        let found = Found {
+        let found = LoweredObject {
             file: Arc::clone(file),
             reference: object.reference(),
             is_workload: matches!(object.kind, Kind::Workload | Kind::CronJob),
@@ -225,7 +225,7 @@ impl Collector {
     }
 
     /// Of two in one file its reader has told.
-    fn note_duplicate(&mut self, object: &Object, first: &Found, second: &Found) {
+    fn note_duplicate(&mut self, object: &Object, first: &LoweredObject, second: &LoweredObject) {
         if (&first.file, &first.reference) != (&second.file, &second.reference) {
             self.problems.push(duplicate(object, first, second));
         }
@@ -239,7 +239,7 @@ impl Collector {
             Entity::Service(service) => self.manifests.services.push(service),
             Entity::EndpointSlice(slice) => self.manifests.slices.push(slice),
             Entity::NodeAddressReport(_) | Entity::ApiServerAddresses(_) => {
-                self.manifests.places.push(entity);
+                self.manifests.address_reports.push(entity);
             }
             Entity::Policy(policy) => self.manifests.policies.push(policy),
         }
@@ -254,7 +254,7 @@ impl Collector {
         self.owners.extend(owners);
         let key = pod.key.clone();
         self.manifests.origins.insert(key.clone(), reference);
-        let member = Member {
+        let member = PodMember {
             is_ready: is_ready(object),
             pod,
             is_made_up: false,
@@ -263,7 +263,7 @@ impl Collector {
     }
 
     /// Two things answer to one `namespace/name`: the pod is meant, else the workload that came first.
-    fn note_namesakes(&mut self, key: &EntityKey, first: &Found, second: &Found) {
+    fn note_namesakes(&mut self, key: &EntityKey, first: &LoweredObject, second: &LoweredObject) {
         let EntityKey::Pod(pod) = key else {
             return;
         };
@@ -327,7 +327,7 @@ fn subject_of_notes(object: &Object, lowered: &Lowered) -> ObjectRef {
 }
 
 /// As within one file: of two objects only one can be meant.
-fn duplicate(object: &Object, first: &Found, second: &Found) -> Problem {
+fn duplicate(object: &Object, first: &LoweredObject, second: &LoweredObject) -> Problem {
     Problem {
         file: Arc::clone(&second.file),
         position: object.position(),

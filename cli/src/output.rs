@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// Where answers go.
-pub trait Out: Write {
+pub trait TerminalWrite: Write {
     /// Writes text that may have colours of its own: only where nothing else in it is escaped, as a colour that came from a
     /// manifest looks like one of its own.
     ///
@@ -34,12 +34,12 @@ pub trait Out: Write {
 
 /// Escapes what terminals obey, a line at a time: names, comments and paths come from elsewhere.
 #[derive(Debug)]
-pub struct Escaped<W: Write> {
+pub struct EscapingWriter<W: Write> {
     to: W,
     line: Vec<u8>,
 }
 
-impl<W: Write> Escaped<W> {
+impl<W: Write> EscapingWriter<W> {
     /// Writes to `to`.
     #[must_use]
     pub const fn new(to: W) -> Self {
@@ -59,7 +59,7 @@ impl<W: Write> Escaped<W> {
     }
 }
 
-impl<W: Write> Write for Escaped<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
         self.line.extend_from_slice(octets);
         if octets.contains(&b'\n') {
@@ -74,7 +74,7 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-impl<W: Write> Out for Escaped<W> {
+impl<W: Write> TerminalWrite for EscapingWriter<W> {
     fn write_table(&mut self, render: impl Fn() -> String) -> io::Result<()> {
         IS_PLAIN.set(true);
         let plain = render();
@@ -108,7 +108,7 @@ impl Format {
         self,
         rows: &[T],
         table: impl Fn() -> String,
-        out: &mut impl Out,
+        out: &mut impl TerminalWrite,
     ) -> io::Result<()> {
         match self {
             Self::Table => out.write_table(table)?,

@@ -37,7 +37,7 @@ use crate::limits::rate::RateLimits;
 pub use host::{FallbackKind, Host};
 pub use intercept::{Intercept, MarkBits, Whom};
 pub use options::{Args, Written};
-pub use values::{InvalidValue, OnStall, Size, Span, Upstream};
+pub use values::{ByteSize, InvalidValue, MillisDuration, OnStall, Upstream};
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,7 +143,7 @@ pub enum Invalid {
         accepted: String,
     },
     /// The Corefile.
-    #[error("{}", .0.join("\n"))]
+    #[error("{}",.0.join("\n"))]
     Corefile(Vec<String>),
 }
 
@@ -476,18 +476,18 @@ fn within<T: PartialOrd + std::fmt::Display>(
 
 fn span(
     field: &'static str,
-    value: Option<Span>,
+    value: Option<MillisDuration>,
     default: u64,
     least: u64,
     most: u64,
 ) -> Result<Duration, Invalid> {
-    let [default, least, most] = [default, least, most].map(Span::from_millis);
-    within(field, value, default, least, most).map(Span::as_duration)
+    let [default, least, most] = [default, least, most].map(MillisDuration::from_millis);
+    within(field, value, default, least, most).map(MillisDuration::as_duration)
 }
 
-fn size(field: &'static str, value: Option<Size>) -> Result<usize, Invalid> {
-    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(Size::from_octets);
-    within(field, value, default, least, most).map(Size::as_octets)
+fn size(field: &'static str, value: Option<ByteSize>) -> Result<usize, Invalid> {
+    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(ByteSize::from_octets);
+    within(field, value, default, least, most).map(ByteSize::as_octets)
 }
 
 /// The path of the file, for logs.

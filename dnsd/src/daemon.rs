@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use egret_kernel::links::Links;
-use egret_shared::revision::Instance;
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{clock, task, telemetry};
 
 use egret_dnsd::config::model::Reload;
@@ -130,7 +130,7 @@ impl Daemon {
         let addresses = listeners.addresses()?;
         drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
         drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
-        let instance = Instance::from_random(rand::random());
+        let instance = DnsdInstance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
         let link = task::spawn(
             "link",
@@ -174,17 +174,7 @@ impl Daemon {
     /// When a listener dies.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
-            tokio::select! {
-                request = signals.next() => match request {
-                    Request::Stop => break,
-                    Request::Reload => self.reload().await,
-                },
-                () = self.looks.next() => self.look().await,
-                event = self.host.successor() => if self.meet(event).await? {
-                    return self.leave(signals, false).await;
-                },
-                () = self.listeners.ended() => anyhow::bail!("a listener ended"),
-            }
+            tokio::select! { request = signals.next() => match request { SignalRequest::Stop => break, SignalRequest::Reload => self.reload().await, }, () = self.looks.next() => self.look().await, event = self.host.successor() => if self.meet(event).await? { return self.leave(signals, false).await; }, () = self.listeners.ended() => anyhow::bail!("a listener ended"), }
         }
         if self.limp(&mut signals).await? {
             return self.leave(signals, true).await;
@@ -287,12 +277,12 @@ impl Daemon {
         self.service.under_way.close();
         let idle = tokio::time::timeout(LINGER, self.service.under_way.wait());
         let is_asked = is_asked
-            || tokio::select! { _waited = idle => false, request = signals.next() => request == Request::Stop, };
+            || tokio::select! { _waited = idle => false, request = signals.next() => request == SignalRequest::Stop, };
         drain(&self.service, &mut self.listeners, &self.gate).await;
         self.link.abort();
         if !is_asked && self.host.is_looked_after() {
             tracing::info!("waiting to be stopped");
-            while signals.next().await != Request::Stop {}
+            while signals.next().await != SignalRequest::Stop {}
         }
         self.host.end();
         Ok(())
@@ -316,13 +306,7 @@ impl Daemon {
         tracing::info!(?lameduck, "going into lameduck mode");
         let mut ended = std::pin::pin!(tokio::time::sleep(lameduck));
         loop {
-            tokio::select! {
-                () = &mut ended => return Ok(false),
-                _request = signals.next() => return Ok(false),
-                event = self.host.successor() => if self.meet(event).await? {
-                    return Ok(true);
-                },
-            }
+            tokio::select! { () = & mut ended => return Ok(false), _request = signals.next() => return Ok(false), event = self.host.successor() => if self.meet(event).await? { return Ok(true); }, }
         }
     }
 

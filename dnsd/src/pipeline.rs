@@ -39,7 +39,6 @@ use crate::zones::{
 };
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
-
 /// the same.
 const STALE_LIFETIME_SECONDS: u64 = 30;
 
@@ -715,7 +714,6 @@ impl QueryView<'_> {
     }
 
     /// Who hears what a reply says, if it is known who that is. A client that is told some of the addresses may use those,
-
     /// and hears of the others over TCP.
     fn hears(self, reply: &[u8], is_whole: bool) -> Option<ClientId> {
         match self.client {

@@ -1,15 +1,10 @@
 //! Asking upstreams (`forward`): in the order of the policy, with failover, within the client's patience; equal
 
 //! questions are asked once.
-
 //!
-
 //! ```text
-
 //!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: sockets of one's own, or lanes that are shared
-
 //!                                                └──▶ stream: connections that are shared, with TLS or without
-
 //! ```
 
 pub mod pending_query;
@@ -98,11 +93,8 @@ pub struct Forwarder {
 
 impl Forwarder {
     /// Knows nothing of any upstream yet. Files that the plan names are read.
-
     ///
-
     /// # Errors
-
     /// What of the plan cannot be put in force.
     pub fn new(plan: &model::Forward, metrics: Arc<Metrics>) -> Result<Self, Unusable> {
         let upstreams = build::upstreams(plan, &metrics)?;
@@ -133,7 +125,6 @@ impl Forwarder {
     }
 
     /// Whether it is asked for this name: below `from`, and not below an exception. The name of `from` itself cannot
-
     /// be excepted, as in CoreDNS.
     #[must_use]
     pub fn holds(&self, name: &WireName) -> bool {
@@ -142,7 +133,6 @@ impl Forwarder {
     }
 
     /// Whether the next `forward` that holds the name is to be asked, since this one answered so (`next`,
-
     /// `next_on_nodata`).
     #[must_use]
     pub fn passes_on(&self, answer: &Answer) -> bool {
@@ -152,13 +142,9 @@ impl Forwarder {
     }
 
     /// Asks upstreams until one answers, the time is up, or another client is given the permit. After an answer with a
-
     /// code of `failover` the next one is asked, each once; the last such answer is given if nobody has a better one.
-
     ///
-
     /// # Errors
-
     /// Why the last one gave none.
     pub async fn ask(
         &self,
@@ -250,7 +236,6 @@ impl Forwarder {
     }
 
     /// Asks one upstream, from now on. If it is slower than it was of late, the backup is asked as well, once, and who answers
-
     /// first counts.
     async fn attempt(
         &self,

@@ -15,7 +15,7 @@ use egret_dnsd::host::node_cache::kernel::{Life, Rules, ensure_interface, remove
 use egret_dnsd::host::node_cache::rules::{Fallback, Situation};
 use egret_kernel::links::Links;
 use egret_kernel::{Family, Mark, Transport};
-use egret_shared::link::{ClusterDns, Pods};
+use egret_shared::link::{ClusterDns, NodePods};
 use fresh::{enter_fresh_namespace, in_a_thread, run};
 use tokio::sync::watch;
 
@@ -212,7 +212,7 @@ fn the_pods_that_are_caught_are_those_that_were_told_last() {
         let situation = intercepting();
         ensure(&Rules::new(situation.clone()).unwrap());
         let mut seats = Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
-        let pods = |caught: &[&str], spared: &[&str]| Pods {
+        let pods = |caught: &[&str], spared: &[&str]| NodePods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: spared.iter().map(|text| text.parse().unwrap()).collect(),
         };
@@ -255,7 +255,7 @@ fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
         let situation = intercepting();
         ensure(&Rules::new(situation.clone()).unwrap());
         let opened = || Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
-        let pods = |caught: &[&str]| Pods {
+        let pods = |caught: &[&str]| NodePods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: Vec::new(),
         };

@@ -17,7 +17,7 @@ use std::time::Duration;
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
 use egret_policies::records::{PodSnapshot, RecordStats};
 use egret_policies::rules::Batch;
-use egret_shared::link::{ClusterDns, Pods, ToEnforcer};
+use egret_shared::link::{ClusterDns, NodePods, ToEnforcer};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -96,7 +96,7 @@ pub struct Engine {
     local: BTreeMap<PodKey, Vec<IpAddr>>,
     /// Pods whose DNS to other resolvers dnsd intercepts, and those excluded. None as long as they are unknown, which
     /// differs from no pods.
-    pods: Option<Arc<Pods>>,
+    pods: Option<Arc<NodePods>>,
     /// Addresses of the cluster's own DNS; none as long as they are unknown.
     cluster_dns: Option<Arc<ClusterDns>>,
     retry: Retry,
@@ -187,20 +187,9 @@ impl Engine {
         let mut timer = Timer::default();
         loop {
             timer.set(self.deadline(), clock::now());
-            let flow = tokio::select! {
-                biased;
-                completion = self.worker.completion() => {
-                    self.complete(completion, clock::now());
-                    Flow::Go
-                }
-                () = self.search.finished() => Flow::Go,
-                input = inputs.recv() => match input {
-                    Some(first) => self.handle_all(first, &mut inputs, clock::now()),
-                    // All senders are gone.
-                    None => Flow::Stop,
-                },
-                () = timer.expired() => Flow::Go,
-            };
+            let flow = tokio::select! { biased; completion = self.worker.completion() => { self.complete(completion, clock::now()); Flow::Go } () = self.search.finished() => Flow::Go, input = inputs.recv() => match input { Some(first) => self.handle_all(first, & mut inputs, clock::now()),
+            // All senders are gone.
+            None => Flow::Stop, }, () = timer.expired() => Flow::Go, };
             if flow == Flow::Stop {
                 self.write_records(clock::now());
                 return self.search.finish(self.worker.take().await).await;
@@ -442,12 +431,12 @@ impl Phase {
 }
 
 /// In the order of addresses, so that equal sets compare equal.
-fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> Pods {
+fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> NodePods {
     let is_spared =
         |pod: &PodKey| !is_off(Switch::SpareNamespaces) && excluded_namespaces.contains(pod.namespace());
     let (spared, caught): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, pod)| is_spared(pod));
     let addresses = |pods: Vec<(&IpAddr, &PodKey)>| pods.into_iter().map(|(address, _)| *address).collect();
-    Pods {
+    NodePods {
         caught: addresses(caught),
         spared: addresses(spared),
     }

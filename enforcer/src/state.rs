@@ -1,19 +1,12 @@
 //! Records and objects in files, for the next process. The kernel keeps addresses, but not the names that they were
 
 //! resolved from: those would be unknown if dnsd restarted as well.
-
 //!
-
 //! ```text
-
 //!  engine ──▶ writer ──▶ io_thread ──▶ log file ──▶ the next engine, before its first batch
-
 //! ```
-
 //!
-
 //! Everything works without the files, because pods resolve names again. So no fault of a file stops anything; each is
-
 //! logged and counted.
 
 use std::path::Path;

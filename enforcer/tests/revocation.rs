@@ -11,7 +11,7 @@ use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS,
 use egret_enforcer::backend::netfilter::{Netfilter, names};
 use egret_enforcer::backend::{Backend, EndedConnections, SearchResult};
 use egret_kernel::Family;
-use egret_kernel::conntrack::{Conntrack, Filter, Flow};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{DefaultAction, Member, PeerMatch, PortMatch, SetKind};
@@ -515,7 +515,7 @@ fn a_generation_that_is_used_again_is_borne_by_no_flow_of_before_and_by_none_of_
             let to: IpAddr = to.parse().unwrap();
             // On a busy machine it is on its way through `lo` for a while.
             let flows = until(|| {
-                let flows = Conntrack::open().unwrap().dump(&Filter::ALL).unwrap();
+                let flows = Conntrack::open().unwrap().dump(&FlowFilter::ALL).unwrap();
                 let new = flows.iter().find(|flow| flow.original.destination == to);
                 new.is_some_and(|new| generation(new).is_some()).then_some(flows)
             });
@@ -742,7 +742,7 @@ fn flow(from: &str, to: &str) -> Option<Flow> {
     let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let flows = Conntrack::open()
         .unwrap()
-        .dump(&Filter::from_source(from))
+        .dump(&FlowFilter::from_source(from))
         .unwrap();
     let is_between = |flow: &Flow| flow.original.destination == to && flow.original.protocol == 17;
     let mut flows: Vec<_> = flows.into_iter().filter(is_between).collect();

@@ -169,7 +169,7 @@ pub fn resolve(
 
 /// Warns of policies that name nodes or an API server of which not all is known.
 #[must_use]
-pub fn unknown_places<'a>(
+pub fn unknown_addresses<'a>(
     policies: impl IntoIterator<Item = &'a Policy>,
     cluster: &Cluster<'_>,
 ) -> Vec<Diagnostic> {

@@ -7,7 +7,7 @@ use egret_policies::compiler::DnsStandIn;
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
-use super::{Cluster, Member};
+use super::{Cluster, PodMember};
 
 const DNS_PORT: u16 = 53;
 
@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// The pods in whose place dnsd answers: ready or not, as long as policies are about them.
-    pub fn dns_pods(&self) -> impl Iterator<Item = &Member> {
+    pub fn dns_pods(&self) -> impl Iterator<Item = &PodMember> {
         let key = &self.dns.service;
         let selector = self.service(key).and_then(|service| service.selector.as_ref());
         let selector = selector.filter(|selector| selector.iter().next().is_some());

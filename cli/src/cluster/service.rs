@@ -8,11 +8,11 @@ use egret_policies::model::cluster::{EndpointSlice, PodLife, Service, ServicePor
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
 
-use super::{Cluster, Member};
+use super::{Cluster, PodMember};
 
 /// What a connection to a Service's port becomes.
 #[derive(Clone, Debug)]
-pub struct Forward<'a> {
+pub struct ServiceRoute<'a> {
     service: &'a Service,
     port: &'a ServicePort,
 }
@@ -45,27 +45,32 @@ impl Cluster {
 
     /// The Service that has an address, of the cluster or outside, and serves a port there.
     #[must_use]
-    pub fn forward_at(&self, address: IpAddr, transport: Transport, port: NonZeroU16) -> Option<Forward<'_>> {
+    pub fn forward_at(
+        &self,
+        address: IpAddr,
+        transport: Transport,
+        port: NonZeroU16,
+    ) -> Option<ServiceRoute<'_>> {
         let services = self.service_addresses.get(&address)?.iter();
         services
             .filter_map(|key| self.services.get(key))
-            .find_map(|service| Forward::new(service, transport, port).ok())
+            .find_map(|service| ServiceRoute::new(service, transport, port).ok())
     }
 
     /// The Service that takes connections at a port of every node.
     #[must_use]
-    pub fn forward_at_node(&self, transport: Transport, port: NonZeroU16) -> Option<Forward<'_>> {
+    pub fn forward_at_node(&self, transport: Transport, port: NonZeroU16) -> Option<ServiceRoute<'_>> {
         self.services.values().find_map(|service| {
             let at_node = |of: &&ServicePort| of.transport == transport && of.node_port == Some(port);
             let port = service.ports.iter().find(at_node)?;
-            Some(Forward { service, port })
+            Some(ServiceRoute { service, port })
         })
     }
 
     /// The endpoints of a family: those that EndpointSlices call ready; where the Service has no slice at
     /// all, the running, ready pods that its selector selects.
     #[must_use]
-    pub fn endpoints(&self, forward: &Forward<'_>, family: Family) -> BTreeSet<Endpoint> {
+    pub fn endpoints(&self, forward: &ServiceRoute<'_>, family: Family) -> BTreeSet<Endpoint> {
         let mut endpoints = match self.slices.get(&forward.service.key) {
             Some(slices) => slices.iter().flat_map(|slice| forward.in_slice(slice)).collect(),
             None => self.selected_endpoints(forward, family),
@@ -74,7 +79,7 @@ impl Cluster {
         endpoints
     }
 
-    fn selected_endpoints(&self, forward: &Forward<'_>, family: Family) -> BTreeSet<Endpoint> {
+    fn selected_endpoints(&self, forward: &ServiceRoute<'_>, family: Family) -> BTreeSet<Endpoint> {
         let namespace = forward.service.key.namespace();
         self.pods
             .range(PodKey::new(namespace, "")..)
@@ -91,13 +96,13 @@ impl Cluster {
     }
 }
 
-trait Selects {
-    fn selects(&self, member: &Member) -> bool;
+trait SelectsPods {
+    fn selects(&self, member: &PodMember) -> bool;
 }
 
-impl Selects for Service {
+impl SelectsPods for Service {
     /// An empty selector selects nothing here, as with none: the endpoints are somebody else's to write.
-    fn selects(&self, member: &Member) -> bool {
+    fn selects(&self, member: &PodMember) -> bool {
         let Some(selector) = self
             .selector
             .as_ref()
@@ -113,7 +118,7 @@ impl Selects for Service {
     }
 }
 
-impl<'a> Forward<'a> {
+impl<'a> ServiceRoute<'a> {
     /// What a connection to this port of the Service becomes.
     ///
     /// # Errors
@@ -163,7 +168,7 @@ impl<'a> Forward<'a> {
     }
 
     /// The target port at a pod; a pod that does not serve a named one is no endpoint.
-    fn port_at(&self, member: &Member) -> Option<NonZeroU16> {
+    fn port_at(&self, member: &PodMember) -> Option<NonZeroU16> {
         match &self.port.target {
             TargetPort::Number(number) => Some(*number),
             TargetPort::Name(name) => member

@@ -14,14 +14,14 @@ use egret_policies::model::cluster::Namespace;
 use egret_policies::model::{Direction, Enforcement, Policy};
 use egret_shared::net::{Family, IpNet};
 
-use crate::cluster::Member;
+use crate::cluster::PodMember;
 use crate::manifests::Manifests;
 use crate::reach::addresses::{Addresses, address_of, partition};
 use crate::reach::decision::RuleDecision;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::load::Loaded;
+use crate::reach::load::LoadedCluster;
 use crate::reach::ports::PortSet;
-use crate::reach::{FactsId, Judged, Reach, RulesId};
+use crate::reach::{FactsId, PortVerdicts, Reach, RulesId};
 
 mod made_up_pods;
 
@@ -146,10 +146,10 @@ impl Comparison {
                 .collect(),
             ..manifests.clone()
         };
-        let is_compared = |member: &&Member| member.is_policed() && !member.pod.addresses.is_empty();
+        let is_compared = |member: &&PodMember| member.is_policed() && !member.pod.addresses.is_empty();
         let compared = manifests.members.values().filter(is_compared).count();
         manifests.members.extend(pods.into_iter().map(|pod| {
-            let member = Member {
+            let member = PodMember {
                 pod,
                 is_ready: false,
                 is_made_up: true,
@@ -161,7 +161,7 @@ impl Comparison {
                 policies,
                 ..manifests.clone()
             };
-            Reach::new(Loaded::of(manifests, &BTreeMap::new(), dns.clone()))
+            Reach::new(LoadedCluster::of(manifests, &BTreeMap::new(), dns.clone()))
         };
         let mut comparison = Self {
             reaches: policies.map(reach),
@@ -278,7 +278,7 @@ impl Comparison {
     fn cuts(&self, pair: &UnitPair<'_>, direction: Direction) -> (BTreeSet<IpNet>, BTreeSet<Arc<str>>) {
         let (mut networks, mut names) = (BTreeSet::new(), BTreeSet::new());
         for (reach, unit) in self.reaches.iter().zip(pair) {
-            let cuts = reach.cuts(unit, direction);
+            let cuts = reach.boundaries(unit, direction);
             networks.extend(cuts.networks);
             names.extend(cuts.names);
         }
@@ -308,7 +308,7 @@ fn representatives(pairs: Vec<UnitPair<'_>>) -> Vec<UnitPair<'_>> {
 }
 
 /// The ports that are decided otherwise, with both decisions.
-fn differences(was: &Judged, is: &Judged) -> Vec<(PortSet, RuleDecision, RuleDecision)> {
+fn differences(was: &PortVerdicts, is: &PortVerdicts) -> Vec<(PortSet, RuleDecision, RuleDecision)> {
     let changed = was
         .allowed
         .without(&is.allowed)

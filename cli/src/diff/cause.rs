@@ -15,12 +15,12 @@ pub(super) enum Cause {
     End(String),
     /// Other rules decide, or the same decide otherwise.
     #[serde(untagged)]
-    Rules(Box<Rules>),
+    Rules(Box<DecidingRules>),
 }
 
 /// What decided in a direction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(super) struct Rules {
+pub(super) struct DecidingRules {
     #[serde(serialize_with = "as_word")]
     pub(super) direction: Direction,
     pub(super) before: RuleDecision,

@@ -8,7 +8,7 @@ use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
 use egret_shared::net::Transport;
 
-use crate::cluster::Member;
+use crate::cluster::PodMember;
 
 use super::viewpoint::Viewpoint;
 
@@ -50,7 +50,7 @@ pub(super) fn isolation(view: &Viewpoint<'_>) -> String {
 
 /// Which cluster-wide kind a rule is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum PolicyDialect {
     /// ClusterNetworkPolicy.
     Cluster,
     /// AdminNetworkPolicy and BaselineAdminNetworkPolicy.
@@ -61,7 +61,7 @@ pub(super) enum Dialect {
 /// other end.
 pub(super) fn cluster_rule(
     view: &Viewpoint<'_>,
-    dialect: Dialect,
+    dialect: PolicyDialect,
     allows: bool,
     name: Option<&DnsName>,
 ) -> Option<String> {
@@ -72,9 +72,9 @@ pub(super) fn cluster_rule(
         (None, Direction::Egress, _) => format!("{{networks: [{}]}}", host(view.address)),
     };
     let action = match (allows, dialect) {
-        (true, Dialect::Cluster) => "Accept",
-        (true, Dialect::Admin) => "Allow",
-        (false, Dialect::Cluster | Dialect::Admin) => "Deny",
+        (true, PolicyDialect::Cluster) => "Accept",
+        (true, PolicyDialect::Admin) => "Allow",
+        (false, PolicyDialect::Cluster | PolicyDialect::Admin) => "Deny",
     };
     let ports = match view.protocol {
         Protocol::Port(transport, port) => ports(dialect, transport, port),
@@ -86,13 +86,13 @@ pub(super) fn cluster_rule(
     ))
 }
 
-fn ports(dialect: Dialect, transport: Transport, port: u16) -> String {
+fn ports(dialect: PolicyDialect, transport: Transport, port: u16) -> String {
     match dialect {
-        Dialect::Cluster => {
+        PolicyDialect::Cluster => {
             let transport = transport.to_string().to_lowercase();
             format!(", protocols: [{{{transport}: {{destinationPort: {{number: {port}}}}}}}]")
         }
-        Dialect::Admin => format!(", ports: [{{portNumber: {{protocol: {transport}, port: {port}}}}}]"),
+        PolicyDialect::Admin => format!(", ports: [{{portNumber: {{protocol: {transport}, port: {port}}}}}]"),
     }
 }
 
@@ -103,7 +103,7 @@ const fn side(direction: Direction) -> &'static str {
     }
 }
 
-fn selectors(peer: &Member) -> String {
+fn selectors(peer: &PodMember) -> String {
     let namespace = Labels::of_namespace_without_object(peer.pod.key.namespace());
     format!(
         "namespaceSelector: {}, podSelector: {}",

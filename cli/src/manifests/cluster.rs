@@ -93,7 +93,7 @@ impl Manifests {
         let pods = pods.map(|member| Entity::Pod(member.pod.clone()));
         let services = self.services.iter().cloned().map(Entity::Service);
         let slices = self.slices.iter().cloned().map(Entity::EndpointSlice);
-        let addresses = services.chain(slices).chain(self.places.iter().cloned());
+        let addresses = services.chain(slices).chain(self.address_reports.iter().cloned());
         namespaces
             .chain(nodes)
             .chain(addresses)

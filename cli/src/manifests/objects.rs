@@ -6,20 +6,20 @@ use egret_policies::api::manifest::{Problem, read};
 use egret_policies::api::{Node, Object, Value};
 use egret_policies::diagnostic::ObjectRef;
 
-use crate::manifests::texts::{Text, Texts};
+use crate::manifests::text::{ManifestText, ManifestTexts};
 
 /// Every object with its file.
 #[derive(Debug, Default)]
-pub struct Objects {
+pub struct WrittenObjects {
     written: BTreeMap<ObjectRef, (String, Object)>,
     /// What is wrong with files.
     pub problems: Vec<Problem>,
 }
 
-impl Objects {
+impl WrittenObjects {
     /// Of all manifests.
     #[must_use]
-    pub fn of(texts: &Texts) -> Self {
+    pub fn of(texts: &ManifestTexts) -> Self {
         let mut objects = Self::default();
         for text in &texts.read {
             objects.take(text);
@@ -27,7 +27,7 @@ impl Objects {
         objects
     }
 
-    fn take(&mut self, Text { file, text }: &Text) {
+    fn take(&mut self, ManifestText { file, text }: &ManifestText) {
         let manifest = read(text, file);
         self.problems.extend(manifest.problems);
         for document in manifest.documents {

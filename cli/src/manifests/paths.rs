@@ -63,9 +63,9 @@ fn unreadable(path: &Path, cause: io::Error) -> UnreadablePath {
 }
 
 /// Device and number of what was found: the same whatever links lead there.
-type Seen = BTreeSet<(u64, u64)>;
+type FileIdentity = BTreeSet<(u64, u64)>;
 
-fn is_new(metadata: &Metadata, seen: &mut Seen) -> bool {
+fn is_new(metadata: &Metadata, seen: &mut FileIdentity) -> bool {
     seen.insert((metadata.dev(), metadata.ino()))
 }
 
@@ -73,7 +73,7 @@ fn is_new(metadata: &Metadata, seen: &mut Seen) -> bool {
 fn find_in_folder(
     folder: &Path,
     metadata: &Metadata,
-    seen: &mut Seen,
+    seen: &mut FileIdentity,
     files: &mut Vec<PathBuf>,
 ) -> Result<(), UnreadablePath> {
     if !is_new(metadata, seen) {
@@ -91,7 +91,7 @@ fn find_in_folder(
 }
 
 /// A file that is reached in two ways is read once.
-fn push_once(path: &Path, metadata: &Metadata, seen: &mut Seen, files: &mut Vec<PathBuf>) {
+fn push_once(path: &Path, metadata: &Metadata, seen: &mut FileIdentity, files: &mut Vec<PathBuf>) {
     if is_new(metadata, seen) {
         files.push(path.to_owned());
     }

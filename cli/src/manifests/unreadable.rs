@@ -26,16 +26,16 @@ pub enum UnreadableManifests {
     #[error("- is standard input, which can be read only once")]
     StdinTwice,
     /// Files hold something that is no object.
-    #[error("{}", Lines(.0))]
+    #[error("{}", ProblemLines(.0))]
     Problems(Vec<Problem>),
 }
 
-struct Lines<'a>(&'a [Problem]);
+struct ProblemLines<'a>(&'a [Problem]);
 
 /// The problems of all files that are told at once.
 const MAX_PROBLEMS: usize = 100;
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for ProblemLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, problem) in self.0.iter().take(MAX_PROBLEMS).enumerate() {
             f.write_str(if place == 0 { "" } else { "\n" })?;

@@ -15,13 +15,13 @@ use egret_shared::pod::PodKey;
 use crate::cluster::{Cluster, make_up_addresses, selection};
 use crate::manifests::Manifests;
 use crate::manifests::cluster::NOW;
-use crate::manifests::texts::{Texts, read_stdin_once};
+use crate::manifests::text::{ManifestTexts, read_stdin_once};
 use crate::manifests::unreadable::UnreadableManifests;
 use crate::options::ManifestOptions;
 
 /// Manifests, the cluster that they describe, and its rules.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedCluster {
     /// What was read.
     pub manifests: Manifests,
     /// Who has which address.
@@ -32,20 +32,20 @@ pub struct Loaded {
     pub audited: Vec<ObjectRef>,
 }
 
-impl Loaded {
+impl LoadedCluster {
     /// Reads and compiles manifests.
     ///
     /// # Errors
     /// They cannot be read.
     pub fn read(from: &ManifestOptions) -> Result<Self, UnreadableManifests> {
-        Self::of_texts(&Texts::read(&from.manifests)?, from)
+        Self::of_texts(&ManifestTexts::read(&from.manifests)?, from)
     }
 
     /// Compiles manifests that are at hand.
     ///
     /// # Errors
     /// Something in them is no object.
-    pub fn of_texts(texts: &Texts, from: &ManifestOptions) -> Result<Self, UnreadableManifests> {
+    pub fn of_texts(texts: &ManifestTexts, from: &ManifestOptions) -> Result<Self, UnreadableManifests> {
         let manifests = Manifests::of(texts, from.unknown_fields())?;
         let dns = from.dns.stand_in();
         let made_up = make_up_addresses(&manifests.pods_without_address(), &manifests.used_addresses(&dns));

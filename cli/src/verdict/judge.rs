@@ -16,8 +16,8 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::input::Record;
-use super::route::{Connection, Told};
-use crate::cluster::{Cluster, Member};
+use super::route::{ObservedRecords, ProbeConnection};
+use crate::cluster::{Cluster, PodMember};
 use crate::manifests::Manifests;
 use crate::manifests::cluster::NOW;
 
@@ -25,14 +25,14 @@ use crate::manifests::cluster::NOW;
 #[derive(Debug)]
 pub struct Judge {
     simulator: Simulator,
-    told: Told,
+    records: ObservedRecords,
     /// Addresses that pods were told, and that no name opens for them.
     protected: BTreeSet<(PodKey, IpAddr)>,
 }
 
 /// What became of the records.
 #[derive(Debug, Default)]
-pub struct Unused {
+pub struct UnusedRecords {
     /// Pods of records that are not in the manifests, have ended, or are on a node's network.
     pub pods: BTreeSet<PodKey>,
     /// Records over the limits that a node has, too.
@@ -41,7 +41,7 @@ pub struct Unused {
     pub protected: BTreeSet<IpAddr>,
 }
 
-impl Unused {
+impl UnusedRecords {
     /// What to say about them.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
@@ -72,9 +72,9 @@ impl Judge {
     /// # Panics
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
-    pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
+    pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, UnusedRecords) {
         let mut compiler = manifests.compiler(cluster.dns());
-        let mut unused = Unused::default();
+        let mut unused = UnusedRecords::default();
         for record in records {
             match client(cluster, &record.pod) {
                 Some(client) => {
@@ -89,7 +89,7 @@ impl Judge {
         let simulator = Simulator::of(&mut compiler, NOW);
         let stats = compiler.record_stats();
         unused.evicted = stats.evicted_names_per_pod + stats.evicted_addresses_per_name + stats.evicted_total;
-        let mut told: Told = BTreeMap::new();
+        let mut told: ObservedRecords = BTreeMap::new();
         for record in compiler.records() {
             told.entry((record.pod.clone(), record.name.clone()))
                 .or_default()
@@ -110,7 +110,7 @@ impl Judge {
         }
         let judge = Self {
             simulator,
-            told,
+            records: told,
             protected,
         };
         (judge, unused)
@@ -124,8 +124,8 @@ impl Judge {
 
     /// What pods were told.
     #[must_use]
-    pub const fn told(&self) -> &Told {
-        &self.told
+    pub const fn records(&self) -> &ObservedRecords {
+        &self.records
     }
 
     /// Whether no name opens an address that this pod was told.
@@ -136,24 +136,29 @@ impl Judge {
 
     /// What both ends say of a connection at a moment.
     #[must_use]
-    pub fn decide(&self, cluster: &Cluster, connection: &Connection, now: Timestamp) -> ConnectionDecision {
+    pub fn decide(
+        &self,
+        cluster: &Cluster,
+        connection: &ProbeConnection,
+        now: Timestamp,
+    ) -> ConnectionDecision {
         let source = cluster.pod_at(connection.source);
         let destination = cluster.pod_at(connection.destination);
         let protocol = protocol_of(connection);
-        if let Some(pod) = meets_itself(source, destination).filter(|_| connection.is_forwarded) {
+        if let Some(pod) = same_pod(source, destination).filter(|_| connection.is_forwarded) {
             return self.decide_hairpin(pod, connection, protocol, now);
         }
         let from = ConnectionEnd {
             address: connection.source,
-            kind: who(cluster, source, connection.source, destination),
+            kind: end_kind(cluster, source, connection.source, destination),
         };
         let to = ConnectionEnd {
             address: connection.destination,
-            kind: who(cluster, destination, connection.destination, source),
+            kind: end_kind(cluster, destination, connection.destination, source),
         };
         let decision = self.simulator.decide_connection(&from, &to, protocol, now);
-        if is_entering(cluster, connection) {
-            let egress = self.decide_entering(connection, protocol, now);
+        if is_forwarded_from_outside(cluster, connection) {
+            let egress = self.decide_forwarded(connection, protocol, now);
             return ConnectionDecision { egress, ..decision };
         }
         decision
@@ -164,7 +169,7 @@ impl Judge {
     pub fn would_deny(
         &self,
         cluster: &Cluster,
-        connection: &Connection,
+        connection: &ProbeConnection,
         direction: Direction,
         now: Timestamp,
     ) -> Option<Decision> {
@@ -174,7 +179,7 @@ impl Judge {
             Direction::Egress => (source?, destination, connection.destination),
             Direction::Ingress => (destination?, source, connection.source),
         };
-        if meets_itself(source, destination).is_some() && !connection.is_forwarded {
+        if same_pod(source, destination).is_some() && !connection.is_forwarded {
             return None;
         }
         let question = Question {
@@ -189,7 +194,7 @@ impl Judge {
 
     /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
     /// nobody reports is not known here.
-    fn decide_entering(&self, connection: &Connection, protocol: Protocol, now: Timestamp) -> Decision {
+    fn decide_forwarded(&self, connection: &ProbeConnection, protocol: Protocol, now: Timestamp) -> Decision {
         let entering = ForwardedConnection {
             destination: connection.destination,
             destination_is_own_node: false,
@@ -203,8 +208,8 @@ impl Judge {
     /// (concepts/services-networking/network-policies).
     fn decide_hairpin(
         &self,
-        pod: &Member,
-        connection: &Connection,
+        pod: &PodMember,
+        connection: &ProbeConnection,
         protocol: Protocol,
         now: Timestamp,
     ) -> ConnectionDecision {
@@ -236,13 +241,13 @@ impl Judge {
 
 /// Whether a client outside connects by a Service. A node that does so is not outside, and neither is a pod that has
 /// the node's address.
-pub(crate) fn is_entering(cluster: &Cluster, connection: &Connection) -> bool {
+pub(crate) fn is_forwarded_from_outside(cluster: &Cluster, connection: &ProbeConnection) -> bool {
     let source = connection.source;
     connection.is_forwarded && cluster.pod_at(source).is_none() && cluster.nodes_at(source).is_none()
 }
 
 /// The protocol of a connection in the words of the simulator.
-pub(crate) fn protocol_of(connection: &Connection) -> Protocol {
+pub(crate) fn protocol_of(connection: &ProbeConnection) -> Protocol {
     match connection.port {
         Some((transport, port)) => Protocol::Port(transport, port.get()),
         None => Protocol::Icmp,
@@ -272,11 +277,16 @@ fn expires(record: &Record) -> Timestamp {
     NOW.after(record.ttl.as_duration())
 }
 
-fn meets_itself<'a>(source: Option<&'a Member>, destination: Option<&Member>) -> Option<&'a Member> {
+fn same_pod<'a>(source: Option<&'a PodMember>, destination: Option<&PodMember>) -> Option<&'a PodMember> {
     source.filter(|source| destination.is_some_and(|destination| destination.pod.key == source.pod.key))
 }
 
-fn who(cluster: &Cluster, pod: Option<&Member>, address: IpAddr, other: Option<&Member>) -> EndKind {
+fn end_kind(
+    cluster: &Cluster,
+    pod: Option<&PodMember>,
+    address: IpAddr,
+    other: Option<&PodMember>,
+) -> EndKind {
     match (pod, other) {
         (Some(pod), _) => EndKind::Pod(pod.pod.key.clone()),
         (None, Some(other)) if cluster.is_own_node(&other.pod, address) => EndKind::OwnNode,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::output::{PLAIN, count, empty_table, header};
 
 use super::input::Probe;
-use super::row::{End, Part, Row, Word};
+use super::row::{ConnectionVerdict, EndVerdict, Row, VerdictWord};
 
 /// Longer ids and connections are broken into lines: what decided needs the room.
 const ID_WIDTH: u16 = 20;
@@ -60,17 +60,17 @@ fn cells(probe: &Probe, row: &Row) -> [Cell; 4] {
 }
 
 /// The parts, where they are not all alike.
-fn parts_to_show(row: &Row) -> &[Part] {
+fn parts_to_show(row: &Row) -> &[ConnectionVerdict] {
     let parts = row
         .endpoints
         .as_deref()
         .or(row.addresses.as_deref())
         .unwrap_or(&[]);
-    let alike = |part: &Part| part.egress == row.egress && part.ingress == row.ingress;
+    let alike = |part: &ConnectionVerdict| part.egress == row.egress && part.ingress == row.ingress;
     if parts.iter().all(alike) { &[] } else { parts }
 }
 
-fn part_cells(part: &Part) -> [Cell; 4] {
+fn part_cells(part: &ConnectionVerdict) -> [Cell; 4] {
     let port = part.port.map(|port| format!(" port {port}")).unwrap_or_default();
     let pod = part
         .pod
@@ -89,18 +89,18 @@ fn part_cells(part: &Part) -> [Cell; 4] {
     ]
 }
 
-fn word_cell(word: Word) -> Cell {
+fn word_cell(word: VerdictWord) -> Cell {
     let color = match word {
-        Word::Allow => Color::Green,
-        Word::Deny => Color::Red,
-        Word::Error => Color::Yellow,
+        VerdictWord::Allow => Color::Green,
+        VerdictWord::Deny => Color::Red,
+        VerdictWord::Error => Color::Yellow,
     };
     Cell::new(word.as_str()).fg(color)
 }
 
 /// An end that is no policed pod has no say, and no line.
-fn because(reason: Option<&str>, egress: Option<&End>, ingress: Option<&End>) -> String {
-    let has_say = |end: &&End| end.tier != "none";
+fn because(reason: Option<&str>, egress: Option<&EndVerdict>, ingress: Option<&EndVerdict>) -> String {
+    let has_say = |end: &&EndVerdict| end.tier != "none";
     let sides = [
         ("egress", egress.filter(has_say)),
         ("ingress", ingress.filter(has_say)),
@@ -117,7 +117,7 @@ fn because(reason: Option<&str>, egress: Option<&End>, ingress: Option<&End>) ->
     lines.join("\n")
 }
 
-fn say(end: &End) -> String {
+fn say(end: &EndVerdict) -> String {
     let verdict = end.verdict.as_str();
     match (&end.policy, end.tier) {
         (Some(policy), tier) => {
@@ -137,7 +137,7 @@ fn say(end: &End) -> String {
 }
 
 /// What policies in audit would do about it.
-fn tried(end: &End) -> String {
+fn tried(end: &EndVerdict) -> String {
     let Some(would) = &end.would_deny else {
         return String::new();
     };
@@ -180,9 +180,9 @@ fn summary(answers: &[(&Probe, Row)]) -> String {
     let probes = count(answers.len(), "probe", "probes");
     format!(
         "{probes}: {} allow, {} deny, {} error",
-        of(Word::Allow),
-        of(Word::Deny),
-        of(Word::Error)
+        of(VerdictWord::Allow),
+        of(VerdictWord::Deny),
+        of(VerdictWord::Error)
     )
 }
 

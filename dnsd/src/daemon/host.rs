@@ -109,7 +109,6 @@ pub(crate) fn inherit(
 }
 
 /// Waits until the enforcer has realized the old process's observations, if it was connected; the old process answers
-
 /// meanwhile.
 pub(crate) async fn catch_up(summary: TransferSummary, gate: &ResponseGate) {
     if summary.is_connected && tokio::time::timeout(CATCH_UP, gate.caught_up()).await.is_err() {
@@ -129,11 +128,8 @@ pub(crate) fn pause(old_process: Option<OldProcess>) -> Option<StoppedOldProcess
 
 impl Host {
     /// Begins, now that queries are answered.
-
     ///
-
     /// # Errors
-
     /// When the kernel has no sets, a thread or the place for successors cannot be had, or the pidfile cannot be written.
     pub(crate) fn start(
         prepared: Option<Prepared>,
@@ -239,9 +235,7 @@ impl Host {
     }
 
     /// Whether somebody would start it again if it ended by itself; it would take over from its successor then. So it is with
-
     /// node-local-dns' DaemonSet, with the first process of a container, and with a unit of systemd (`INVOCATION_ID`,
-
     /// systemd.exec(5)).
     pub(crate) const fn is_looked_after(&self) -> bool {
         self.is_looked_after

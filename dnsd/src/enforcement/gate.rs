@@ -1,37 +1,21 @@
 //! Decides which responses are held, for which sequence, and until when: a state machine without clock, socket or task.
 
 //!
-
 //! ```text
-
 //!   answer ──▶ record ──▶ client has interest in the name, and a sequence is not yet realized?
-
 //!                                        │ no: released            │ yes: held
-
 //!                                        ▼                         ▼
-
 //!                                      client ◀── Realized{through ≥ number} · failed · deadline
-
 //! ```
-
 //!
-
 //! A response waits for the sequences under which its addresses were recorded, never for "a change": the second of two
-
 //! equal queries changes nothing, and would overtake the change that the first one caused.
-
 //!
-
 //! ```text
-
 //!   first query            second query
-
 //!   recorded as 7, held
-
 //!                          nothing new: waits for 7 as well
-
 //!   Realized{7}: released  Realized{7}: released
-
 //! ```
 
 mod outcome;
@@ -159,7 +143,6 @@ impl Gate {
     }
 
     /// Whether the client's bit is set at a cached answer: then it [is settled](Self::is_settled), without a look-up by name.
-
     /// A settled answer may lack the bit.
     #[must_use]
     pub fn is_marked(&self, client_id: ClientId, bitmap: &ClientBitmap) -> bool {
@@ -172,7 +155,6 @@ impl Gate {
     }
 
     /// Whether all of these addresses are recorded for the client and realized: then the answer need not be recorded again.
-
     /// Most cached answers are settled.
     #[must_use]
     pub fn is_settled(
@@ -284,7 +266,6 @@ impl Gate {
     }
 
     /// The next message for the enforcer. `identify` gives the present owner of an address: records of an earlier owner are
-
     /// not sent.
     pub fn poll_transmit(
         &mut self,

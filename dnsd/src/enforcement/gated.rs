@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_kernel::memory::give_back;
-use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
+use egret_kernel::allocator::trim;
+use egret_shared::link::{ClusterDns, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -40,7 +40,7 @@ pub struct ResponseGate {
     settled: Notify,
     client_lookup: Arc<ClientLookup>,
     /// Pods whose queries to other resolvers are intercepted, as the enforcer sent them last.
-    pods: watch::Sender<Option<Pods>>,
+    pods: watch::Sender<Option<NodePods>>,
     /// The addresses of the cluster's DNS, as the enforcer sent them last.
     cluster_dns: watch::Sender<ClusterDns>,
     metrics: Arc<Metrics>,
@@ -108,7 +108,7 @@ impl ResponseGate {
 
     /// Pods whose queries to other resolvers are intercepted; `None` before an enforcer has sent them.
     #[must_use]
-    pub fn pods(&self) -> watch::Receiver<Option<Pods>> {
+    pub fn pods(&self) -> watch::Receiver<Option<NodePods>> {
         self.pods.subscribe()
     }
 
@@ -281,11 +281,8 @@ impl ResponseGate {
     }
 
     /// Emits the state for a new process, record by record: the lock is held for one client at a time.
-
     ///
-
     /// # Errors
-
     /// Those of `emit`.
     pub fn export(&self, mut emit: impl FnMut(GateRecord) -> io::Result<()>) -> io::Result<()> {
         let (since, is_connected, interests, clients) = {
@@ -329,7 +326,7 @@ impl ResponseGate {
             if sweep <= now {
                 let forgotten = self.change(|state| state.gate.sweep(now));
                 if forgotten >= TRIM_FROM {
-                    give_back();
+                    trim();
                 }
                 sweep = now.after(SWEEP);
             }
@@ -344,7 +341,6 @@ impl ResponseGate {
     }
 
     /// Changes the state; wakes the responses whose wait ended, the timer if its deadline changed, and the link if a message
-
     /// is due sooner.
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::link::{CodecError, Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::Instance;
-use egret_shared::rt::wire::Wire;
+use egret_shared::link::{CodecError, Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::frame_stream::FrameStream;
 use tokio::net::UnixStream;
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -35,7 +35,7 @@ enum LinkEnd {
 }
 
 /// Keeps the link up until the runtime ends.
-pub async fn keep(path: Arc<Path>, instance: Instance, gate: Arc<ResponseGate>, metrics: Arc<Metrics>) {
+pub async fn keep(path: Arc<Path>, instance: DnsdInstance, gate: Arc<ResponseGate>, metrics: Arc<Metrics>) {
     let mut is_known_absent = false;
     loop {
         match UnixStream::connect(&path).await {
@@ -59,17 +59,17 @@ pub async fn keep(path: Arc<Path>, instance: Instance, gate: Arc<ResponseGate>, 
 
 async fn converse(
     stream: UnixStream,
-    instance: Instance,
+    instance: DnsdInstance,
     gate: &ResponseGate,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
-    let wire = Wire::new(stream)?;
+    let wire = FrameStream::new(stream)?;
     gate.connected();
     tokio::select! { end = read(& wire, gate) => end, end = write(& wire, instance, gate, metrics) => end, }
 }
 
-async fn read(wire: &Wire, gate: &ResponseGate) -> Result<std::convert::Infallible, LinkEnd> {
-    let mut decoder = Decoder::default();
+async fn read(wire: &FrameStream, gate: &ResponseGate) -> Result<std::convert::Infallible, LinkEnd> {
+    let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = wire.read(&mut buffer).await?;
@@ -90,8 +90,8 @@ async fn read(wire: &Wire, gate: &ResponseGate) -> Result<std::convert::Infallib
 }
 
 async fn write(
-    wire: &Wire,
-    instance: Instance,
+    wire: &FrameStream,
+    instance: DnsdInstance,
     gate: &ResponseGate,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
@@ -105,15 +105,7 @@ async fn write(
         wire.write_all(&frames).await?;
         gate.written();
         frames.clear();
-        tokio::select! {
-            () = gate.has_outgoing() => {
-                for message in &gate.outgoing(BATCH) {
-                    count(message, metrics);
-                    encode(instance, message, &mut frames);
-                }
-            }
-            held = held_count.changed(gate) => encode(instance, &held, &mut frames),
-        }
+        tokio::select! { () = gate.has_outgoing() => { for message in & gate.outgoing(BATCH) { count(message, metrics); encode(instance, message, & mut frames); } } held = held_count.changed(gate) => encode(instance, & held, & mut frames), }
     }
 }
 

@@ -20,8 +20,10 @@ mod pods;
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_kernel::iptables::{Hook, Match, Protocol, Rule, Segments, SetName, Side, Sides, Table, Target};
-use egret_kernel::routing::Delivery;
+use egret_kernel::iptables::{
+    Endpoint, Hook, Match, Protocol, Rule, SetLookup, SetName, Table, Target, TcpSegments,
+};
+use egret_kernel::routing::LocalDelivery;
 use egret_kernel::{Family, Mark, Transport};
 use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
@@ -106,8 +108,8 @@ impl Interception {
 
     /// The routing of a family.
     #[must_use]
-    pub const fn delivery(&self, family: Family) -> Delivery {
-        Delivery {
+    pub const fn delivery(&self, family: Family) -> LocalDelivery {
+        LocalDelivery {
             family,
             mark: self.mark,
             table: self.table,
@@ -136,7 +138,7 @@ impl Interception {
     /// What is in the middle of a connection that dnsd has.
     fn hand_over_further(&self, to: IpAddr) -> Wanted {
         let rule = Rule::to(self.tproxy(to))
-            .protocol(Protocol::Segments(Segments::Further, PORT..=PORT))
+            .protocol(Protocol::Segments(TcpSegments::Further, PORT..=PORT))
             .unless(Match::ToThisHost)
             .transparent_socket();
         caught(rule)
@@ -144,15 +146,15 @@ impl Interception {
 
     fn hand_over(&self, to: IpAddr, what: Protocol) -> Wanted {
         let family = Family::of(to);
-        let holds = |set: SetOf, side| Match::Set(set.name(family), Sides::One(side));
+        let holds = |set: SetOf, side| Match::Set(set.name(family), SetLookup::One(side));
         let rule = Rule::to(self.tproxy(to))
             .protocol(what)
-            .when(holds(SetOf::Pods, Side::Source))
-            .unless(holds(SetOf::Spared, Side::Destination));
+            .when(holds(SetOf::Pods, Endpoint::Source))
+            .unless(holds(SetOf::Spared, Endpoint::Destination));
         let rule = if is_off(Switch::CatchAlive) {
             rule
         } else {
-            rule.when(holds(SetOf::Living, Side::Source))
+            rule.when(holds(SetOf::Living, Endpoint::Source))
         };
         caught(rule.unless(Match::ToThisHost))
     }
@@ -180,7 +182,7 @@ impl Interception {
 fn beginning(transport: Transport) -> Protocol {
     match transport {
         Transport::Tcp if !is_off(Switch::StayWithBeginning) => {
-            Protocol::Segments(Segments::Opening, PORT..=PORT)
+            Protocol::Segments(TcpSegments::Opening, PORT..=PORT)
         }
         Transport::Tcp | Transport::Udp | Transport::Sctp => Protocol::to_ports(transport, PORT..=PORT),
     }
@@ -196,7 +198,7 @@ fn caught(rule: Rule) -> Wanted {
 
 /// Answers to pods, from whatever address they asked.
 fn let_out(family: Family, transport: Transport) -> Wanted {
-    let pods = Match::Set(SetOf::Pods.name(family), Sides::One(Side::Destination));
+    let pods = Match::Set(SetOf::Pods.name(family), SetLookup::One(Endpoint::Destination));
     let rule = Rule::to(Target::Accept).protocol(Protocol::from_ports(transport, PORT..=PORT));
     Wanted {
         table: Table::Filter,

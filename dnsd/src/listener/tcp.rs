@@ -34,24 +34,20 @@ const MAX_PIPELINED: usize = 256;
 /// Replies of one connection that wait to be written.
 const MAX_UNWRITTEN: usize = 64;
 /// Octets of replies that wait to be written. Who asks for much and reads nothing is cut off, long before its patience
-
 /// has ended: a pod has a hundred connections, and a reply 64 KiB.
 const UNWRITTEN: PermitLimits = PermitLimits {
     per_client: 4 << 20,
     total: 32 << 20,
 };
 /// What the kernel keeps of replies that were written, for each connection; it doubles this (socket(7)), and would
-
 /// let it grow to megabytes. Connections have it from the socket that listens.
 const SEND_BUFFER: usize = 128 << 10;
 
 /// How long a connection has to be quiet when it is to end. What has arrived or is about to was asked of a server that had
-
 /// not closed: the kernel would answer a close with a reset then, and the question be lost.
 const LAST_CALL: Duration = Duration::from_millis(300);
 
 /// Binds and listens. The flag for packet information is inherited by connections: it makes the kernel tell by
-
 /// which interface one came in.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;

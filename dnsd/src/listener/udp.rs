@@ -148,7 +148,6 @@ impl UdpReader {
     }
 
     /// Who waits for the enforcer asked before those who ask now, and its word has perhaps come beside their questions: then
-
     /// the link, whose turn is after this, would be read when all of them are answered.
     async fn let_held_go_first(&mut self) {
         if self.service.resolver.is_holding() {
@@ -158,7 +157,6 @@ impl UdpReader {
     }
 
     /// Reads what has come. Where several came at once there are more by the time that they are answered: those are read
-
     /// without asking the runtime, that is the kernel, whether they are there.
     fn read_batch(&mut self) -> io::Result<usize> {
         let mut received = self.datagrams.try_receive(&mut self.receive_batch)?;

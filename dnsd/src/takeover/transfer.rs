@@ -1,11 +1,8 @@
 //! The transfer of state to a new process: the response gate's view of the enforcer, the observations, the cached answers.
 
 //!
-
 //! The new process receives it before it reads queries, while the old process still answers; what the old one learns
-
 //! meanwhile is asked for and observed again. A part of the state is valid by itself: what arrived before the time-out
-
 //! counts. When anything is invalid, nothing counts.
 
 use std::io;
@@ -77,11 +74,8 @@ impl StateSource for ProcessState {
 }
 
 /// Receives the old process's state and begins with it.
-
 ///
-
 /// # Errors
-
 /// When the state is invalid; then none of it was taken.
 pub fn inherit(
     old_process: &OldProcess,

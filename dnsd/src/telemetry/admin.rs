@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use egret_shared::rt::admin::Admin;
+use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::clock;
-use egret_shared::rt::telemetry::{self, Page};
+use egret_shared::rt::telemetry::{self, MetricsPage};
 use egret_shared::time::Timestamp;
 
 use crate::enforcement::gated::ResponseGate;
@@ -69,7 +69,7 @@ pub struct AdminState {
     pub seen_evictions: Mutex<u64>,
 }
 
-impl Admin for AdminState {
+impl AdminHandler for AdminState {
     fn health(&self) -> Result<(), String> {
         let silence = self.heart.silence(clock::now());
         if silence > DEAD {
@@ -108,7 +108,7 @@ impl Admin for AdminState {
 
     fn metrics(&self) -> String {
         self.refresh();
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         let serving = self.service.resolver.serving();
         serving.count_caches();
         self.counts.sweep();
@@ -160,7 +160,7 @@ impl AdminState {
 }
 
 /// What is in force, as CoreDNS tells it.
-fn about(serving: &ActiveConfig, page: &mut Page) {
+fn about(serving: &ActiveConfig, page: &mut MetricsPage) {
     let name = "coredns_build_info";
     page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");
     let version = concat!("egret-dnsd-", env!("CARGO_PKG_VERSION"));

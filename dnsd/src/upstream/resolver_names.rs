@@ -20,11 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const HOST: &str = "/etc/resolv.conf";
 
 /// The plan with the addresses of its upstreams in place of their names.
-
 ///
-
 /// # Errors
-
 /// When a name has no address, or nobody can be asked for it.
 pub async fn look_up(plan: &Forward, metrics: &Arc<Metrics>) -> Result<Forward, Unusable> {
     let is_name = |upstream: &Upstream| matches!(upstream.host, UpstreamHost::Name(..));

@@ -1,19 +1,12 @@
 //! A socket that questions share, told apart by their ids: what is asked at once goes in one call, and what comes is read
 
 //! in one.
-
 //!
-
 //! An answer is taken for the question that has its id, and only if it repeats that question in the case in which it was
-
 //! asked. Everything else that arrives is passed over and counted; the true answer may still come.
-
 //!
-
 //! A lane takes a few dozen questions and is closed when the last of them ends. It takes no more before that if one had
-
 //! no answer, or if it owes answers for so long that it may lead nowhere: what a Service's address stood for when the
-
 //! lane was made may be gone.
 
 mod inflight;
@@ -265,7 +258,6 @@ impl Lane {
     }
 
     /// Reads what is there. Fewer messages than there is room for are all that there were: the runtime is told so, and
-
     /// need not ask the kernel again.
     fn read(&self) -> io::Result<()> {
         let read = self.socket.try_io(Interest::READABLE, |socket| {
@@ -390,7 +382,6 @@ thread_local! {
 /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
 static RECEIVE_BATCH : RefCell < ReceiveBatch > = RefCell::new(ReceiveBatch::new());
 /// The memory of a lane that has ended, for the next one: to grow it is half a dozen pieces, and large ones make the
-
 /// allocator tidy up all that was given back.
 static SPARE : Cell < Questions > = Cell::default(); }
 

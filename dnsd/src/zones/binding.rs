@@ -34,7 +34,6 @@ pub struct ZoneBinding {
     /// Who answers.
     pub block: Arc<ServerBlock>,
     /// Whether a name may be asked of resolvers outside of the cluster: not where it is in a zone of which a block
-
     /// elsewhere, or the cluster, knows everything.
     pub may_ask_outside: bool,
     /// What is counted of its queries, where metrics are wanted.
@@ -87,7 +86,6 @@ pub enum Cancellation {
 }
 
 /// How long a question waits for the other family's answer. Who asked waits for both anyway; a server that does not answer
-
 /// the first leaves time for the second.
 const MEANWHILE: Duration = Duration::from_secs(1);
 /// Questions that come from a question: aliases of rules and templates, A for AAAA.
@@ -199,13 +197,9 @@ impl ZoneBinding {
     }
 
     /// Answers what the block's cache did not have when the query came, after so many questions had ended, if it was looked
-
     /// for: since then somebody else's question, or the same name's for another type, may have been answered.
-
     ///
-
     /// # Errors
-
     /// Why there is no answer.
     pub async fn find(
         self: &Arc<Self>,
@@ -325,7 +319,6 @@ impl ZoneBinding {
     }
 
     /// The end of the question for the other family's addresses of a name of the cluster, or of another zone in which search
-
     /// lists look, if it is under way.
     fn other_family(
         &self,
@@ -346,7 +339,6 @@ impl ZoneBinding {
     }
 
     /// What the answer for the other family says of this one. Stubs ask for both at once, and most names that a search
-
     /// list makes do not exist: for any type (RFC 2308 §5).
     async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
         timeout(MEANWHILE, other).await.ok()?;
@@ -387,11 +379,8 @@ impl ZoneBinding {
     }
 
     /// Answers a question for IPv6 addresses with some that are made of IPv4 ones, where there are no others.
-
     ///
-
     /// # Errors
-
     /// Why there is no answer.
     pub async fn translate(
         self: &Arc<Self>,
@@ -428,11 +417,8 @@ impl ZoneBinding {
     }
 
     /// Asks again for an answer that is kept.
-
     ///
-
     /// # Errors
-
     /// Why there is nothing better: what is kept stays as it is for a while.
     pub async fn refresh(
         self: Arc<Self>,

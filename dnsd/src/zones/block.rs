@@ -70,7 +70,6 @@ pub struct ResolvedAnswer {
 
 impl ServerBlock {
     /// The block of `before` if it is written as this one; otherwise another, with what it kept if it would answer
-
     /// alike.
     pub(super) fn put_in_force(
         plan: &model::Block,
@@ -332,7 +331,6 @@ impl CacheStore {
 }
 
 /// The cuts of a block. Where it answers or changes names itself, or chooses among upstreams by them, a name may exist
-
 /// although one above it does not: such a block has none.
 fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<Cuts>> {
     let answers_itself = plan.hosts.is_some() || !plan.template.is_empty() || !plan.rewrite.is_empty();

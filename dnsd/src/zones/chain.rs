@@ -200,7 +200,6 @@ impl Chain {
     }
 
     /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
-
     /// believes what it is told.
     fn resolved(&self, made: ChainAnswer, asked: &Question, protected: &[IpNet]) -> ResolvedAnswer {
         let ChainAnswer {

@@ -1,27 +1,16 @@
 //! A kept answer in one piece of memory of its exact size: a cache has a hundred thousand of them, and whatever an answer
 
 //! is while it is made (names, lists with room to grow) would be most of what they take.
-
 //!
-
 //! ```text
-
 //!  head │ key │ message │ where its TTLs stand │ IPv4 addresses that it tells │ IPv6 addresses
-
 //!                         2 octets each          4 and when they end            16 and when they end
-
 //! ```
-
 //!
-
 //! Of the key, the name is not written twice where it is the one of the message's question, as nearly always.
-
 //!
-
 //! The head has the marks of who was told it, besides what tells the parts apart: who looks at the answer has them in hand.
-
 //!
-
 //! What it tells in full (the chain of names) is read from the message again where it has to be told.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

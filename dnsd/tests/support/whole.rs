@@ -19,7 +19,7 @@ use egret_dnsd::pipeline::{Disposition, Metrics, Pending, ReceivedAt, Resolver};
 use egret_dnsd::takeover::InheritedSockets;
 use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, host_interfaces};
 use egret_kernel::links::Attachment;
-use egret_shared::revision::Instance;
+use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::{clock, task};
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
@@ -236,7 +236,7 @@ impl Dnsd {
         let service = Service::new(Arc::new(resolver), threads);
         drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
         let path = socket.as_path().into();
-        let instance = Instance::from_random(1);
+        let instance = DnsdInstance::from_random(1);
         drop(task::spawn(
             "link",
             link::keep(path, instance, Arc::clone(&gate), gate_metrics),

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use egret_kernel::memory;
+use egret_kernel::allocator;
 use egret_policies::rules::{Batch, SetId};
 use egret_shared::time::Timestamp;
 use tokio::task::JoinHandle;
@@ -226,7 +226,7 @@ impl Work {
         let ended = backend.end_denied_connections();
         if self.is_bulk() {
             drop(self.batches);
-            memory::give_back();
+            allocator::trim();
         }
         WorkResult {
             statuses,

@@ -1,21 +1,13 @@
 //! The format of the file of records: a header, then changes in their order. Integers are in little endian.
 
 //!
-
 //! ```text
-
 //!  header   magic 8 | version u32 | boot id 16 | first 8 octets of the SHA-256 of these
-
 //!  changes  length u32 | length with all bits flipped | first 8 octets of the SHA-256 of the body | body
-
 //! ```
-
 //!
-
 //! A body is postcard. Only the last change can be incomplete, if the writer was killed within the system call or found
-
 //! no space: it is skipped, and earlier ones count. Any other damage invalidates the file, because later changes,
-
 //! removals among them, would be lost.
 
 use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
@@ -71,13 +63,9 @@ pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<
 }
 
 /// Reads a file of this boot.
-
 ///
-
 /// # Errors
-
 ///
-
 /// Why it is not valid.
 pub(super) fn read(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
     let damaged = |what: &str| StateError::Damaged(what.to_owned());

@@ -1,13 +1,9 @@
 //! The state writer: each pass of the engine appends changed records before `Realized` is sent. A file that has grown
 
 //! is rewritten into a new file in steps, while changes go to both; then the new file replaces it. So at each moment
-
 //! the file at the path is complete, and no step depends on the number of records.
-
 //!
-
 //! If the disk hangs, the engine waits for a moment only. The file then lacks later changes, as after a failed write,
-
 //! and is rewritten when the disk is back.
 
 use std::time::Duration;

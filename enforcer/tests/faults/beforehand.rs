@@ -4,7 +4,7 @@
 use egret_enforcer::backend::netfilter::names;
 use egret_enforcer::backend::{Backend as _, Pending, SyncStatus};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, NftWriter, cleanup, names};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned};
+use egret_kernel::fault_points::{Plan, Planned};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PortMatch, SetKind};

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use egret_enforcer::backend::Backend as _;
 use egret_enforcer::backend::netfilter::{Netfilter, names};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::ipset::{IpSets, SetListing};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};

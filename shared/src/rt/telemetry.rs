@@ -10,7 +10,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-pub use page::Page;
+pub use page::MetricsPage;
 
 /// How often recorded samples are folded into the buckets of their histograms.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ pub fn start_log() {
     if std::io::stderr().is_terminal() {
         log.with_writer(std::io::stderr).fmt_fields(log::fields()).init();
     } else {
-        log.with_writer(|| log::Json(std::io::stderr()))
+        log.with_writer(|| log::JsonWriter(std::io::stderr()))
             .json()
             .flatten_event(true)
             .init();

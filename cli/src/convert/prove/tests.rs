@@ -1,15 +1,15 @@
 //! The proof sees a conversion that is wrong: each row has one mistake that a converter could make.
 
 use super::*;
-use crate::manifests::texts::{Text, Texts};
+use crate::manifests::text::{ManifestText, ManifestTexts};
 use egret_policies::api::UnknownFields;
 
 fn manifests(text: &str) -> Manifests {
-    let text = Text {
+    let text = ManifestText {
         file: "test".into(),
         text: text.to_owned(),
     };
-    let texts = Texts {
+    let texts = ManifestTexts {
         read: vec![text],
         ignored: Vec::new(),
     };

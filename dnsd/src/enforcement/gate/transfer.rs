@@ -85,7 +85,6 @@ impl Gate {
     }
 
     /// Takes over another gate's state, before anything was recorded here. What is realized stays so until an enforcer
-
     /// connects, which is sent everything.
     pub fn restore(&mut self, snapshot: GateSnapshot, now: Timestamp) {
         self.started = snapshot

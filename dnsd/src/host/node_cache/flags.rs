@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::rules::{Fallback, Situation};
-use crate::config::Span;
+use crate::config::MillisDuration;
 use crate::host::node_cache::reconciler::Setup;
 
 /// What `node-cache` is told.
@@ -288,8 +288,8 @@ fn interval(text: &str) -> Result<Duration, InvalidFlag> {
     let span = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_no_number) => text
-            .parse::<Span>()
-            .map(Span::as_duration)
+            .parse::<MillisDuration>()
+            .map(MillisDuration::as_duration)
             .map_err(|_invalid| refused())?,
     };
     let range = Duration::from_secs(1)..=Duration::from_secs(86_400);

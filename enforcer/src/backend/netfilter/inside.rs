@@ -17,10 +17,10 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member as Held, SetSpec};
+use egret_kernel::ipset::{IpSets, Kind, Member as Held, SetEntry, SetSpec};
 use egret_kernel::iptables::{
-    ChainName, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetName, Side, Sides,
-    Table, TableListing, Target,
+    ChainName, Endpoint, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetLookup,
+    SetName, Table, TableListing, Target,
 };
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
@@ -197,9 +197,9 @@ impl<'a> Wanted<'a> {
                 there.insert(name.clone(), BTreeSet::new());
             }
             let held = &there[name];
-            let lasting = |members: Vec<&Held>| members.into_iter().copied().map(Entry::lasting).collect();
-            let added: Vec<Entry> = lasting(members.difference(held).collect());
-            let gone: Vec<Entry> = lasting(held.difference(members).collect());
+            let lasting = |members: Vec<&Held>| members.into_iter().copied().map(SetEntry::lasting).collect();
+            let added: Vec<SetEntry> = lasting(members.difference(held).collect());
+            let gone: Vec<SetEntry> = lasting(held.difference(members).collect());
             ipsets.delete(name, &gone)?;
             ipsets.add(name, &added)?;
         }
@@ -267,10 +267,10 @@ impl<'a> Wanted<'a> {
     }
 
     fn matching(&self, id: SetId, family: Family) -> Match {
-        let to = Side::Destination;
+        let to = Endpoint::Destination;
         let sides = match self.kinds.get(&id) {
-            Some(SetKind::AddressPorts) => Sides::Two(to, to),
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(to),
+            Some(SetKind::AddressPorts) => SetLookup::Two(to, to),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => SetLookup::One(to),
         };
         Match::Set(set_name(id, family), sides)
     }

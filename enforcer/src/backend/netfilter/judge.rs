@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Detail, Flow};
+use egret_kernel::conntrack::{Flow, ProtocolDetail};
 use egret_policies::rules::{Action, DefaultAction, Direction, PeerMatch, PodRules, PortMatch, Rule, SetId};
 use egret_shared::net::Transport;
 
@@ -72,8 +72,8 @@ impl Meeting {
             Direction::Ingress => flow.original.source,
         };
         let port = match flow.reply.detail {
-            Detail::Ports { source, .. } => Some(source),
-            Detail::Icmp { .. } | Detail::Nothing => None,
+            ProtocolDetail::Ports { source, .. } => Some(source),
+            ProtocolDetail::Icmp { .. } | ProtocolDetail::Nothing => None,
         };
         Self {
             peer,
@@ -82,7 +82,7 @@ impl Meeting {
                 .into_iter()
                 .find(|transport| transport.number() == flow.reply.protocol),
             port,
-            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
+            is_icmp: matches!(flow.reply.detail, ProtocolDetail::Icmp { .. }),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Detail, Flow};
+use egret_kernel::conntrack::{Conntrack, Flow, ProtocolDetail};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{
     Action, DefaultAction, Direction, DirectionRules, Member, PeerMatch, PodRules, PortMatch, Rule, SetId,
@@ -100,8 +100,8 @@ struct End {
 impl End {
     fn of(flow: &Flow) -> Self {
         let port = match flow.reply.detail {
-            Detail::Ports { source, .. } => Some(source),
-            Detail::Icmp { .. } | Detail::Nothing => None,
+            ProtocolDetail::Ports { source, .. } => Some(source),
+            ProtocolDetail::Icmp { .. } | ProtocolDetail::Nothing => None,
         };
         let transport = Transport::ALL
             .into_iter()
@@ -110,7 +110,7 @@ impl End {
             address: flow.reply.source,
             transport,
             port,
-            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
+            is_icmp: matches!(flow.reply.detail, ProtocolDetail::Icmp { .. }),
         }
     }
 }

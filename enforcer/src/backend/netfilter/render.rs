@@ -19,7 +19,9 @@
 use std::net::IpAddr;
 
 use egret_kernel::Transport as KernelTransport;
-use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
+use egret_kernel::iptables::{
+    ChainName, Endpoint, InterfaceName, Match, Protocol, Rule as Line, SetLookup, Target,
+};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
     Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
@@ -402,10 +404,10 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    fn side(&self) -> Side {
+    fn side(&self) -> Endpoint {
         match self.direction {
-            Direction::Egress => Side::Destination,
-            Direction::Ingress => Side::Source,
+            Direction::Egress => Endpoint::Destination,
+            Direction::Ingress => Endpoint::Source,
         }
     }
 
@@ -415,10 +417,12 @@ impl<'a> PodDirection<'a> {
         set.is_some_and(|set| set.families.has(self.around.family))
     }
 
-    fn sides(&self, id: SetId) -> Sides {
+    fn sides(&self, id: SetId) -> SetLookup {
         match self.around.sets.get(&id).map(|set| set.kind) {
-            Some(SetKind::AddressPorts) => Sides::Two(self.side(), Side::Destination),
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(self.side()),
+            Some(SetKind::AddressPorts) => SetLookup::Two(self.side(), Endpoint::Destination),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => {
+                SetLookup::One(self.side())
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use egret_shared::pod::PodKey;
 
 /// An end of connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum End {
     /// Pods of a workload.
     Pods(Arc<Workload>),
     /// The node on which the pod at the other end runs.
@@ -73,7 +73,7 @@ impl fmt::Display for Workload {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pods(workload) => workload.fmt(f),
@@ -87,9 +87,9 @@ impl fmt::Display for Place {
 
 /// From one end to another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Way {
+pub struct EndPair {
     /// Who opens the connection.
-    pub from: Place,
+    pub from: End,
     /// To whom.
-    pub to: Place,
+    pub to: End,
 }

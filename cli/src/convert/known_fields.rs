@@ -4,7 +4,7 @@ use super::document::{Collection, Value};
 
 /// The fields that are kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fields {
+pub(super) enum KnownFields {
     /// All there are.
     All,
     /// These, and of each these.
@@ -13,24 +13,24 @@ pub(super) enum Fields {
     Each(&'static Self),
 }
 
-use Fields::{All, Each, Only};
+use KnownFields::{All, Each, Only};
 
-const SELECTOR: Fields = Only(&[
+const SELECTOR: KnownFields = Only(&[
     ("matchLabels", All),
     (
         "matchExpressions",
         Each(&Only(&[("key", All), ("operator", All), ("values", All)])),
     ),
 ]);
-const PODS: Fields = Only(&[("namespaceSelector", SELECTOR), ("podSelector", SELECTOR)]);
-const PEER: Fields = Only(&[
+const PODS: KnownFields = Only(&[("namespaceSelector", SELECTOR), ("podSelector", SELECTOR)]);
+const PEER: KnownFields = Only(&[
     ("namespaces", SELECTOR),
     ("pods", PODS),
     ("nodes", SELECTOR),
     ("networks", All),
     ("domainNames", All),
 ]);
-const PORT: Fields = Only(&[
+const PORT: KnownFields = Only(&[
     ("portNumber", Only(&[("protocol", All), ("port", All)])),
     (
         "portRange",
@@ -38,7 +38,7 @@ const PORT: Fields = Only(&[
     ),
     ("namedPort", All),
 ]);
-const RULE: Fields = Only(&[
+const RULE: KnownFields = Only(&[
     ("name", All),
     ("action", All),
     ("from", Each(&PEER)),
@@ -46,14 +46,14 @@ const RULE: Fields = Only(&[
     ("ports", Each(&PORT)),
 ]);
 /// The spec.
-pub(super) const SPEC: Fields = Only(&[
+pub(super) const SPEC: KnownFields = Only(&[
     ("priority", All),
     ("subject", Only(&[("namespaces", SELECTOR), ("pods", PODS)])),
     ("ingress", Each(&RULE)),
     ("egress", Each(&RULE)),
 ]);
 
-impl Fields {
+impl KnownFields {
     /// Takes out what an API server would not keep: unknown fields, and of a field that is there twice all
     /// but the last.
     pub(super) fn prune(self, value: &mut Value) {
@@ -69,7 +69,7 @@ impl Fields {
     }
 }
 
-fn prune_mapping(fields: &[(&str, Fields)], mapping: &mut Collection) {
+fn prune_mapping(fields: &[(&str, KnownFields)], mapping: &mut Collection) {
     let written = std::mem::take(&mut mapping.slots);
     for mut slot in written.into_iter().rev() {
         let known = fields.iter().find(|(key, _)| slot.is(key));

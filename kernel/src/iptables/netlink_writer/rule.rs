@@ -4,7 +4,7 @@
 
 use super::expression::{Base, Comparison, Expression, Meta, Verdict};
 use super::extension::{self, FlowSource};
-use super::words::{Unknown, Words};
+use super::tokens::{Tokens, UnsupportedToken};
 use crate::netlink::Request;
 use crate::{Family, Transport};
 use ipnet::IpNet;
@@ -22,7 +22,7 @@ pub(super) struct Rule {
 }
 
 /// Which index each set has that a batch names.
-pub(super) type Indices<'a> = HashMap<&'a str, u16>;
+pub(super) type SetIndices<'a> = HashMap<&'a str, u16>;
 
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_COMPAT: u16 = 5;
@@ -36,12 +36,12 @@ impl Rule {
         text: &str,
         family: Family,
         counted: [u64; 2],
-        sets: &Indices<'_>,
-    ) -> Result<Self, Unknown> {
-        let mut reading = Reading {
+        sets: &SetIndices<'_>,
+    ) -> Result<Self, UnsupportedToken> {
+        let mut reading = RuleParser {
             family,
             sets,
-            words: Words::of(text),
+            words: Tokens::of(text),
             protocol: None,
             interfaces: [None, None],
             addresses: [None, None],
@@ -76,10 +76,10 @@ fn user_data(remark: &str) -> Vec<u8> {
     head.chain(remark.bytes()).chain([0]).collect()
 }
 
-struct Reading<'a> {
+struct RuleParser<'a> {
     family: Family,
-    sets: &'a Indices<'a>,
-    words: Words<'a>,
+    sets: &'a SetIndices<'a>,
+    words: Tokens<'a>,
     protocol: Option<u8>,
     interfaces: [Option<String>; 2],
     addresses: [Option<(bool, IpNet)>; 2],
@@ -89,12 +89,16 @@ struct Reading<'a> {
     target: Option<Expression>,
 }
 
-impl Reading<'_> {
-    fn read(&mut self) -> Result<(), Unknown> {
+impl RuleParser<'_> {
+    fn read(&mut self) -> Result<(), UnsupportedToken> {
         loop {
             let holds = self.words.holds();
             let Some(word) = self.words.next()? else {
-                return if holds { Ok(()) } else { Err(Unknown::word("!")) };
+                return if holds {
+                    Ok(())
+                } else {
+                    Err(UnsupportedToken::word("!"))
+                };
             };
             match (&*word, holds) {
                 ("-s", holds) => self.address(0, holds)?,
@@ -119,42 +123,42 @@ impl Reading<'_> {
                     let chain = self.words.need()?.into_owned();
                     once(&mut self.target, Expression::Verdict(Verdict::Goto(chain)), "-g")?;
                 }
-                (other, _) => return Err(Unknown::word(other)),
+                (other, _) => return Err(UnsupportedToken::word(other)),
             }
         }
     }
 
-    fn address(&mut self, side: usize, holds: bool) -> Result<(), Unknown> {
+    fn address(&mut self, side: usize, holds: bool) -> Result<(), UnsupportedToken> {
         let word = self.words.need()?;
-        let net: IpNet = word.parse().map_err(|_not_one| Unknown::word(&word))?;
+        let net: IpNet = word.parse().map_err(|_not_one| UnsupportedToken::word(&word))?;
         let is_whole = net.prefix_len() > 0 && net.trunc() == net;
         if Family::of(net.addr()) != self.family || !is_whole {
-            return Err(Unknown::word(&word));
+            return Err(UnsupportedToken::word(&word));
         }
         once(&mut self.addresses[side], (holds, net), &word)
     }
 
-    fn interface(&mut self, side: usize) -> Result<(), Unknown> {
+    fn interface(&mut self, side: usize) -> Result<(), UnsupportedToken> {
         let word = self.words.need()?;
         if word.len() > 15 || word == "+" {
-            return Err(Unknown::word(&word));
+            return Err(UnsupportedToken::word(&word));
         }
         once(&mut self.interfaces[side], word.to_string(), &word)
     }
 
-    fn protocol(&mut self) -> Result<(), Unknown> {
+    fn protocol(&mut self) -> Result<(), UnsupportedToken> {
         let word = self.words.need()?;
         let transport = Transport::ALL.into_iter().find(|known| known.name() == word);
         let number = match (&*word, self.family, transport) {
             (_, _, Some(transport)) => transport.number(),
             ("icmp", Family::V4, None) => 1,
             ("ipv6-icmp", Family::V6, None) => ICMP_V6,
-            (other, _, None) => return Err(Unknown::word(other)),
+            (other, _, None) => return Err(UnsupportedToken::word(other)),
         };
         once(&mut self.protocol, number, &word)
     }
 
-    fn condition(&mut self, name: &str) -> Result<Vec<Expression>, Unknown> {
+    fn condition(&mut self, name: &str) -> Result<Vec<Expression>, UnsupportedToken> {
         let one = |expression| Ok(vec![expression]);
         match name {
             "set" => one(self.set()?),
@@ -183,38 +187,38 @@ impl Reading<'_> {
                 self.words.expect("--icmpv6-type")?;
                 one(extension::icmp_v6(number(&self.words.need()?)?))
             }
-            other => Err(Unknown::word(other)),
+            other => Err(UnsupportedToken::word(other)),
         }
     }
 
-    fn set(&mut self) -> Result<Expression, Unknown> {
+    fn set(&mut self) -> Result<Expression, UnsupportedToken> {
         let holds = self.words.holds();
         self.words.expect("--match-set")?;
         let name = self.words.need()?;
         let index = *self
             .sets
             .get(&*name)
-            .ok_or_else(|| Unknown(format!("the set {name}, which is not there")))?;
+            .ok_or_else(|| UnsupportedToken(format!("the set {name}, which is not there")))?;
         let sides = self.words.need()?;
         let is_source = |side| match side {
             "src" => Ok(true),
             "dst" => Ok(false),
-            other => Err(Unknown::word(other)),
+            other => Err(UnsupportedToken::word(other)),
         };
         let sides = sides.split(',').map(is_source).collect::<Result<Vec<_>, _>>()?;
         if sides.len() > 2 {
-            return Err(Unknown("a set of so many dimensions".to_owned()));
+            return Err(UnsupportedToken("a set of so many dimensions".to_owned()));
         }
         Ok(extension::set(index, &sides, holds))
     }
 
     /// A remark is kept as nft keeps it, which the programs list as their own match: that one is 256 octets which each packet that
     /// comes so far is led through, and which the kernel walks at each change of the table.
-    fn comment(&mut self) -> Result<Vec<Expression>, Unknown> {
+    fn comment(&mut self) -> Result<Vec<Expression>, UnsupportedToken> {
         self.words.expect("--comment")?;
         let text = self.words.need()?;
         if text.len() > 255 || text.contains('\0') {
-            return Err(Unknown::word(&text));
+            return Err(UnsupportedToken::word(&text));
         }
         if text.is_empty() || text.len() > LONGEST_REMARK {
             return Ok(vec![extension::comment(&text)]);
@@ -223,13 +227,13 @@ impl Reading<'_> {
         Ok(Vec::new())
     }
 
-    fn conntrack(&mut self) -> Result<Expression, Unknown> {
+    fn conntrack(&mut self) -> Result<Expression, UnsupportedToken> {
         let holds = self.words.holds();
         self.words.expect("--ctstate")?;
         let names = self.words.need()?;
         let mut states = 0;
         for name in names.split(',') {
-            states |= extension::state(name).ok_or_else(|| Unknown::word(name))?;
+            states |= extension::state(name).ok_or_else(|| UnsupportedToken::word(name))?;
         }
         let original = self.words.option("--ctorigsrc")?;
         let reply = self.words.option("--ctreplsrc")?;
@@ -237,28 +241,28 @@ impl Reading<'_> {
             (None, None) => None,
             (Some(address), None) => Some(FlowSource::Original(self.host(&address)?)),
             (None, Some(address)) => Some(FlowSource::Reply(self.host(&address)?)),
-            (Some(_), Some(address)) => return Err(Unknown::word(&address)),
+            (Some(_), Some(address)) => return Err(UnsupportedToken::word(&address)),
         };
         let is_reply = match self.words.option("--ctdir")?.as_deref() {
             None => None,
             Some("REPLY") => Some(true),
             Some("ORIGINAL") => Some(false),
-            Some(other) => return Err(Unknown::word(other)),
+            Some(other) => return Err(UnsupportedToken::word(other)),
         };
         Ok(extension::conntrack(states, source, is_reply, holds))
     }
 
     /// An address of the family without a mask.
-    fn host(&self, word: &str) -> Result<IpAddr, Unknown> {
-        let address: IpAddr = word.parse().map_err(|_not_one| Unknown::word(word))?;
+    fn host(&self, word: &str) -> Result<IpAddr, UnsupportedToken> {
+        let address: IpAddr = word.parse().map_err(|_not_one| UnsupportedToken::word(word))?;
         if Family::of(address) == self.family && !address.is_unspecified() {
             Ok(address)
         } else {
-            Err(Unknown::word(word))
+            Err(UnsupportedToken::word(word))
         }
     }
 
-    fn mark(&mut self) -> Result<Vec<Expression>, Unknown> {
+    fn mark(&mut self) -> Result<Vec<Expression>, UnsupportedToken> {
         let holds = self.words.holds();
         self.words.expect("--mark")?;
         let (value, mask) = mark(&self.words.need()?)?;
@@ -273,35 +277,35 @@ impl Reading<'_> {
         Ok(steps)
     }
 
-    fn address_type(&mut self) -> Result<Expression, Unknown> {
+    fn address_type(&mut self) -> Result<Expression, UnsupportedToken> {
         let holds = self.words.holds();
         let side = self.words.need()?;
         let is_source = match &*side {
             "--src-type" => true,
             "--dst-type" => false,
-            other => return Err(Unknown::word(other)),
+            other => return Err(UnsupportedToken::word(other)),
         };
         let name = self.words.need()?;
-        let kind = extension::address_type(&name).ok_or_else(|| Unknown::word(&name))?;
+        let kind = extension::address_type(&name).ok_or_else(|| UnsupportedToken::word(&name))?;
         Ok(extension::of_address_type(kind, is_source, holds))
     }
 
-    fn bridge_port(&mut self) -> Result<Expression, Unknown> {
+    fn bridge_port(&mut self) -> Result<Expression, UnsupportedToken> {
         let holds = self.words.holds();
         let side = self.words.need()?;
         let is_input = match &*side {
             "--physdev-in" => true,
             "--physdev-out" => false,
-            other => return Err(Unknown::word(other)),
+            other => return Err(UnsupportedToken::word(other)),
         };
         let name = self.words.need()?;
         if name.len() > 15 || name.ends_with('+') {
-            return Err(Unknown::word(&name));
+            return Err(UnsupportedToken::word(&name));
         }
         Ok(extension::bridge_port(&name, is_input, holds))
     }
 
-    fn limit(&mut self) -> Result<Expression, Unknown> {
+    fn limit(&mut self) -> Result<Expression, UnsupportedToken> {
         /// What iptables takes where none is said (`XT_LIMIT_BURST`).
         const USUAL: u32 = 5;
         /// `XT_LIMIT_SCALE`: the rate is kept as an interval of this part of a second.
@@ -310,7 +314,7 @@ impl Reading<'_> {
         let word = self.words.need()?;
         let rate: u64 = number(word.strip_suffix("/sec").unwrap_or(&word))?;
         if !word.ends_with("/sec") || !(1..=SCALE).contains(&rate) {
-            return Err(Unknown::word(&word));
+            return Err(UnsupportedToken::word(&word));
         }
         let burst = self.words.option("--limit-burst")?;
         let burst = burst.map_or(Ok(USUAL), |burst| number(&burst))?;
@@ -318,16 +322,16 @@ impl Reading<'_> {
         Ok(Expression::Limit { rate, burst })
     }
 
-    fn ports(&mut self, of: Transport) -> Result<Vec<Expression>, Unknown> {
+    fn ports(&mut self, of: Transport) -> Result<Vec<Expression>, UnsupportedToken> {
         if self.protocol != Some(of.number()) {
-            return Err(Unknown::word(of.name()));
+            return Err(UnsupportedToken::word(of.name()));
         }
         let source = self.words.option("--sport")?;
         let source = source.map(|range| ports(&range)).transpose()?;
         let destination = self.words.option("--dport")?;
         let destination = destination.map(|range| ports(&range)).transpose()?;
         match (of, source, destination) {
-            (_, None, None) => Err(Unknown::word(of.name())),
+            (_, None, None) => Err(UnsupportedToken::word(of.name())),
             (Transport::Sctp, source, destination) => Ok(vec![extension::sctp(source, destination)]),
             (Transport::Tcp | Transport::Udp, Some([from, to]), Some([first, last]))
                 if from == to && first == last && from != 0 && first != 0 =>
@@ -346,7 +350,7 @@ impl Reading<'_> {
         }
     }
 
-    fn target(&mut self, name: &str) -> Result<Expression, Unknown> {
+    fn target(&mut self, name: &str) -> Result<Expression, UnsupportedToken> {
         Ok(match name {
             "ACCEPT" => Expression::Verdict(Verdict::Accept),
             "DROP" => Expression::Verdict(Verdict::Drop),
@@ -362,7 +366,7 @@ impl Reading<'_> {
             "REJECT" => {
                 self.words.expect("--reject-with")?;
                 let with = self.words.need()?;
-                extension::reject(self.family, &with).ok_or_else(|| Unknown::word(&with))?
+                extension::reject(self.family, &with).ok_or_else(|| UnsupportedToken::word(&with))?
             }
             "NFLOG" => self.nflog()?,
             "NOTRACK" => extension::no_track(),
@@ -371,17 +375,17 @@ impl Reading<'_> {
         })
     }
 
-    fn set_mark(&mut self) -> Result<(u32, u32), Unknown> {
+    fn set_mark(&mut self) -> Result<(u32, u32), UnsupportedToken> {
         self.words.expect("--set-xmark")?;
         mark(&self.words.need()?)
     }
 
-    fn nflog(&mut self) -> Result<Expression, Unknown> {
+    fn nflog(&mut self) -> Result<Expression, UnsupportedToken> {
         let prefix = self.words.option("--nflog-prefix")?.unwrap_or_default();
         let group = self.words.option("--nflog-group")?;
         let group = group.map_or(Ok(0), |group| number(&group))?;
         if prefix.len() > 63 {
-            return Err(Unknown::word(&prefix));
+            return Err(UnsupportedToken::word(&prefix));
         }
         Ok(Expression::Log {
             prefix: prefix.into_owned(),
@@ -389,7 +393,7 @@ impl Reading<'_> {
         })
     }
 
-    fn finish(self, [packets, octets]: [u64; 2]) -> Result<Rule, Unknown> {
+    fn finish(self, [packets, octets]: [u64; 2]) -> Result<Rule, UnsupportedToken> {
         let mut expressions = Vec::with_capacity(8 + self.matches.len());
         if let Some(protocol) = self.protocol {
             expressions.push(Expression::Meta(Meta::Protocol));
@@ -423,19 +427,19 @@ impl Reading<'_> {
 const ICMP_V6: u8 = 58;
 
 /// What is said twice is not ours.
-fn once<T>(slot: &mut Option<T>, value: T, word: &str) -> Result<(), Unknown> {
+fn once<T>(slot: &mut Option<T>, value: T, word: &str) -> Result<(), UnsupportedToken> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Unknown::word(word)),
+        Some(_) => Err(UnsupportedToken::word(word)),
     }
 }
 
-fn number<T: std::str::FromStr>(word: &str) -> Result<T, Unknown> {
-    word.parse().map_err(|_not_one| Unknown::word(word))
+fn number<T: std::str::FromStr>(word: &str) -> Result<T, UnsupportedToken> {
+    word.parse().map_err(|_not_one| UnsupportedToken::word(word))
 }
 
 /// `0x5/0xfff`; without a mask all bits count.
-fn mark(word: &str) -> Result<(u32, u32), Unknown> {
+fn mark(word: &str) -> Result<(u32, u32), UnsupportedToken> {
     let hexadecimal = |text: &str| {
         let digits = text.strip_prefix("0x")?;
         u32::from_str_radix(digits, 16).ok()
@@ -444,15 +448,15 @@ fn mark(word: &str) -> Result<(u32, u32), Unknown> {
         Some((value, mask)) => (hexadecimal(value), hexadecimal(mask)),
         None => (hexadecimal(word), Some(u32::MAX)),
     };
-    value.zip(mask).ok_or_else(|| Unknown::word(word))
+    value.zip(mask).ok_or_else(|| UnsupportedToken::word(word))
 }
 
 /// `80` or `80:90`.
-fn ports(word: &str) -> Result<[u16; 2], Unknown> {
+fn ports(word: &str) -> Result<[u16; 2], UnsupportedToken> {
     let (first, last) = word.split_once(':').unwrap_or((word, word));
     let range = [number(first)?, number(last)?];
     if range[0] > range[1] || range == [0, u16::MAX] {
-        return Err(Unknown::word(word));
+        return Err(UnsupportedToken::word(word));
     }
     Ok(range)
 }
@@ -517,8 +521,8 @@ fn within_net(side: usize, holds: bool, net: IpNet) -> Vec<Expression> {
 mod tests {
     use super::*;
 
-    fn read(family: Family, text: &str) -> Result<Rule, Unknown> {
-        Rule::read(text, family, [0, 0], &Indices::from([("there", 7)]))
+    fn read(family: Family, text: &str) -> Result<Rule, UnsupportedToken> {
+        Rule::read(text, family, [0, 0], &SetIndices::from([("there", 7)]))
     }
 
     #[test]

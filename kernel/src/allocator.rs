@@ -7,7 +7,7 @@
 /// Gives pages back that are free but still this process's. The allocator of glibc keeps what lies between what is in
 /// use: after a start that is as much as the objects of a cluster were before they were understood.
 #[cfg(target_env = "gnu")]
-pub fn give_back() {
+pub fn trim() {
     // SAFETY: it takes a number, and may be called at any time from any thread.
     unsafe { libc::malloc_trim(0) };
 }
@@ -23,7 +23,7 @@ const BLOCK: usize = 96 << 10;
 /// at a time, and that of any other by a page, each with an `mprotect` of its own (`grow_heap` of malloc/arena.c): 18 µs, and
 /// what it pushes out of the caches, in the midst of whatever asked for memory. What was once made writable stays so when
 /// it is free; its pages are given back. So this takes address space, and no memory.
-pub fn keep_room(octets: usize) {
+pub fn reserve_heap(octets: usize) {
     let blocks: Vec<Vec<u8>> = (0..octets / BLOCK).map(|_| Vec::with_capacity(BLOCK)).collect();
     drop(std::hint::black_box(blocks));
 }
@@ -64,7 +64,7 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let before = resident();
             let without = writable_behind_a_block();
-            keep_room(ROOM);
+            reserve_heap(ROOM);
             let taken = resident().saturating_sub(before);
             (without, writable_behind_a_block(), taken)
         });

@@ -1,6 +1,6 @@
 //! The lines of a batch for `iptables-restore --noflush --counters`, as far as the writer of transactions knows them.
 
-use super::words::Unknown;
+use super::tokens::UnsupportedToken;
 use crate::iptables::{Hook, Table};
 
 /// A line.
@@ -11,14 +11,14 @@ pub(super) enum Line<'a> {
     /// A chain is made, or emptied.
     Declare(&'a str),
     Append {
-        place: Place<'a>,
+        place: RulePosition<'a>,
         /// Packets and octets that are to be counted already.
         counted: [u64; 2],
         rule: &'a str,
     },
     /// A rule comes to the head.
     Insert {
-        place: Place<'a>,
+        place: RulePosition<'a>,
         rule: &'a str,
     },
     /// A jump to this chain is taken out of a hook, the first one of which there was no mention yet.
@@ -33,12 +33,12 @@ pub(super) enum Line<'a> {
 
 /// Where a rule is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum RulePosition<'a> {
     Hook(Hook),
     Chain(&'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> RulePosition<'a> {
     pub(super) fn name(self) -> &'a str {
         match self {
             Self::Hook(hook) => hook.name(),
@@ -46,19 +46,19 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn read(name: &'a str) -> Result<Self, Unknown> {
+    fn read(name: &'a str) -> Result<Self, UnsupportedToken> {
         match hook(name) {
             Some(hook @ (Hook::Prerouting | Hook::Input | Hook::Forward | Hook::Output)) => {
                 Ok(Self::Hook(hook))
             }
-            Some(Hook::Postrouting) => Err(Unknown::word(name)),
+            Some(Hook::Postrouting) => Err(UnsupportedToken::word(name)),
             None => chain(name).map(Self::Chain),
         }
     }
 }
 
 impl<'a> Line<'a> {
-    pub(super) fn read(line: &'a str) -> Result<Self, Unknown> {
+    pub(super) fn read(line: &'a str) -> Result<Self, UnsupportedToken> {
         match line {
             "*filter" => return Ok(Self::Table(Table::Filter)),
             "*raw" => return Ok(Self::Table(Table::Raw)),
@@ -69,49 +69,51 @@ impl<'a> Line<'a> {
         }
         if let Some(declared) = line.strip_prefix(':') {
             let name = declared.strip_suffix(" - [0:0]");
-            let name = name.ok_or_else(|| Unknown::word(declared))?;
+            let name = name.ok_or_else(|| UnsupportedToken::word(declared))?;
             return chain(name).map(Self::Declare);
         }
         let (counted, command) = match line.strip_prefix('[').and_then(|line| line.split_once("] ")) {
             Some((counted, command)) => (counters(counted)?, command),
             None => ([0, 0], line),
         };
-        let (verb, rest) = command.split_once(' ').ok_or_else(|| Unknown::word(command))?;
+        let (verb, rest) = command
+            .split_once(' ')
+            .ok_or_else(|| UnsupportedToken::word(command))?;
         let (name, rule) = rest.split_once(' ').unwrap_or((rest, ""));
         if counted != [0, 0] && verb != "-A" {
-            return Err(Unknown::word(line));
+            return Err(UnsupportedToken::word(line));
         }
         match (verb, rule) {
             ("-A", rule) => Ok(Self::Append {
-                place: Place::read(name)?,
+                place: RulePosition::read(name)?,
                 counted,
                 rule,
             }),
             // A number in front of the rule would be where it comes.
             ("-I", rule) if !rule.starts_with(|letter: char| letter.is_ascii_digit()) => Ok(Self::Insert {
-                place: Place::read(name)?,
+                place: RulePosition::read(name)?,
                 rule,
             }),
-            ("-D", rule) => match (Place::read(name)?, rule.strip_prefix("-j ")) {
-                (Place::Hook(hook), Some(to)) => chain(to).map(|to| Self::DeleteJump { hook, to }),
-                (Place::Hook(_) | Place::Chain(_), _) => Err(Unknown::word(line)),
+            ("-D", rule) => match (RulePosition::read(name)?, rule.strip_prefix("-j ")) {
+                (RulePosition::Hook(hook), Some(to)) => chain(to).map(|to| Self::DeleteJump { hook, to }),
+                (RulePosition::Hook(_) | RulePosition::Chain(_), _) => Err(UnsupportedToken::word(line)),
             },
             ("-F", "") => chain(name).map(Self::Flush),
             ("-X", "") => chain(name).map(Self::Remove),
-            (_, _) => Err(Unknown::word(line)),
+            (_, _) => Err(UnsupportedToken::word(line)),
         }
     }
 }
 
 /// A chain of users.
-fn chain(name: &str) -> Result<&str, Unknown> {
+fn chain(name: &str) -> Result<&str, UnsupportedToken> {
     const VERDICTS: [&str; 4] = ["ACCEPT", "DROP", "RETURN", "QUEUE"];
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     let is_chain = (1..=28).contains(&name.len()) && name.bytes().all(is_plain);
     if is_chain && hook(name).is_none() && !VERDICTS.contains(&name) {
         Ok(name)
     } else {
-        Err(Unknown::word(name))
+        Err(UnsupportedToken::word(name))
     }
 }
 
@@ -119,11 +121,11 @@ fn hook(name: &str) -> Option<Hook> {
     Hook::ALL.into_iter().find(|hook| hook.name() == name)
 }
 
-fn counters(text: &str) -> Result<[u64; 2], Unknown> {
+fn counters(text: &str) -> Result<[u64; 2], UnsupportedToken> {
     let both = text
         .split_once(':')
         .and_then(|(packets, octets)| Some([packets.parse().ok()?, octets.parse().ok()?]));
-    both.ok_or_else(|| Unknown::word(text))
+    both.ok_or_else(|| UnsupportedToken::word(text))
 }
 
 #[cfg(test)]
@@ -137,7 +139,7 @@ mod tests {
             (
                 "-A A -j B",
                 Line::Append {
-                    place: Place::Chain("A"),
+                    place: RulePosition::Chain("A"),
                     counted: [0, 0],
                     rule: "-j B",
                 },
@@ -145,7 +147,7 @@ mod tests {
             (
                 "[7:9] -A FORWARD",
                 Line::Append {
-                    place: Place::Hook(Hook::Forward),
+                    place: RulePosition::Hook(Hook::Forward),
                     counted: [7, 9],
                     rule: "",
                 },
@@ -153,7 +155,7 @@ mod tests {
             (
                 "-I INPUT -j A",
                 Line::Insert {
-                    place: Place::Hook(Hook::Input),
+                    place: RulePosition::Hook(Hook::Input),
                     rule: "-j A",
                 },
             ),
@@ -171,7 +173,7 @@ mod tests {
             (
                 "-I PREROUTING -j A",
                 Line::Insert {
-                    place: Place::Hook(Hook::Prerouting),
+                    place: RulePosition::Hook(Hook::Prerouting),
                     rule: "-j A",
                 },
             ),

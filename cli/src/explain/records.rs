@@ -6,11 +6,11 @@ use std::time::Duration;
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::time::Timestamp;
 
-use super::report::Test;
+use super::report::MatchResult;
 use super::viewpoint::Viewpoint;
 
 /// Compares an address with what the pod was told for the names of a rule.
-pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> Test {
+pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> MatchResult {
     let wanted = list(patterns);
     let is_wanted = |name: &DnsName| patterns.iter().any(|pattern| pattern.matches(name));
     let mut of_address = Vec::new();
@@ -18,10 +18,12 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> T
     for (name, addresses) in view.told() {
         match (addresses.get(&view.address), is_wanted(name)) {
             (Some(_), true) if view.asked.judge.is_protected(&view.subject.pod.key, view.address) => {
-                return Test::failed(is_protected(view.address, name));
+                return MatchResult::failed(is_protected(view.address, name));
             }
-            (Some(until), true) if *until > view.now => return Test::passed(is(view.address, name, *until)),
-            (Some(until), true) => return Test::failed(was(view, name, *until)),
+            (Some(until), true) if *until > view.now => {
+                return MatchResult::passed(is(view.address, name, *until));
+            }
+            (Some(until), true) => return MatchResult::failed(was(view, name, *until)),
             (Some(_), false) => of_address.push(name.to_string()),
             (None, true) => of_names.push(name.to_string()),
             (None, false) => {}
@@ -29,7 +31,7 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> T
     }
     let address = view.address;
     if !of_names.is_empty() {
-        return Test::failed(format!(
+        return MatchResult::failed(format!(
             "this pod was told other addresses for {}, not {address}",
             some_of(&of_names)
         ));
@@ -39,7 +41,7 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> T
     } else {
         format!(" ({address} is {} for it)", some_of(&of_address))
     };
-    Test::failed(format!("no answer for {wanted} was given to this pod{other}"))
+    MatchResult::failed(format!("no answer for {wanted} was given to this pod{other}"))
 }
 
 fn some_of(names: &[String]) -> String {

@@ -7,22 +7,22 @@
 //! nobody can change them any more. What number a set had before is only where its name is looked for first: by number the kernel finds
 //! a set at once, by name it goes through those in front of it.
 
-use super::rule::Indices;
+use super::rule::SetIndices;
 use crate::Family;
-use crate::iptables::options;
+use crate::iptables::sockopt;
 use nix::errno::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 
 /// What number each set had when it was last asked for.
 #[derive(Debug, Default)]
-pub(super) struct Hints {
+pub(super) struct SetNumberCache {
     numbers: HashMap<Box<str>, u16>,
     /// Of how many sets the largest change was: at a start, of all.
     largest: usize,
 }
 
-impl Hints {
+impl SetNumberCache {
     /// So many more than the largest change had: sets that went make room for others when all are forgotten.
     const ROOM: usize = 2048;
 
@@ -30,7 +30,7 @@ impl Hints {
         self.numbers.get(name).copied()
     }
 
-    fn note(&mut self, indices: &Indices<'_>) {
+    fn note(&mut self, indices: &SetIndices<'_>) {
         self.largest = self.largest.max(indices.len());
         if self.numbers.len() + indices.len() > Self::ROOM + 2 * self.largest {
             self.numbers = HashMap::new();
@@ -66,7 +66,7 @@ const MANY: usize = 256;
 
 impl SetNumbers {
     pub(super) fn open() -> Result<Self, Errno> {
-        let (socket, level) = options::open(Family::V4)?;
+        let (socket, level) = sockopt::open(Family::V4)?;
         Ok(Self { socket, level })
     }
 
@@ -74,8 +74,8 @@ impl SetNumbers {
     pub(super) fn find<'a>(
         &self,
         names: &BTreeSet<&'a str>,
-        hints: &mut Hints,
-    ) -> Result<Indices<'a>, Errno> {
+        hints: &mut SetNumberCache,
+    ) -> Result<SetIndices<'a>, Errno> {
         let mut found = self.find_where_they_were(names, hints)?;
         let others: BTreeSet<&str> = names
             .iter()
@@ -94,9 +94,9 @@ impl SetNumbers {
     fn find_where_they_were<'a>(
         &self,
         names: &BTreeSet<&'a str>,
-        hints: &Hints,
-    ) -> Result<Indices<'a>, Errno> {
-        let mut found = Indices::new();
+        hints: &SetNumberCache,
+    ) -> Result<SetIndices<'a>, Errno> {
+        let mut found = SetIndices::new();
         for (name, number) in names.iter().filter_map(|name| Some((*name, hints.of(name)?))) {
             if self.name_of(number)?.as_deref() == Some(name) {
                 found.insert(name, number);
@@ -105,8 +105,8 @@ impl SetNumbers {
         Ok(found)
     }
 
-    fn find_by_name<'a>(&self, names: &BTreeSet<&'a str>) -> Result<Indices<'a>, Errno> {
-        let mut found = Indices::new();
+    fn find_by_name<'a>(&self, names: &BTreeSet<&'a str>) -> Result<SetIndices<'a>, Errno> {
+        let mut found = SetIndices::new();
         for name in names.iter().filter(|name| name.len() < QUESTION - SUBJECT) {
             let mut question = question(BY_NAME);
             question[SUBJECT..SUBJECT + name.len()].copy_from_slice(name.as_bytes());
@@ -118,8 +118,8 @@ impl SetNumbers {
         Ok(found)
     }
 
-    fn find_among_all<'a>(&self, names: &BTreeSet<&'a str>) -> Result<Indices<'a>, Errno> {
-        let mut found = Indices::new();
+    fn find_among_all<'a>(&self, names: &BTreeSet<&'a str>) -> Result<SetIndices<'a>, Errno> {
+        let mut found = SetIndices::new();
         for number in 0..NONE {
             let Some(answer) = self.name_of(number)? else {
                 break;
@@ -135,7 +135,7 @@ impl SetNumbers {
     }
 
     /// The name of a set that has another number by now, if there is one.
-    pub(super) fn changed<'a>(&self, indices: &Indices<'a>) -> Result<Option<&'a str>, Errno> {
+    pub(super) fn changed<'a>(&self, indices: &SetIndices<'a>) -> Result<Option<&'a str>, Errno> {
         for (name, number) in indices {
             if self.name_of(*number)?.as_deref() != Some(name) {
                 return Ok(Some(name));
@@ -161,7 +161,7 @@ impl SetNumbers {
     }
 
     fn ask(&self, mut question: [u8; QUESTION]) -> Result<[u8; QUESTION], Errno> {
-        options::get(&self.socket, self.level, OPTION, &mut question)?;
+        sockopt::get(&self.socket, self.level, OPTION, &mut question)?;
         Ok(question)
     }
 }
@@ -181,7 +181,7 @@ fn number_in(answer: &[u8; QUESTION]) -> u16 {
 mod tests {
     use super::*;
 
-    fn noted(hints: &mut Hints, names: &[String]) {
+    fn noted(hints: &mut SetNumberCache, names: &[String]) {
         hints.note(&names.iter().map(|name| (name.as_str(), 7)).collect());
     }
 
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn names_of_sets_that_went_are_forgotten_and_those_of_a_large_change_are_not() {
         let name = |number: usize| format!("s-{number}");
-        let mut hints = Hints::default();
+        let mut hints = SetNumberCache::default();
         let all: Vec<String> = (0..100).map(name).collect();
         noted(&mut hints, &all);
         for number in 100..2_000 {
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn a_number_that_changed_is_noted_anew() {
-        let mut hints = Hints::default();
-        hints.note(&Indices::from([("one", 1)]));
-        hints.note(&Indices::from([("one", 2)]));
+        let mut hints = SetNumberCache::default();
+        hints.note(&SetIndices::from([("one", 1)]));
+        hints.note(&SetIndices::from([("one", 2)]));
         assert_eq!(hints.of("one"), Some(2));
     }
 }

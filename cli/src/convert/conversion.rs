@@ -9,19 +9,19 @@ use egret_policies::lower::{equal_priorities, lower, lower_as};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Kind, Policy, PolicyId};
 
-use crate::manifests::objects::Objects;
+use crate::manifests::objects::WrittenObjects;
 
 use super::document::{Document, Value};
-use super::found::{Found, Origin};
+use super::original::{ObjectKind, OriginalObject};
 use super::plan::{Candidate, Plan, plan};
-use super::policy::{Converted, Source, convert};
+use super::policy::{ConvertedPolicy, SourceKind, convert};
 use super::print::print;
 use super::scan::scan;
 
 /// What became of all policies.
 #[derive(Debug, Default)]
-pub struct Carried {
-    new: Vec<(ObjectRef, Vec<New>)>,
+pub struct Conversion {
+    new: Vec<(ObjectRef, Vec<NewObject>)>,
     /// All policies afterwards.
     pub policies: Vec<Policy>,
     /// What should be known.
@@ -30,14 +30,14 @@ pub struct Carried {
 
 /// A new object.
 #[derive(Debug)]
-pub struct New {
+pub struct NewObject {
     /// Its value.
     pub root: Value,
     /// The same as text.
     pub text: String,
 }
 
-impl Carried {
+impl Conversion {
     /// How many policies were converted.
     #[must_use]
     pub const fn count(&self) -> usize {
@@ -45,41 +45,41 @@ impl Carried {
     }
 
     /// What a policy became.
-    pub fn of(&self, reference: &ObjectRef) -> impl Iterator<Item = &New> {
+    pub fn of(&self, reference: &ObjectRef) -> impl Iterator<Item = &NewObject> {
         let one = self.new.iter().find(|(own, _)| own == reference);
         one.into_iter().flat_map(|(_, new)| new)
     }
 
     /// All that is new.
-    pub fn all(&self) -> impl Iterator<Item = &New> {
+    pub fn all(&self) -> impl Iterator<Item = &NewObject> {
         self.new.iter().flat_map(|(_, new)| new)
     }
 }
 
 /// A policy on its way.
-struct Moving<'a> {
-    found: &'a Found,
+struct PolicyInProgress<'a> {
+    found: &'a OriginalObject,
     reference: &'a ObjectRef,
     /// For messages: what and where it is.
     place: String,
     policy: Policy,
-    converted: Converted,
+    converted: ConvertedPolicy,
 }
 
 /// Carries everything over.
 ///
 /// # Errors
 /// What cannot be, each with the reason.
-pub fn carry_over(
-    found: &[Found],
-    objects: &Objects,
+pub fn convert_all(
+    found: &[OriginalObject],
+    objects: &WrittenObjects,
     before: &[Policy],
     reading: UnknownFields,
-) -> Result<Carried, Vec<String>> {
+) -> Result<Conversion, Vec<String>> {
     let mut moving = Vec::new();
     let mut refused = Vec::new();
     for one in found {
-        let Origin::Policy { reference, source } = &one.origin else {
+        let ObjectKind::Policy { reference, source } = &one.origin else {
             continue;
         };
         match start(one, reference, *source, objects, reading) {
@@ -99,11 +99,11 @@ pub fn carry_over(
         .filter(|policy| !ids.contains(&&policy.id))
         .cloned()
         .collect();
-    let candidates: Vec<Candidate> = moving.iter().map(Moving::candidate).collect();
+    let candidates: Vec<Candidate> = moving.iter().map(PolicyInProgress::candidate).collect();
     let (mut plans, staying) = (plan(&candidates, &stay), stay.len());
-    let mut carried = Carried {
+    let mut carried = Conversion {
         policies: stay,
-        ..Carried::default()
+        ..Conversion::default()
     };
     for one in &moving {
         let plan = plans.remove(&one.policy.id);
@@ -122,7 +122,7 @@ pub fn carry_over(
 }
 
 /// Policies that were understood, but are not found in the text: nobody would see that they are not converted.
-fn missed(before: &[Policy], moving: &[Moving<'_>]) -> Vec<String> {
+fn missed(before: &[Policy], moving: &[PolicyInProgress<'_>]) -> Vec<String> {
     let is_old = |policy: &&Policy| match policy.id.kind {
         Kind::AdminNetworkPolicy | Kind::BaselineAdminNetworkPolicy => true,
         Kind::ClusterNetworkPolicy
@@ -139,12 +139,12 @@ fn missed(before: &[Policy], moving: &[Moving<'_>]) -> Vec<String> {
 
 /// Converts what was understood; refuses what is enforced closed, for which there are no words.
 fn start<'a>(
-    found: &'a Found,
+    found: &'a OriginalObject,
     reference: &'a ObjectRef,
-    source: Source,
-    objects: &Objects,
+    source: SourceKind,
+    objects: &WrittenObjects,
     reading: UnknownFields,
-) -> Result<Moving<'a>, Vec<String>> {
+) -> Result<PolicyInProgress<'a>, Vec<String>> {
     let place = match objects.place(reference, "") {
         (Some(file), Some(line)) => format!("{reference} ({file}:{line})"),
         (Some(_) | None, _) => reference.to_string(),
@@ -163,7 +163,7 @@ fn start<'a>(
         return Err(reasons);
     }
     let policy = policy(lowered.entities).ok_or_else(|| vec![format!("{place}: it is no policy")])?;
-    Ok(Moving {
+    Ok(PolicyInProgress {
         converted: convert(
             found.document.root.clone(),
             source,
@@ -217,7 +217,7 @@ fn policy(entities: Vec<Entity>) -> Option<Policy> {
     })
 }
 
-impl Moving<'_> {
+impl PolicyInProgress<'_> {
     fn candidate(&self) -> Candidate {
         Candidate {
             id: self.policy.id.clone(),
@@ -226,8 +226,8 @@ impl Moving<'_> {
         }
     }
 
-    fn finish(&self, plan: &Plan, carried: &mut Carried) -> Result<(), String> {
-        let mut new: Vec<New> = Vec::new();
+    fn finish(&self, plan: &Plan, carried: &mut Conversion) -> Result<(), String> {
+        let mut new: Vec<NewObject> = Vec::new();
         let roots = self.converted.cut(&plan.parts);
         let count = roots.len();
         for (index, root) in roots.into_iter().enumerate() {
@@ -242,7 +242,7 @@ impl Moving<'_> {
                 below,
             });
             carried.policies.push(read_again(&text)?);
-            new.push(New { root, text });
+            new.push(NewObject { root, text });
         }
         for note in self.converted.notes.iter().chain(&plan.notes) {
             carried.notes.push(format!("{}: {note}", self.place));
@@ -260,7 +260,7 @@ impl Moving<'_> {
     }
 
     /// Comments of the object that are in none of the new ones.
-    fn lost(&self, new: &[New]) -> Vec<String> {
+    fn lost(&self, new: &[NewObject]) -> Vec<String> {
         let scanned = new.iter().filter_map(|new| scan(&new.text));
         let mut kept: BTreeMap<String, usize> = BTreeMap::new();
         for comment in scanned.flat_map(|scanned| scanned.comments.into_values()) {

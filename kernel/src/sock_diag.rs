@@ -6,8 +6,8 @@
 //!
 //! Requests are those of `linux/sock_diag.h` and `linux/inet_diag.h`.
 
-use crate::faults::{self, Step};
-use crate::netlink::{Answer, Error, Malformed, Request, Socket};
+use crate::fault_points::{self, Step};
+use crate::netlink::{Error, MalformedMessage, ReplyPart, Request, Socket};
 use crate::{Family, Transport};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::SockProtocol;
@@ -56,19 +56,21 @@ impl Sockets {
         let Some(cookie) = cookie else {
             return Ok(false);
         };
-        faults::before(Step::Socket, || format!("end a socket {local} {remote}"))
+        fault_points::before(Step::Socket, || format!("end a socket {local} {remote}"))
             .map_err(|errno| Error::refused("end a socket", errno))?;
-        absent_is_false(
-            self.socket
-                .tell(&wanted.request("end a socket", DESTROY, cookie, Order::AsIs)),
-        )
+        absent_is_false(self.socket.tell(&wanted.request(
+            "end a socket",
+            DESTROY,
+            cookie,
+            ConnectionOrder::AsIs,
+        )))
     }
 
     fn cookie_of(&mut self, wanted: &Connection) -> Result<Option<Cookie>, Error> {
         // `udp_dump_one` takes the two ends the other way round "for historical reasons", and only it.
         let order = match wanted.transport {
-            Transport::Udp => Order::Swapped,
-            Transport::Tcp | Transport::Sctp => Order::AsIs,
+            Transport::Udp => ConnectionOrder::Swapped,
+            Transport::Tcp | Transport::Sctp => ConnectionOrder::AsIs,
         };
         let request = wanted.request("find a socket", BY_FAMILY, ANY_COOKIE, order);
         match self.socket.ask(&request, read_socket) {
@@ -109,19 +111,19 @@ struct Connection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ConnectionOrder {
     AsIs,
     Swapped,
 }
 
 impl Connection {
     /// `struct inet_diag_req_v2`: family, protocol, two bytes of nothing, states, and the socket's id.
-    fn request(&self, asked: &'static str, kind: u16, cookie: Cookie, order: Order) -> Request {
+    fn request(&self, asked: &'static str, kind: u16, cookie: Cookie, order: ConnectionOrder) -> Request {
         const ALL_STATES: [u8; 4] = [0xff; 4];
         const ANY_INTERFACE: [u8; 4] = [0; 4];
         let (source, destination) = match order {
-            Order::AsIs => (self.local, self.remote),
-            Order::Swapped => (self.remote, self.local),
+            ConnectionOrder::AsIs => (self.local, self.remote),
+            ConnectionOrder::Swapped => (self.remote, self.local),
         };
         let mut header = vec![
             Family::of(self.local.ip()).number(),
@@ -153,7 +155,7 @@ fn sixteen(address: IpAddr) -> [u8; 16] {
 
 /// What the kernel shows of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Found {
+struct SocketEntry {
     state: u8,
     local: SocketAddr,
     remote: SocketAddr,
@@ -161,7 +163,7 @@ struct Found {
 }
 
 /// `struct inet_diag_msg`: family, state, two bytes of timers, and the socket's id.
-fn read_socket(answer: Answer<'_>) -> Result<Option<Found>, Malformed> {
+fn read_socket(answer: ReplyPart<'_>) -> Result<Option<SocketEntry>, MalformedMessage> {
     const HEADER: usize = 72;
     if answer.kind != BY_FAMILY {
         return Ok(None);
@@ -169,7 +171,7 @@ fn read_socket(answer: Answer<'_>) -> Result<Option<Found>, Malformed> {
     let (header, _) = answer.split::<HEADER>()?;
     let bytes = |at: usize| -> [u8; 16] { header[at..at + 16].try_into().expect("16 bytes are 16 bytes") };
     let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    let family = Family::from_number(header[0]).ok_or(Malformed("a socket of an unknown family"))?;
+    let family = Family::from_number(header[0]).ok_or(MalformedMessage("a socket of an unknown family"))?;
     let address = |at: usize| match family {
         Family::V4 => {
             let [a, b, c, d, ..] = bytes(at);
@@ -180,7 +182,7 @@ fn read_socket(answer: Answer<'_>) -> Result<Option<Found>, Malformed> {
     };
     let mut cookie = [0; 8];
     cookie.copy_from_slice(&header[44..52]);
-    Ok(Some(Found {
+    Ok(Some(SocketEntry {
         state: header[1],
         local: SocketAddr::new(address(8), port(4)),
         remote: SocketAddr::new(address(24), port(6)),

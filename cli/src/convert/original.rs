@@ -2,19 +2,19 @@
 
 use egret_policies::diagnostic::ObjectRef;
 
-use crate::manifests::texts::{Text, Texts};
+use crate::manifests::text::{ManifestText, ManifestTexts};
 
 use super::document::Document;
-use super::document::{Line, Shape, Slot, Value};
-use super::policy::Source;
+use super::document::{BlankLine, CollectionKind, Entry, Value};
+use super::parse::{SourceDocument, read};
+use super::policy::SourceKind;
 use super::print::print;
-use super::read::{Written, read};
 
 /// An object, or a document of others.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct OriginalObject {
     /// What it is.
-    pub origin: Origin,
+    pub origin: ObjectKind,
     /// The object.
     pub document: Document,
     /// Comments around it for which there is no place.
@@ -23,13 +23,13 @@ pub struct Found {
 
 /// What a document is.
 #[derive(Clone, Debug)]
-pub enum Origin {
+pub enum ObjectKind {
     /// A policy to convert.
     Policy {
         /// Which.
         reference: ObjectRef,
         /// Of which kind.
-        source: Source,
+        source: SourceKind,
     },
     /// Anything else, as it is written.
     Other {
@@ -40,25 +40,25 @@ pub enum Origin {
 
 /// Finds all objects of texts that were read without an error.
 #[must_use]
-pub fn find(texts: &Texts) -> Vec<Found> {
+pub fn find(texts: &ManifestTexts) -> Vec<OriginalObject> {
     let documents = texts
         .read
         .iter()
-        .flat_map(|Text { text, .. }| read(text).unwrap_or_default());
+        .flat_map(|ManifestText { text, .. }| read(text).unwrap_or_default());
     documents.flat_map(objects).collect()
 }
 
 /// A list with policies to convert is taken apart; everything else stays as it is.
-fn objects(written: Written) -> Vec<Found> {
-    let Written { document, text, lost } = written;
+fn objects(written: SourceDocument) -> Vec<OriginalObject> {
+    let SourceDocument { document, text, lost } = written;
     let mut items = Vec::new();
     let mut of_list = Vec::new();
     take_apart(document.root.clone(), None, &mut items, &mut of_list);
     let is_list = items.len() != 1 || items.first() != Some(&document.root);
     let is_other = items.iter().all(|item| origin(item).is_none());
     if is_other {
-        let origin = Origin::Other { text };
-        return vec![Found {
+        let origin = ObjectKind::Other { text };
+        return vec![OriginalObject {
             origin,
             document,
             lost,
@@ -73,19 +73,19 @@ fn objects(written: Written) -> Vec<Found> {
             Vec::new()
         };
         let document = Document { root, below };
-        let origin = origin(&document.root).unwrap_or_else(|| Origin::Other {
+        let origin = origin(&document.root).unwrap_or_else(|| ObjectKind::Other {
             text: print(&document),
         });
-        Found {
+        OriginalObject {
             origin,
             document,
             lost: Vec::new(),
         }
     });
-    let mut found: Vec<Found> = found.collect();
+    let mut found: Vec<OriginalObject> = found.collect();
     let first = found
         .iter_mut()
-        .find(|one| matches!(one.origin, Origin::Policy { .. }));
+        .find(|one| matches!(one.origin, ObjectKind::Policy { .. }));
     if let Some(first) = first {
         first.lost.extend(lost);
         if is_list {
@@ -121,7 +121,7 @@ fn take_apart(root: Value, inherited: Option<(&str, &str)>, items: &mut Vec<Valu
             continue;
         }
         lost.extend(
-            Slot {
+            Entry {
                 value: Value::word(""),
                 ..field.clone()
             }
@@ -132,7 +132,11 @@ fn take_apart(root: Value, inherited: Option<(&str, &str)>, items: &mut Vec<Valu
             let first = value.collection_mut().and_then(|value| value.slots.first_mut());
             match first {
                 Some(first) => {
-                    let above = item.above.iter().filter(|line| **line != Line::Empty).cloned();
+                    let above = item
+                        .above
+                        .iter()
+                        .filter(|line| **line != BlankLine::Empty)
+                        .cloned();
                     first.above.splice(0..0, above);
                 }
                 None => lost.extend(item.comments()),
@@ -150,19 +154,22 @@ fn typed(mut root: Value, inherited: Option<(&str, &str)>) -> Value {
     for (key, word) in [("kind", kind), ("apiVersion", version)] {
         if root.get(key).is_none() {
             root.remove(key);
-            if let Some(root) = root.collection_mut().filter(|root| root.shape == Shape::Mapping) {
-                root.slots.insert(0, Slot::field(key, Value::word(word)));
+            if let Some(root) = root
+                .collection_mut()
+                .filter(|root| root.shape == CollectionKind::Mapping)
+            {
+                root.slots.insert(0, Entry::field(key, Value::word(word)));
             }
         }
     }
     root
 }
 
-fn origin(root: &Value) -> Option<Origin> {
+fn origin(root: &Value) -> Option<ObjectKind> {
     let text = |key| root.get(key).and_then(Value::text);
     let source = match text("kind")? {
-        "AdminNetworkPolicy" => Source::Admin,
-        "BaselineAdminNetworkPolicy" => Source::Baseline,
+        "AdminNetworkPolicy" => SourceKind::Admin,
+        "BaselineAdminNetworkPolicy" => SourceKind::Baseline,
         _ => return None,
     };
     let is_of_group = text("apiVersion")?.starts_with("policy.networking.k8s.io/");
@@ -170,7 +177,7 @@ fn origin(root: &Value) -> Option<Origin> {
     let name = |key| metadata.get(key).and_then(Value::text);
     let generated = || name("generateName").map(|name| name.trim_end_matches('-'));
     let name = name("name").or_else(generated)?;
-    is_of_group.then(|| Origin::Policy {
+    is_of_group.then(|| ObjectKind::Policy {
         reference: ObjectRef {
             kind: text("kind").unwrap_or_default().into(),
             namespace: None,

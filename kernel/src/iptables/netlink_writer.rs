@@ -8,28 +8,30 @@
 //! What is read is the text of a [`super::Batch`], and only what is known as a whole is written. All else is refused before anything is
 //! sent, and is for the programs ([`super::IpTables::restore`]).
 
-mod words;
+mod tokens;
 mod line;
 mod extension;
 mod expression;
 mod rule;
-mod sets;
+mod set_numbers;
 
-use super::{Hook, Table, children};
+use super::{Hook, Table, child_processes};
 use crate::Family;
-use crate::faults::{self, Step};
-use crate::netlink::{self, Answer, Attributes, CREATE, EXCLUSIVE, Failed, Request, Socket, Transaction};
+use crate::fault_points::{self, Step};
+use crate::netlink::{
+    self, Attributes, CREATE, EXCLUSIVE, ReplyPart, Request, Socket, Transaction, TransactionError,
+};
 use crate::nftables::{
     ATTRIBUTE_CHAIN_NAME as CHAIN_NAME, ATTRIBUTE_RULE_CHAIN as RULE_CHAIN, ATTRIBUTE_TABLE as TABLE,
     DELETE_CHAIN, DELETE_RULE, NEW_CHAIN, NEW_RULE, SUBSYSTEM, has_chain,
 };
-use line::{Line, Place};
+use line::{Line, RulePosition};
 use nix::errno::Errno;
 use nix::sys::socket::SockProtocol;
-use rule::{Indices, Rule};
-use sets::{Hints, SetNumbers};
+use rule::{Rule, SetIndices};
+use set_numbers::{SetNumberCache, SetNumbers};
 use std::collections::{BTreeMap, HashSet};
-use words::Unknown;
+use tokens::UnsupportedToken;
 
 /// Why a transaction was not made by netlink.
 #[derive(Debug, thiserror::Error)]
@@ -83,13 +85,13 @@ const ATTEMPTS: usize = 16;
 
 /// Writes batches over one socket, and knows where sets were when it wrote the last ones.
 #[derive(Debug, Default)]
-pub struct Writer {
-    hints: Hints,
+pub struct TransactionWriter {
+    hints: SetNumberCache,
     /// From the first write on, while none fails.
     socket: Option<Socket>,
 }
 
-impl Writer {
+impl TransactionWriter {
     /// Applies batches, each to the tables `filter` and `raw` of a family in the network namespace in which the first ones were: all of all of them,
     /// or nothing.
     pub fn write(&mut self, batches: &[(Family, &str)]) -> Result<(), Error> {
@@ -110,7 +112,7 @@ impl Writer {
     }
 }
 
-fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut Hints) -> Result<(), Error> {
+fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut SetNumberCache) -> Result<(), Error> {
     let port = socket.port()?;
     // Most are named by many rules, and equal names are found quicker than they are put in order.
     let names: HashSet<&str> = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
@@ -123,7 +125,7 @@ fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut Hints) -> 
         if !std::mem::replace(&mut is_begun, true) {
             begin(batches)?;
         }
-        children::remember(port);
+        child_processes::remember(port);
         match hand_over(socket, built.transaction, attempts) {
             Ok(()) => return be_sure_of(&numbers, &indices),
             Err(failed) if is_overtaken(&failed) => {}
@@ -133,8 +135,8 @@ fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut Hints) -> 
     Err(Error::Overtaken)
 }
 
-fn hand_over(socket: &mut Socket, transaction: Transaction, attempts: usize) -> Result<(), Failed> {
-    faults::before_handing_over(attempts).map_err(|errno| Failed {
+fn hand_over(socket: &mut Socket, transaction: Transaction, attempts: usize) -> Result<(), TransactionError> {
+    fault_points::before_handing_over(attempts).map_err(|errno| TransactionError {
         message: None,
         error: netlink::Error::Send { asked: CHANGE, errno },
     })?;
@@ -144,17 +146,17 @@ fn hand_over(socket: &mut Socket, transaction: Transaction, attempts: usize) -> 
 fn begin(batches: &[(Family, &str)]) -> Result<(), Error> {
     let mut steps = batches
         .iter()
-        .map(|(family, text)| faults::before(Step::Rules(*family), || (*text).to_owned()));
+        .map(|(family, text)| fault_points::before(Step::Rules(*family), || (*text).to_owned()));
     steps.try_for_each(|step| {
         step.map_err(|errno| match errno {
-            faults::REFUSED => Error::Netlink(netlink::Error::Send { asked: CHANGE, errno }),
+            fault_points::REFUSED => Error::Netlink(netlink::Error::Send { asked: CHANGE, errno }),
             _ => Error::NotBegun(errno),
         })
     })
 }
 
 /// The rules hold their sets by now, so that no number can become another set's any more.
-fn be_sure_of(numbers: &SetNumbers, indices: &Indices<'_>) -> Result<(), Error> {
+fn be_sure_of(numbers: &SetNumbers, indices: &SetIndices<'_>) -> Result<(), Error> {
     match numbers.changed(indices).map_err(Error::Sets)? {
         None => Ok(()),
         Some(name) => Err(Error::OtherSet {
@@ -163,7 +165,11 @@ fn be_sure_of(numbers: &SetNumbers, indices: &Indices<'_>) -> Result<(), Error> 
     }
 }
 
-fn build(socket: &mut Socket, batches: &[(Family, &str)], sets: &Indices<'_>) -> Result<Built, Error> {
+fn build(
+    socket: &mut Socket,
+    batches: &[(Family, &str)],
+    sets: &SetIndices<'_>,
+) -> Result<BuiltTransaction, Error> {
     let has_hooks = batches.iter().any(|(_, text)| touches_hooks(text));
     let generation = if has_hooks {
         Some(generation(socket)?)
@@ -172,11 +178,11 @@ fn build(socket: &mut Socket, batches: &[(Family, &str)], sets: &Indices<'_>) ->
     };
     let room = batches.iter().map(|(_, text)| text.len()).sum::<usize>() * ROOM;
     let transaction = Transaction::begin(CHANGE, SUBSYSTEM, generation, socket, room);
-    let built = Built {
+    let built = BuiltTransaction {
         transaction,
         lines: Vec::new(),
     };
-    let mut building = Building {
+    let mut building = TransactionBuilder {
         socket,
         sets,
         hooks: BTreeMap::new(),
@@ -188,13 +194,13 @@ fn build(socket: &mut Socket, batches: &[(Family, &str)], sets: &Indices<'_>) ->
         for (at, line) in text.lines().enumerate() {
             building.at = (number, at);
             building.line(*family, line).map_err(|why| match why {
-                Why::Unknown(Unknown(what)) => Error::Unknown {
+                FailureCause::Unknown(UnsupportedToken(what)) => Error::Unknown {
                     family: *family,
                     line: at + 1,
                     text: line.to_owned(),
                     what,
                 },
-                Why::Netlink(error) => Error::Netlink(error),
+                FailureCause::Netlink(error) => Error::Netlink(error),
             })?;
         }
     }
@@ -216,18 +222,18 @@ fn generation(socket: &mut Socket) -> Result<u32, netlink::Error> {
 const ROOM: usize = 5;
 
 /// A transaction, and of which line of which batch each of its messages is.
-struct Built {
+struct BuiltTransaction {
     transaction: Transaction,
     lines: Vec<(usize, usize)>,
 }
 
-struct Building<'a> {
+struct TransactionBuilder<'a> {
     socket: &'a mut Socket,
-    sets: &'a Indices<'a>,
+    sets: &'a SetIndices<'a>,
     hooks: BTreeMap<(Family, Table, Hook), HookChain>,
     /// The table that the lines are about.
     table: Table,
-    built: Built,
+    built: BuiltTransaction,
     at: (usize, usize),
 }
 
@@ -238,25 +244,25 @@ struct HookChain {
     jumps: Option<Vec<(u64, String)>>,
 }
 
-enum Why {
-    Unknown(Unknown),
+enum FailureCause {
+    Unknown(UnsupportedToken),
     Netlink(netlink::Error),
 }
 
-impl From<Unknown> for Why {
-    fn from(unknown: Unknown) -> Self {
+impl From<UnsupportedToken> for FailureCause {
+    fn from(unknown: UnsupportedToken) -> Self {
         Self::Unknown(unknown)
     }
 }
 
-impl From<netlink::Error> for Why {
+impl From<netlink::Error> for FailureCause {
     fn from(error: netlink::Error) -> Self {
         Self::Netlink(error)
     }
 }
 
-impl Building<'_> {
-    fn line(&mut self, family: Family, line: &str) -> Result<(), Why> {
+impl TransactionBuilder<'_> {
+    fn line(&mut self, family: Family, line: &str) -> Result<(), FailureCause> {
         match Line::read(line)? {
             Line::Table(table) => {
                 self.table = table;
@@ -291,12 +297,12 @@ impl Building<'_> {
         &mut self,
         flags: u16,
         family: Family,
-        place: Place<'_>,
+        place: RulePosition<'_>,
         counted: [u64; 2],
         text: &str,
-    ) -> Result<(), Why> {
+    ) -> Result<(), FailureCause> {
         let rule = Rule::read(text, family, counted, self.sets)?;
-        if let Place::Hook(hook) = place {
+        if let RulePosition::Hook(hook) = place {
             self.need_hook(family, hook)?;
         }
         let message = self
@@ -307,7 +313,7 @@ impl Building<'_> {
     }
 
     /// Makes the chain of a hook where nobody did before, as iptables does; one that is there keeps its policy.
-    fn need_hook(&mut self, family: Family, hook: Hook) -> Result<(), Why> {
+    fn need_hook(&mut self, family: Family, hook: Hook) -> Result<(), FailureCause> {
         let chain = self.hook(family, hook)?;
         if !std::mem::replace(&mut chain.is_there, true) {
             self.push(&chain_of(family, self.table, hook));
@@ -327,14 +333,14 @@ impl Building<'_> {
         Ok(self.hooks.entry(place).or_insert(chain))
     }
 
-    fn delete_jump(&mut self, family: Family, hook: Hook, to: &str) -> Result<(), Why> {
+    fn delete_jump(&mut self, family: Family, hook: Hook, to: &str) -> Result<(), FailureCause> {
         if self.hook(family, hook)?.jumps.is_none() {
             let jumps = self.jumps_of(family, hook)?;
             self.hook(family, hook)?.jumps = Some(jumps);
         }
         let jumps = self.hook(family, hook)?.jumps.get_or_insert_default();
         let Some(found) = jumps.iter().position(|(_, chain)| chain == to) else {
-            return Err(Unknown("a jump to be deleted that is not there".to_owned()).into());
+            return Err(UnsupportedToken("a jump to be deleted that is not there".to_owned()).into());
         };
         let (handle, _) = jumps.remove(found);
         let message = self
@@ -387,7 +393,7 @@ fn chain_of(family: Family, table: Table, hook: Hook) -> Request {
 
 /// The handle of a listed rule and where to it jumps, if it is one of this hook that does nothing else but count: older kernels list the
 /// rules of all chains, whatever chain was asked for.
-fn jump_in(answer: Answer<'_>, hook: Hook) -> Result<Option<(u64, String)>, netlink::Malformed> {
+fn jump_in(answer: ReplyPart<'_>, hook: Hook) -> Result<Option<(u64, String)>, netlink::MalformedMessage> {
     let (_, attributes) = answer.split::<4>()?;
     let handle = attributes
         .get(RULE_HANDLE)
@@ -400,7 +406,7 @@ fn jump_in(answer: Answer<'_>, hook: Hook) -> Result<Option<(u64, String)>, netl
 }
 
 /// Where a rule jumps to that does nothing else but count.
-fn jump_of(expressions: &Attributes<'_>) -> Result<Option<String>, netlink::Malformed> {
+fn jump_of(expressions: &Attributes<'_>) -> Result<Option<String>, netlink::MalformedMessage> {
     let mut jump = None;
     for (_, expression) in expressions.iter() {
         let expression = Attributes::parse(expression)?;
@@ -460,11 +466,11 @@ fn is_of_hook(rest: &str) -> bool {
 }
 
 /// Another generation than that on which the transaction was built.
-fn is_overtaken(failed: &Failed) -> bool {
+fn is_overtaken(failed: &TransactionError) -> bool {
     failed.error.refusal_code() == Some(nix::libc::ERESTART)
 }
 
-fn blamed(batches: &[(Family, &str)], lines: &[(usize, usize)], failed: Failed) -> Error {
+fn blamed(batches: &[(Family, &str)], lines: &[(usize, usize)], failed: TransactionError) -> Error {
     let at = failed.message.and_then(|number| lines.get(number));
     let found = at.and_then(|(batch, line)| {
         let (family, text) = batches.get(*batch)?;
@@ -514,7 +520,7 @@ mod tests {
             expressions.iter().fold(list, |list, one| one.put(list))
         });
         let body = [&[0; 4], rule.attribute_bytes::<4>()].concat();
-        let answer = Answer {
+        let answer = ReplyPart {
             kind: 0,
             port: 0,
             body: &body,

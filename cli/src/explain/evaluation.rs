@@ -3,16 +3,16 @@
 use egret_policies::model::{Action, Direction, Effect, Kind, Peer, Peers, Policy, Rule, Tier};
 use egret_policies::simulator::Decision;
 
-use super::compare::{Compared, compare};
-use super::report::{Matching, Outcome, PolicyStep, RuleStep, TierStep};
-use super::told::list;
+use super::compare::{RuleComparison, compare};
+use super::records::list;
+use super::report::{PolicyStep, RuleOutcome, RuleStep, TierOutcome, TierStep};
 use super::viewpoint::Viewpoint;
 
 /// What the exemption of a pod's own node is called.
 pub(super) const OWN_NODE: &str = "own-node";
 
 /// Walks through the tiers of a direction with the policies that select the pod, in order.
-pub(super) fn walk(view: &Viewpoint<'_>, policies: &[&Policy], decision: &Decision) -> Vec<TierStep> {
+pub(super) fn evaluate(view: &Viewpoint<'_>, policies: &[&Policy], decision: &Decision) -> Vec<TierStep> {
     let mut is_decided = false;
     let is_asked = |tier: &Tier| *tier != Tier::ClusterEgressFirewall || view.direction == Direction::Egress;
     Tier::ALL
@@ -23,9 +23,9 @@ pub(super) fn walk(view: &Viewpoint<'_>, policies: &[&Policy], decision: &Decisi
             let step = if is_decided {
                 not_reached(tier, &speaking)
             } else {
-                walk_tier(view, tier, &speaking, decides(tier, decision))
+                evaluate_tier(view, tier, &speaking, decides(tier, decision))
             };
-            is_decided |= step.outcome == Outcome::Decides;
+            is_decided |= step.outcome == TierOutcome::Decides;
             step
         })
         .collect()
@@ -54,7 +54,7 @@ fn not_reached(tier: Tier, speaking: &[(&Policy, &[Rule])]) -> TierStep {
     });
     TierStep {
         tier,
-        outcome: Outcome::NotReached,
+        outcome: TierOutcome::NotReached,
         policies: policies.collect(),
     }
 }
@@ -64,13 +64,13 @@ fn decides(tier: Tier, decision: &Decision) -> bool {
     tier.word() == decision.tier || (tier == Tier::NetworkPolicy && decision.tier == "exempt")
 }
 
-fn walk_tier(
+fn evaluate_tier(
     view: &Viewpoint<'_>,
     tier: Tier,
     speaking: &[(&Policy, &[Rule])],
     is_deciding: bool,
 ) -> TierStep {
-    let mut matched = Matched::default();
+    let mut matched = TierMatches::default();
     let mut policies: Vec<PolicyStep> = speaking
         .iter()
         .map(|(policy, rules)| {
@@ -78,7 +78,7 @@ fn walk_tier(
             PolicyStep {
                 rules: rules
                     .iter()
-                    .map(|rule| walk_rule(view, policy, rule, &mut matched))
+                    .map(|rule| evaluate_rule(view, policy, rule, &mut matched))
                     .collect(),
                 ..policy_step(policy)
             }
@@ -89,10 +89,10 @@ fn walk_tier(
         policies.push(own_node_step());
     }
     let outcome = match matched.last {
-        _ if is_deciding => Outcome::Decides,
-        Some(_) => Outcome::Passes,
-        None if speaking.is_empty() => Outcome::NoPolicy,
-        None => Outcome::NoMatch,
+        _ if is_deciding => TierOutcome::Decides,
+        Some(_) => TierOutcome::Passes,
+        None if speaking.is_empty() => TierOutcome::NoPolicy,
+        None => TierOutcome::NoMatch,
     };
     TierStep {
         tier,
@@ -107,14 +107,14 @@ fn exempts_own_node(view: &Viewpoint<'_>) -> bool {
 
 /// What has matched so far in a tier.
 #[derive(Default)]
-struct Matched {
+struct TierMatches {
     last: Option<Action>,
     /// The priority of the policy that matched.
     priority: Option<u32>,
     is_over: bool,
 }
 
-impl Matched {
+impl TierMatches {
     /// ClusterEgressFirewalls of equal priority are all asked: any that denies wins over those that allow.
     fn enter(&mut self, policy: &Policy) {
         if policy.rank.tier == Tier::ClusterEgressFirewall && self.priority == Some(policy.rank.priority) {
@@ -129,17 +129,17 @@ impl Matched {
     }
 }
 
-fn walk_rule(view: &Viewpoint<'_>, policy: &Policy, rule: &Rule, matched: &mut Matched) -> RuleStep {
-    let Compared { peer, port } = compare(view, &policy.id.to_string(), rule);
+fn evaluate_rule(view: &Viewpoint<'_>, policy: &Policy, rule: &Rule, matched: &mut TierMatches) -> RuleStep {
+    let RuleComparison { peer, port } = compare(view, &policy.id.to_string(), rule);
     let action = action_in(policy.rank.tier, rule.action);
     let would_match = peer.matches && port.matches && action.is_some();
     let is_asked = !matched.is_over;
     let result = match (is_asked, would_match) {
-        (false, _) => Matching::NotAsked,
-        (true, true) => Matching::Match,
-        (true, false) => Matching::NoMatch,
+        (false, _) => RuleOutcome::NotAsked,
+        (true, true) => RuleOutcome::Match,
+        (true, false) => RuleOutcome::NoMatch,
     };
-    if let Some(action) = action.filter(|_| result == Matching::Match) {
+    if let Some(action) = action.filter(|_| result == RuleOutcome::Match) {
         matched.take(action, policy);
     }
     RuleStep {

@@ -16,7 +16,7 @@ const STDIN: &str = "<stdin>";
 
 /// A file that was read.
 #[derive(Debug)]
-pub struct Text {
+pub struct ManifestText {
     /// Its name, for messages.
     pub file: Arc<str>,
     /// All of it.
@@ -25,14 +25,14 @@ pub struct Text {
 
 /// All manifests of some paths.
 #[derive(Debug, Default)]
-pub struct Texts {
+pub struct ManifestTexts {
     /// What was read, in order.
-    pub read: Vec<Text>,
+    pub read: Vec<ManifestText>,
     /// Named on the command line, but neither YAML nor JSON by name.
     pub ignored: Vec<PathBuf>,
 }
 
-impl Texts {
+impl ManifestTexts {
     /// Reads all manifests of the paths; `-` is standard input.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ pub fn read_stdin_once<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<
     }
 }
 
-fn read_text(path: &Path) -> Result<Text, UnreadableManifests> {
+fn read_text(path: &Path) -> Result<ManifestText, UnreadableManifests> {
     let (file, octets) = if is_stdin(path) {
         (STDIN.to_owned(), read_octets(io::stdin().lock()))
     } else {
@@ -71,7 +71,7 @@ fn read_text(path: &Path) -> Result<Text, UnreadableManifests> {
         cause,
     })?;
     let text = text_of(octets, &file).map_err(|problem| UnreadableManifests::Problems(vec![*problem]))?;
-    Ok(Text {
+    Ok(ManifestText {
         file: file.into(),
         text,
     })

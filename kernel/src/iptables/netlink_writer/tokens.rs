@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 /// A part of a batch that the writer of transactions does not know; the programs may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unknown(pub(super) String);
+pub(super) struct UnsupportedToken(pub(super) String);
 
-impl Unknown {
+impl UnsupportedToken {
     pub(super) fn word(word: &str) -> Self {
         Self(format!("\"{word}\""))
     }
@@ -14,15 +14,15 @@ impl Unknown {
 
 /// What of a rule is still to be read.
 #[derive(Clone, Debug)]
-pub(super) struct Words<'a>(&'a str);
+pub(super) struct Tokens<'a>(&'a str);
 
-impl<'a> Words<'a> {
+impl<'a> Tokens<'a> {
     pub(super) fn of(text: &'a str) -> Self {
         Self(text)
     }
 
     /// The next one; none at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Cow<'a, str>>, Unknown> {
+    pub(super) fn next(&mut self) -> Result<Option<Cow<'a, str>>, UnsupportedToken> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -31,20 +31,20 @@ impl<'a> Words<'a> {
         }
         let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
         if word.is_empty() || word.contains(['"', '\'', '\\', '\t']) {
-            return Err(Unknown::word(word));
+            return Err(UnsupportedToken::word(word));
         }
         self.0 = rest;
         Ok(Some(Cow::Borrowed(word)))
     }
 
     /// The next one, which must be there.
-    pub(super) fn need(&mut self) -> Result<Cow<'a, str>, Unknown> {
+    pub(super) fn need(&mut self) -> Result<Cow<'a, str>, UnsupportedToken> {
         self.next()?
-            .ok_or_else(|| Unknown("it ends too early".to_owned()))
+            .ok_or_else(|| UnsupportedToken("it ends too early".to_owned()))
     }
 
     /// What follows this word, where it is the next one.
-    pub(super) fn option(&mut self, name: &str) -> Result<Option<Cow<'a, str>>, Unknown> {
+    pub(super) fn option(&mut self, name: &str) -> Result<Option<Cow<'a, str>>, UnsupportedToken> {
         match self.0.strip_prefix(name).and_then(|rest| rest.strip_prefix(' ')) {
             Some(rest) => {
                 self.0 = rest;
@@ -66,16 +66,16 @@ impl<'a> Words<'a> {
     }
 
     /// The next word must be this one.
-    pub(super) fn expect(&mut self, name: &str) -> Result<(), Unknown> {
+    pub(super) fn expect(&mut self, name: &str) -> Result<(), UnsupportedToken> {
         let word = self.need()?;
         if word == name {
             Ok(())
         } else {
-            Err(Unknown::word(&word))
+            Err(UnsupportedToken::word(&word))
         }
     }
 
-    fn quoted(&mut self, quoted: &'a str) -> Result<Cow<'a, str>, Unknown> {
+    fn quoted(&mut self, quoted: &'a str) -> Result<Cow<'a, str>, UnsupportedToken> {
         let mut word = String::new();
         let mut letters = quoted.char_indices();
         while let Some((at, letter)) = letters.next() {
@@ -88,13 +88,13 @@ impl<'a> Words<'a> {
                     return if is_apart {
                         Ok(Cow::Owned(word))
                     } else {
-                        Err(Unknown::word(&word))
+                        Err(UnsupportedToken::word(&word))
                     };
                 }
                 letter => word.push(letter),
             }
         }
-        Err(Unknown("a quote without an end".to_owned()))
+        Err(UnsupportedToken("a quote without an end".to_owned()))
     }
 }
 
@@ -102,8 +102,8 @@ impl<'a> Words<'a> {
 mod tests {
     use super::*;
 
-    fn all(text: &str) -> Result<Vec<String>, Unknown> {
-        let mut words = Words::of(text);
+    fn all(text: &str) -> Result<Vec<String>, UnsupportedToken> {
+        let mut words = Tokens::of(text);
         let mut found = Vec::new();
         while let Some(word) = words.next()? {
             found.push(word.into_owned());

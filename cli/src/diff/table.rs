@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use comfy_table::{Cell, Color, ColumnConstraint, Width};
 
 use crate::output::{PLAIN, empty_table, header};
+use crate::reach::ends::{AllPods, EndGroup};
 use crate::reach::merge::Row;
-use crate::reach::names::{Everybody, Several};
 
-use super::change::{Change, Kind};
-use super::compare::Compared;
+use super::change::{Change, ChangeKind};
+use super::compare::ClusterDiff;
 
 /// What is to be said of a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Words {
-    kind: Kind,
+struct ChangeText {
+    kind: ChangeKind,
     ports: Vec<String>,
     because: Vec<String>,
 }
@@ -23,7 +23,7 @@ const NOTHING_CHANGES: &str = "No connection appears, vanishes or changes.\n";
 /// What decided needs the room.
 const CONNECTION_WIDTH: u16 = 40;
 
-pub(super) fn table(compared: &Compared) -> String {
+pub(super) fn table(compared: &ClusterDiff) -> String {
     if compared.rows.is_empty() {
         return NOTHING_CHANGES.to_owned();
     }
@@ -49,13 +49,13 @@ pub(super) fn table(compared: &Compared) -> String {
     format!("{}\n\n{}\n", table.trim_fmt(), summary(compared))
 }
 
-pub(super) fn markdown(compared: &Compared) -> String {
+pub(super) fn markdown(compared: &ClusterDiff) -> String {
     if compared.rows.is_empty() {
         return NOTHING_CHANGES.to_owned();
     }
     let mut text = format!("{}\n\n", summary(compared));
     text.push_str("| change | from | to | ports | because |\n|---|---|---|---|---|\n");
-    for Several { from, to, said } in gather(compared) {
+    for EndGroup { from, to, said } in gather(compared) {
         let names = |names: &[String]| {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             names.join("<br>")
@@ -84,13 +84,13 @@ fn escape(text: &str) -> String {
         .replace('<', "&lt;")
 }
 
-fn gather(compared: &Compared) -> Vec<Several<Words>> {
-    let mut gathered = Everybody::of(&compared.units).gather(&compared.rows, words);
+fn gather(compared: &ClusterDiff) -> Vec<EndGroup<ChangeText>> {
+    let mut gathered = AllPods::of(&compared.units).gather(&compared.rows, words);
     gathered.sort_by_key(|several| several.said.kind);
     gathered
 }
 
-fn words(row: &Row<Change>) -> Words {
+fn words(row: &Row<Change>) -> ChangeText {
     let family = match row.part.family() {
         Some(family) => format!("{family}: "),
         None => String::new(),
@@ -98,9 +98,9 @@ fn words(row: &Row<Change>) -> Words {
     let change = &row.value;
     let (added, removed) = (change.added(), change.removed());
     let ports = match change.kind() {
-        Kind::Appears => vec![format!("{family}{added}")],
-        Kind::Vanishes => vec![format!("{family}{removed}")],
-        Kind::Changes => {
+        ChangeKind::Appears => vec![format!("{family}{added}")],
+        ChangeKind::Vanishes => vec![format!("{family}{removed}")],
+        ChangeKind::Changes => {
             let parts = [("+", added), ("-", removed)];
             let there = parts.into_iter().filter(|(_, ports)| !ports.is_empty());
             there
@@ -108,28 +108,32 @@ fn words(row: &Row<Change>) -> Words {
                 .collect()
         }
     };
-    Words {
+    ChangeText {
         kind: change.kind(),
         ports,
         because: change.because.iter().map(ToString::to_string).collect(),
     }
 }
 
-const fn color(kind: Kind) -> Color {
+const fn color(kind: ChangeKind) -> Color {
     match kind {
-        Kind::Appears => Color::Green,
-        Kind::Vanishes => Color::Red,
-        Kind::Changes => Color::Yellow,
+        ChangeKind::Appears => Color::Green,
+        ChangeKind::Vanishes => Color::Red,
+        ChangeKind::Changes => Color::Yellow,
     }
 }
 
-fn summary(compared: &Compared) -> String {
-    let mut counts: BTreeMap<Kind, usize> = BTreeMap::new();
+fn summary(compared: &ClusterDiff) -> String {
+    let mut counts: BTreeMap<ChangeKind, usize> = BTreeMap::new();
     for row in &compared.rows {
         *counts.entry(row.value.kind()).or_default() += 1;
     }
     let of = |kind| counts.get(&kind).copied().unwrap_or_default();
-    let (appear, vanish, change) = (of(Kind::Appears), of(Kind::Vanishes), of(Kind::Changes));
+    let (appear, vanish, change) = (
+        of(ChangeKind::Appears),
+        of(ChangeKind::Vanishes),
+        of(ChangeKind::Changes),
+    );
     let connections = if compared.rows.len() == 1 {
         "connection"
     } else {

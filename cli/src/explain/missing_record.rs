@@ -5,13 +5,13 @@ use egret_shared::name::DnsName;
 use egret_shared::pod::PodKey;
 
 use crate::cluster::selection::Selection;
-use crate::verdict::ask::Asked;
+use crate::verdict::questions::LoadedQuestions;
 use crate::verdict::route::Unjudgeable;
 
 /// What would give the question an answer, as far as anybody can say.
 pub(super) fn what_to_add(
     selection: &mut Selection,
-    asked: &Asked,
+    asked: &LoadedQuestions,
     unjudgeable: &Unjudgeable,
 ) -> Vec<String> {
     match unjudgeable {
@@ -39,7 +39,12 @@ pub(super) fn what_to_add(
 }
 
 /// The rules that will match the addresses of such an answer, at their ports.
-fn admitting(selection: &mut Selection, asked: &Asked, pod: &PodKey, name: &DnsName) -> Vec<String> {
+fn admitting(
+    selection: &mut Selection,
+    asked: &LoadedQuestions,
+    pod: &PodKey,
+    name: &DnsName,
+) -> Vec<String> {
     let Some(member) = asked.cluster.member(pod).filter(|member| member.is_policed()) else {
         return Vec::new();
     };

@@ -11,9 +11,9 @@ use tokio::io::unix::AsyncFd;
 
 /// One end.
 #[derive(Debug)]
-pub struct Wire(AsyncFd<UnixStream>);
+pub struct FrameStream(AsyncFd<UnixStream>);
 
-impl Wire {
+impl FrameStream {
     /// The end of a connection that was just made.
     ///
     /// # Errors
@@ -89,9 +89,9 @@ fn register(stream: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixSt
 mod tests {
     use super::*;
 
-    fn pair() -> (Wire, Wire) {
+    fn pair() -> (FrameStream, FrameStream) {
         let (one, other) = tokio::net::UnixStream::pair().unwrap();
-        (Wire::new(one).unwrap(), Wire::new(other).unwrap())
+        (FrameStream::new(one).unwrap(), FrameStream::new(other).unwrap())
     }
 
     fn pattern(length: usize) -> Vec<u8> {

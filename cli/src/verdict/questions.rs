@@ -9,18 +9,20 @@ use clap::{ArgGroup, Args};
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
 
-use super::input::{BadQuestion, Destination, Probe, Question, ReadError, Record, Source, read_lines};
-use super::judge::{Judge, Unused};
+use super::input::{
+    Destination, InvalidQuestion, Probe, QuestionOptions, ReadError, Record, Source, read_lines,
+};
+use super::judge::{Judge, UnusedRecords};
 use crate::cluster::{Cluster, make_up_addresses};
 use crate::manifests::Manifests;
-use crate::manifests::texts::read_stdin_once;
+use crate::manifests::text::read_stdin_once;
 use crate::manifests::unreadable::UnreadableManifests;
 use crate::options::{DnsOptions, unknown_fields};
 
 /// Questions on the command line, with what they are about.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("asked").required(true).args(["probes", "from"]))]
-pub struct Ask {
+pub struct QuestionArguments {
     /// Files or folders (with all below them) of YAML or JSON manifests; "-" is standard input
     ///
     /// Namespaces, Pods, workloads (each counts as one pod of its template), Nodes, Services,
@@ -32,7 +34,7 @@ pub struct Ask {
     #[arg(long, value_name = "FILE")]
     probes: Option<PathBuf>,
     #[command(flatten)]
-    question: Question,
+    question: QuestionOptions,
     /// What pods were told for names, one JSON object a line
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
@@ -48,7 +50,7 @@ pub struct Ask {
 
 /// Everything that was read.
 #[derive(Debug)]
-pub struct Asked {
+pub struct LoadedQuestions {
     /// The questions.
     pub probes: Vec<Probe>,
     /// Whether there is one question, asked on the command line.
@@ -60,12 +62,12 @@ pub struct Asked {
     /// Who answers.
     pub judge: Judge,
     /// Records of nobody.
-    pub unused: Unused,
+    pub unused: UnusedRecords,
 }
 
 /// Why there are no answers at all.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum QuestionError {
     /// The manifests cannot be read.
     #[error(transparent)]
     Manifests(#[from] UnreadableManifests),
@@ -74,15 +76,15 @@ pub enum AskError {
     Input(#[from] ReadError),
     /// The question cannot be understood.
     #[error(transparent)]
-    Question(#[from] BadQuestion),
+    Question(#[from] InvalidQuestion),
 }
 
-impl Ask {
+impl QuestionArguments {
     /// Reads everything.
     ///
     /// # Errors
     /// Why there are no answers at all.
-    pub fn read(&self) -> Result<Asked, AskError> {
+    pub fn read(&self) -> Result<LoadedQuestions, QuestionError> {
         let others = self.probes.iter().chain(&self.records);
         read_stdin_once(self.manifests.iter().chain(others).map(PathBuf::as_path))?;
         let mut manifests = Manifests::read(&self.manifests, unknown_fields(self.as_stored))?;
@@ -100,7 +102,7 @@ impl Ask {
         give_addresses(&mut manifests, &probes, &records, &dns);
         let cluster = manifests.cluster(dns);
         let (judge, unused) = Judge::new(&manifests, &cluster, &records);
-        Ok(Asked {
+        Ok(LoadedQuestions {
             probes,
             is_single,
             manifests,
@@ -138,7 +140,7 @@ impl Probe {
 
 /// What no row carries.
 pub(crate) fn write_remarks(
-    asked: &Asked,
+    asked: &LoadedQuestions,
     carried: &BTreeSet<ObjectRef>,
     out: &mut impl Write,
 ) -> io::Result<()> {

@@ -13,20 +13,20 @@ use egret_shared::net::Transport;
 use super::viewpoint::{Viewpoint, protocol_words};
 
 /// A node that has an address, and what says so.
-pub(super) struct OfNode<'a> {
+pub(super) struct NodeAddress<'a> {
     pub(super) node: &'a Arc<str>,
-    pub(super) source: Source,
+    pub(super) source: AddressSource,
 }
 
 /// What says that a node has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum AddressSource {
     Status,
     Report,
     Dnsd,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for AddressSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Status => "its status",
@@ -37,24 +37,24 @@ impl fmt::Display for Source {
 }
 
 /// The nodes that have the address at the other end; for dnsd, the own node.
-pub(super) fn nodes_at<'a>(view: &Viewpoint<'a>) -> Vec<OfNode<'a>> {
+pub(super) fn nodes_at<'a>(view: &Viewpoint<'a>) -> Vec<NodeAddress<'a>> {
     let manifests = &view.asked.manifests;
     let by_status = manifests.nodes.iter().map(|node| (&node.name, &node.addresses));
-    let by_status = by_status.map(|(node, addresses)| (node, addresses, Source::Status));
-    let reported = manifests.places.iter().filter_map(|place| match place {
-        Entity::NodeAddressReport(report) => Some((&report.node, &report.addresses, Source::Report)),
+    let by_status = by_status.map(|(node, addresses)| (node, addresses, AddressSource::Status));
+    let reported = manifests.address_reports.iter().filter_map(|place| match place {
+        Entity::NodeAddressReport(report) => Some((&report.node, &report.addresses, AddressSource::Report)),
         _ => None,
     });
-    let mut found: Vec<OfNode<'a>> = by_status
+    let mut found: Vec<NodeAddress<'a>> = by_status
         .chain(reported)
         .filter(|(_, addresses, _)| has(addresses, view.address))
-        .map(|(node, _, source)| OfNode { node, source })
+        .map(|(node, _, source)| NodeAddress { node, source })
         .collect();
     if found.is_empty() && view.is_with_own_node() {
         let own = view.subject.pod.node.as_ref();
-        found.extend(own.map(|node| OfNode {
+        found.extend(own.map(|node| NodeAddress {
             node,
-            source: Source::Dnsd,
+            source: AddressSource::Dnsd,
         }));
     }
     found
@@ -89,12 +89,12 @@ pub(super) fn of_cluster(view: &Viewpoint<'_>) -> Option<String> {
 }
 
 /// A way in which an address is the API server's, with the ports at which it is; none stands for all.
-pub(super) struct OfApiServer {
+pub(super) struct ApiServerAddress {
     pub(super) how: String,
     ports: Option<Vec<(Transport, u16)>>,
 }
 
-impl OfApiServer {
+impl ApiServerAddress {
     pub(super) fn has(&self, protocol: Protocol) -> bool {
         let is_asked = |(transport, port): &(Transport, u16)| protocol == Protocol::Port(*transport, *port);
         self.ports.as_ref().is_none_or(|ports| ports.iter().any(is_asked))
@@ -112,7 +112,7 @@ impl OfApiServer {
 
 /// All ways in which the other end is the API server's: its Service, its endpoints, the nodes on which those are, and what
 /// is declared.
-pub(super) fn of_api_server(view: &Viewpoint<'_>) -> Vec<OfApiServer> {
+pub(super) fn of_api_server(view: &Viewpoint<'_>) -> Vec<ApiServerAddress> {
     let manifests = &view.asked.manifests;
     let is_kubernetes =
         |namespace: &str, name: Option<&str>| namespace == "default" && name == Some("kubernetes");
@@ -120,7 +120,7 @@ pub(super) fn of_api_server(view: &Viewpoint<'_>) -> Vec<OfApiServer> {
         is_kubernetes(service.key.namespace(), Some(service.key.name()))
             && has(&service.addresses, view.address)
     });
-    let services = services.map(|service| OfApiServer {
+    let services = services.map(|service| ApiServerAddress {
         how: format!("Service {}", service.key),
         ports: Some(
             service
@@ -137,16 +137,18 @@ pub(super) fn of_api_server(view: &Viewpoint<'_>) -> Vec<OfApiServer> {
             .ports
             .iter()
             .map(|(_, transport, port)| (*transport, port.get()));
-        Some(OfApiServer {
+        Some(ApiServerAddress {
             how: endpoint(view, &slice.addresses, &slice.key.to_string())?,
             ports: Some(ports.collect()),
         })
     });
-    let declared = manifests.places.iter().filter_map(|place| match place {
-        Entity::ApiServerAddresses(declared) if has(&declared.addresses, view.address) => Some(OfApiServer {
-            how: format!("APIServerAddresses {}", declared.name),
-            ports: None,
-        }),
+    let declared = manifests.address_reports.iter().filter_map(|place| match place {
+        Entity::ApiServerAddresses(declared) if has(&declared.addresses, view.address) => {
+            Some(ApiServerAddress {
+                how: format!("APIServerAddresses {}", declared.name),
+                ports: None,
+            })
+        }
         _ => None,
     });
     services.chain(endpoints).chain(declared).collect()
@@ -163,7 +165,7 @@ fn endpoint(view: &Viewpoint<'_>, endpoints: &[IpAddr], slice: &str) -> Option<S
             address: endpoint.to_canonical(),
             ..*view
         });
-        let same = |other: &&OfNode<'_>| there.iter().any(|node| node.node == other.node);
+        let same = |other: &&NodeAddress<'_>| there.iter().any(|node| node.node == other.node);
         let node = at_other_end.iter().find(same)?;
         Some(format!(
             "an address of node {}, on which the endpoint {endpoint} is (EndpointSlice {slice})",

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::document::{Collection, Document, Form, Line, Shape, Slot, Style, Value};
+use super::document::{
+    BlankLine, Collection, CollectionKind, CollectionStyle, Document, Entry, QuoteStyle, Value,
+};
 use super::print::{all_opened, opened};
-use super::scan::{Child, Kind, Node, Place, Tree, scan};
+use super::scan::{Child, LineColumn, Node, NodeKind, Tree, scan};
 
 /// A document of a file.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct SourceDocument {
     /// The document.
     pub document: Document,
     /// Its lines as they are, without what separates documents.
@@ -19,7 +21,7 @@ pub struct Written {
 
 /// Reads the documents of a text that was read without an error before; none where that is not so.
 #[must_use]
-pub fn read(text: &str) -> Option<Vec<Written>> {
+pub fn read(text: &str) -> Option<Vec<SourceDocument>> {
     let text = text.trim_start_matches('\u{feff}');
     let scanned = scan(text)?;
     let lines: Vec<&str> = text.lines().collect();
@@ -30,7 +32,7 @@ pub fn read(text: &str) -> Option<Vec<Written>> {
         let end = starts.get(index + 1).copied().unwrap_or(lines.len() + 1);
         let comments = scanned.comments.range((first, 0)..(end, 0));
         let comments = comments.map(|(place, text)| (*place, text.clone())).collect();
-        let region = Region {
+        let region = DocumentLines {
             lines: &lines,
             first,
             end,
@@ -43,33 +45,33 @@ pub fn read(text: &str) -> Option<Vec<Written>> {
 }
 
 /// The lines of one document.
-struct Region<'t> {
+struct DocumentLines<'t> {
     lines: &'t [&'t str],
     first: usize,
     /// Behind the last line.
     end: usize,
     /// Comments that nobody has taken.
-    comments: BTreeMap<Place, String>,
+    comments: BTreeMap<LineColumn, String>,
     /// The last line that was looked at for what stands above something.
     last: usize,
 }
 
-impl Region<'_> {
-    fn read(mut self, mut tree: Tree) -> Written {
+impl DocumentLines<'_> {
+    fn read(mut self, mut tree: Tree) -> SourceDocument {
         self.last = tree.start;
         self.take_above(&mut tree.root);
         self.take_beside(&mut tree.root);
         let (above, below, lost) = self.rest(tree.start);
-        let mut values = Values::new(&self);
+        let mut values = AliasResolver::new(&self);
         let root = values.value(&tree.root, 0);
-        let Values { lost: merged, .. } = values;
+        let AliasResolver { lost: merged, .. } = values;
         let is_json = is_flow_collection(&tree.root);
         let mut root = match root {
             Value::Collection(root) if is_json => Value::Collection(all_opened(root)),
             root => root,
         };
         lay_above(&mut root, above);
-        Written {
+        SourceDocument {
             document: Document { root, below },
             text: self.text(tree.start),
             lost: lost.into_iter().chain(merged).collect(),
@@ -84,7 +86,7 @@ impl Region<'_> {
             .unwrap_or_default()
     }
 
-    fn is_alone(&self, (line, column): Place) -> bool {
+    fn is_alone(&self, (line, column): LineColumn) -> bool {
         self.line(line).chars().take(column).all(char::is_whitespace)
     }
 
@@ -93,9 +95,9 @@ impl Region<'_> {
     fn take_above(&mut self, node: &mut Node) {
         let (list, is_flow) = (
             self.dash_of(node),
-            matches!(node.kind, Kind::Collection { is_flow: true, .. }),
+            matches!(node.kind, NodeKind::Collection { is_flow: true, .. }),
         );
-        let Kind::Collection { children, .. } = &mut node.kind else {
+        let NodeKind::Collection { children, .. } = &mut node.kind else {
             return;
         };
         for child in children {
@@ -109,7 +111,7 @@ impl Region<'_> {
     }
 
     /// Where a field's name or an item's dash stands.
-    fn start_of(&self, child: &Child, list: usize, is_flow: bool) -> Place {
+    fn start_of(&self, child: &Child, list: usize, is_flow: bool) -> LineColumn {
         match &child.key {
             Some((_, place)) => *place,
             None if is_flow => child.node.start,
@@ -123,8 +125,8 @@ impl Region<'_> {
         let (line, column) = node.start;
         let is_list = matches!(
             node.kind,
-            Kind::Collection {
-                shape: Shape::List,
+            NodeKind::Collection {
+                shape: CollectionKind::List,
                 is_flow: false,
                 ..
             }
@@ -141,7 +143,7 @@ impl Region<'_> {
     }
 
     /// The dash may stand on a line above.
-    fn line_of_dash(&self, (line, column): Place) -> usize {
+    fn line_of_dash(&self, (line, column): LineColumn) -> usize {
         if !self.is_alone((line, column)) {
             return line;
         }
@@ -175,7 +177,7 @@ impl Region<'_> {
 
     /// Takes comments behind something on their line.
     fn take_beside(&mut self, root: &mut Node) {
-        let beside: Vec<Place> = self
+        let beside: Vec<LineColumn> = self
             .comments
             .keys()
             .copied()
@@ -196,8 +198,8 @@ impl Region<'_> {
     }
 
     /// The innermost field or item that ends, or whose block begins, on the line of a comment.
-    fn path(&self, node: &Node, comment: Place) -> Option<Vec<usize>> {
-        let Kind::Collection {
+    fn path(&self, node: &Node, comment: LineColumn) -> Option<Vec<usize>> {
+        let NodeKind::Collection {
             children, is_flow, ..
         } = &node.kind
         else {
@@ -218,16 +220,16 @@ impl Region<'_> {
     }
 
     /// What nobody took: comments above everything, below everything, and those that are lost.
-    fn rest(&mut self, start: usize) -> (Vec<String>, Vec<Line>, Vec<String>) {
+    fn rest(&mut self, start: usize) -> (Vec<String>, Vec<BlankLine>, Vec<String>) {
         let (mut above, mut below, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         for ((line, column), comment) in std::mem::take(&mut self.comments) {
             if line <= start {
                 above.push(comment);
             } else if line > self.last && self.is_alone((line, column)) {
                 let is_apart = self.line(line - 1).trim().is_empty();
-                below.extend(is_apart.then_some(Line::Empty));
+                below.extend(is_apart.then_some(BlankLine::Empty));
                 let shift = isize::try_from(column).unwrap_or_default();
-                below.push(Line::Comment { shift, text: comment });
+                below.push(BlankLine::Comment { shift, text: comment });
             } else {
                 lost.push(comment);
             }
@@ -261,23 +263,23 @@ impl Region<'_> {
 }
 
 /// The line beside which a comment belongs to a field or item.
-fn line_beside(child: &Child, start: Place, is_closed: bool) -> usize {
+fn line_beside(child: &Child, start: LineColumn, is_closed: bool) -> usize {
     match &child.node.kind {
-        Kind::Scalar(scalar) if scalar.is_null() => start.0,
-        Kind::Scalar(scalar) if scalar.form == Form::Block => child.node.start.0,
-        Kind::Scalar(_) | Kind::Alias(_) => child.node.end.0,
-        Kind::Collection { .. } if is_closed => child.node.end.0,
-        Kind::Collection { .. } => start.0,
+        NodeKind::Scalar(scalar) if scalar.is_null() => start.0,
+        NodeKind::Scalar(scalar) if scalar.form == QuoteStyle::Block => child.node.start.0,
+        NodeKind::Scalar(_) | NodeKind::Alias(_) => child.node.end.0,
+        NodeKind::Collection { .. } if is_closed => child.node.end.0,
+        NodeKind::Collection { .. } => start.0,
     }
 }
 
 const fn is_flow_collection(node: &Node) -> bool {
-    matches!(node.kind, Kind::Collection { is_flow: true, .. })
+    matches!(node.kind, NodeKind::Collection { is_flow: true, .. })
 }
 
 fn child_at<'a>(node: &'a mut Node, path: &[usize]) -> Option<&'a mut Child> {
     let (first, rest) = path.split_first()?;
-    let Kind::Collection { children, .. } = &mut node.kind else {
+    let NodeKind::Collection { children, .. } = &mut node.kind else {
         return None;
     };
     let child = children.get_mut(*first)?;
@@ -291,22 +293,22 @@ fn child_at<'a>(node: &'a mut Node, path: &[usize]) -> Option<&'a mut Child> {
 fn lay_above(root: &mut Value, above: Vec<String>) {
     let first = root.collection_mut().and_then(|root| root.slots.first_mut());
     if let Some(first) = first {
-        let end = (!above.is_empty()).then_some(Line::Empty);
+        let end = (!above.is_empty()).then_some(BlankLine::Empty);
         first
             .above
-            .splice(0..0, above.into_iter().map(Line::of).chain(end));
+            .splice(0..0, above.into_iter().map(BlankLine::of).chain(end));
     }
 }
 
 /// Values without places; aliases become what they stand for.
-struct Values<'r, 't> {
-    region: &'r Region<'t>,
+struct AliasResolver<'r, 't> {
+    region: &'r DocumentLines<'t>,
     anchors: BTreeMap<usize, Value>,
     lost: Vec<String>,
 }
 
-impl<'r, 't> Values<'r, 't> {
-    const fn new(region: &'r Region<'t>) -> Self {
+impl<'r, 't> AliasResolver<'r, 't> {
+    const fn new(region: &'r DocumentLines<'t>) -> Self {
         Self {
             region,
             anchors: BTreeMap::new(),
@@ -317,23 +319,23 @@ impl<'r, 't> Values<'r, 't> {
     /// `column` is that of the field or item whose value this is.
     fn value(&mut self, node: &Node, column: usize) -> Value {
         let value = match &node.kind {
-            Kind::Scalar(scalar) => Value::Scalar(scalar.clone()),
-            Kind::Alias(anchor) => {
+            NodeKind::Scalar(scalar) => Value::Scalar(scalar.clone()),
+            NodeKind::Alias(anchor) => {
                 return self
                     .anchors
                     .get(anchor)
                     .cloned()
                     .unwrap_or_else(|| Value::word(""));
             }
-            Kind::Collection {
+            NodeKind::Collection {
                 shape,
                 is_flow,
                 children,
             } => {
                 let start = self.region.dash_of(node);
                 let style = match *is_flow {
-                    true => Style::Flow,
-                    false => Style::Block(start.saturating_sub(column)),
+                    true => CollectionStyle::Flow,
+                    false => CollectionStyle::Block(start.saturating_sub(column)),
                 };
                 let slots = children
                     .iter()
@@ -362,16 +364,16 @@ impl<'r, 't> Values<'r, 't> {
         value
     }
 
-    fn slot(&mut self, child: &Child, list: usize) -> Slot {
+    fn slot(&mut self, child: &Child, list: usize) -> Entry {
         let column = child.key.as_ref().map_or(list, |(_, place)| place.1);
         let line = |line: &Option<(usize, String)>| match line {
-            None => Line::Empty,
-            Some((at, text)) => Line::Comment {
+            None => BlankLine::Empty,
+            Some((at, text)) => BlankLine::Comment {
                 shift: at.cast_signed() - column.cast_signed(),
                 text: text.clone(),
             },
         };
-        Slot {
+        Entry {
             key: child.key.as_ref().map(|(key, _)| key.clone()),
             above: child.above.iter().map(line).collect(),
             beside: child.beside.clone(),
@@ -383,12 +385,12 @@ impl<'r, 't> Values<'r, 't> {
     fn merge(&mut self, mut collection: Collection) -> Collection {
         let (merged, own): (Vec<_>, Vec<_>) = collection.slots.into_iter().partition(|slot| slot.is("<<"));
         collection.slots = own;
-        let name = |slot: &Slot| slot.key.as_ref().map(|key| key.text.clone());
+        let name = |slot: &Entry| slot.key.as_ref().map(|key| key.text.clone());
         let mut names: BTreeSet<_> = collection.slots.iter().filter_map(name).collect();
         for slot in merged {
             self.lost.extend(slot.comments());
             let sources = match &slot.value {
-                Value::Collection(list) if list.shape == Shape::List => {
+                Value::Collection(list) if list.shape == CollectionKind::List => {
                     list.slots.iter().map(|slot| slot.value.clone()).collect()
                 }
                 value => vec![value.clone()],
