@@ -17,7 +17,7 @@ use egret_dnsd::config::{Args, Config, file_name};
 use egret_dnsd::enforcement::client::Attribution;
 use egret_dnsd::enforcement::gated::Holder;
 use egret_dnsd::enforcement::link;
-use egret_dnsd::host::node_cache::reconciler::Prepared;
+use egret_dnsd::host::node_cache::reconciler::PreparedHost;
 use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
@@ -73,7 +73,7 @@ impl Daemon {
         args: Args,
         config: Config,
         recorder: telemetry::Metrics,
-        prepared: Option<Prepared>,
+        prepared: Option<PreparedHost>,
     ) -> anyhow::Result<Self> {
         match open_files::raise_limit() {
             Ok(limit) => {

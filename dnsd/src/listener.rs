@@ -197,7 +197,7 @@ impl BoundListener {
             return Self::new(address, table, inheritance);
         }
         let tcp = tcp.map_err(error(drawn, "TCP"))?;
-        if table.config.catches_at(address) {
+        if table.config.intercepts_at(address) {
             let transparent = be_transparent(&udp, address).and_then(|()| be_transparent(&tcp, address));
             transparent.map_err(error(
                 address,

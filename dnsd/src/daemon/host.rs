@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
 use egret_dnsd::enforcement::gated::Holder;
-use egret_dnsd::host::interception::{Seats, seat};
-use egret_dnsd::host::node_cache::kernel::Life;
-use egret_dnsd::host::node_cache::reconciler::{Keeper, Prepared};
+use egret_dnsd::host::interception::{PodSets, follow_pods};
+use egret_dnsd::host::node_cache::kernel::Heartbeat;
+use egret_dnsd::host::node_cache::reconciler::{PreparedHost, Reconciler};
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::pipeline::Resolver;
 use egret_dnsd::takeover::transfer::{self, ProcessState, TransferSummary};
@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// The host of a dnsd that serves.
 #[derive(Debug)]
 pub(crate) struct Host {
-    keeper: Option<Keeper>,
+    reconciler: Option<Reconciler>,
     life: watch::Sender<Alive>,
     successors: Option<UnboundedReceiver<TakeoverEvent>>,
     pidfile: Option<PathBuf>,
@@ -132,7 +132,7 @@ impl Host {
     /// # Errors
     /// When the kernel has no sets, a thread or the place for successors cannot be had, or the pidfile cannot be written.
     pub(crate) fn start(
-        prepared: Option<Prepared>,
+        prepared: Option<PreparedHost>,
         args: &Args,
         config: &Config,
         memory: ProcessState,
@@ -140,22 +140,25 @@ impl Host {
         threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
         let (life, alive) = watch::channel(Alive::Yes);
-        if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
-            && let Some(sign) = Life::of(&setup.situation)?
+        if let Some(setup) = prepared
+            .as_ref()
+            .map(PreparedHost::setup)
+            .filter(|setup| setup.rules)
+            && let Some(sign) = Heartbeat::of(&setup.settings)?
         {
             drop(task::spawn("life", live(sign, threads, alive)));
         }
         if let Some(interception) = config.interception() {
             drop(task::spawn(
                 "seats",
-                seat(Seats::open(interception)?, holder.pods(), holder.cluster_dns()),
+                follow_pods(PodSets::open(interception)?, holder.pods(), holder.cluster_dns()),
             ));
         }
         let at_once = args
             .node_cache
             .as_ref()
             .is_some_and(|flags| flags.reloads_at_once);
-        let keeper = prepared
+        let reconciler = prepared
             .map(|prepared| {
                 prepared.keep(move || {
                     if at_once {
@@ -164,10 +167,10 @@ impl Host {
                 })
             })
             .transpose()?;
-        if let Some(keeper) = &keeper {
+        if let Some(reconciler) = &reconciler {
             drop(task::spawn(
                 "fallback",
-                learn(holder.cluster_dns(), keeper.telling()),
+                learn(holder.cluster_dns(), reconciler.telling()),
             ));
         }
         let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
@@ -176,7 +179,7 @@ impl Host {
         }
         let (place, successors) = successors(config, memory).unzip();
         Ok(Self {
-            keeper,
+            reconciler,
             life,
             successors,
             place,
@@ -210,16 +213,16 @@ impl Host {
     /// Removes what was set up, unless it is to stay.
     pub(crate) fn tear_down(mut self) {
         self.remove_pidfile();
-        if let Some(keeper) = self.keeper.take() {
-            keeper.tear_down();
+        if let Some(reconciler) = self.reconciler.take() {
+            reconciler.tear_down();
         }
     }
 
     /// Leaves everything to the successor, which has set it up as its own and gives the signs of life.
     pub(crate) fn rest(&self) {
         self.life.send_replace(Alive::Elsewhere);
-        if let Some(keeper) = &self.keeper {
-            keeper.rest();
+        if let Some(reconciler) = &self.reconciler {
+            reconciler.rest();
         }
     }
 
@@ -229,8 +232,8 @@ impl Host {
             tracing::info!("who took over is gone");
             return self.tear_down();
         }
-        if let Some(keeper) = self.keeper.take() {
-            keeper.leave();
+        if let Some(reconciler) = self.reconciler.take() {
+            reconciler.leave();
         }
     }
 
@@ -289,7 +292,7 @@ async fn learn(mut told: watch::Receiver<ClusterDns>, tell: impl Fn(Vec<SocketAd
 }
 
 /// In the first of the threads that serve: one that hangs gives no sign, nor does one that waits for another which hangs.
-async fn live(mut life: Life, threads: Arc<Threads>, mut alive: watch::Receiver<Alive>) {
+async fn live(mut life: Heartbeat, threads: Arc<Threads>, mut alive: watch::Receiver<Alive>) {
     let mut is_told = false;
     loop {
         let pause = match life.sign() {
@@ -318,7 +321,7 @@ async fn live(mut life: Life, threads: Arc<Threads>, mut alive: watch::Receiver<
     }
 }
 
-fn take_back(life: &mut Life) {
+fn take_back(life: &mut Heartbeat) {
     if let Err(error) = life.end() {
         tracing::debug!(%error, "the sign of life ends by itself");
     }

@@ -81,7 +81,7 @@ impl ZoneTable {
     #[must_use]
     pub fn intercepted(&self, asked: Option<IpAddr>) -> Option<IpAddr> {
         let other = asked.filter(|asked| *asked != self.address.ip());
-        other.filter(|_| self.config.catches_at(self.address))
+        other.filter(|_| self.config.intercepts_at(self.address))
     }
 
     /// The address as CoreDNS writes it.
