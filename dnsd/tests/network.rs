@@ -329,7 +329,7 @@ fn a_sign_of_life_counts_for_a_second() {
     in_fresh_namespace(|| {
         let settings = settings(Fallback::ClusterDns { servers: Vec::new() });
         ensure(&Rules::new(settings.clone()).unwrap());
-        let mut life = Heartbeat::of(&settings).unwrap().unwrap();
+        let mut life = Heartbeat::new(&settings).unwrap().unwrap();
         let alive = || {
             ["4", "6"].map(|family| {
                 run(&format!("ipset list egret-dnsd-alive-{family}"))
@@ -344,7 +344,7 @@ fn a_sign_of_life_counts_for_a_second() {
         assert_eq!(alive(), [2, 1]);
         life.end().unwrap();
         assert_eq!(alive(), [0, 0]);
-        assert!(Heartbeat::of(&self::settings(Fallback::None)).unwrap().is_none());
+        assert!(Heartbeat::new(&self::settings(Fallback::None)).unwrap().is_none());
     });
 }
 

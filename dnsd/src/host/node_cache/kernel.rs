@@ -368,7 +368,7 @@ impl Heartbeat {
     ///
     /// # Errors
     /// When the kernel has no sets.
-    pub fn of(settings: &RuleSettings) -> Result<Option<Self>, NetworkError> {
+    pub fn new(settings: &RuleSettings) -> Result<Option<Self>, NetworkError> {
         let answering = match settings.fallback {
             Fallback::None => &[],
             Fallback::ClusterDns { .. } => &settings.local_ips[..],

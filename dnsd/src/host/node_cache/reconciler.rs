@@ -181,13 +181,13 @@ pub struct Reconciler {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Command {
     /// It does not: the cluster's DNS is there now.
-    Ask(Vec<SocketAddr>),
+    SetFallback(Vec<SocketAddr>),
     /// Everything that was set up is removed.
     TearDown,
     /// Everything stays: another dnsd has taken over.
     Leave,
     /// Nothing is done any more until it is said how it ends.
-    Rest,
+    Pause,
 }
 
 impl Reconciler {
@@ -200,18 +200,18 @@ impl Reconciler {
     }
 
     /// Tells where the cluster's DNS is now.
-    pub fn telling(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
+    pub fn fallback_setter(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
         let orders = self.orders.clone();
         move |servers| {
-            if orders.send(Command::Ask(servers)).is_err() {
+            if orders.send(Command::SetFallback(servers)).is_err() {
                 tracing::debug!("nobody looks after the network any more");
             }
         }
     }
 
     /// Another dnsd has taken over: nothing is done any more.
-    pub fn rest(&self) {
-        if self.orders.send(Command::Rest).is_err() {
+    pub fn pause(&self) {
+        if self.orders.send(Command::Pause).is_err() {
             tracing::error!("the thread that looks after the network died");
         }
     }
@@ -252,9 +252,9 @@ impl ReconcilerThread {
             let next = due.sync.min(due.notice).min(due.config);
             match inbox.recv_timeout(next.since(clock::now())) {
                 Ok(Command::TearDown) => return self.tear_down(),
-                Ok(Command::Rest) => return self.rest(inbox),
+                Ok(Command::Pause) => return self.paused(inbox),
                 Ok(Command::Leave) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Command::Ask(servers)) => {
+                Ok(Command::SetFallback(servers)) => {
                     self.endpoints = servers;
                     due.sync = clock::now();
                 }
@@ -283,11 +283,11 @@ impl ReconcilerThread {
         }
     }
 
-    fn rest(self, inbox: &Receiver<Command>) {
+    fn paused(self, inbox: &Receiver<Command>) {
         loop {
             match inbox.recv() {
                 Ok(Command::TearDown) => return self.tear_down(),
-                Ok(Command::Rest | Command::Ask(_)) => {}
+                Ok(Command::Pause | Command::SetFallback(_)) => {}
                 Ok(Command::Leave) | Err(_) => return,
             }
         }
