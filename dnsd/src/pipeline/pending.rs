@@ -86,7 +86,7 @@ async fn answered(
                     &asked.query,
                     &context,
                     asked.missed_at,
-                    Cancellation::Always,
+                    Cancellation::Never,
                 )
                 .await
         }
