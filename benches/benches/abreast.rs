@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use egret_dnsd::config::{Config, Written};
+use egret_dnsd::config::{Config, RawConfig};
 use egret_dnsd::enforcement::client::{ClientLookup, InterfaceRole, Route, Routes};
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::net::Transport;
@@ -74,8 +74,8 @@ struct Door {
 impl Door {
     fn new() -> anyhow::Result<Self> {
         let yaml = format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"{}\"]\n", upstream()?);
-        let written: Written = serde_saphyr::from_str(&yaml)?;
-        let config: Config = written.mean()?;
+        let written: RawConfig = serde_saphyr::from_str(&yaml)?;
+        let config: Config = written.validate()?;
         let (metrics, hold) = (Arc::new(Metrics::register()), config.hold);
         let telemetry = Telemetry {
             metrics: Arc::clone(&metrics.zones),

@@ -1,4 +1,4 @@
-//! What dnsd is told to do: `Written` is what people write, on the command line and in the file; `Config` is
+//! What dnsd is told to do: `RawConfig` is what people write, on the command line and in the file; `Config` is
 //! what is meant, whole and within its ranges.
 
 pub mod model;
@@ -13,6 +13,8 @@ mod corefile_blocks;
 mod servers;
 mod nxdomain_cut;
 mod host;
+pub mod host_setup;
+pub mod node_cache;
 mod intercept;
 
 use std::collections::BTreeSet;
@@ -29,21 +31,21 @@ use crate::dns::answer::TtlLimits;
 use crate::dns::message::WireName;
 use crate::enforcement::gate::GateLimits;
 use crate::enforcement::records::RecordLimits;
-use crate::host::interception::Interception;
-use crate::host::node_cache::reconciler::Setup;
 use crate::limits::permits::PermitLimits;
 use crate::limits::rate::RateLimits;
 
-pub use host::{FallbackKind, Host};
-pub use intercept::{Intercept, MarkBits, Whom};
-pub use options::{Args, Written};
+use host_setup::{HostSetup, Interception};
+
+pub use host::{FallbackKind, HostOptions};
+pub use intercept::{InterceptOptions, InterceptUpstream, MarkBits};
+pub use options::{Args, RawConfig};
 pub use values::{ByteSize, InvalidValue, MillisDuration, OnStall, Upstream};
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What needs a restart to change.
-    pub fixed: Fixed,
+    pub fixed: StartupConfig,
     /// The server blocks: where clients ask, and what answers them.
     pub plan: Plan,
     /// What was understood otherwise than it may have been meant, for the log.
@@ -76,7 +78,7 @@ pub struct Config {
 
 /// The part of the configuration that needs a restart to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
+pub struct StartupConfig {
     /// The enforcer's socket.
     pub link: PathBuf,
     /// Where operators ask.
@@ -86,7 +88,7 @@ pub struct Fixed {
     /// Threads that answer.
     pub threads: usize,
     /// What is set up on this host, if anything.
-    pub host: Option<Setup>,
+    pub host: Option<HostSetup>,
     /// Where a successor asks for the sockets.
     pub handover: Option<PathBuf>,
     /// Where how setting up goes is answered, as node-cache does.
@@ -157,13 +159,13 @@ impl Config {
     /// With the field, or the file, line and column.
     pub fn load(args: &Args) -> Result<Self, Invalid> {
         let file = match &args.config {
-            Some(path) => load::<Written>(path)?,
-            None => Written::default(),
+            Some(path) => load::<RawConfig>(path)?,
+            None => RawConfig::default(),
         };
-        let written = args.written.clone().over(file);
-        let (host, intercept) = (written.host.clone(), written.intercept.clone());
-        let searched = nxdomain_cut::searched(written.nxdomain_cut, written.nxdomain_cut_search.as_deref())?;
-        let mut config = written.whole(args)?;
+        let raw = args.raw.clone().over(file);
+        let (host, intercept) = (raw.host.clone(), raw.intercept.clone());
+        let searched = nxdomain_cut::searched(raw.nxdomain_cut, raw.nxdomain_cut_search.as_deref())?;
+        let mut config = raw.with_corefile(args)?;
         config.search_in(searched);
         match &args.node_cache {
             Some(flags) => {
@@ -174,7 +176,7 @@ impl Config {
             None => config.fixed.host = host.setup(&config.plan)?,
         }
         config.trusted_originals = intercept.trusted()?;
-        config.fixed.host = intercept.add_to(config.fixed.host)?;
+        config.fixed.host = intercept.apply(config.fixed.host)?;
         Ok(config)
     }
 
@@ -189,7 +191,7 @@ impl Config {
 
     /// Whether the sockets of this address are given what pods ask of others.
     #[must_use]
-    pub fn catches_at(&self, address: SocketAddr) -> bool {
+    pub fn intercepts_at(&self, address: SocketAddr) -> bool {
         self.interception()
             .is_some_and(|interception| interception.is_at(address))
     }
@@ -204,7 +206,7 @@ impl Config {
     #[must_use]
     pub fn interception(&self) -> Option<&Interception> {
         let setup = self.fixed.host.as_ref()?;
-        setup.situation.intercept.as_ref()
+        setup.settings.intercept.as_ref()
     }
 
     /// The fields by which `other` differs that need a restart.
@@ -225,18 +227,18 @@ impl Config {
     }
 }
 
-impl Written {
+impl RawConfig {
     /// With the blocks of the Corefile, if one is named.
-    fn whole(self, args: &Args) -> Result<Config, Invalid> {
+    fn with_corefile(self, args: &Args) -> Result<Config, Invalid> {
         let Some(path) = self.corefile.clone() else {
-            return self.mean();
+            return self.validate();
         };
         let port = args
             .node_cache
             .as_ref()
             .map_or(corefile_blocks::PORT, |flags| flags.dns_port);
         let (plan, warnings) = corefile_blocks::load(&path, port)?;
-        let config = self.mean_with(Some(plan))?;
+        let config = self.validate_with(Some(plan))?;
         Ok(Config { warnings, ..config })
     }
 
@@ -244,9 +246,9 @@ impl Written {
     ///
     /// # Errors
     /// With the field.
-    pub fn mean(mut self) -> Result<Config, Invalid> {
+    pub fn validate(mut self) -> Result<Config, Invalid> {
         let blocks = self.take_servers().map(servers::Servers::plan).transpose()?;
-        self.mean_with(blocks)
+        self.validate_with(blocks)
     }
 
     /// The server blocks and what is said beside them, if there are blocks.
@@ -260,7 +262,7 @@ impl Written {
     }
 
     /// The same with server blocks that were written elsewhere, in the place of the simple form.
-    fn mean_with(self, blocks: Option<Plan>) -> Result<Config, Invalid> {
+    fn validate_with(self, blocks: Option<Plan>) -> Result<Config, Invalid> {
         let ttl = self.ttl_limits()?;
         let simple = match &blocks {
             Some(_) => self.is_without_simple_form().map(|()| None)?,
@@ -291,7 +293,7 @@ impl Written {
             records,
         };
         let config = Config {
-            fixed: Fixed {
+            fixed: StartupConfig {
                 link: self.link.unwrap_or_else(|| PathBuf::from("/run/egret/link.sock")),
                 admin: self
                     .admin
@@ -344,8 +346,8 @@ impl Written {
         }
     }
 
-    fn simple_form(&self) -> Result<lower::Simple, Invalid> {
-        Ok(lower::Simple {
+    fn simple_form(&self) -> Result<lower::SimpleForm, Invalid> {
+        Ok(lower::SimpleForm {
             listen: some("listen", self.listen.clone(), "one or more ADDRESS:PORT")?,
             upstreams: some(
                 "upstreams",

@@ -1,10 +1,11 @@
-//! The parts, put together and kept running.
+//! The parts of dnsd, put together and kept running.
 
 mod host;
+mod reload;
+mod takeover;
+mod shutdown;
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use anyhow::Context;
 use egret_kernel::links::Links;
@@ -12,38 +13,28 @@ use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{clock, task, telemetry};
 
-use egret_dnsd::config::model::Reload;
-use egret_dnsd::config::{Args, Config, file_name};
+use egret_dnsd::config::{Args, Config};
 use egret_dnsd::enforcement::client::ClientLookup;
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
-use egret_dnsd::host::node_cache::reconciler::Prepared;
+use egret_dnsd::host::node_cache::reconciler::PreparedHost;
 use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
 use egret_dnsd::pipeline::{Metrics, Resolver};
+use egret_dnsd::takeover::StoppedOldProcess;
 use egret_dnsd::takeover::transfer::ProcessState;
-use egret_dnsd::takeover::{InheritedSockets, PAUSE_TIMEOUT, SocketName, StoppedOldProcess, TakeoverEvent};
 use egret_dnsd::telemetry::admin::{AdminState, ThreadWatch};
 use egret_dnsd::telemetry::faults;
 use egret_dnsd::telemetry::handlers::AdminListeners;
 use egret_dnsd::telemetry::metrics::Gauges;
 use egret_dnsd::upstream;
 use egret_dnsd::zones::{ActiveConfig, LogWriter, Telemetry, host_interfaces};
-use metrics::{Counter, counter, describe_counter};
-use tokio::sync::oneshot;
+use metrics::Counter;
 use tokio::task::JoinHandle;
 
 use self::host::Host;
-
-/// How long what is under way may take when dnsd is asked to stop.
-const DRAIN: Duration = Duration::from_secs(5);
-/// How long the enforcer may take, then, to hear what it was not told yet.
-const TELLING: Duration = Duration::from_secs(1);
-/// How long, then, a successor may take that was given the sockets.
-const SUCCESSION: Duration = Duration::from_secs(5);
-/// How long connections may go on after a successor has taken over.
-const LINGER: Duration = Duration::from_secs(20);
+use self::reload::{ReloadTimer, reload_failures, warn};
 
 /// A dnsd that has bound its sockets.
 #[derive(Debug)]
@@ -52,15 +43,15 @@ pub(crate) struct Daemon {
     service: Service,
     listeners: Listeners,
     telemetry: Telemetry,
-    pages: AdminListeners,
-    looks: Looks,
-    /// What is in force, as it was written.
-    written: Config,
+    admin: AdminListeners,
+    reload_timer: ReloadTimer,
+    /// The configuration in force, as it was loaded: with names in the place of upstreams' addresses.
+    loaded: Config,
     host: Host,
     gate: Arc<ResponseGate>,
     link: JoinHandle<()>,
     reload_failures: Counter,
-    /// A successor was given the sockets, and is neither gone nor there.
+    /// A new process has the sockets, and has neither taken over nor gone.
     is_takeover_open: bool,
 }
 
@@ -76,7 +67,7 @@ impl Daemon {
         args: Args,
         config: Config,
         recorder: telemetry::Metrics,
-        prepared: Option<Prepared>,
+        prepared_host: Option<PreparedHost>,
     ) -> anyhow::Result<Self> {
         match open_files::raise_limit() {
             Ok(limit) => {
@@ -92,7 +83,7 @@ impl Daemon {
             counts: Arc::default(),
             log_writer: LogWriter::to_stdout()?,
         };
-        let (written, config) = (
+        let (loaded, config) = (
             config.clone(),
             ActiveConfig::look_up(config, &metrics.upstream).await?,
         );
@@ -136,27 +127,27 @@ impl Daemon {
             "link",
             link::keep(path, instance, Arc::clone(&gate), gate_metrics),
         );
-        let mut pages = AdminListeners::start(operators)?;
-        pages.adopt(&config, &mut inheritance)?;
-        let admin = pages.address(config.fixed.admin);
+        let mut admin = AdminListeners::start(operators)?;
+        admin.adopt(&config, &mut inheritance)?;
+        let admin_address = admin.address(config.fixed.admin);
         host::catch_up(summary, &gate).await;
         let paused = host::pause(old_process);
         let listeners = listeners.serve(&service);
-        let host = Host::start(prepared, &args, &config, memory, &gate, threads)?;
-        // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
+        let host = Host::start(prepared_host, &args, &config, memory, &gate, threads)?;
+        // Only after the takeover socket is bound: otherwise the old process removes the rules.
         paused.into_iter().for_each(StoppedOldProcess::serving);
         faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
-        tracing::info!(?addresses, %admin, %instance, "ready");
+        tracing::info!(?addresses, admin = % admin_address, %instance, "ready");
         Ok(Self {
             args,
             service,
             listeners,
             telemetry,
-            pages,
-            looks: Looks::new(config.plan.reload),
-            written,
+            admin,
+            reload_timer: ReloadTimer::new(config.plan.reload),
+            loaded,
             host,
             gate,
             link,
@@ -174,262 +165,22 @@ impl Daemon {
     /// When a listener dies.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
-            tokio::select! { request = signals.next() => match request { SignalRequest::Stop => break, SignalRequest::Reload => self.reload().await, }, () = self.looks.next() => self.look().await, event = self.host.successor() => if self.meet(event).await? { return self.leave(signals, false).await; }, () = self.listeners.ended() => anyhow::bail!("a listener ended"), }
+            tokio::select! {
+                request = signals.next() => match request {
+                    SignalRequest::Stop => break,
+                    SignalRequest::Reload => self.reload().await,
+                },
+                () = self.reload_timer.next() => self.reload_if_changed().await,
+                event = self.host.takeover_event() => if self.handle_takeover(event).await? {
+                    return self.end_after_takeover(signals, false).await;
+                },
+                () = self.listeners.ended() => anyhow::bail!("a listener ended"),
+            }
         }
-        if self.limp(&mut signals).await? {
-            return self.leave(signals, true).await;
+        if self.lameduck(&mut signals).await? {
+            return self.end_after_takeover(signals, true).await;
         }
         self.end().await;
         Ok(())
-    }
-
-    /// Does what a successor wants; says whether everything is its own now.
-    async fn meet(&mut self, event: TakeoverEvent) -> anyhow::Result<bool> {
-        match event {
-            TakeoverEvent::Sockets(answer) => self.give(answer),
-            TakeoverEvent::Pause(answer) => return self.hand_over(answer).await,
-            TakeoverEvent::Resume => self.read_again()?,
-            TakeoverEvent::Leave => return Ok(true),
-        }
-        Ok(false)
-    }
-
-    /// Nobody reads until the successor does, or this one again; whatever else is asked for waits until it is known who. The
-
-    /// thread that serves successors says so in time, unless it hangs itself.
-    async fn hand_over(&mut self, answer: oneshot::Sender<()>) -> anyhow::Result<bool> {
-        self.listeners.pause().await;
-        if answer.send(()).is_err() {
-            tracing::debug!("the successor is gone meanwhile");
-        }
-        let decided = tokio::time::timeout(2 * PAUSE_TIMEOUT, self.host.successor()).await;
-        if matches!(decided, Ok(TakeoverEvent::Leave)) {
-            return Ok(true);
-        }
-        self.read_again()?;
-        Ok(false)
-    }
-
-    fn read_again(&mut self) -> anyhow::Result<()> {
-        self.is_takeover_open = false;
-        Ok(self.listeners.resume()?)
-    }
-
-    /// Answers what is under way, and removes what was set up, unless a successor needs it.
-    async fn end(mut self) {
-        self.host.stop_living();
-        close(&self.service, &mut self.listeners).await;
-        let (service, gate) = (self.service.clone(), Arc::clone(&self.gate));
-        let mut finishing = std::pin::pin!(finish(&service, &gate));
-        let mut is_left = tokio::select! { () = & mut finishing => false, is_left = self.meet_at_end() => { finishing.await; is_left } };
-        // Who was given the sockets is about to answer what waits in them.
-        if self.is_takeover_open && !is_left {
-            let met = tokio::time::timeout(SUCCESSION, self.meet_at_end()).await;
-            is_left = met.unwrap_or(false);
-        }
-        if is_left || self.host.is_succeeded() {
-            self.host.rest();
-            self.host.end();
-        } else {
-            self.host.tear_down();
-        }
-    }
-
-    /// Does what a successor wants, though nothing is read here any more, until one has everything or is gone; says which.
-    async fn meet_at_end(&mut self) -> bool {
-        loop {
-            match self.host.successor().await {
-                TakeoverEvent::Sockets(answer) => self.give(answer),
-                // It may be gone meanwhile; then the next word says so.
-                TakeoverEvent::Pause(answer) => drop(answer.send(())),
-                TakeoverEvent::Resume => {
-                    self.is_takeover_open = false;
-                    return false;
-                }
-                TakeoverEvent::Leave => return true,
-            }
-        }
-    }
-
-    /// Gives a successor descriptors of all sockets.
-    fn give(&mut self, answer: oneshot::Sender<Vec<(SocketName, OwnedFd)>>) {
-        self.is_takeover_open = true;
-        let sockets = self.listeners.sockets().and_then(|mut sockets| {
-            sockets.extend(self.pages.sockets()?);
-            Ok(sockets)
-        });
-        match sockets {
-            // A successor that is gone meanwhile wants nothing.
-            Ok(sockets) => drop(answer.send(sockets)),
-            Err(error) => tracing::error!(%error, "a successor cannot be given the sockets"),
-        }
-    }
-
-    /// Answers what it has read, and ends. Where somebody looks after it, it waits to be stopped: one that ended by itself would
-
-    /// be started again, and take over from its successor.
-    async fn leave(mut self, mut signals: Signals, is_asked: bool) -> anyhow::Result<()> {
-        tracing::info!("a successor answers; connections that are open are answered until they are idle");
-        self.listeners.pause().await;
-        self.host.rest();
-        self.listeners.release();
-        self.pages.close();
-        self.service.under_way.close();
-        let idle = tokio::time::timeout(LINGER, self.service.under_way.wait());
-        let is_asked = is_asked
-            || tokio::select! { _waited = idle => false, request = signals.next() => request == SignalRequest::Stop, };
-        drain(&self.service, &mut self.listeners, &self.gate).await;
-        self.link.abort();
-        if !is_asked && self.host.is_looked_after() {
-            tracing::info!("waiting to be stopped");
-            while signals.next().await != SignalRequest::Stop {}
-        }
-        self.host.end();
-        Ok(())
-    }
-
-    /// Answers on for as long as `health` says (`lameduck`): who balances load has to hear of the end first. A second
-
-    /// signal ends it; a successor that comes meanwhile takes over: says whether one has.
-    async fn limp(&mut self, signals: &mut Signals) -> anyhow::Result<bool> {
-        let serving = self.service.resolver.serving();
-        let lameduck = serving
-            .config
-            .plan
-            .health
-            .iter()
-            .map(|health| health.lameduck)
-            .max();
-        let Some(lameduck) = lameduck.filter(|span| !span.is_zero()) else {
-            return Ok(false);
-        };
-        tracing::info!(?lameduck, "going into lameduck mode");
-        let mut ended = std::pin::pin!(tokio::time::sleep(lameduck));
-        loop {
-            tokio::select! { () = & mut ended => return Ok(false), _request = signals.next() => return Ok(false), event = self.host.successor() => if self.meet(event).await? { return Ok(true); }, }
-        }
-    }
-
-    /// Looks whether the files say something else now (`reload`). What is wrong is told once.
-    async fn look(&mut self) {
-        let taken = match Config::load(&self.args) {
-            Ok(config) if config == self.written => {
-                self.looks.wrong = None;
-                return;
-            }
-            Ok(config) => self.take(config).await,
-            Err(error) => Err(error.into()),
-        };
-        let wrong = taken.as_ref().err().map(|error| format!("{error:#}"));
-        if wrong.is_none() || wrong != self.looks.wrong {
-            self.tell(&taken);
-        }
-        self.looks.wrong = wrong;
-    }
-
-    /// Takes the files again, as a signal asks.
-    async fn reload(&mut self) {
-        let taken = match Config::load(&self.args) {
-            Ok(config) => self.take(config).await,
-            Err(error) => Err(error.into()),
-        };
-        self.tell(&taken);
-    }
-
-    fn tell(&self, taken: &anyhow::Result<()>) {
-        let file = file_name(&self.args).display().to_string();
-        match taken {
-            Ok(()) => tracing::info!(%file, "the configuration was read again"),
-            Err(error) => {
-                self.reload_failures.increment(1);
-                tracing::error!(%file, error = format!("{error:#}"), "the configuration stays as it is");
-            }
-        }
-    }
-
-    /// Puts a configuration in force; what cannot be put changes nothing.
-    async fn take(&mut self, written: Config) -> anyhow::Result<()> {
-        let resolver = Arc::clone(&self.service.resolver);
-        let current = resolver.serving();
-        let mut wanted = ActiveConfig::look_up(written.clone(), &self.telemetry.upstream).await?;
-        let fields = current.config.needs_restart(&wanted);
-        if !fields.is_empty() {
-            tracing::warn!(?fields, "these fields need a restart and stay as they are");
-            wanted.fixed = current.config.fixed.clone();
-        }
-        let serving = ActiveConfig::new(wanted, Some(&current), &host_interfaces, &self.telemetry)?;
-        let new = self.listeners.bind(&serving.tables)?;
-        self.pages.adopt(&serving.config, &mut InheritedSockets::none())?;
-        self.listeners.adopt(&serving.tables, new);
-        self.looks = Looks::new(serving.config.plan.reload);
-        self.written = written;
-        faults::follow(&serving.config.plan);
-        warn(&serving.config);
-        serving.look_for_loops(|address| address);
-        resolver.put_in_force(serving);
-        Ok(())
-    }
-}
-
-fn reload_failures() -> Counter {
-    describe_counter!(
-        "coredns_reload_failed_total",
-        "Counter of the number of failed reload attempts."
-    );
-    counter!("coredns_reload_failed_total")
-}
-
-fn warn(config: &Config) {
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
-}
-
-/// Takes nothing new, answers what is under way, and tells the enforcer of it.
-async fn drain(service: &Service, listeners: &mut Listeners, gate: &ResponseGate) {
-    close(service, listeners).await;
-    finish(service, gate).await;
-}
-
-async fn close(service: &Service, listeners: &mut Listeners) {
-    tracing::info!("stopping; what is under way is answered");
-    service.stop.cancel();
-    service.under_way.close();
-    listeners.all_ended().await;
-}
-
-/// What was told to pods the enforcer hears of, whatever could not be answered.
-async fn finish(service: &Service, gate: &ResponseGate) {
-    let answered = tokio::time::timeout(DRAIN, service.under_way.wait()).await;
-    let told = tokio::time::timeout(TELLING, gate.tell_rest()).await;
-    if answered.is_err() {
-        tracing::warn!(left = service.under_way.len(), "stopped before all was answered");
-    } else if told.is_err() {
-        tracing::warn!("stopped before the enforcer was told all");
-    } else {
-        tracing::info!("stopped");
-    }
-}
-
-/// When the files are looked at again.
-#[derive(Debug)]
-struct Looks {
-    every: Option<Duration>,
-    /// What was wrong the last time.
-    wrong: Option<String>,
-}
-
-impl Looks {
-    /// The jitter is drawn once, so that the nodes of a cluster do not all look at once.
-    fn new(reload: Option<Reload>) -> Self {
-        let every = reload.map(|reload| reload.interval + reload.jitter.mul_f64(rand::random::<f64>()));
-        Self { every, wrong: None }
-    }
-
-    async fn next(&self) {
-        match self.every {
-            Some(every) => tokio::time::sleep(every).await,
-            None => std::future::pending().await,
-        }
     }
 }

@@ -197,7 +197,7 @@ impl BoundListener {
             return Self::new(address, table, inheritance);
         }
         let tcp = tcp.map_err(error(drawn, "TCP"))?;
-        if table.config.catches_at(address) {
+        if table.config.intercepts_at(address) {
             let transparent = be_transparent(&udp, address).and_then(|()| be_transparent(&tcp, address));
             transparent.map_err(error(
                 address,
@@ -363,12 +363,12 @@ impl Listeners {
         };
         let service = &self.service;
         let further = service.threads.further();
-        let crowd = (!further.is_empty()).then(Arc::<Burst>::default);
-        let over_udp = udp::UdpReader::new(Arc::new(udp), Arc::clone(&port), service.clone(), crowd.clone());
-        if let Some(crowd) = crowd {
+        let burst = (!further.is_empty()).then(Arc::<Burst>::default);
+        let over_udp = udp::UdpReader::new(Arc::new(udp), Arc::clone(&port), service.clone(), burst.clone());
+        if let Some(burst) = burst {
             for thread in further {
-                let listener = over_udp.of_a_further_thread();
-                let helping = listener.help(Arc::clone(&crowd), pause.clone());
+                let listener = over_udp.for_further_thread();
+                let helping = listener.help(Arc::clone(&burst), pause.clone());
                 watch(&mut self.tasks, task::spawn_on(thread, helping), pause.clone());
             }
         }

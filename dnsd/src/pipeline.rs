@@ -289,7 +289,7 @@ impl Resolver {
     /// Answers from the cache, or makes the query wait.
     fn begin(self: &Arc<Self>, asked: QueryView<'_>, now: Timestamp) -> Disposition {
         let block = &asked.binding.block;
-        block.note_query(asked.query);
+        block.observe_query(asked.query);
         // What others say is neither kept nor answered from what is.
         let own_key = match asked.original {
             None => block.key_view(asked.query),
@@ -305,7 +305,7 @@ impl Resolver {
         let hit = match block.cached(key, now) {
             Found::Fresh(hit) => hit,
             Found::FreshAndDue(hit) => {
-                asked.binding.caching(CacheCounters::prefetches);
+                asked.binding.count_cache(CacheCounters::prefetches);
                 self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
@@ -319,7 +319,7 @@ impl Resolver {
             }
             Found::Miss => {
                 self.metrics.cache_misses.increment(1);
-                asked.binding.caching(CacheCounters::missed);
+                asked.binding.count_cache(CacheCounters::missed);
                 let key = key.to_key(asked.query);
                 if let Some(denial) = asked.binding.denied_below(&key, asked.query, now) {
                     return self.deny(asked, &denial, now);
@@ -399,7 +399,7 @@ impl Resolver {
             (None, Some((hit, _))) => self.give_kept_now(asked, &hit, clock::now()),
             (None, None) => {
                 self.metrics.upstream.error(Failure::OverLimit);
-                self.fail(asked, ResolveError::Crowded)
+                self.fail(asked, ResolveError::OverLimit)
             }
         }
     }
@@ -410,7 +410,7 @@ impl Resolver {
             return self.give_kept_now(asked, hit, clock::now());
         }
         self.metrics.upstream.error(Failure::OverLimit);
-        self.fail(asked, ResolveError::Crowded)
+        self.fail(asked, ResolveError::OverLimit)
     }
 
     /// Asks for an answer again that was given just now, if who was given it has room for one more that waits.
@@ -472,7 +472,7 @@ impl Resolver {
     fn cached_reply(&self, asked: QueryView<'_>, hit: &Hit<StoredAnswer>, now: Timestamp) -> Delivery {
         self.count_hit(asked, hit.class);
         if matches!(hit.ttls, Ttls::All(_)) {
-            asked.binding.caching(CacheCounters::gave_stale);
+            asked.binding.count_cache(CacheCounters::served_stale);
         }
         let answer = hit.value.answer(hit.arrived);
         let (reply, is_whole) = asked.reply(&answer, hit.ttls);
@@ -512,7 +512,7 @@ impl Resolver {
             return sums.hit(asked.binding, class);
         }
         self.metrics.cache_hits.increment(1);
-        asked.binding.caching(|counts| counts.hits(class, 1));
+        asked.binding.count_cache(|counts| counts.hits(class, 1));
     }
 
     /// Gives an answer to its client, now or when the kernel is ready.
@@ -624,7 +624,7 @@ impl Resolver {
                 sums.note(asked.binding, &event(Duration::ZERO), source)
             }
             Some(_) | None if asked.binding.is_observed() => {
-                asked.binding.note(&event(asked.begun.elapsed()), source);
+                asked.binding.record(&event(asked.begun.elapsed()), source);
             }
             Some(_) | None => {}
         }

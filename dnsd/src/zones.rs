@@ -1,11 +1,11 @@
-//! The server blocks of a plan, running: which block answers on which socket for which name.
+//! The server blocks at work: which block answers at which address for which name.
 //!
 //! ```text
 //!  socket ──▶ Port ──▶ Table ──▶ Entry (the longest zone that holds the name) ──▶ Block ──▶ its cache, its chain
 //! ```
 //!
-//! A plan that is put in force makes a new `ActiveConfig`; of the one before it takes over each block that is written as
-//! it was, and the cache of each whose answers cannot have changed. Queries that are under way keep what they began
+//! A plan that is put in force makes a new `ActiveConfig`. It reuses each block of the one before that is
+//! written alike, and the cache of each block that answers alike. Pending queries keep the configuration that they began
 //! with.
 
 pub mod answer_source;
@@ -56,45 +56,45 @@ pub use stored_answer::StoredAnswer;
 pub use table::ZoneBindings;
 pub use transfer::{AnswerRecord, BlockRecord, CacheExport, CacheImport, ExportStep, InvalidCacheRecord};
 
-/// What all blocks use, whichever plan is in force.
+/// Counters and logs, which all blocks share.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     /// Of server blocks.
     pub metrics: Arc<Metrics>,
     /// Of upstreams.
     pub upstream: Arc<upstream::Metrics>,
-    /// What CoreDNS counts.
+    /// CoreDNS' counters.
     pub counts: Arc<CoreDnsCounters>,
-    /// Where lines about queries go.
+    /// Writes the lines of `log` and `errors`.
     pub log_writer: LogWriter,
 }
 
 /// A configuration in force.
 #[derive(Debug)]
 pub struct ActiveConfig {
-    /// What is in force.
+    /// The configuration.
     pub config: Arc<Config>,
-    /// Who answers at each address; at a wildcard, also who answers at single addresses on the same port.
+    /// The zones of each address; a wildcard's table has those of single addresses on the same port, too.
     pub tables: BTreeMap<SocketAddr, Arc<ZoneTable>>,
     /// The blocks, in the order of the plan.
     pub blocks: Vec<Arc<ServerBlock>>,
-    /// Resolvers that pods choose and the operator trusts, where pods' choices are asked.
+    /// Trusted resolvers, where intercepted queries go to the resolver that the pod chose.
     pub trusted: BTreeMap<IpAddr, Forwarder>,
 }
 
 /// Why a plan cannot be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidPlan {
-    /// What a block listens on cannot be told.
+    /// The addresses of a block cannot be resolved.
     #[error("{0}: {1}")]
     Bind(String, BindError),
-    /// Whom a block asks cannot be told.
+    /// The upstreams of a block cannot be resolved.
     #[error(transparent)]
     Forward(#[from] Unusable),
-    /// What it answers itself cannot be told.
+    /// A local plugin of a block cannot be set up.
     #[error("{0}: {1}")]
     LocalPlugin(String, InvalidLocalPlugin),
-    /// Two blocks answer for the same zone at the same address.
+    /// Two blocks have the same zone at the same address.
     #[error("{origin}: the zone {zone} at {address} is already answered for by {other}")]
     Twice {
         /// The second block.
@@ -108,9 +108,9 @@ pub enum InvalidPlan {
     },
 }
 
-/// Answers that a block may keep: its share of the memory of all caches is as its share of these, so that an operator
-/// says where memory goes by what a Corefile has for that, and no cache can take from another.
-fn entries(plan: &model::Block) -> u128 {
+/// The capacity of a block's cache in answers. Memory is divided among the caches in proportion to it, so that a Corefile's
+/// `cache` decides where memory goes, and no cache takes from another.
+fn capacity(plan: &model::Block) -> u128 {
     let rules = plan.cache.as_ref();
     rules.map_or(0, |rules| {
         rules.success.entries as u128 + rules.denial.entries as u128
@@ -118,7 +118,7 @@ fn entries(plan: &model::Block) -> u128 {
 }
 
 impl ActiveConfig {
-    /// A configuration with the addresses of its upstreams in place of their names.
+    /// Replaces the names of upstreams by their addresses.
     ///
     /// # Errors
     /// When a name has no address.
@@ -132,10 +132,10 @@ impl ActiveConfig {
         Ok(config)
     }
 
-    /// Puts a configuration in force after `before`, which goes on for what is under way.
+    /// Puts a configuration in force after `before`, which pending queries go on using.
     ///
     /// # Errors
-    /// Why it cannot be: then `before` stays.
+    /// When the plan is invalid; then `before` stays.
     pub fn new(
         config: Config,
         before: Option<&Self>,
@@ -143,8 +143,8 @@ impl ActiveConfig {
         telemetry: &Telemetry,
     ) -> Result<Self, InvalidPlan> {
         let config = Arc::new(config);
-        let all: u128 = config.plan.blocks.iter().map(entries).sum();
-        let share = |plan| config.fixed.cache_size as u128 * entries(plan) / all.max(1);
+        let all: u128 = config.plan.blocks.iter().map(capacity).sum();
+        let share = |plan| config.fixed.cache_size as u128 * capacity(plan) / all.max(1);
         let octets = |plan| usize::try_from(share(plan)).expect("a share is no more than the whole");
         let blocks: Vec<Arc<ServerBlock>> = config
             .plan
@@ -174,14 +174,14 @@ impl ActiveConfig {
         })
     }
 
-    /// The plan as a word that another has only if it says the same.
+    /// A digest of the plan.
     #[must_use]
     pub fn version(&self) -> String {
         let digest = Sha512::digest(format!("{:?}", self.config.plan));
         digest.iter().map(|octet| format!("{octet:02x}")).collect()
     }
 
-    /// Looks for loops, once in each block, at the first address where it answers.
+    /// Starts the loop detection of each block, at its first address.
     pub fn look_for_loops(&self, bound: impl Fn(SocketAddr) -> SocketAddr) {
         for (address, table) in &self.tables {
             for binding in table.entries() {
@@ -190,16 +190,16 @@ impl ActiveConfig {
         }
     }
 
-    /// Tells how much the caches keep.
+    /// Updates CoreDNS' counters of the caches' sizes.
     pub fn count_caches(&self) {
         for table in self.tables.values() {
             for binding in table.entries() {
-                binding.caching(|counts| binding.block.count_cache(counts));
+                binding.count_cache(|counts| binding.block.count_cache(counts));
             }
         }
     }
 
-    /// Names of which it is known whether something is below them, and how many there may be.
+    /// Names in the NXDOMAIN cuts, and their limit.
     #[must_use]
     pub fn cut_figures(&self) -> (usize, usize) {
         let figures = self.blocks.iter().filter_map(|block| block.cuts());

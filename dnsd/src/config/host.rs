@@ -8,14 +8,13 @@ use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, MillisDuration, span, within};
+use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 use crate::config::model::{BindTo, Plan};
-use crate::host::node_cache::reconciler::Setup;
-use crate::host::node_cache::rules::{Fallback, Situation};
 
 /// The fields under `host`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Host {
+pub struct HostOptions {
     /// An interface that is made to hold the addresses which are listened on [default: none is made]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
@@ -56,7 +55,7 @@ pub enum FallbackKind {
     None,
 }
 
-impl Host {
+impl HostOptions {
     /// These fields, and `below` where nothing was written.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
@@ -76,17 +75,17 @@ impl Host {
     ///
     /// # Errors
     /// With the field.
-    pub fn setup(&self, plan: &Plan) -> Result<Option<Setup>, Invalid> {
+    pub fn setup(&self, plan: &Plan) -> Result<Option<HostSetup>, Invalid> {
         let rules = self.rules.unwrap_or(false);
         let interface = self.interface.as_deref().map(interface).transpose()?;
         if interface.is_none() && !rules {
             return self.is_without_rules().map(|()| None);
         }
         let (local_ips, dns_port) = local(plan)?;
-        Ok(Some(Setup {
+        Ok(Some(HostSetup {
             interface,
             rules,
-            situation: Situation {
+            settings: RuleSettings {
                 local_ips,
                 dns_port,
                 health_port: within("host.healthPort", self.health_port, 8080, 1, u16::MAX)?,

@@ -7,10 +7,10 @@ use egret_shared::net::IpNet;
 use serde::Deserialize;
 
 use crate::config::model::{Block, Health, Reload};
-use crate::host::node_cache::Flags;
+use crate::config::node_cache::Flags;
 
-use super::host::Host;
-use super::intercept::Intercept;
+use super::host::HostOptions;
+use super::intercept::InterceptOptions;
 use crate::config::values::{ByteSize, MillisDuration, OnStall, Upstream};
 
 /// What is written on the command line where dnsd serves.
@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
-    pub written: Written,
+    pub raw: RawConfig,
     /// The flags of node-cache, if dnsd is called so.
     #[arg(skip)]
     pub node_cache: Option<Box<Flags>>,
@@ -29,7 +29,7 @@ pub struct Args {
 /// The fields, none of which need be written.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Written {
+pub struct RawConfig {
     /// The server blocks, as CoreDNS and node-local-dns write them; instead of --listen and --upstream
     #[arg(long, value_name = "FILE")]
     pub corefile: Option<PathBuf>,
@@ -148,14 +148,14 @@ pub struct Written {
     /// What is set up on the host
     #[command(flatten)]
     #[serde(default)]
-    pub host: Host,
+    pub host: HostOptions,
     /// What is caught of questions to other resolvers
     #[command(flatten)]
     #[serde(default)]
-    pub intercept: Intercept,
+    pub intercept: InterceptOptions,
 }
 
-impl Written {
+impl RawConfig {
     /// These fields, and `below` where nothing was written.
     #[must_use]
     pub fn over(self, below: Self) -> Self {

@@ -1,4 +1,4 @@
-//! What dnsd does on its host besides answering: interface and rules, the sign of life, a place for successors, a pidfile.
+//! What dnsd does on its host besides answering: interface and rules, the heartbeat, the takeover socket, a pidfile.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
 use egret_dnsd::enforcement::gated::ResponseGate;
-use egret_dnsd::host::interception::{Seats, seat};
-use egret_dnsd::host::node_cache::kernel::Life;
-use egret_dnsd::host::node_cache::reconciler::{Keeper, Prepared};
+use egret_dnsd::host::interception::{PodSets, follow_pods};
+use egret_dnsd::host::node_cache::kernel::Heartbeat;
+use egret_dnsd::host::node_cache::reconciler::{PreparedHost, Reconciler};
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::pipeline::Resolver;
 use egret_dnsd::takeover::transfer::{self, ProcessState, TransferSummary};
@@ -25,38 +25,38 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
-/// How long a predecessor may take for each step.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an enforcer may take to hear and realize what the predecessor told.
+/// How long the old process may take for each step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an enforcer may take to realize the old process's observations.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// How often a sign of life is given; it counts for a second.
-const SIGN: Duration = Duration::from_millis(300);
-/// How often it is tried while the rules are not there yet.
-const SOON: Duration = Duration::from_millis(20);
+/// The interval of the heartbeat, which is valid for a second.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(300);
+/// The interval while the rules and their sets are not there yet.
+const HEARTBEAT_RETRY: Duration = Duration::from_millis(20);
 
 /// The host of a dnsd that serves.
 #[derive(Debug)]
 pub(crate) struct Host {
-    keeper: Option<Keeper>,
-    life: watch::Sender<Alive>,
-    successors: Option<UnboundedReceiver<TakeoverEvent>>,
+    reconciler: Option<Reconciler>,
+    heartbeat: watch::Sender<HeartbeatState>,
+    takeover_events: Option<UnboundedReceiver<TakeoverEvent>>,
     pidfile: Option<PathBuf>,
-    /// Where successors ask.
-    handover: Option<PathBuf>,
-    /// What is there while nobody has succeeded.
-    place: Option<(u64, u64)>,
-    is_looked_after: bool,
+    /// The path of the takeover socket.
+    takeover_path: Option<PathBuf>,
+    /// Device and inode of the takeover socket: another process's socket replaces it.
+    takeover_file: Option<(u64, u64)>,
+    is_supervised: bool,
 }
 
-/// Whether signs of life are given.
+/// Whether the heartbeat is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Alive {
-    /// They are.
-    Yes,
-    /// No more, and the last one is taken back: nobody answers.
-    No,
-    /// No more: a successor gives them.
-    Elsewhere,
+enum HeartbeatState {
+    /// It is.
+    Running,
+    /// No more, and the last one is removed: this dnsd stops answering.
+    Stopped,
+    /// No more: a new process writes it.
+    HandedOver,
 }
 
 /// Takes the sockets of the dnsd that answers now, if there is one.
@@ -69,7 +69,7 @@ pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSocket
     else {
         return (None, InheritedSockets::none());
     };
-    match take(path, PATIENCE) {
+    match take(path, STEP_TIMEOUT) {
         Ok(Some((taken, inheritance))) => {
             tracing::info!(path = % path.display(), "taking over from the dnsd that answers");
             (Some(taken), inheritance)
@@ -127,35 +127,38 @@ pub(crate) fn pause(old_process: Option<OldProcess>) -> Option<StoppedOldProcess
 }
 
 impl Host {
-    /// Begins, now that queries are answered.
+    /// Starts, now that queries are answered.
     ///
     /// # Errors
-    /// When the kernel has no sets, a thread or the place for successors cannot be had, or the pidfile cannot be written.
+    /// When the kernel has no sets, no thread can be started, or the pidfile cannot be written.
     pub(crate) fn start(
-        prepared: Option<Prepared>,
+        prepared: Option<PreparedHost>,
         args: &Args,
         config: &Config,
-        memory: ProcessState,
+        state: ProcessState,
         gate: &ResponseGate,
         threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
-        let (life, alive) = watch::channel(Alive::Yes);
-        if let Some(setup) = prepared.as_ref().map(Prepared::setup).filter(|setup| setup.rules)
-            && let Some(sign) = Life::of(&setup.situation)?
+        let (heartbeat, heartbeat_state) = watch::channel(HeartbeatState::Running);
+        if let Some(setup) = prepared
+            .as_ref()
+            .map(PreparedHost::setup)
+            .filter(|setup| setup.rules)
+            && let Some(beats) = Heartbeat::new(&setup.settings)?
         {
-            drop(task::spawn("life", live(sign, threads, alive)));
+            drop(task::spawn("heartbeat", beat(beats, threads, heartbeat_state)));
         }
         if let Some(interception) = config.interception() {
             drop(task::spawn(
                 "seats",
-                seat(Seats::open(interception)?, gate.pods(), gate.cluster_dns()),
+                follow_pods(PodSets::open(interception)?, gate.pods(), gate.cluster_dns()),
             ));
         }
         let at_once = args
             .node_cache
             .as_ref()
             .is_some_and(|flags| flags.reloads_at_once);
-        let keeper = prepared
+        let reconciler = prepared
             .map(|prepared| {
                 prepared.keep(move || {
                     if at_once {
@@ -164,31 +167,31 @@ impl Host {
                 })
             })
             .transpose()?;
-        if let Some(keeper) = &keeper {
+        if let Some(reconciler) = &reconciler {
             drop(task::spawn(
                 "fallback",
-                learn(gate.cluster_dns(), keeper.telling()),
+                follow_cluster_dns(gate.cluster_dns(), reconciler.fallback_setter()),
             ));
         }
         let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
         if let Some(path) = &pidfile {
             std::fs::write(path, format!("{}\n", std::process::id()))?;
         }
-        let (place, successors) = successors(config, memory).unzip();
+        let (takeover_file, takeover_events) = listen_for_takeover(config, state).unzip();
         Ok(Self {
-            keeper,
-            life,
-            successors,
-            place,
+            reconciler,
+            heartbeat,
+            takeover_events,
+            takeover_file,
             pidfile,
-            handover: config.fixed.handover.clone(),
-            is_looked_after: args.node_cache.is_some() || std::process::id() == 1 || is_unit(),
+            takeover_path: config.fixed.handover.clone(),
+            is_supervised: args.node_cache.is_some() || std::process::id() == 1 || is_unit(),
         })
     }
 
-    /// Waits for the next thing that a successor wants.
-    pub(crate) async fn successor(&mut self) -> TakeoverEvent {
-        if let Some(events) = &mut self.successors
+    /// Waits for the next request of a new process.
+    pub(crate) async fn takeover_event(&mut self) -> TakeoverEvent {
+        if let Some(events) = &mut self.takeover_events
             && let Some(event) = events.recv().await
         {
             return event;
@@ -196,52 +199,51 @@ impl Host {
         std::future::pending().await
     }
 
-    /// Gives no more signs of life: what comes in is the fallback's.
-    pub(crate) fn stop_living(&self) {
-        self.life.send_replace(Alive::No);
+    /// Stops the heartbeat: from now on the fallback answers.
+    pub(crate) fn stop_heartbeat(&self) {
+        self.heartbeat.send_replace(HeartbeatState::Stopped);
     }
 
-    /// Whether somebody took over, though it did not say so in time.
-    pub(crate) fn is_succeeded(&self) -> bool {
-        let place = self.handover.as_deref().zip(self.place);
-        place.is_some_and(|(path, own)| is_served_by_other(path, own))
+    /// Whether a new process has taken over without confirming it in time.
+    pub(crate) fn is_taken_over(&self) -> bool {
+        let socket = self.takeover_path.as_deref().zip(self.takeover_file);
+        socket.is_some_and(|(path, own)| is_served_by_other(path, own))
     }
 
-    /// Removes what was set up, unless it is to stay.
+    /// Removes interface and rules, unless they are configured to stay.
     pub(crate) fn tear_down(mut self) {
         self.remove_pidfile();
-        if let Some(keeper) = self.keeper.take() {
-            keeper.tear_down();
+        if let Some(reconciler) = self.reconciler.take() {
+            reconciler.tear_down();
         }
     }
 
-    /// Leaves everything to the successor, which has set it up as its own and gives the signs of life.
-    pub(crate) fn rest(&self) {
-        self.life.send_replace(Alive::Elsewhere);
-        if let Some(keeper) = &self.keeper {
-            keeper.rest();
+    /// Leaves heartbeat, interface and rules to the new process.
+    pub(crate) fn hand_over(&self) {
+        self.heartbeat.send_replace(HeartbeatState::HandedOver);
+        if let Some(reconciler) = &self.reconciler {
+            reconciler.pause();
         }
     }
 
-    /// Ends after a rest. What was set up stays for whoever has taken over, if somebody has who lives.
+    /// Ends after [`hand_over`](Self::hand_over). Interface and rules stay if the new process is alive.
     pub(crate) fn end(mut self) {
-        if self.handover.as_deref().is_none_or(|path| !is_served(path)) {
-            tracing::info!("who took over is gone");
+        if self.takeover_path.as_deref().is_none_or(|path| !is_served(path)) {
+            tracing::info!("the new process is gone");
             return self.tear_down();
         }
-        if let Some(keeper) = self.keeper.take() {
-            keeper.leave();
+        if let Some(reconciler) = self.reconciler.take() {
+            reconciler.leave();
         }
     }
 
-    /// Whether somebody would start it again if it ended by itself; it would take over from its successor then. So it is with
-    /// node-local-dns' DaemonSet, with the first process of a container, and with a unit of systemd (`INVOCATION_ID`,
-    /// systemd.exec(5)).
-    pub(crate) const fn is_looked_after(&self) -> bool {
-        self.is_looked_after
+    /// Whether a supervisor restarts dnsd when it exits: in node-local-dns' DaemonSet, as process 1 of a container, and as a
+    /// unit of systemd (`INVOCATION_ID`, systemd.exec(5)).
+    pub(crate) const fn is_supervised(&self) -> bool {
+        self.is_supervised
     }
 
-    /// A file that names a dead process is worse than none.
+    /// A pidfile that names a dead process misleads.
     fn remove_pidfile(&self) {
         if let Some(path) = &self.pidfile
             && let Err(error) = std::fs::remove_file(path)
@@ -255,76 +257,77 @@ fn is_unit() -> bool {
     std::env::var_os("INVOCATION_ID").is_some_and(|id| !id.is_empty())
 }
 
-/// The place where successors ask. Without it dnsd answers as well; it can only not be replaced without a gap.
-fn successors(
+/// Listens for new processes. Without the socket dnsd answers all the same, but a replacement leaves a gap.
+fn listen_for_takeover(
     config: &Config,
-    memory: ProcessState,
+    state: ProcessState,
 ) -> Option<((u64, u64), UnboundedReceiver<TakeoverEvent>)> {
     let path = config.fixed.handover.as_ref()?;
     let (sender, events) = unbounded_channel();
     let offered = TakeoverSocket::at(path).and_then(|offer| {
         let file = offer.file();
-        offer.serve(sender, Arc::new(memory)).map(|()| file)
+        offer.serve(sender, Arc::new(state)).map(|()| file)
     });
     match offered {
         Ok(file) => Some((file, events)),
         Err(error) => {
-            tracing::warn!(path = % path.display(), %error, "a successor will not be able to take over");
+            tracing::warn!(path = % path.display(), %error, "no new process will be able to take over");
             None
         }
     }
 }
 
-/// Whom the fallback asks, as the enforcer tells it. What it told last counts while it is away, or knows of nobody.
-async fn learn(mut told: watch::Receiver<ClusterDns>, tell: impl Fn(Vec<SocketAddr>)) {
+/// Passes the cluster DNS that the enforcer names on to the fallback. The last one counts while the enforcer is away, or
+/// names none.
+async fn follow_cluster_dns(mut cluster_dns: watch::Receiver<ClusterDns>, set: impl Fn(Vec<SocketAddr>)) {
     while !is_off(Switch::LearnFallback) {
-        let endpoints = told.borrow_and_update().endpoints.clone();
+        let endpoints = cluster_dns.borrow_and_update().endpoints.clone();
         if !endpoints.is_empty() {
-            tell(endpoints);
+            set(endpoints);
         }
-        if told.changed().await.is_err() {
+        if cluster_dns.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// In the first of the threads that serve: one that hangs gives no sign, nor does one that waits for another which hangs.
-async fn live(mut life: Life, threads: Arc<Threads>, mut alive: watch::Receiver<Alive>) {
-    let mut is_told = false;
+/// Writes the heartbeat from the first serving thread: no heartbeat is written while it, or another serving thread, hangs.
+async fn beat(mut heartbeat: Heartbeat, threads: Arc<Threads>, mut state: watch::Receiver<HeartbeatState>) {
+    let mut is_logged = false;
     loop {
-        let pause = match life.sign() {
-            Ok(()) => SIGN,
-            // The rules and their sets come right after the first answers can be given.
+        let pause = match heartbeat.sign() {
+            Ok(()) => HEARTBEAT_INTERVAL,
+            // The rules and their sets are created right after the first answers.
             Err(error) => {
-                if !is_told {
-                    tracing::debug!(%error, "no sign of life yet");
+                if !is_logged {
+                    tracing::debug!(%error, "no heartbeat yet");
                 }
-                is_told = true;
-                SOON
+                is_logged = true;
+                HEARTBEAT_RETRY
             }
         };
         let next = async {
             tokio::time::sleep(pause).await;
-            threads.turn().await;
+            threads.respond().await;
         };
         tokio::select! {
             () = next => {}
-            ended = alive.changed() => match (*alive.borrow(), ended) {
-                (Alive::Yes, Ok(())) => {}
-                (Alive::No, _) => return take_back(&mut life),
-                (Alive::Elsewhere, _) | (Alive::Yes, Err(_)) => return,
+            ended = state.changed() => match (*state.borrow(), ended) {
+                (HeartbeatState::Running, Ok(())) => {}
+                (HeartbeatState::Stopped, _) => return remove(&mut heartbeat),
+                (HeartbeatState::HandedOver, _) | (HeartbeatState::Running, Err(_)) => return,
             },
         }
     }
 }
 
-fn take_back(life: &mut Life) {
-    if let Err(error) = life.end() {
-        tracing::debug!(%error, "the sign of life ends by itself");
+fn remove(heartbeat: &mut Heartbeat) {
+    if let Err(error) = heartbeat.end() {
+        tracing::debug!(%error, "the heartbeat expires by itself");
     }
 }
 
-/// As node-cache does: a signal to itself, after which the Corefile is read again.
+/// Signals itself, as node-cache does, so that the Corefile is read again.
 fn ask_for_reload() {
     if let Err(error) = kill(Pid::this(), Signal::SIGUSR1) {
         tracing::error!(%error, "the Corefile is not read again");

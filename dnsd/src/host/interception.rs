@@ -24,38 +24,21 @@ use egret_kernel::iptables::{
     Endpoint, Hook, Match, Protocol, Rule, SetLookup, SetName, Table, Target, TcpSegments,
 };
 use egret_kernel::routing::LocalDelivery;
-use egret_kernel::{Family, Mark, Transport};
-use egret_shared::net::IpNet;
+use egret_kernel::{Family, Transport};
 use egret_shared::switch::{Switch, is_off};
 
-use crate::host::rule::Wanted;
+use crate::config::host_setup::{INTERCEPT_PORT, Interception};
+use crate::host::rule::DesiredRule;
 
 pub use marks::{ForeignMark, foreign};
-pub use pods::{Seats, seat};
+pub use pods::{PodSets, follow_pods};
 
 /// The remark of the rules, by which those of another day are found.
 pub(crate) const REMARK: &str = "egret dnsd: intercept";
-/// The port, and the only one.
-pub const PORT: u16 = 53;
-
-/// What is intercepted, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interception {
-    /// The addresses on which dnsd listens and to which it is handed over: one of a family; none for a family that is left alone.
-    pub to: Vec<IpAddr>,
-    /// What the kernel writes on packets that are handed over.
-    pub mark: Mark,
-    /// The table of routes for them.
-    pub table: u32,
-    /// The place of the rule that leads there.
-    pub priority: u32,
-    /// Destinations that are left alone.
-    pub except: Vec<IpNet>,
-}
 
 /// The sets of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetOf {
+pub enum InterceptSet {
     /// The pods whose questions are caught.
     Pods,
     /// Destinations that are left alone: of the configuration, pods of this node, whose ingress rules only see what is
@@ -65,7 +48,7 @@ pub enum SetOf {
     Living,
 }
 
-impl SetOf {
+impl InterceptSet {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Pods, Self::Spared, Self::Living];
 
@@ -89,23 +72,6 @@ impl SetOf {
 }
 
 impl Interception {
-    /// Where packets of a family are handed over.
-    #[must_use]
-    pub fn address(&self, family: Family) -> Option<IpAddr> {
-        self.to.iter().copied().find(|to| Family::of(*to) == family)
-    }
-
-    /// Whether the sockets of an address are given packets for others.
-    #[must_use]
-    pub fn is_at(&self, address: SocketAddr) -> bool {
-        address.port() == PORT && self.to.contains(&address.ip())
-    }
-
-    /// The families in which something is caught.
-    pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
-        self.to.iter().map(|to| Family::of(*to))
-    }
-
     /// The routing of a family.
     #[must_use]
     pub const fn delivery(&self, family: Family) -> LocalDelivery {
@@ -119,7 +85,7 @@ impl Interception {
 
     /// The rules of a family.
     #[must_use]
-    pub fn wanted(&self, family: Family) -> Vec<Wanted> {
+    pub fn desired(&self, family: Family) -> Vec<DesiredRule> {
         let Some(to) = self.address(family).filter(|_| !is_off(Switch::Intercept)) else {
             return Vec::new();
         };
@@ -136,40 +102,44 @@ impl Interception {
     }
 
     /// What is in the middle of a connection that dnsd has.
-    fn hand_over_further(&self, to: IpAddr) -> Wanted {
+    fn hand_over_further(&self, to: IpAddr) -> DesiredRule {
         let rule = Rule::to(self.tproxy(to))
-            .protocol(Protocol::Segments(TcpSegments::Further, PORT..=PORT))
+            .protocol(Protocol::Segments(
+                TcpSegments::Further,
+                INTERCEPT_PORT..=INTERCEPT_PORT,
+            ))
             .unless(Match::ToThisHost)
             .transparent_socket();
         caught(rule)
     }
 
-    fn hand_over(&self, to: IpAddr, what: Protocol) -> Wanted {
+    fn hand_over(&self, to: IpAddr, what: Protocol) -> DesiredRule {
         let family = Family::of(to);
-        let holds = |set: SetOf, side| Match::Set(set.name(family), SetLookup::One(side));
+        let holds = |set: InterceptSet, side| Match::Set(set.name(family), SetLookup::One(side));
         let rule = Rule::to(self.tproxy(to))
             .protocol(what)
-            .when(holds(SetOf::Pods, Endpoint::Source))
-            .unless(holds(SetOf::Spared, Endpoint::Destination));
+            .when(holds(InterceptSet::Pods, Endpoint::Source))
+            .unless(holds(InterceptSet::Spared, Endpoint::Destination));
         let rule = if is_off(Switch::CatchAlive) {
             rule
         } else {
-            rule.when(holds(SetOf::Living, Endpoint::Source))
+            rule.when(holds(InterceptSet::Living, Endpoint::Source))
         };
         caught(rule.unless(Match::ToThisHost))
     }
 
     fn tproxy(&self, to: IpAddr) -> Target {
         Target::Tproxy {
-            to: SocketAddr::new(to, PORT),
+            to: SocketAddr::new(to, INTERCEPT_PORT),
             mark: self.mark,
         }
     }
 
     /// A firewall of the host lets in what is for the host, and this is for nobody it knows.
-    fn let_in(&self, transport: Transport) -> Wanted {
-        let rule = Rule::to(Target::Accept).protocol(Protocol::to_ports(transport, PORT..=PORT));
-        Wanted {
+    fn let_in(&self, transport: Transport) -> DesiredRule {
+        let rule =
+            Rule::to(Target::Accept).protocol(Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT));
+        DesiredRule {
             table: Table::Filter,
             hook: Hook::Input,
             rule: rule.when(Match::Mark(self.mark)).comment(REMARK),
@@ -182,14 +152,16 @@ impl Interception {
 fn beginning(transport: Transport) -> Protocol {
     match transport {
         Transport::Tcp if !is_off(Switch::StayWithBeginning) => {
-            Protocol::Segments(TcpSegments::Opening, PORT..=PORT)
+            Protocol::Segments(TcpSegments::Opening, INTERCEPT_PORT..=INTERCEPT_PORT)
         }
-        Transport::Tcp | Transport::Udp | Transport::Sctp => Protocol::to_ports(transport, PORT..=PORT),
+        Transport::Tcp | Transport::Udp | Transport::Sctp => {
+            Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT)
+        }
     }
 }
 
-fn caught(rule: Rule) -> Wanted {
-    Wanted {
+fn caught(rule: Rule) -> DesiredRule {
+    DesiredRule {
         table: Table::Mangle,
         hook: Hook::Prerouting,
         rule: rule.comment(REMARK),
@@ -197,10 +169,14 @@ fn caught(rule: Rule) -> Wanted {
 }
 
 /// Answers to pods, from whatever address they asked.
-fn let_out(family: Family, transport: Transport) -> Wanted {
-    let pods = Match::Set(SetOf::Pods.name(family), SetLookup::One(Endpoint::Destination));
-    let rule = Rule::to(Target::Accept).protocol(Protocol::from_ports(transport, PORT..=PORT));
-    Wanted {
+fn let_out(family: Family, transport: Transport) -> DesiredRule {
+    let pods = Match::Set(
+        InterceptSet::Pods.name(family),
+        SetLookup::One(Endpoint::Destination),
+    );
+    let rule =
+        Rule::to(Target::Accept).protocol(Protocol::from_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT));
+    DesiredRule {
         table: Table::Filter,
         hook: Hook::Output,
         rule: rule.when(pods).comment(REMARK),
@@ -212,6 +188,8 @@ mod tests {
     use super::*;
     use std::num::NonZeroU32;
 
+    use egret_kernel::Mark;
+
     #[test]
     fn a_family_in_which_dnsd_does_not_listen_is_left_alone() {
         let interception = Interception {
@@ -222,10 +200,10 @@ mod tests {
             except: Vec::new(),
         };
         let texts: Vec<String> = interception
-            .wanted(Family::V4)
+            .desired(Family::V4)
             .iter()
-            .filter(|wanted| wanted.table == Table::Mangle)
-            .map(|wanted| wanted.rule.to_string())
+            .filter(|desired| desired.table == Table::Mangle)
+            .map(|desired| desired.rule.to_string())
             .collect();
         let rule = |what: &str| {
             format!(
@@ -242,6 +220,6 @@ mod tests {
         );
         let opening = rule(&format!("-p tcp -m tcp --dport 53 {syn}"));
         assert_eq!(texts, [further, opening, rule("-p udp -m udp --dport 53")]);
-        assert_eq!(interception.wanted(Family::V6), []);
+        assert_eq!(interception.desired(Family::V6), []);
     }
 }

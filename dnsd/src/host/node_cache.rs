@@ -2,14 +2,12 @@
 //!
 //! ```text
 //!  flags ──▶ Corefile.base + kube-dns ConfigMap ──▶ template ──▶ Corefile ──▶ plan
-//!        └─▶ interface ──▶ listeners ──▶ rules, looked at again every -syncinterval ──▶ teardown
+//!        └─▶ interface ──▶ listeners ──▶ rules, reconciled every -syncinterval ──▶ teardown
 //! ```
 //!
-//! What is pure is in `flags`, `template`, `kube_dns`, `rules`, `placing` and `fallback`; `network` speaks to the kernel, and `keeper` looks
-//! after it all from a thread of its own.
+//! `template`, `kube_dns`, `rules`, `rule_position` and `fallback` are pure; `kernel` applies them, and `reconciler` calls it
+//! from a thread of its own. The flags are in `config::node_cache`.
 
-pub mod invocation;
-pub mod flags;
 pub mod kube_dns;
 pub mod template;
 pub mod rules;
@@ -19,5 +17,4 @@ pub mod source;
 pub mod kernel;
 pub mod reconciler;
 
-pub use flags::{Flags, InvalidFlag};
 pub use kube_dns::KubeDns;

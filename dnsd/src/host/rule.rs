@@ -4,7 +4,7 @@ use egret_kernel::iptables::{Hook, Rule, Table};
 
 /// A rule and its chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredRule {
     /// The table.
     pub table: Table,
     /// The chain.

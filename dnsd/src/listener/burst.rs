@@ -1,29 +1,28 @@
-//! When more comes to a socket than one thread answers soon, it calls another.
+//! A thread that reads a burst from a socket wakes another thread to read the rest.
 //!
-//! Of a datagram the kernel tells the first thread alone. Were all of them told, as several registrations of one socket are
-//! (`EPOLLEXCLUSIVE` is not for who waits in a runtime), each datagram would wake every thread that has nothing to do, and
-//! all but one for nothing. So who reads many at once calls one more to look what is left, and that one, if it finds as many,
-//! the next. While few come at once nobody is called, and several threads cost what one does.
+//! Only the first thread is registered for the socket (epoll(7)). If all were, each datagram would wake every idle thread,
+//! and all but one for nothing (`EPOLLEXCLUSIVE` needs an epoll instance of its own). So a thread that reads many datagrams
+//! at once wakes one more, and that one, if it reads as many, the next. Without bursts, several threads cost what one does.
 
 use tokio::sync::Notify;
 
-/// So many at once are a crowd: they came while those before them were answered, so the thread is busy nearly all the time.
-const CROWD: usize = 8;
+/// Datagrams read at once that count as a burst: they arrived while those before them were answered.
+const BURST: usize = 8;
 
-/// The call for another thread.
+/// Wakes further threads.
 #[derive(Debug, Default)]
 pub(super) struct Burst(Notify);
 
 impl Burst {
-    /// So many were read at once.
+    /// Notes how many datagrams were read at once.
     pub(super) fn read(&self, received: usize) {
-        if received >= CROWD {
+        if received >= BURST {
             self.0.notify_one();
         }
     }
 
-    /// Waits to be called. A call that nobody waits for is kept for who comes next.
-    pub(super) async fn called(&self) {
+    /// Waits for a burst. One that no thread waits for is kept for the next that does.
+    pub(super) async fn next(&self) {
         self.0.notified().await;
     }
 }

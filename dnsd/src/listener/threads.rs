@@ -1,7 +1,7 @@
-//! Threads beside the first. Each has a runtime of its own and no work of its own: it reads from sockets of the first one
-//! when it is called, and what it has read it answers.
+//! Threads beside the first. Each has a runtime of its own: in a burst it reads from the sockets of the first one, and
+//! answers what it has read.
 //!
-//! They end with the program. One that ends before takes its tasks with it, which is a fault to whoever waits for those.
+//! They end with the program. A thread that ends before ends its tasks, which ends the listeners that they belong to.
 
 use std::future::pending;
 use std::io;
@@ -12,8 +12,8 @@ use egret_shared::switch::{Switch, is_off};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
-/// By how much the memory of one grows without the kernel: questions under way, and some answers that are kept.
-const ROOM: usize = 4 << 20;
+/// Octets that a thread's heap keeps from the kernel: pending queries, and some stored answers.
+const HEAP_RESERVE: usize = 4 << 20;
 
 /// The further threads.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// So many, the calling one among them.
+    /// Starts threads; `count` includes the calling one.
     ///
     /// # Errors
     /// When the kernel has no thread or no file left.
@@ -36,23 +36,23 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Where tasks of the further ones are spawned.
+    /// The runtimes of the further threads.
     pub(crate) fn further(&self) -> &[Handle] {
         &self.further
     }
 
-    /// Waits until each of them has had a turn: for ever, if one hangs or is gone.
-    pub async fn turn(&self) {
+    /// Waits until each further thread has run a task: for ever, if one hangs or is gone.
+    pub async fn respond(&self) {
         if is_off(Switch::WatchThreads) {
             return;
         }
-        let turns: Vec<_> = self
+        let responses: Vec<_> = self
             .further
             .iter()
             .map(|thread| task::spawn_on(thread, async {}))
             .collect();
-        for turn in turns {
-            if turn.await.is_err() {
+        for response in responses {
+            if response.await.is_err() {
                 pending::<()>().await;
             }
         }
@@ -71,7 +71,7 @@ fn start(number: usize, end: CancellationToken) -> io::Result<Handle> {
     std::thread::Builder::new()
         .name(format!("dnsd-{number}"))
         .spawn(move || {
-            reserve_heap(ROOM);
+            reserve_heap(HEAP_RESERVE);
             runtime.block_on(end.cancelled());
         })?;
     Ok(handle)
@@ -92,13 +92,16 @@ mod tests {
     #[tokio::test]
     async fn a_turn_waits_for_the_thread_that_hangs() {
         let threads = Threads::start(3).unwrap();
-        timeout(PATIENCE, threads.turn()).await.expect("nobody hangs");
+        timeout(PATIENCE, threads.respond()).await.expect("nobody hangs");
         let (go_on, hangs) = mpsc::channel::<()>();
         let hanging = task::spawn_on(&threads.further()[1], async move { hangs.recv() });
-        assert!(timeout(SOON, threads.turn()).await.is_err(), "the last one hangs");
+        assert!(
+            timeout(SOON, threads.respond()).await.is_err(),
+            "the last one hangs"
+        );
         drop(go_on);
         assert!(hanging.await.unwrap().is_err());
-        timeout(PATIENCE, threads.turn()).await.expect("it goes on");
+        timeout(PATIENCE, threads.respond()).await.expect("it goes on");
     }
 
     #[tokio::test]
@@ -110,6 +113,6 @@ mod tests {
             timeout(PATIENCE, task).await.unwrap().is_err(),
             "its tasks go with it"
         );
-        assert!(timeout(SOON, threads.turn()).await.is_err());
+        assert!(timeout(SOON, threads.respond()).await.is_err());
     }
 }

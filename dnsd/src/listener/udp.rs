@@ -1,4 +1,4 @@
-//! Datagrams: what is there is read in one go; what can be answered at once is answered without a task.
+//! Queries over UDP: read in batches; those that can be answered at once are answered without a task.
 
 use std::io;
 use std::pin::pin;
@@ -20,25 +20,25 @@ use crate::zones::{Listener, PacketInfo};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// So many at once are not alone: more come.
+/// Datagrams read at once after which more are expected.
 const FEW: usize = 2;
-/// When so many were read, all else has a turn.
-const TURN: usize = 64;
-/// Datagrams that are read from a socket before it goes: more than its buffer holds.
-const MOST_AT_END: usize = 16_384;
+/// Datagrams after which other tasks run.
+const MAX_PER_TURN: usize = 64;
+/// Datagrams read from a socket before it is closed: more than its buffer holds.
+const MAX_AT_CLOSE: usize = 16_384;
 
-/// Who reads from a socket on one thread, and answers there what it has read.
+/// Reads from a socket on one thread, and answers there.
 pub(super) struct UdpReader {
     datagrams: Arc<ListenSocket>,
     port: Arc<Listener>,
     service: Service,
-    /// Whom it calls when much comes at once, if there is anybody.
-    crowd: Option<Arc<Burst>>,
-    /// Replies to queries that had to wait.
+    /// Wakes further threads in a burst, if there are any.
+    burst: Option<Arc<Burst>>,
+    /// Replies of pending queries.
     replies: Arc<Replies>,
-    /// Who waits with them.
+    /// The tasks that wait with them.
     workers: Workers<Job>,
-    /// Room for the next of them.
+    /// An empty list, reused.
     taken: Vec<Reply>,
     receive_batch: ReceiveBatch,
     send_batch: SendBatch,
@@ -49,13 +49,13 @@ impl UdpReader {
         datagrams: Arc<ListenSocket>,
         port: Arc<Listener>,
         service: Service,
-        crowd: Option<Arc<Burst>>,
+        burst: Option<Arc<Burst>>,
     ) -> Self {
         Self {
             datagrams,
             port,
             service,
-            crowd,
+            burst,
             replies: Arc::default(),
             workers: Workers::new(),
             taken: Vec::new(),
@@ -64,13 +64,13 @@ impl UdpReader {
         }
     }
 
-    /// One for the same socket, for another thread.
-    pub(super) fn of_a_further_thread(&self) -> Self {
+    /// A reader of the same socket, for another thread.
+    pub(super) fn for_further_thread(&self) -> Self {
         let (datagrams, port) = (Arc::clone(&self.datagrams), Arc::clone(&self.port));
-        Self::new(datagrams, port, self.service.clone(), self.crowd.clone())
+        Self::new(datagrams, port, self.service.clone(), self.burst.clone())
     }
 
-    /// Hears of what comes, until it is closed.
+    /// Reads until the socket is closed.
     pub(super) async fn serve(mut self, close: CancellationToken) {
         let mut closed = pin!(close.cancelled());
         while !close.is_cancelled() {
@@ -84,7 +84,7 @@ impl UdpReader {
                 () = &mut closed => break,
             };
             if readable.is_ok() {
-                self.let_held_go_first().await;
+                self.release_held_first().await;
             }
             match readable.and_then(|()| self.read_batch()) {
                 Ok(BATCH) => tokio::task::yield_now().await,
@@ -95,40 +95,40 @@ impl UdpReader {
                 }
             }
         }
-        self.end();
+        self.finish();
     }
 
-    /// Reads when it is called, until it is closed.
-    pub(super) async fn help(mut self, crowd: Arc<Burst>, close: CancellationToken) {
+    /// Reads in bursts, until the socket is closed.
+    pub(super) async fn help(mut self, burst: Arc<Burst>, close: CancellationToken) {
         let mut closed = pin!(close.cancelled());
         while !close.is_cancelled() {
             tokio::select! {
                 biased;
                 () = self.replies.ready() => self.send_replies(),
-                () = crowd.called() => self.read_what_is_left(&close).await,
+                () = burst.next() => self.read_what_is_left(&close).await,
                 () = &mut closed => break,
             }
         }
         if !is_off(Switch::DrainThreads) {
-            self.end();
+            self.finish();
         }
     }
 
-    /// What came before the end is answered. Of several threads each reads until there is nothing left.
-    fn end(&mut self) {
+    /// Answers what is left in the socket. With several threads, each reads until it is empty.
+    fn finish(&mut self) {
         self.read_rest();
         self.replies.close();
         self.send_replies();
     }
 
     async fn read_what_is_left(&mut self, close: &CancellationToken) {
-        // Whatever else is wrong, the first thread hears of it.
+        // Errors are the first thread's: it is registered for them.
         while let Ok(received) = self.datagrams.receive_now(&mut self.receive_batch) {
             self.service
                 .metrics
                 .further_threads_datagrams
                 .increment(received as u64);
-            self.take_crowd(received);
+            self.answer_burst(received);
             tokio::task::yield_now().await;
             self.send_replies();
             if close.is_cancelled() {
@@ -137,52 +137,52 @@ impl UdpReader {
         }
     }
 
-    /// Reads what has come before the end: it would be lost with the socket.
+    /// Reads what is queued: it would be lost with the socket.
     fn read_rest(&mut self) {
-        for _ in 0..MOST_AT_END / BATCH {
+        for _ in 0..MAX_AT_CLOSE / BATCH {
             match self.datagrams.receive_now(&mut self.receive_batch) {
-                Ok(received) => self.take_all(received),
+                Ok(received) => self.answer_all(received),
                 Err(_nothing_left) => return,
             }
         }
     }
 
-    /// Who waits for the enforcer asked before those who ask now, and its word has perhaps come beside their questions: then
-    /// the link, whose turn is after this, would be read when all of them are answered.
-    async fn let_held_go_first(&mut self) {
+    /// Lets the link task run first while answers are held: the enforcer's message may have arrived together with these
+    /// queries, and the held answers are older.
+    async fn release_held_first(&mut self) {
         if self.service.resolver.is_holding() {
             tokio::task::yield_now().await;
             self.send_replies();
         }
     }
 
-    /// Reads what has come. Where several came at once there are more by the time that they are answered: those are read
-    /// without asking the runtime, that is the kernel, whether they are there.
+    /// Reads and answers what is queued. After several datagrams more have usually arrived meanwhile: those are read without
+    /// polling first.
     fn read_batch(&mut self) -> io::Result<usize> {
         let mut received = self.datagrams.try_receive(&mut self.receive_batch)?;
-        self.take_crowd(received);
+        self.answer_burst(received);
         let mut all = received;
-        while (FEW..BATCH).contains(&received) && all < TURN && !self.service.resolver.is_holding() {
+        while (FEW..BATCH).contains(&received) && all < MAX_PER_TURN && !self.service.resolver.is_holding() {
             received = match self.datagrams.receive_now(&mut self.receive_batch) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 received => received?,
             };
-            self.take_crowd(received);
+            self.answer_burst(received);
             all += received;
         }
         Ok(received)
     }
 
-    /// Calls another thread first, if these are many.
-    fn take_crowd(&mut self, received: usize) {
-        if let Some(crowd) = &self.crowd {
-            crowd.read(received);
+    /// Answers what was read; wakes another thread first if it is a burst.
+    fn answer_burst(&mut self, received: usize) {
+        if let Some(burst) = &self.burst {
+            burst.read(received);
         }
-        self.take_all(received);
+        self.answer_all(received);
     }
 
-    /// What can be answered at once goes out together.
-    fn take_all(&mut self, received: usize) {
+    /// Answers what was read; the immediate replies are sent together.
+    fn answer_all(&mut self, received: usize) {
         let (table, when) = (self.port.table(), ReceivedAt::now());
         let batch = self.service.resolver.batch(&table, when);
         for place in 0..received {
@@ -201,7 +201,7 @@ impl UdpReader {
         self.flush();
     }
 
-    /// What became ready meanwhile goes out together, too.
+    /// Sends the replies of pending queries that are ready, together.
     fn send_replies(&mut self) {
         let mut replies = self.replies.take(std::mem::take(&mut self.taken));
         let mut left = replies.drain(..).peekable();
@@ -236,17 +236,17 @@ impl UdpReader {
             _under_way: self.service.under_way.token(),
         };
         let (datagrams, replies) = (Arc::clone(&self.datagrams), Arc::clone(&self.replies));
-        self.workers.give(job, move |job| {
+        self.workers.run(job, move |job| {
             answer(job, Arc::clone(&datagrams), Arc::clone(&replies))
         });
     }
 }
 
-/// A query that waits.
+/// A pending query.
 struct Job {
     meta: DatagramMeta,
     pending: Pending,
-    /// It is waited for at the end.
+    /// Shutdown waits for it.
     _under_way: TaskTrackerToken,
 }
 

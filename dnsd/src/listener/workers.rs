@@ -1,9 +1,8 @@
-//! Who waits with the queries that cannot be answered at once: tasks that go on to the next query instead of ending.
+//! Tasks that wait with the pending queries. A task goes on to the next query instead of ending.
 //!
-//! What a query is while it waits is a few thousand octets. A task made for each of them is as much memory that is found,
-//! filled and given back in the midst of what is kept for long, which then stands in the gaps: the heap grows by more than
-//! is kept. A worker is made once, and its memory is used for one query after the other; the last that became free is the
-//! next that is given something, since its memory is still near.
+//! A pending query takes a few thousand octets. A task for each of them would allocate and free as much among long-lived
+//! allocations, which then fragment the heap. A worker's memory is used for one query after the other. The worker that
+//! became idle last gets the next query, since its memory is still in the processor's cache.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,40 +10,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use egret_shared::rt::task;
 use tokio::sync::Notify;
 
-/// Workers that stay though nobody has anything for them: as many as are busy in a common rush. Those of a larger one end
-/// with it.
-const KEPT: usize = 256;
+/// Idle workers that stay: as many as a common burst needs. Those of a larger burst end with it.
+const MAX_IDLE: usize = 256;
 
-/// The workers of a listener; they end with it, when they have done what they have.
+/// The workers of a listener. They end with it, when they have finished their queries.
 #[derive(Debug)]
-pub(super) struct Workers<J>(Arc<Free<J>>);
+pub(super) struct Workers<J>(Arc<Idle<J>>);
 
-/// Those that have nothing to do.
+/// The idle ones.
 #[derive(Debug)]
-struct Free<J> {
+struct Idle<J> {
     /// Held for one operation on the list.
     state: Mutex<State<J>>,
 }
 
 #[derive(Debug)]
 struct State<J> {
-    free: Vec<Arc<Desk<J>>>,
+    free: Vec<Arc<JobSlot<J>>>,
     is_closed: bool,
 }
 
-/// Where a worker is given something.
+/// Where a worker receives its next job.
 #[derive(Debug)]
-struct Desk<J> {
+struct JobSlot<J> {
     /// Held for one operation.
     job: Mutex<Option<J>>,
-    /// There is a job, or never will be one.
-    news: Notify,
+    /// Notified of a job, or of the end.
+    wake: Notify,
 }
 
 impl<J: Send + 'static> Workers<J> {
     /// None yet.
     pub(super) fn new() -> Self {
-        Self(Arc::new(Free {
+        Self(Arc::new(Idle {
             state: Mutex::new(State {
                 free: Vec::new(),
                 is_closed: false,
@@ -52,27 +50,27 @@ impl<J: Send + 'static> Workers<J> {
         }))
     }
 
-    /// Has somebody do this: `work` is what is done with each job, the same whenever this is called.
-    pub(super) fn give<F>(&self, job: J, work: impl Fn(J) -> F + Send + 'static)
+    /// Runs `work` with this job. `work` must be the same function at each call.
+    pub(super) fn run<F>(&self, job: J, work: impl Fn(J) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send,
     {
         let free = self.0.lock().free.pop();
         match free {
-            Some(desk) => desk.put(job),
+            Some(slot) => slot.put(job),
             None => {
                 let free = Arc::clone(&self.0);
                 drop(task::spawn_brief(async move {
-                    let desk = Arc::new(Desk {
+                    let slot = Arc::new(JobSlot {
                         job: Mutex::new(Some(job)),
-                        news: Notify::new(),
+                        wake: Notify::new(),
                     });
-                    while let Some(job) = desk.take() {
+                    while let Some(job) = slot.take() {
                         work(job).await;
-                        if !free.add(&desk) {
+                        if !free.add(&slot) {
                             break;
                         }
-                        desk.news.notified().await;
+                        slot.wake.notified().await;
                     }
                 }));
             }
@@ -84,21 +82,21 @@ impl<J> Drop for Workers<J> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.is_closed = true;
-        for desk in state.free.drain(..) {
-            desk.news.notify_one();
+        for slot in state.free.drain(..) {
+            slot.wake.notify_one();
         }
     }
 }
 
-impl<J> Free<J> {
-    /// Adds a worker that has nothing to do any more; or it is not needed.
-    fn add(&self, desk: &Arc<Desk<J>>) -> bool {
+impl<J> Idle<J> {
+    /// Adds a worker that has become idle. Returns false when it is to end.
+    fn add(&self, slot: &Arc<JobSlot<J>>) -> bool {
         let mut state = self.lock();
-        let is_wanted = !state.is_closed && state.free.len() < KEPT;
-        if is_wanted {
-            state.free.push(Arc::clone(desk));
+        let is_needed = !state.is_closed && state.free.len() < MAX_IDLE;
+        if is_needed {
+            state.free.push(Arc::clone(slot));
         }
-        is_wanted
+        is_needed
     }
 
     fn lock(&self) -> MutexGuard<'_, State<J>> {
@@ -106,13 +104,13 @@ impl<J> Free<J> {
     }
 }
 
-impl<J> Desk<J> {
+impl<J> JobSlot<J> {
     fn put(&self, job: J) {
         *self.lock() = Some(job);
-        self.news.notify_one();
+        self.wake.notify_one();
     }
 
-    /// What is to be done; nothing when the listener is gone.
+    /// The next job; none when the listener is gone.
     fn take(&self) -> Option<J> {
         self.lock().take()
     }
@@ -151,7 +149,7 @@ mod tests {
         let (workers, (done, mut who)) = (Workers::new(), mpsc::unbounded_channel());
         let give = || {
             let (end, ended) = oneshot::channel();
-            workers.give((done.clone(), ended), work);
+            workers.run((done.clone(), ended), work);
             end
         };
         let (first, second) = (give(), give());
@@ -172,7 +170,7 @@ mod tests {
     async fn a_fault_ends_the_worker_and_nothing_else() {
         let (workers, (done, mut who)) = (Workers::new(), mpsc::unbounded_channel());
         for number in 0..3_u8 {
-            workers.give((done.clone(), number), |(done, number)| async move {
+            workers.run((done.clone(), number), |(done, number)| async move {
                 assert_ne!(number, 1, "a fault");
                 done.send(number).unwrap();
             });
@@ -184,11 +182,11 @@ mod tests {
     #[tokio::test]
     async fn those_of_a_rush_end_with_it_and_all_of_them_with_the_listener() {
         let alive = Arc::new(AtomicUsize::new(0));
-        let (workers, rush) = (Workers::new(), 2 * KEPT);
+        let (workers, rush) = (Workers::new(), 2 * MAX_IDLE);
         let (end, _) = tokio::sync::broadcast::channel::<()>(1);
         for _ in 0..rush {
             let held = Arc::clone(&alive);
-            workers.give(end.subscribe(), move |mut end| {
+            workers.run(end.subscribe(), move |mut end| {
                 let held = Arc::clone(&held);
                 async move {
                     held.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +200,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&alive), 1 + 2 * rush);
         end.send(()).unwrap();
         settle().await;
-        assert_eq!(Arc::strong_count(&alive), 1 + KEPT);
+        assert_eq!(Arc::strong_count(&alive), 1 + MAX_IDLE);
         drop(workers);
         settle().await;
         assert_eq!(Arc::strong_count(&alive), 1);

@@ -14,10 +14,10 @@ use super::{
 use crate::cache::Key;
 use crate::cache::nxdomain_cut::Denial;
 use crate::config::OnStall;
+use crate::config::host_setup::INTERCEPT_PORT;
 use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{GatedResponse, stalled};
-use crate::host::interception::PORT;
 use crate::upstream::{Forwarder, Limits, client_chosen};
 use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
 
@@ -57,7 +57,12 @@ async fn answered(
 ) -> Result<Delivery, Disposition> {
     // What is rare is boxed: it must not make every waiting query as large as itself.
     if let Some(server) = asked.original {
-        return Box::pin(asked_there(resolver, asked, SocketAddr::new(server, PORT))).await;
+        return Box::pin(asked_there(
+            resolver,
+            asked,
+            SocketAddr::new(server, INTERCEPT_PORT),
+        ))
+        .await;
     }
     if asked.binding.block.translates(&asked.query, &asked.arrival) {
         return Box::pin(translated(resolver, asked)).await;
@@ -81,7 +86,7 @@ async fn answered(
                     &asked.query,
                     &context,
                     asked.missed_at,
-                    Cancellation::Always,
+                    Cancellation::Never,
                 )
                 .await
         }

@@ -39,7 +39,7 @@ impl ThreadWatch {
     /// Beats until the runtime ends.
     pub async fn beat(self: Arc<Self>, threads: Arc<Threads>) {
         loop {
-            threads.turn().await;
+            threads.respond().await;
             self.0.store(clock::now().as_millis(), Ordering::Relaxed);
             tokio::time::sleep(BEAT).await;
         }

@@ -1,11 +1,11 @@
-//! Who made an answer.
+//! The plugin that made an answer.
 
 use serde::{Deserialize, Serialize};
 
-/// Which part of the chain made an answer; the label `plugin`.
+/// The plugin that made an answer; the label `plugin`. Its numbers are part of the takeover's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnswerSource {
-    /// None: the server itself.
+    /// None: dnsd itself.
     Server,
     /// The cache.
     Cache,

@@ -1,4 +1,4 @@
-//! A zone at an address and who answers for it: equal questions at once are asked once, and answers are kept.
+//! A zone at an address, bound to its server block. Concurrent equal queries are resolved once, and answers are cached.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -26,43 +26,42 @@ use super::{
 };
 use crate::zones::type_names::{class_name, kind_name};
 
-/// A zone and who answers for it.
+/// A zone at an address, and the server block that answers for it.
 #[derive(Debug)]
 pub struct ZoneBinding {
     /// The zone.
     pub zone: Zone,
-    /// Who answers.
+    /// The block.
     pub block: Arc<ServerBlock>,
-    /// Whether a name may be asked of resolvers outside of the cluster: not where it is in a zone of which a block
-    /// elsewhere, or the cluster, knows everything.
+    /// Whether resolvers outside of the cluster may be asked: not for names in a zone of another block or of the cluster.
     pub may_ask_outside: bool,
-    /// What is counted of its queries, where metrics are wanted.
+    /// The counters of its queries, with `prometheus`.
     pub(crate) counts: Option<Arc<ZoneCounters>>,
-    /// What is counted of its cache, where there is one.
+    /// The counters of its cache, with `prometheus`.
     pub(crate) of_cache: Option<Arc<CacheCounters>>,
 }
 
-/// Where a query came from.
+/// How a query came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketInfo {
     /// The source.
     pub source: SocketAddr,
-    /// The address of ours that was asked, where the kernel told.
+    /// The destination address, where the kernel reports it.
     pub asked: Option<IpAddr>,
-    /// The interface, where the kernel told.
+    /// The index of the interface, where the kernel reports it.
     pub interface: Option<u32>,
-    /// How.
+    /// The transport.
     pub transport: Transport,
 }
 
-/// Under which conditions a question is answered.
+/// The context in which a query is resolved.
 #[derive(Clone, Debug)]
 pub struct QueryContext {
-    /// What was in force, where it was asked, when it came.
+    /// The zones of the address, as they were when the query came.
     pub table: Arc<ZoneTable>,
-    /// Who asked first.
+    /// The client's packet, of the query that came first.
     pub arrival: PacketInfo,
-    /// From whose share its upstreams are asked.
+    /// The client whose quota pays for upstream queries.
     pub quota_key: QuotaKey,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
@@ -70,33 +69,32 @@ pub struct QueryContext {
     pub may_forward: bool,
     /// The zone that holds the name.
     pub zone: Zone,
-    /// From how many other questions this one comes.
+    /// How many queries led to this one.
     pub depth: u8,
-    /// How much of the client's patience was used before upstreams are asked.
+    /// The part of the total time-out that has passed already.
     pub waited: Duration,
 }
 
-/// Whether who asks may go before there is an answer.
+/// Whether the caller of [`ZoneBinding::find`] may be cancelled before there is an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancellation {
-    /// It stays until the end: it asks itself.
-    Always,
-    /// It may go, and others wait: a task of its own asks.
-    Perhaps,
+    /// Never: it resolves the query itself.
+    Never,
+    /// At any time, while others wait for the same answer: a task of its own resolves the query.
+    Possible,
 }
 
-/// How long a question waits for the other family's answer. Who asked waits for both anyway; a server that does not answer
-/// the first leaves time for the second.
-const MEANWHILE: Duration = Duration::from_secs(1);
-/// Questions that come from a question: aliases of rules and templates, A for AAAA.
-const DEEPEST: u8 = 8;
+/// How long a query waits for the answer of the other address family. Stub resolvers wait for both anyway.
+const OTHER_FAMILY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest chain of queries: aliases of rewrite rules and templates, A for AAAA.
+const MAX_DEPTH: u8 = 8;
 
-/// A look-up that may lead to others.
+/// A lookup that may lead to others.
 type Lookup<'a> =
     Pin<Box<dyn Future<Output = Result<(Arc<ResolvedAnswer>, Ttls), ResolveError>> + Send + 'a>>;
 
 impl QueryContext {
-    /// The same for who has waited so long already.
+    /// This context after `waited` more.
     fn after(&self, waited: Duration) -> Self {
         Self {
             waited: self.waited + waited,
@@ -113,7 +111,7 @@ impl QueryContext {
         }
     }
 
-    /// What is known of a name, of the type that is asked for: octets of a response to that question.
+    /// Looks up a target name with the query's type and class. Returns the response's octets.
     pub(super) async fn follow(&self, query: &Query<'_>, target: &WireName) -> Result<Vec<u8>, ResolveError> {
         let question = query.asking(target, query.question.kind, query.question.class);
         let (resolved, ttls) = self.look_up(question.clone()).await?;
@@ -125,10 +123,10 @@ impl QueryContext {
         Ok(octets)
     }
 
-    /// Asks as a client would at the same address.
+    /// Resolves a query as if a client had sent it to the same address.
     pub(super) fn look_up(&self, query: Query<'static>) -> Lookup<'_> {
         Box::pin(async move {
-            if self.depth >= DEEPEST {
+            if self.depth >= MAX_DEPTH {
                 return Err(ResolveError::TooDeep);
             }
             let binding = self
@@ -146,7 +144,7 @@ impl QueryContext {
         })
     }
 
-    /// Counts that a template matched, and what came of it.
+    /// Counts a template's match, and its failure.
     pub(super) fn count_template(&self, matched: &Matched) {
         let mut labels = vec![
             Label::new("server", self.table.server()),
@@ -169,35 +167,35 @@ impl QueryContext {
 }
 
 impl ZoneBinding {
-    /// Whether somebody wants to know of its queries.
+    /// Whether its queries are counted or logged.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         self.counts.is_some() || self.is_logged()
     }
 
-    /// Whether somebody wants to know of each of them by itself.
+    /// Whether each of its queries is logged.
     #[must_use]
     pub fn is_logged(&self) -> bool {
         self.block.logs()
     }
 
-    /// Counts something of the cache.
-    pub fn caching(&self, count: impl FnOnce(&CacheCounters)) {
+    /// Updates the counters of the cache.
+    pub fn count_cache(&self, count: impl FnOnce(&CacheCounters)) {
         if let Some(counts) = &self.of_cache {
             count(counts);
         }
     }
 
-    /// A query was answered.
-    pub fn note(&self, event: &AnsweredQuery<'_>, source: AnswerSource) {
+    /// Counts and logs an answered query.
+    pub fn record(&self, event: &AnsweredQuery<'_>, source: AnswerSource) {
         if let Some(counts) = &self.counts {
             counts.count(event, source);
         }
         self.block.log(event);
     }
 
-    /// Answers what the block's cache did not have when the query came, after so many questions had ended, if it was looked
-    /// for: since then somebody else's question, or the same name's for another type, may have been answered.
+    /// Resolves a query that missed the cache. `missed_at` is the completion count at that miss: when another query has
+    /// completed since, the cache is searched again.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -221,7 +219,7 @@ impl ZoneBinding {
         }
     }
 
-    /// Asks for what the block's cache does not have; or for what it has, if it was not looked for.
+    /// Resolves a query by the chain, or joins the same query in flight.
     async fn ask(
         self: &Arc<Self>,
         key: Option<&Key>,
@@ -231,47 +229,47 @@ impl ZoneBinding {
         missed_at: Option<Landings>,
     ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
         let (Some(key), Some(inflight)) = (key, self.block.inflight()) else {
-            // Boxed: the rare way must not make every waiting query as large as itself.
-            let solving = Box::pin(self.block.chain.solve(query, context));
-            return solving.await.map(Arc::new);
+            // Boxed: the rare path must not enlarge the future of every pending query.
+            let resolving = Box::pin(self.block.chain.resolve(query, context));
+            return resolving.await.map(Arc::new);
         };
         if let Some(other) = self.other_family(key, query, context)
             && let Some(denial) = Box::pin(self.denied_by(other, key)).await
         {
             return Ok(denial);
         }
-        if self.block.chain.tells_clients_apart {
-            // What one client is told about itself is not the answer for who asks the same meanwhile.
-            return Box::pin(self.solve(key, query, context, missed_at)).await;
+        if self.block.chain.depends_on_client {
+            // The answer may depend on the client: it is not shared.
+            return Box::pin(self.resolve(key, query, context, missed_at)).await;
         }
         let resolved = match cancellation {
-            Cancellation::Always => {
+            Cancellation::Never => {
                 let (begun, mut is_first) = (clock::now(), false);
                 let asking = || {
                     is_first = true;
                     let waited = clock::now().since(begun);
                     async move {
                         if waited.is_zero() {
-                            return self.solve(key, query, context, missed_at).await;
+                            return self.resolve(key, query, context, missed_at).await;
                         }
-                        // Who asked before had to go. Boxed, like all that is rare.
+                        // The first caller was cancelled. Boxed, like all that is rare.
                         let context = context.after(waited);
-                        Box::pin(self.solve(key, query, &context, missed_at)).await
+                        Box::pin(self.resolve(key, query, &context, missed_at)).await
                     }
                 };
                 match inflight.join(key, asking).await {
-                    // Who asked first had no place, or lost it: that is not this client's.
+                    // The first caller's client was over its limit: this client may not be.
                     Some(Err(ResolveError::Upstream(Failure::OverLimit))) if !is_first => {
                         let context = context.after(clock::now().since(begun));
-                        let asking = || self.solve(key, query, &context, missed_at);
+                        let asking = || self.resolve(key, query, &context, missed_at);
                         Box::pin(inflight.join(key, asking)).await
                     }
                     resolved => resolved,
                 }
             }
-            Cancellation::Perhaps => {
+            Cancellation::Possible => {
                 let (binding, key, query, context) = (Arc::clone(self), *key, query.owned(), context.clone());
-                let asking = async move { binding.solve(&key, &query, &context, missed_at).await };
+                let asking = async move { binding.resolve(&key, &query, &context, missed_at).await };
                 Box::pin(inflight.join_in_task(key, asking)).await
             }
         };
@@ -281,13 +279,13 @@ impl ZoneBinding {
         })
     }
 
-    /// How many questions have ended, before it is looked whether one is to be asked.
+    /// The completion count of queries in flight.
     #[must_use]
     pub fn completions(&self) -> Option<Landings> {
         self.block.inflight().map(|inflight| inflight.landings())
     }
 
-    /// What another thread has come to know since it was not there.
+    /// The answer that another query has put into the cache since the miss.
     fn resolved_since(&self, missed_at: Option<Landings>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
         if missed_at.is_none() || missed_at == self.completions() {
             return None;
@@ -298,8 +296,8 @@ impl ZoneBinding {
         }
     }
 
-    /// Has the chain answer, and keeps what it says. From here on others wait for this question.
-    async fn solve(
+    /// Resolves by the chain and caches the answer. Equal queries wait for this one.
+    async fn resolve(
         self: &Arc<Self>,
         key: &Key,
         query: &Query<'_>,
@@ -309,17 +307,16 @@ impl ZoneBinding {
         if let Some(resolved) = self.resolved_since(missed_at, key) {
             return Ok(resolved);
         }
-        let resolved = self.block.chain.solve(query, context).await?;
+        let resolved = self.block.chain.resolve(query, context).await?;
         if !resolved.answer.get().is_readable() {
-            self.caching(CacheCounters::dropped);
+            self.count_cache(CacheCounters::dropped);
         }
-        let resolved = self.block.keep(key, resolved);
-        self.learn_what_is_above(key, query, context, &resolved);
+        let resolved = self.block.store(key, resolved);
+        self.update_cuts(key, query, context, &resolved);
         Ok(resolved)
     }
 
-    /// The end of the question for the other family's addresses of a name of the cluster, or of another zone in which search
-    /// lists look, if it is under way.
+    /// The completion of the query in flight for the same name and the other address family: in zones of search lists.
     fn other_family(
         &self,
         key: &Key,
@@ -338,17 +335,17 @@ impl ZoneBinding {
         inflight.meanwhile(key, &key.of_kind(other))
     }
 
-    /// What the answer for the other family says of this one. Stubs ask for both at once, and most names that a search
-    /// list makes do not exist: for any type (RFC 2308 §5).
+    /// The NXDOMAIN of the other family's answer, which holds for any type (RFC 2308 §5). Stub resolvers ask for both families
+    /// at once, and most names of a search list do not exist.
     async fn denied_by(&self, other: impl Future<Output = ()>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
-        timeout(MEANWHILE, other).await.ok()?;
+        timeout(OTHER_FAMILY_TIMEOUT, other).await.ok()?;
         match self.block.cached(key.view(), clock::now()) {
             Found::Fresh(hit) | Found::FreshAndDue(hit) => Some(resolved(&hit)),
             Found::Stale(..) | Found::Miss => None,
         }
     }
 
-    /// Answers from the cache or by the chain.
+    /// Resolves a query from the cache or by the chain.
     pub(super) async fn answer(
         self: &Arc<Self>,
         query: Query<'static>,
@@ -371,14 +368,14 @@ impl ZoneBinding {
                 if let Some(denied) = self.denied_below_answer(key.as_ref(), &query, &context, now) {
                     return Ok((denied, Ttls::Original));
                 }
-                let asking = self.ask(key.as_ref(), &query, &context, Cancellation::Perhaps, missed_at);
+                let asking = self.ask(key.as_ref(), &query, &context, Cancellation::Possible, missed_at);
                 let resolved = asking.await?;
                 Ok((resolved, Ttls::CountedDown(clock::now())))
             }
         }
     }
 
-    /// Answers a question for IPv6 addresses with some that are made of IPv4 ones, where there are no others.
+    /// Resolves AAAA by dns64: with addresses synthesized from A records where there are no others (RFC 6147).
     ///
     /// # Errors
     /// Why there is no answer.
@@ -412,14 +409,14 @@ impl ZoneBinding {
             return Err(ResolveError::Rewrite);
         };
         counter!("coredns_dns64_requests_translated_total", "server" => context.table.server()).increment(1);
-        let resolved = self.block.chain.made_of_a(answer, &context);
+        let resolved = self.block.chain.synthesized(answer, &context);
         Ok((Arc::new(resolved), Ttls::CountedDown(clock::now())))
     }
 
-    /// Asks again for an answer that is kept.
+    /// Resolves a cached answer again.
     ///
     /// # Errors
-    /// Why there is nothing better: what is kept stays as it is for a while.
+    /// When the refresh failed; then the cached answer is not refreshed again for a while.
     pub async fn refresh(
         self: Arc<Self>,
         key: Key,
@@ -427,7 +424,7 @@ impl ZoneBinding {
         context: QueryContext,
     ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
         let asked = self
-            .ask(Some(&key), &query, &context, Cancellation::Perhaps, None)
+            .ask(Some(&key), &query, &context, Cancellation::Possible, None)
             .await;
         let is_better = asked
             .as_ref()
@@ -439,7 +436,7 @@ impl ZoneBinding {
     }
 }
 
-/// What is kept, for who goes on with it.
+/// The answer of a cache entry.
 fn resolved(hit: &Hit<StoredAnswer>) -> Arc<ResolvedAnswer> {
     Arc::new(hit.value.to_resolved(hit.arrived))
 }

@@ -1,4 +1,4 @@
-//! A server block at work: what it keeps, and the chain that answers what it does not have.
+//! A server block at work: its cache, and the chain of plugins that resolves what the cache does not have.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +25,11 @@ use super::{
 use crate::zones::failure::ResolveError;
 use crate::zones::loop_probe::Probe;
 
-/// A block of the plan, running.
+/// A server block of the plan, at work.
 #[derive(Debug)]
 pub struct ServerBlock {
     plan: model::Block,
-    /// What is kept, if anything.
+    /// The cache, with `cache`.
     store: Option<Arc<CacheStore>>,
     pub(super) chain: Chain,
     log: query_log::Rules,
@@ -38,39 +38,38 @@ pub struct ServerBlock {
     telemetry: Telemetry,
 }
 
-/// Questions under way, each with what became of it.
-type Asking = Flights<Result<Arc<ResolvedAnswer>, ResolveError>>;
+/// Queries in flight, each with its result.
+type Inflight = Flights<Result<Arc<ResolvedAnswer>, ResolveError>>;
 
-/// Answers, and the questions under way for them.
+/// A cache, and the queries in flight.
 #[derive(Debug)]
 struct CacheStore {
     /// Held for one map operation.
     cache: Mutex<Cache<StoredAnswer>>,
-    inflight: Arc<Asking>,
-    /// Names below which nothing is asked, where the chain is such that only upstreams know of any.
+    inflight: Arc<Inflight>,
+    /// NXDOMAIN cuts, where all names of the block come from one `forward`.
     cuts: Option<Arc<Cuts>>,
 }
 
-/// An answer and what it tells, for any number of clients, on its way; it is kept [packed](Packed).
+/// An answer on its way to any number of clients; it is cached as a [stored answer](Packed).
 #[derive(Debug)]
 pub struct ResolvedAnswer {
     /// The answer.
     pub answer: Matched<Answer>,
-    /// What it tells.
+    /// The addresses that it teaches.
     pub observation: Option<AnswerObservation>,
-    /// As what it is kept, if it may be.
+    /// The kind and lifetime of its cache entry, if it may be cached.
     pub cacheable: Option<Kept>,
-    /// Who made it.
+    /// Whether an upstream or dnsd itself made it.
     pub maker: Maker,
-    /// Which part of the chain that was.
+    /// The plugin that made it.
     pub source: AnswerSource,
-    /// Why there is none, if it says so.
+    /// The failure that it reports, if it does.
     pub error: Option<ResolveError>,
 }
 
 impl ServerBlock {
-    /// The block of `before` if it is written as this one; otherwise another, with what it kept if it would answer
-    /// alike.
+    /// Reuses the block of `before` if it is written alike; otherwise makes one, with the cache of a block that answers alike.
     pub(super) fn put_in_force(
         plan: &model::Block,
         config: &Config,
@@ -111,30 +110,30 @@ impl ServerBlock {
         }))
     }
 
-    /// Whether it gives the answers that a plan would, whatever is logged and counted of them.
+    /// Whether it answers as a plan would, whatever is logged and counted.
     fn answers_like(&self, plan: &model::Block) -> bool {
-        what_is_answered(&self.plan) == what_is_answered(plan)
+        answering_part(&self.plan) == answering_part(plan)
     }
 
-    /// What was written.
+    /// Its plan.
     #[must_use]
     pub const fn plan(&self) -> &model::Block {
         &self.plan
     }
 
-    /// What is kept for a question; nothing where it does not go by the cache.
+    /// Searches the cache.
     #[must_use]
     pub fn cached(&self, key: KeyView<'_>, now: Timestamp) -> Found<StoredAnswer> {
         self.cache().map_or(Found::Miss, |mut cache| cache.get(key, now))
     }
 
-    /// What a question that is asked more than once, or again, goes by; nothing where it does not go by the cache.
+    /// The cache key of a query; none where it does not go through the cache.
     #[must_use]
     pub fn key(&self, query: &Query) -> Option<Key> {
         self.key_view(query).and_then(|_| Key::of(query))
     }
 
-    /// The same for who only looks.
+    /// As [`key`](Self::key), without a copy of the name.
     #[must_use]
     pub fn key_view<'a>(&self, query: &'a Query<'_>) -> Option<KeyView<'a>> {
         let rules = self.plan.cache.as_ref()?;
@@ -143,45 +142,45 @@ impl ServerBlock {
         if covers { KeyView::of(query) } else { None }
     }
 
-    /// Whether there are upstreams to be asked for a name.
+    /// Whether an upstream may be asked for a name.
     pub(super) fn forwards(&self, name: &WireName) -> bool {
         self.chain.forwards(name)
     }
 
-    /// Questions under way, where equal ones are asked once.
-    pub(super) fn inflight(&self) -> Option<&Arc<Asking>> {
+    /// The queries in flight.
+    pub(super) fn inflight(&self) -> Option<&Arc<Inflight>> {
         self.store.as_ref().map(|store| &store.inflight)
     }
 
-    /// Names below which nothing is asked.
+    /// The NXDOMAIN cuts.
     pub(super) fn cuts(&self) -> Option<&Arc<Cuts>> {
         self.store.as_ref()?.cuts.as_ref()
     }
 
-    /// A question was answered since a name above its own was denied.
+    /// Counts a query answered by an NXDOMAIN cut.
     pub fn count_cut(&self) {
         self.telemetry.metrics.cut_answers.increment(1);
     }
 
-    /// A name above others was asked for.
-    pub(super) fn count_inquiry(&self, outcome: PreQueryOutcome) {
+    /// Counts a pre-query.
+    pub(super) fn count_pre_query(&self, outcome: PreQueryOutcome) {
         self.telemetry.metrics.pre_query(outcome);
     }
 
-    /// Whether TTLs are given as they came (`keepttl`).
+    /// Whether TTLs are not counted down (`keepttl`).
     #[must_use]
     pub fn keeps_ttls(&self) -> bool {
         self.plan.cache.as_ref().is_some_and(|rules| rules.keep_ttl)
     }
 
-    /// As what an answer would be kept.
-    pub(super) fn judged(&self, resolved: &ResolvedAnswer) -> Option<Kept> {
+    /// The kind and lifetime of the cache entry that an answer would have.
+    pub(super) fn cacheability(&self, resolved: &ResolvedAnswer) -> Option<Kept> {
         let rules = self.plan.cache.as_ref()?;
         Verdict::of(rules, &resolved.answer.get().message(), resolved.maker).kept()
     }
 
-    /// Keeps an answer, if it may be.
-    pub(super) fn keep(&self, key: &Key, resolved: ResolvedAnswer) -> Arc<ResolvedAnswer> {
+    /// Caches an answer, if it may be cached.
+    pub(super) fn store(&self, key: &Key, resolved: ResolvedAnswer) -> Arc<ResolvedAnswer> {
         let resolved = Arc::new(resolved);
         if let (Some(cacheable), Some(mut cache)) = (resolved.cacheable, self.cache()) {
             let before = evictions(&cache);
@@ -193,14 +192,14 @@ impl ServerBlock {
         resolved
     }
 
-    /// An answer of whom the client asked, and the operator trusts.
+    /// The answer of a trusted resolver that the client chose.
     #[must_use]
     pub fn of_trusted(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
         self.chain
-            .unkept(answer, context, Maker::Upstream, AnswerSource::Forward)
+            .uncached(answer, context, Maker::Upstream, AnswerSource::Forward)
     }
 
-    /// Whether an answer may take the place of a stale one.
+    /// Whether an answer may replace a stale one.
     #[must_use]
     pub fn refreshes(&self, resolved: &ResolvedAnswer) -> bool {
         let rules = self.plan.cache.as_ref();
@@ -209,14 +208,14 @@ impl ServerBlock {
         })
     }
 
-    /// Notes that nothing better came.
+    /// Notes that a refresh failed.
     pub fn refresh_failed(&self, key: &Key, now: Timestamp) {
         if let Some(mut cache) = self.cache() {
             cache.refresh_failed(key, now);
         }
     }
 
-    /// Whether an answer may have to be made of another question's (`dns64`).
+    /// Whether the answer may have to be synthesized (`dns64`).
     #[must_use]
     pub fn translates(&self, query: &Query, arrival: &PacketInfo) -> bool {
         let endpoints = QueryEndpoints {
@@ -228,57 +227,57 @@ impl ServerBlock {
         translator.is_some_and(|translator| translator.applies(query, &endpoints))
     }
 
-    /// An answer in the order that the block wants (`loadbalance`).
+    /// Orders the addresses of an answer (`loadbalance`).
     #[must_use]
     pub fn balance(&self, reply: Vec<u8>, query: &Query, udp_size: u16) -> Vec<u8> {
         self.chain.own.balance(reply, query, udp_size)
     }
 
-    /// A query came: it may be the one that looks for a loop.
-    pub fn note_query(&self, query: &Query) {
+    /// Shows the loop detection a query.
+    pub fn observe_query(&self, query: &Query) {
         if let Some(probe) = &self.probe {
-            probe.note(query);
+            probe.observe(query);
         }
     }
 
-    /// Whether upstreams may be asked: not where that ends here again.
+    /// Whether upstreams may be asked: not while there is a loop.
     #[must_use]
     pub fn may_forward(&self, query: &Query) -> bool {
         self.probe.as_ref().is_none_or(|probe| probe.lets_pass(query))
     }
 
-    /// Looks for a loop at an address where it answers, once.
+    /// Starts the loop detection, once, at an address of the block.
     pub fn look_for_loops(&self, address: SocketAddr) {
         if let Some(probe) = &self.probe {
             probe.begin(address);
         }
     }
 
-    /// Faults of dnsd's own.
+    /// The counter of panics.
     pub(super) fn panics(&self) -> &Counter {
         &self.telemetry.metrics.panics
     }
 
-    /// Whether lines are written about queries.
+    /// Whether queries are logged (`log`).
     pub(super) const fn logs(&self) -> bool {
         !self.log.is_empty()
     }
 
-    /// Writes a line about a query, if one is wanted.
+    /// Logs a query, if the rules say so.
     pub(super) fn log(&self, event: &AnsweredQuery<'_>) {
         if let Some(line) = self.log.line(event) {
-            self.telemetry.log_writer.say(model::LogLevel::Info, &line);
+            self.telemetry.log_writer.write(model::LogLevel::Info, &line);
         }
     }
 
-    /// Writes a line about a query without an answer, if one is wanted.
+    /// Logs a query that failed, if the rules say so.
     pub fn log_error(&self, query: &Query, error: ResolveError) {
-        // Nobody waits for what looks for a loop.
+        // The probe of the loop detection is no client's query.
         if self.probe.as_ref().is_some_and(|probe| probe.is_own(query)) {
             return;
         }
         match &self.errors {
-            Some(errors) => errors.note(query, error.rcode(), error.message()),
+            Some(errors) => errors.log(query, error.rcode(), error.message()),
             None if self.plan.debug => {
                 let line = format!(
                     "{} {:?}: {}",
@@ -286,20 +285,20 @@ impl ServerBlock {
                     query.question.name,
                     error.message()
                 );
-                self.telemetry.log_writer.say(model::LogLevel::Debug, &line);
+                self.telemetry.log_writer.write(model::LogLevel::Debug, &line);
             }
             None => {}
         }
     }
 
-    /// The same for a failure that is kept as if it were an answer.
+    /// Logs a cached failure.
     pub fn log_cached_failure(&self, query: &Query, resolved: &ResolvedAnswer) {
         if let Some(error) = resolved.error {
             self.log_error(query, error);
         }
     }
 
-    /// Tells how much it keeps.
+    /// Updates CoreDNS' counters of the cache's size.
     pub(super) fn count_cache(&self, counts: &CacheCounters) {
         if let Some(cache) = self.cache() {
             for class in Class::ALL {
@@ -308,7 +307,7 @@ impl ServerBlock {
         }
     }
 
-    /// Answers and octets that are kept.
+    /// Answers and octets in the cache.
     #[must_use]
     pub fn cache_figures(&self) -> (usize, usize) {
         self.cache().map_or((0, 0), |cache| (cache.len(), cache.weight()))
@@ -330,8 +329,8 @@ impl CacheStore {
     }
 }
 
-/// The cuts of a block. Where it answers or changes names itself, or chooses among upstreams by them, a name may exist
-/// although one above it does not: such a block has none.
+/// The NXDOMAIN cuts of a block. A block that answers or rewrites names itself, or chooses among upstreams by name, has none:
+/// there a name may exist although one above it does not.
 fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<Cuts>> {
     let answers_itself = plan.hosts.is_some() || !plan.template.is_empty() || !plan.rewrite.is_empty();
     let meets = |zone: &CutZone| {
@@ -342,30 +341,30 @@ fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<Cuts>> {
     has_cuts.then(|| Arc::new(Cuts::new(&config.cut_zones)))
 }
 
-/// Whether two blocks say the same, wherever in their files: a line that is added above moves all below it.
+/// Whether two blocks are written alike, wherever in their files.
 fn is_same(one: &model::Block, other: &model::Block) -> bool {
-    without_places(one) == without_places(other)
+    without_origins(one) == without_origins(other)
 }
 
-/// What the answers depend on that are kept.
-pub(super) fn what_is_answered(block: &model::Block) -> model::Block {
-    let unsaid = model::Block::default();
+/// The part of a plan that cached answers depend on.
+pub(super) fn answering_part(block: &model::Block) -> model::Block {
+    let default = model::Block::default();
     model::Block {
-        port: unsaid.port,
-        bind: unsaid.bind,
-        timeouts: unsaid.timeouts,
-        prometheus: unsaid.prometheus,
-        debug: unsaid.debug,
-        errors: unsaid.errors,
-        log: unsaid.log,
-        dns64: unsaid.dns64,
-        loadbalance: unsaid.loadbalance,
-        detects_loop: unsaid.detects_loop,
-        ..without_places(block)
+        port: default.port,
+        bind: default.bind,
+        timeouts: default.timeouts,
+        prometheus: default.prometheus,
+        debug: default.debug,
+        errors: default.errors,
+        log: default.log,
+        dns64: default.dns64,
+        loadbalance: default.loadbalance,
+        detects_loop: default.detects_loop,
+        ..without_origins(block)
     }
 }
 
-fn without_places(block: &model::Block) -> model::Block {
+fn without_origins(block: &model::Block) -> model::Block {
     let mut block = block.clone();
     block.origin.clear();
     block

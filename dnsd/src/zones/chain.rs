@@ -1,4 +1,4 @@
-//! What a block does for a question that it has no answer to: the part of the chain behind the cache.
+//! The plugins of a block behind the cache: they resolve what the cache does not have.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ use super::{AnswerRecord, AnswerSource, InvalidPlan, Metrics, QueryContext, Reso
 use crate::zones::failure::ResolveError;
 use crate::zones::local_plugins::LocalPlugins;
 
-/// The chain of a block.
+/// The plugins of a block, behind the cache.
 #[derive(Debug)]
 pub(super) struct Chain {
     cache: Option<model::CacheRules>,
     bufsize: Option<u16>,
     pub(super) own: LocalPlugins,
     forward: Vec<ForwardPlugin>,
-    /// Whether an answer may be for one client alone.
-    pub(super) tells_clients_apart: bool,
+    /// Whether an answer may depend on the client.
+    pub(super) depends_on_client: bool,
     metrics: Arc<Metrics>,
 }
 
@@ -49,25 +49,25 @@ impl Chain {
         Ok(Self {
             cache: plan.cache.clone(),
             bufsize: plan.bufsize,
-            tells_clients_apart: own.tells_clients_apart(),
+            depends_on_client: own.depends_on_client(),
             own,
             forward: forward.collect::<Result<_, _>>()?,
             metrics: Arc::clone(&telemetry.metrics),
         })
     }
 
-    /// Answers, or says why not: the question as the rules make it, and what they did taken back in the answer.
-    pub(super) async fn solve(
+    /// Resolves a query: rewritten by the rules, and the answer rewritten back.
+    pub(super) async fn resolve(
         &self,
         query: &Query<'_>,
         context: &QueryContext,
     ) -> Result<ResolvedAnswer, ResolveError> {
-        let solved = match &self.own.rewrite {
-            None => self.make(query, context).await,
-            // Boxed, like all that is rare: it must not make every waiting query as large as itself.
+        let resolved = match &self.own.rewrite {
+            None => self.run_plugins(query, context).await,
+            // Boxed: the rare path must not enlarge the future of every pending query.
             Some(rules) => Box::pin(self.rewritten(rules, query, context)).await,
         };
-        match solved {
+        match resolved {
             Ok(made) => Ok(self.resolved(made, &query.question, &context.table.config.protected)),
             Err(error) => self.cacheable_failure(query, error, context).ok_or(error),
         }
@@ -82,7 +82,7 @@ impl Chain {
         let (asked, revert) = rules
             .apply(query.owned(), &context.endpoints())
             .map_err(|_no_name| ResolveError::Rewrite)?;
-        let made = self.make(&asked, context).await?;
+        let made = self.run_plugins(&asked, context).await?;
         if revert.is_nothing() {
             return Ok(made);
         }
@@ -106,8 +106,12 @@ impl Chain {
         })
     }
 
-    /// The parts of the chain in their order: templates, hosts, upstreams, whoami.
-    async fn make(&self, query: &Query<'_>, context: &QueryContext) -> Result<ChainAnswer, ResolveError> {
+    /// Runs the plugins in their order: templates, hosts, upstreams, whoami.
+    async fn run_plugins(
+        &self,
+        query: &Query<'_>,
+        context: &QueryContext,
+    ) -> Result<ChainAnswer, ResolveError> {
         let (endpoints, size) = (context.endpoints(), u16::MAX);
         if let Some(templates) = &self.own.templates {
             let Answered { outcome, matched } = templates.answer(query, &endpoints, size);
@@ -145,7 +149,7 @@ impl Chain {
                     AnswerSource::Whoami,
                 ))
                 .await?;
-                // It tells one client about itself.
+                // The answer is the client's own address.
                 Ok(ChainAnswer {
                     is_shareable: false,
                     ..made
@@ -155,7 +159,7 @@ impl Chain {
         }
     }
 
-    /// The first that is asked for the name answers; the next where it passes on what it heard.
+    /// Asks the first `forward` that covers the name; the next one where its response is one of `next`.
     async fn forward(
         &self,
         query: &Query<'_>,
@@ -170,12 +174,12 @@ impl Chain {
         if !context.may_forward {
             return Err(ResolveError::Loop);
         }
-        let mut heard = None;
+        let mut last = None;
         let name = &query.question.name;
         let forwarders = self.forward.iter().map(|asked| &asked.forwarder);
         for forwarder in forwarders.filter(|forwarder| forwarder.holds(name)) {
             if !context.may_ask_outside {
-                return Err(ResolveError::Kept);
+                return Err(ResolveError::ClusterName);
             }
             let answer = forwarder
                 .ask(query, context.arrival.transport, &limits)
@@ -184,23 +188,22 @@ impl Chain {
             if !forwarder.passes_on(answer.get()) {
                 return Ok(answer);
             }
-            heard = Some(answer);
+            last = Some(answer);
         }
-        heard.ok_or(ResolveError::NoAnswer)
+        last.ok_or(ResolveError::NoAnswer)
     }
 
-    /// Whether somebody is asked for a name.
+    /// Whether an upstream may be asked for a name.
     pub(super) fn forwards(&self, name: &WireName) -> bool {
         self.forward.iter().any(|asked| asked.forwarder.holds(name))
     }
 
-    /// The largest datagram, to clients and from upstreams (`bufsize`).
+    /// The largest UDP message, to clients and from upstreams (`bufsize`).
     fn udp_size(&self, config: &Config) -> u16 {
         self.bufsize.unwrap_or(config.max_udp_size)
     }
 
-    /// What an answer tells and how long it is kept: its TTLs are brought between the limits first, since the client
-    /// believes what it is told.
+    /// Judges an answer: its observation and its cacheability. Its TTLs are limited first, since clients use them.
     fn resolved(&self, made: ChainAnswer, asked: &Question, protected: &[IpNet]) -> ResolvedAnswer {
         let ChainAnswer {
             mut answer,
@@ -235,7 +238,7 @@ impl Chain {
         }
     }
 
-    /// An answer that another dnsd kept, by the rules and limits of this one; nothing where it is no message.
+    /// Judges an answer of the old process's cache by the own rules; none where it is no message.
     pub(super) fn inherited(&self, cacheable: &AnswerRecord, protected: &[IpNet]) -> Option<ResolvedAnswer> {
         let made = ChainAnswer {
             answer: own(cacheable.octets.clone(), cacheable.arrived)?,
@@ -250,13 +253,13 @@ impl Chain {
         })
     }
 
-    /// An answer that dns64 made.
-    pub(super) fn made_of_a(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
-        self.unkept(answer, context, Maker::Own, AnswerSource::Dns64)
+    /// An answer that dns64 synthesized.
+    pub(super) fn synthesized(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
+        self.uncached(answer, context, Maker::Own, AnswerSource::Dns64)
     }
 
-    /// An answer that is told, and kept for nobody else.
-    pub(super) fn unkept(
+    /// An answer that is observed but not cached.
+    pub(super) fn uncached(
         &self,
         answer: Matched<Answer>,
         context: &QueryContext,
@@ -275,7 +278,7 @@ impl Chain {
         }
     }
 
-    /// A failure that is kept for a while, so that those who ask again do not make it worse (RFC 9520 §3.1).
+    /// A failure as a cacheable answer, so that repeated queries do not load failing upstreams (RFC 9520 §3.1).
     fn cacheable_failure(
         &self,
         query: &Query,
@@ -283,20 +286,20 @@ impl Chain {
         context: &QueryContext,
     ) -> Option<ResolvedAnswer> {
         let rules = self.cache.as_ref().filter(|rules| !rules.servfail.is_zero())?;
-        let remembered = match error {
+        let is_cacheable = match error {
             ResolveError::Upstream(failure) => {
                 failure.rcode() == rcode::SERVFAIL && failure != Failure::Local
             }
             ResolveError::NoAnswer
-            | ResolveError::Kept
+            | ResolveError::ClusterName
             | ResolveError::NoBlock
-            | ResolveError::Crowded
+            | ResolveError::OverLimit
             | ResolveError::Rewrite
             | ResolveError::Local
             | ResolveError::TooDeep
             | ResolveError::Loop => false,
         };
-        if !remembered {
+        if !is_cacheable {
             return None;
         }
         let size = self.udp_size(&context.table.config);
@@ -316,7 +319,7 @@ impl Chain {
     }
 }
 
-/// Somebody who is asked.
+/// A `forward` of the plan with its upstreams.
 #[derive(Debug)]
 struct ForwardPlugin {
     plan: model::Forward,
@@ -324,7 +327,7 @@ struct ForwardPlugin {
 }
 
 impl ForwardPlugin {
-    /// Who is asked already goes on being asked, with what is known of their health, and over the same connections.
+    /// Reuses the forwarder of an equal plan, with its health checks and connections.
     fn new(
         plan: &model::Forward,
         before: &[&Chain],
@@ -347,7 +350,7 @@ impl ForwardPlugin {
     }
 }
 
-/// Whether whom it asks depends on files, or names, besides what is written: they are looked at again.
+/// Whether the upstreams depend on files or names beside the plan.
 pub(super) fn reads_files(plan: &model::Forward) -> bool {
     plan.to.iter().any(|upstream| match upstream.host {
         model::UpstreamHost::Address(_) => false,
@@ -355,7 +358,7 @@ pub(super) fn reads_files(plan: &model::Forward) -> bool {
     })
 }
 
-/// An answer and where it came from.
+/// An answer of a plugin.
 struct ChainAnswer {
     answer: Matched<Answer>,
     maker: Maker,
@@ -364,7 +367,7 @@ struct ChainAnswer {
     is_shareable: bool,
 }
 
-/// What dnsd says itself; an alias is followed as a client would.
+/// The answer of a local plugin. An alias is resolved as if a client had asked for its target.
 async fn local(
     outcome: Outcome,
     query: &Query<'_>,
@@ -387,7 +390,7 @@ async fn local(
     })
 }
 
-/// A message of dnsd's own as an answer; nothing where it cannot be read.
+/// A message that dnsd made, as an answer; none where it cannot be read.
 pub(super) fn own(octets: Vec<u8>, made: Timestamp) -> Option<Matched<Answer>> {
     const ANY: TtlLimits = TtlLimits {
         at_least: 0,

@@ -1,7 +1,7 @@
-//! What CoreDNS counts of queries, by its names and labels: dashboards that were made for it go on working.
+//! CoreDNS' counters of queries, by its names and labels, so that its dashboards go on working.
 //!
-//! These are counted on the way of every query. A handle is found when a plan is put in force; counting is an
-//! addition to a number, and no sample is kept. What is counted more rarely goes by `metrics`.
+//! They are counted for every query: handles are looked up when a plan is put in force, counting is an atomic addition, and
+//! histograms keep no samples. What is counted more rarely uses the crate `metrics`.
 
 mod histogram;
 mod text;
@@ -43,26 +43,26 @@ const TYPES: [(u16, &str); 19] = [
     (252, "AXFR"),
     (kind::ANY, "ANY"),
 ];
-/// Codes of a header, and one for all above.
+/// The codes of a header, and one for all others.
 const RCODES: usize = 17;
 
-/// All that was ever counted and is still in force.
+/// The counters of all zones and caches in force.
 #[derive(Debug, Default)]
 pub struct CoreDnsCounters {
-    /// Held when a plan is put in force, and when the page is written.
+    /// Locked when a plan is put in force, and when the metrics are rendered.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    zones: BTreeMap<Place, Arc<ZoneCounters>>,
-    caches: BTreeMap<Place, Arc<CacheCounters>>,
+    zones: BTreeMap<Labels, Arc<ZoneCounters>>,
+    caches: BTreeMap<Labels, Arc<CacheCounters>>,
 }
 
-/// A server's address as CoreDNS writes it, and its zone or zones.
-type Place = (String, String);
+/// The labels `server` and `zone` or `zones`.
+type Labels = (String, String);
 
-/// What is counted of the queries for a zone at an address.
+/// The counters of a zone at an address.
 #[derive(Debug)]
 pub struct ZoneCounters {
     requests: [[[AtomicU64; TYPES.len() + 1]; 2]; 2],
@@ -73,22 +73,22 @@ pub struct ZoneCounters {
     responses: [[AtomicU64; AnswerSource::ALL.len()]; RCODES],
 }
 
-/// Where a query is counted.
+/// The series that count a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Series {
     transport: Transport,
     is_ipv6: bool,
-    /// The place of its type.
-    of_kind: usize,
+    /// The index of its type.
+    type_index: usize,
     dnssec: bool,
-    /// The ranges of its octets, and of those of its reply.
+    /// The buckets of its octets, and of those of its reply.
     request: usize,
     response: usize,
     rcode: usize,
     source: AnswerSource,
 }
 
-/// What is counted of a cache at an address.
+/// The counters of a cache at an address.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
     hits: [AtomicU64; 2],
@@ -104,18 +104,18 @@ impl CoreDnsCounters {
     /// The handle for a zone at a server's address.
     #[must_use]
     pub fn zone(&self, server: &str, zone: &str) -> Arc<ZoneCounters> {
-        let place = (server.to_owned(), zone.to_owned());
-        Arc::clone(self.lock().zones.entry(place).or_default())
+        let labels = (server.to_owned(), zone.to_owned());
+        Arc::clone(self.lock().zones.entry(labels).or_default())
     }
 
     /// The handle for the cache of some zones at a server's address.
     #[must_use]
     pub fn cache(&self, server: &str, zones: &str) -> Arc<CacheCounters> {
-        let place = (server.to_owned(), zones.to_owned());
-        Arc::clone(self.lock().caches.entry(place).or_default())
+        let labels = (server.to_owned(), zones.to_owned());
+        Arc::clone(self.lock().caches.entry(labels).or_default())
     }
 
-    /// Forgets what no plan has a handle of any more.
+    /// Drops the counters that no plan in force uses.
     pub fn sweep(&self) {
         let mut state = self.lock();
         state.zones.retain(|_, counts| Arc::strong_count(counts) > 1);
@@ -141,16 +141,16 @@ impl Default for ZoneCounters {
 }
 
 impl Series {
-    /// Those of a query that was answered.
+    /// The series of an answered query.
     pub(crate) fn of(event: &AnsweredQuery<'_>, source: AnswerSource) -> Self {
         let query = event.query;
-        let of_kind = TYPES
+        let type_index = TYPES
             .iter()
             .position(|(number, _)| *number == query.question.kind);
         Self {
             transport: event.arrival.transport,
             is_ipv6: event.arrival.source.is_ipv6(),
-            of_kind: of_kind.unwrap_or(TYPES.len()),
+            type_index: type_index.unwrap_or(TYPES.len()),
             dnssec: query.edns.as_ref().is_some_and(|edns| edns.dnssec),
             request: histogram::of_octets(event.octets as u64),
             response: histogram::of_octets(event.reply.len() as u64),
@@ -161,19 +161,18 @@ impl Series {
 }
 
 impl ZoneCounters {
-    /// A query was answered.
+    /// Counts an answered query.
     pub(super) fn count(&self, event: &AnsweredQuery<'_>, source: AnswerSource) {
         let octets = [event.octets as u64, event.reply.len() as u64];
         self.add(&Series::of(event, source), 1, octets, event.span);
     }
 
-    /// So many queries of the same series were answered, with so many octets of all requests and of all responses, each
-    /// after this span.
+    /// Counts answered queries of the same series: `octets` of all requests and of all responses, each after `span`.
     pub(crate) fn add(&self, series: &Series, queries: u64, octets: [u64; 2], span: Duration) {
         let transport = series.transport as usize;
         let [request_octets, response_octets] = octets;
         add(
-            &self.requests[transport][usize::from(series.is_ipv6)][series.of_kind],
+            &self.requests[transport][usize::from(series.is_ipv6)][series.type_index],
             queries,
         );
         if series.dnssec {
@@ -187,32 +186,32 @@ impl ZoneCounters {
 }
 
 impl CacheCounters {
-    /// So many answers were there.
+    /// Counts hits.
     pub fn hits(&self, class: Class, count: u64) {
         add(&self.hits[class as usize], count);
     }
 
-    /// None was there.
+    /// Counts a miss.
     pub fn missed(&self) {
         add(&self.misses, 1);
     }
 
-    /// An answer is asked for again before its end.
+    /// Counts a prefetch.
     pub fn prefetches(&self) {
         add(&self.prefetches, 1);
     }
 
-    /// An answer cannot be read and is not kept.
+    /// Counts an answer that cannot be read, and is not cached.
     pub fn dropped(&self) {
         add(&self.drops, 1);
     }
 
-    /// An answer was given after its end.
-    pub fn gave_stale(&self) {
+    /// Counts a stale answer.
+    pub fn served_stale(&self) {
         add(&self.stale, 1);
     }
 
-    /// How many there are of a class, and how many had to go.
+    /// Sets the entries and evictions of a class.
     pub fn set(&self, class: Class, entries: u64, evictions: u64) {
         self.entries[class as usize].store(entries, Ordering::Relaxed);
         self.evictions[class as usize].store(evictions, Ordering::Relaxed);

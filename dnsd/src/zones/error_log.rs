@@ -1,4 +1,4 @@
-//! Lines about what went wrong (`errors`), as CoreDNS writes them: those that are alike once a while.
+//! Lines about failed queries (`errors`), as CoreDNS writes them, and consolidated where the plan says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,11 +18,11 @@ pub(super) struct Rules {
     log_writer: LogWriter,
 }
 
-/// Errors that are told together.
+/// A `consolidate` pattern and its count.
 #[derive(Debug)]
 struct Consolidated {
     plan: Consolidate,
-    seen: AtomicU32,
+    count: AtomicU32,
 }
 
 impl Rules {
@@ -30,7 +30,7 @@ impl Rules {
         let consolidated = plan.consolidate.iter().map(|plan| {
             Arc::new(Consolidated {
                 plan: plan.clone(),
-                seen: AtomicU32::new(0),
+                count: AtomicU32::new(0),
             })
         });
         Self {
@@ -39,8 +39,8 @@ impl Rules {
         }
     }
 
-    /// A query could not be answered.
-    pub(super) fn note(&self, query: &Query, code: u8, error: &str) {
+    /// Logs a query that failed.
+    pub(super) fn log(&self, query: &Query, code: u8, error: &str) {
         let (name, kind) = (query.question.name, kind_name(query.question.kind));
         let line = format!("plugin/errors: {code} {name} {kind}: {error}");
         let alike = self
@@ -48,13 +48,17 @@ impl Rules {
             .iter()
             .find(|alike| alike.plan.errors.regex().is_match(error));
         match alike {
-            None => self.log_writer.say(crate::config::model::LogLevel::Error, &line),
+            None => self
+                .log_writer
+                .write(crate::config::model::LogLevel::Error, &line),
             Some(alike) => {
-                let before = alike.seen.fetch_add(1, Ordering::Relaxed);
+                let before = alike.count.fetch_add(1, Ordering::Relaxed);
                 if before == 0 {
-                    drop(task::spawn_brief(Arc::clone(alike).tell(self.log_writer.clone())));
+                    drop(task::spawn_brief(
+                        Arc::clone(alike).report(self.log_writer.clone()),
+                    ));
                     if alike.plan.show_first {
-                        self.log_writer.say(alike.plan.level, &line);
+                        self.log_writer.write(alike.plan.level, &line);
                     }
                 }
             }
@@ -63,15 +67,15 @@ impl Rules {
 }
 
 impl Consolidated {
-    /// Tells after a while how many there were.
-    async fn tell(self: Arc<Self>, log_writer: LogWriter) {
+    /// Logs after the interval how many there were.
+    async fn report(self: Arc<Self>, log_writer: LogWriter) {
         tokio::time::sleep(self.plan.every).await;
-        let seen = self.seen.swap(0, Ordering::Relaxed);
-        if seen > 1 || !self.plan.show_first {
+        let count = self.count.swap(0, Ordering::Relaxed);
+        if count > 1 || !self.plan.show_first {
             let like = self.plan.errors.regex().as_str();
             let every = span(self.plan.every);
-            let line = format!("plugin/errors: {seen} errors like '{like}' occurred in last {every}");
-            log_writer.say(self.plan.level, &line);
+            let line = format!("plugin/errors: {count} errors like '{like}' occurred in last {every}");
+            log_writer.write(self.plan.level, &line);
         }
     }
 }

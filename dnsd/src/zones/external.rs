@@ -1,4 +1,4 @@
-//! Who is outside: resolvers to which the names of the cluster are nobody's business.
+//! Which upstreams are outside of the cluster: they are not asked for names of the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,15 +7,15 @@ use crate::config::environment;
 use crate::config::model::{Block, UpstreamHost, Zone};
 use crate::upstream::is_near;
 
-/// What is inside, besides private networks.
+/// The addresses inside of the cluster, beside private networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Inside {
+pub(super) struct ClusterNetwork {
     /// Services of the cluster.
     services: BTreeSet<IpAddr>,
 }
 
-impl Inside {
-    /// As the kubelet tells it: `*_SERVICE_HOST` of the environment.
+impl ClusterNetwork {
+    /// From the kubelet's variables `*_SERVICE_HOST`.
     #[must_use]
     pub(super) fn of_environment() -> Self {
         Self {
@@ -23,9 +23,8 @@ impl Inside {
         }
     }
 
-    /// Whether a block asks somebody outside: the host's own resolvers, a name, or an address of the internet that
-    /// is no service of the cluster.
-    pub(super) fn is_left_by(&self, block: &Block) -> bool {
+    /// Whether a block has an upstream outside: the host's resolvers, a name, or a public address that is no Service.
+    pub(super) fn has_outside_upstream(&self, block: &Block) -> bool {
         let mut upstreams = block.forward.iter().flat_map(|forward| &forward.to);
         upstreams.any(|upstream| match &upstream.host {
             UpstreamHost::ResolvConf(_) | UpstreamHost::Name(..) => true,
@@ -36,13 +35,12 @@ impl Inside {
     }
 }
 
-/// Whether it is in networks that are nobody's on the internet, or in those of documentation (RFC 5737), which are in
-/// nobody's cluster either.
+/// Whether an address is private, or of documentation (RFC 5737).
 fn is_private(address: IpAddr) -> bool {
     is_near(address) || matches!(address, IpAddr::V4(v4) if v4.is_documentation())
 }
 
-/// The zones below `above` that are kept inside, out of those that the blocks and the cluster have.
+/// Those of `zones` that are below `above`.
 pub(super) fn zones_below<'a>(
     above: &'a Zone,
     zones: impl Iterator<Item = &'a Zone> + 'a,

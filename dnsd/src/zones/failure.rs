@@ -1,59 +1,59 @@
-//! Why there is no answer, as clients, operators and a successor are told.
+//! Why a query cannot be resolved: the code for the client, the message for the log.
 
 use serde::{Deserialize, Serialize};
 
 use crate::dns::message::rcode;
 use crate::upstream::Failure;
 
-/// Why there is no answer.
+/// Why a query cannot be resolved. The numbers are part of the takeover's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResolveError {
-    /// Upstreams gave none.
+    /// Upstreams gave no answer.
     Upstream(Failure),
-    /// Nothing in the chain answers for this name.
+    /// No plugin answers for this name.
     NoAnswer,
-    /// Only somebody outside could be asked, for a name of the cluster.
-    Kept,
-    /// No block answers for this name here.
+    /// A name of the cluster would have to be asked for outside.
+    ClusterName,
+    /// No block answers for this name at this address.
     NoBlock,
-    /// More queries wait than may.
-    Crowded,
-    /// A rule made no name of the name, or nothing of the answer.
+    /// Too many queries are pending.
+    OverLimit,
+    /// A rewrite rule made an invalid name or answer.
     Rewrite,
-    /// A template or the hosts file says that it knows the name, and nothing of it.
+    /// A template or the hosts file covers the name, and has no answer.
     Local,
-    /// Aliases lead from one lookup to the next, for too long.
+    /// The chain of aliases is too long.
     TooDeep,
-    /// What upstreams are asked comes back here.
+    /// Queries to the upstreams come back.
     Loop,
 }
 
 impl ResolveError {
-    /// The code that the client gets.
+    /// The response code.
     #[must_use]
     pub const fn rcode(self) -> u8 {
         match self {
             Self::Upstream(failure) => failure.rcode(),
-            Self::NoAnswer | Self::Crowded | Self::Rewrite | Self::Local | Self::TooDeep | Self::Loop => {
+            Self::NoAnswer | Self::OverLimit | Self::Rewrite | Self::Local | Self::TooDeep | Self::Loop => {
                 rcode::SERVFAIL
             }
-            Self::Kept | Self::NoBlock => rcode::REFUSED,
+            Self::ClusterName | Self::NoBlock => rcode::REFUSED,
         }
     }
 
-    /// The reason that it gets (RFC 8914).
+    /// The extended error (RFC 8914).
     #[must_use]
     pub const fn extended_error(self) -> u16 {
         match self {
             Self::Upstream(failure) => failure.extended_error(),
             Self::NoAnswer | Self::NoBlock => extended::NOT_AUTHORITATIVE,
-            Self::Kept => extended::PROHIBITED,
-            Self::Crowded => Failure::OverLimit.extended_error(),
+            Self::ClusterName => extended::PROHIBITED,
+            Self::OverLimit => Failure::OverLimit.extended_error(),
             Self::Rewrite | Self::Local | Self::TooDeep | Self::Loop => extended::OTHER,
         }
     }
 
-    /// The reason for people. It ends as CoreDNS' does where operators' patterns for `consolidate` look for that.
+    /// The message for the log. It ends as CoreDNS' does, for the patterns of `consolidate`.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl ResolveError {
             Self::Upstream(Failure::Nonsense) => "an upstream's answer is no answer to the question",
             Self::Upstream(Failure::Unproven) => "tls: an upstream did not prove who it is",
             Self::NoAnswer => "no next plugin found",
-            Self::Kept => "a name of the cluster, and only somebody outside could be asked",
+            Self::ClusterName => "a name of the cluster, and only somebody outside could be asked",
             Self::NoBlock => "no server block answers for this name here",
             Self::Rewrite => {
                 "plugin/rewrite: a rule makes no name of the name, or the answer cannot be changed"
@@ -75,17 +75,17 @@ impl ResolveError {
             }
             Self::Loop => "plugin/loop: what upstreams are asked comes back here",
             Self::TooDeep => "aliases lead on and on",
-            Self::Crowded => "more queries wait for upstreams than may",
+            Self::OverLimit => "more queries wait for upstreams than may",
         }
     }
 }
 
-/// Extended DNS Errors (RFC 8914 §4) of what no upstream is to blame for.
+/// Extended DNS errors (RFC 8914 §4) of dnsd itself.
 mod extended {
-    /// What no other code says.
+    /// Other error.
     pub(super) const OTHER: u16 = 0;
-    /// The server is no authority for the name, and has nobody to ask.
+    /// Not authoritative.
     pub(super) const NOT_AUTHORITATIVE: u16 = 20;
-    /// The operator does not want the question to be asked.
+    /// Prohibited.
     pub(super) const PROHIBITED: u16 = 18;
 }

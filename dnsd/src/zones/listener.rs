@@ -1,4 +1,4 @@
-//! What a socket needs to know: the zones of its address, and how its connections are kept.
+//! The zones of an address that dnsd listens on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,41 +12,41 @@ use super::{
     AnswerSource, AnsweredQuery, CoreDnsCounters, InvalidPlan, ServerBlock, ZoneBinding, ZoneBindings,
     ZoneCounters,
 };
-use crate::zones::external::{Inside, zones_below};
+use crate::zones::external::{ClusterNetwork, zones_below};
 
-/// Transfers of whole zones: answers of many messages, from who has the zone (RFC 5936 §2.2, RFC 1995 §2).
+/// Zone transfers, AXFR and IXFR: they are not forwarded (RFC 5936 §2.2, RFC 1995 §2).
 const TRANSFERS: [u16; 2] = [251, 252];
 
-/// A socket's view of what is in force; another plan changes it under the socket.
+/// An address that dnsd listens on. Another plan replaces its zone table while the socket stays.
 #[derive(Debug)]
 pub struct Listener {
-    /// The address, as it was asked for: port 0 stays 0.
+    /// The configured address: port 0 stays 0.
     pub address: SocketAddr,
     table: RwLock<Arc<ZoneTable>>,
 }
 
-/// Who answers at an address.
+/// The zones of an address, and the settings of its socket.
 #[derive(Debug)]
 pub struct ZoneTable {
     /// The address.
     pub address: SocketAddr,
-    /// What is in force.
+    /// The configuration.
     pub config: Arc<Config>,
-    /// How connections are kept.
+    /// The time-outs of connections.
     pub timeouts: Timeouts,
     zones: ZoneBindings,
-    /// At single addresses that a wildcard's socket serves, too.
+    /// The zones of single addresses that a wildcard's socket serves, too.
     at: Vec<(IpAddr, ZoneBindings)>,
-    /// Whether classes other than IN are answered: where somebody may be asked for them.
+    /// Whether classes other than IN are answered: where there are upstreams.
     pub takes_other_classes: bool,
-    /// Whether a fault ends the program (`debug`), as CoreDNS has it for all blocks of an address.
+    /// Whether a panic ends the program (`debug`), for all blocks of an address, as in CoreDNS.
     pub is_debugged: bool,
-    /// What is counted of queries that no block answers, where metrics are wanted.
+    /// The counters of queries that no block answers, with `prometheus`.
     dropped: Option<Arc<ZoneCounters>>,
 }
 
 impl Listener {
-    /// At this address, by this table.
+    /// For this address.
     #[must_use]
     pub const fn new(address: SocketAddr, table: Arc<ZoneTable>) -> Self {
         Self {
@@ -55,20 +55,20 @@ impl Listener {
         }
     }
 
-    /// What is in force.
+    /// The zone table in force.
     #[must_use]
     pub fn table(&self) -> Arc<ZoneTable> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts another table in force, for what comes.
+    /// Puts another zone table in force.
     pub fn set(&self, table: Arc<ZoneTable>) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 }
 
 impl ZoneTable {
-    /// Who answers a question at the address that was asked. Classes other than IN go to upstreams or nowhere.
+    /// The zone that answers a question at a destination address. Classes other than IN go to upstreams or nowhere.
     #[must_use]
     pub fn binding(&self, question: &Question, asked: Option<IpAddr>) -> Option<&Arc<ZoneBinding>> {
         if question.class != CLASS_IN && !self.takes_other_classes || TRANSFERS.contains(&question.kind) {
@@ -77,14 +77,14 @@ impl ZoneTable {
         self.zones(asked).find(question)
     }
 
-    /// The address that was asked instead of this one, where the kernel hands over what is for others.
+    /// The destination address of an intercepted query; none for a query to the own address.
     #[must_use]
     pub fn intercepted(&self, asked: Option<IpAddr>) -> Option<IpAddr> {
         let other = asked.filter(|asked| *asked != self.address.ip());
-        other.filter(|_| self.config.catches_at(self.address))
+        other.filter(|_| self.config.intercepts_at(self.address))
     }
 
-    /// The address as CoreDNS writes it.
+    /// The label `server`, as CoreDNS writes it.
     #[must_use]
     pub fn server(&self) -> String {
         server_label(self.address)
@@ -97,7 +97,7 @@ impl ZoneTable {
         }
     }
 
-    /// The parts of the chains, by zone.
+    /// The plugins of each zone.
     pub fn plugins(&self) -> impl Iterator<Item = (String, &'static str)> {
         let own = self.entries().filter(|binding| binding.may_ask_outside);
         own.flat_map(|binding| {
@@ -109,13 +109,13 @@ impl ZoneTable {
         })
     }
 
-    /// All zones.
+    /// All zone bindings.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<ZoneBinding>> {
         let single = self.at.iter().flat_map(|(_, zones)| zones.entries());
         self.zones.entries().iter().chain(single)
     }
 
-    /// The zones at the address that was asked.
+    /// The zones of a destination address.
     fn zones(&self, asked: Option<IpAddr>) -> &ZoneBindings {
         if self.at.is_empty() {
             return &self.zones;
@@ -125,19 +125,19 @@ impl ZoneTable {
     }
 }
 
-/// A table for each address at which a socket is needed. A block at a wildcard and one at a single address of the
-/// same port share the wildcard's socket: two sockets could not be bound without letting others share them, too.
+/// A zone table for each socket. A block at a wildcard and one at a single address of the same port share the wildcard's
+/// socket: two sockets would need `SO_REUSEPORT`, which lets other programs bind the port, too.
 pub(super) fn tables(
     config: &Arc<Config>,
     blocks: &[Arc<ServerBlock>],
     at: BTreeMap<SocketAddr, Vec<Arc<ServerBlock>>>,
     counts: &CoreDnsCounters,
 ) -> Result<BTreeMap<SocketAddr, Arc<ZoneTable>>, InvalidPlan> {
-    let inside = Inside::of_environment();
-    // What a block asks outside for is no secret of the cluster's.
+    let cluster = ClusterNetwork::of_environment();
+    // A zone that a block forwards to the outside may be asked for outside.
     let everywhere: Vec<&Zone> = blocks
         .iter()
-        .filter(|block| !inside.is_left_by(block.plan()))
+        .filter(|block| !cluster.has_outside_upstream(block.plan()))
         .flat_map(|block| &block.plan().zones)
         .chain(&config.cluster_domains)
         .collect();
@@ -145,7 +145,7 @@ pub(super) fn tables(
     for (address, blocks) in &at {
         zones.insert(
             *address,
-            of_address(*address, blocks, &everywhere, &inside, counts)?,
+            bindings(*address, blocks, &everywhere, &cluster, counts)?,
         );
     }
     let singles: Vec<SocketAddr> = zones
@@ -192,11 +192,11 @@ fn wildcard(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(any, address.port())
 }
 
-fn of_address(
+fn bindings(
     address: SocketAddr,
     blocks: &[Arc<ServerBlock>],
     everywhere: &[&Zone],
-    inside: &Inside,
+    cluster: &ClusterNetwork,
     counts: &CoreDnsCounters,
 ) -> Result<ZoneBindings, InvalidPlan> {
     let mut entries = Vec::<ZoneBinding>::new();
@@ -213,21 +213,21 @@ fn of_address(
             entries.push(binding(address, *zone, block, counts));
         }
     }
-    let mut guarded = Vec::<ZoneBinding>::new();
+    let mut inner = Vec::<ZoneBinding>::new();
     for binding in entries
         .iter()
-        .filter(|binding| inside.is_left_by(binding.block.plan()))
+        .filter(|binding| cluster.has_outside_upstream(binding.block.plan()))
     {
         for zone in zones_below(&binding.zone, everywhere.iter().copied()) {
             let is_here = |other: &ZoneBinding| other.zone == *zone;
-            // A block between the two answers for the kept zone in its own way.
+            // A block between the two answers for that zone.
             let between = entries.iter().any(|other| {
                 other.zone != binding.zone
                     && binding.zone.holds(other.zone.apex())
                     && other.zone.holds(zone.apex())
             });
-            if !between && !guarded.iter().any(is_here) {
-                guarded.push(ZoneBinding {
+            if !between && !inner.iter().any(is_here) {
+                inner.push(ZoneBinding {
                     zone: *zone,
                     block: Arc::clone(&binding.block),
                     may_ask_outside: false,
@@ -237,7 +237,7 @@ fn of_address(
             }
         }
     }
-    entries.extend(guarded);
+    entries.extend(inner);
     Ok(ZoneBindings::new(entries))
 }
 
@@ -266,7 +266,7 @@ fn binding(
     }
 }
 
-/// A server's address as CoreDNS writes it.
+/// An address as CoreDNS writes it.
 fn server_label(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         format!("dns://:{}", address.port())

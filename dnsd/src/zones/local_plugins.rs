@@ -1,5 +1,4 @@
-//! What a block answers and changes itself, with the files that this takes: read when the plan is put in force, and
-//! looked at again as often as it says.
+//! The plugins of a block that ask no upstream. Their files are read when the plan is put in force, and again at intervals.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -16,7 +15,7 @@ use crate::plugins::loadbalance::{Balancer, InvalidWeights, Weights};
 use crate::plugins::rewrite::Rules;
 use crate::plugins::template::{InvalidTemplate, Templates};
 
-/// The parts of a chain that ask nobody.
+/// The plugins that ask no upstream.
 #[derive(Debug)]
 pub(super) struct LocalPlugins {
     pub(super) rewrite: Option<Rules>,
@@ -27,7 +26,7 @@ pub(super) struct LocalPlugins {
     pub(super) whoami: bool,
 }
 
-/// Why they cannot be.
+/// Why a plugin cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidLocalPlugin {
     /// A template.
@@ -42,7 +41,7 @@ pub enum InvalidLocalPlugin {
 }
 
 impl LocalPlugins {
-    /// Reads its files. Without a hosts file there are none of its names, as in CoreDNS; weights must be there.
+    /// Reads their files. A missing hosts file is empty, as in CoreDNS; a file of weights must exist.
     pub(super) fn new(plan: &model::Block) -> Result<Self, InvalidLocalPlugin> {
         let templates = (!plan.template.is_empty()).then(|| Templates::new(&plan.template, &plan.zones));
         let balancer = plan.loadbalance.as_ref().map(Loadbalance::start);
@@ -59,14 +58,14 @@ impl LocalPlugins {
         })
     }
 
-    /// Whether an answer may tell who asked for it.
-    pub(super) fn tells_clients_apart(&self) -> bool {
+    /// Whether an answer may depend on the client.
+    pub(super) fn depends_on_client(&self) -> bool {
         let by_templates = self.templates.as_ref().is_some_and(Templates::tell_clients_apart);
         let by_rules = self.rewrite.as_ref().is_some_and(Rules::tell_clients_apart);
         self.whoami || by_templates || by_rules
     }
 
-    /// The answer in another order, where the block says so.
+    /// Orders the addresses of an answer (`loadbalance`).
     pub(super) fn balance(&self, reply: Vec<u8>, query: &Query, udp_size: u16) -> Vec<u8> {
         match &self.balancer {
             Some(balancer) => balancer.apply(reply, query, udp_size),
@@ -75,7 +74,7 @@ impl LocalPlugins {
     }
 }
 
-/// A hosts file as it is now.
+/// A hosts file that is watched.
 #[derive(Debug)]
 pub(super) struct HostsFile {
     plan: Hosts,
@@ -103,13 +102,13 @@ impl HostsFile {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, text: &str, seen: Seen) {
+    fn take(&self, text: &str, seen: FileVersion) {
         let table = Table::new(&self.plan, &self.block_zones, text);
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         self.count(seen);
     }
 
-    fn count(&self, seen: Seen) {
+    fn count(&self, seen: FileVersion) {
         let entries = u32::try_from(self.table().len()).unwrap_or(u32::MAX);
         let file = self.plan.file.display().to_string();
         gauge!("coredns_hosts_entries", "hostsfile" => file).set(f64::from(entries));
@@ -119,7 +118,7 @@ impl HostsFile {
     }
 }
 
-/// The order of addresses, with the weights of a file as they are now.
+/// `loadbalance`, with a file of weights that is watched.
 #[derive(Debug)]
 struct Loadbalance {
     plan: LoadBalance,
@@ -151,8 +150,8 @@ impl Loadbalance {
         &file.expect("only who has a file is watched").file
     }
 
-    /// A file that is wrong changes nothing.
-    fn take(&self, text: &str, _seen: Seen) {
+    /// An invalid file changes nothing.
+    fn take(&self, text: &str, _seen: FileVersion) {
         match Weights::parse(text) {
             Ok(weights) => {
                 let balancer = Arc::new(Balancer::new(&self.plan, weights));
@@ -170,26 +169,26 @@ impl Loadbalance {
     }
 }
 
-/// When a file was written, and how long it is: what differs is read again.
-type Seen = Option<(SystemTime, u64)>;
+/// The modification time and length of a file: when they differ, the file is read again.
+type FileVersion = Option<(SystemTime, u64)>;
 
-fn read(path: &Path) -> std::io::Result<(Seen, String)> {
+fn read(path: &Path) -> std::io::Result<(FileVersion, String)> {
     let seen = stat(path);
     std::fs::read_to_string(path).map(|text| (seen, text))
 }
 
-fn stat(path: &Path) -> Seen {
+fn stat(path: &Path) -> FileVersion {
     let about = std::fs::metadata(path).ok()?;
     Some((about.modified().ok()?, about.len()))
 }
 
-/// Looks at a file as long as somebody uses it.
+/// Watches a file until its user is dropped.
 fn watch<T: Send + Sync + 'static>(
     who: &Arc<T>,
     every: Duration,
-    mut seen: Seen,
+    mut seen: FileVersion,
     path: fn(&T) -> &Path,
-    take: fn(&T, &str, Seen),
+    take: fn(&T, &str, FileVersion),
 ) {
     if every.is_zero() {
         return;

@@ -1,5 +1,5 @@
-//! Where lines about queries go: standard output, as CoreDNS' do, by a thread of its own. A reader that does not keep
-//! up costs lines, which are counted, and no query its time.
+//! Writes the lines of `log` and `errors` to standard output, as CoreDNS does, in a thread of its own. Lines that the reader
+//! does not take in time are dropped and counted; no query waits.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use metrics::{Counter, counter};
 
 use crate::config::model::LogLevel;
 
-/// Lines that wait to be written.
-const MOST_WAITING: usize = 8192;
+/// Lines in the queue.
+const QUEUE_LENGTH: usize = 8192;
 
-/// The way there.
+/// The sender of lines.
 #[derive(Clone)]
 pub struct LogWriter {
     lines: SyncSender<String>,
@@ -21,7 +21,7 @@ pub struct LogWriter {
 
 impl std::fmt::Debug for LogWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outlet").finish_non_exhaustive()
+        f.debug_struct("LogWriter").finish_non_exhaustive()
     }
 }
 
@@ -39,7 +39,7 @@ impl LogWriter {
     /// # Errors
     /// When there is no thread to be had.
     pub fn to(writer: impl Write + Send + 'static) -> std::io::Result<Self> {
-        let (lines, waiting) = sync_channel(MOST_WAITING);
+        let (lines, waiting) = sync_channel(QUEUE_LENGTH);
         std::thread::Builder::new()
             .name("lines".to_owned())
             .spawn(move || write(writer, &waiting))?;
@@ -49,8 +49,8 @@ impl LogWriter {
         })
     }
 
-    /// Says a line.
-    pub fn say(&self, level: LogLevel, line: &str) {
+    /// Writes a line.
+    pub fn write(&self, level: LogLevel, line: &str) {
         let level = match level {
             LogLevel::Error => "ERROR",
             LogLevel::Warning => "WARNING",
@@ -63,18 +63,18 @@ impl LogWriter {
     }
 }
 
-/// Writes what there is in one go.
+/// Writes the queued lines, many in one call.
 fn write(mut writer: impl Write, waiting: &Receiver<String>) {
     while let Ok(first) = waiting.recv() {
         let mut text = first;
         text.extend(waiting.try_iter().take(255));
-        // Nobody reads any more: lines go nowhere, queries are answered.
+        // The reader is gone: lines are lost, queries are answered.
         if writer
             .write_all(text.as_bytes())
             .and_then(|()| writer.flush())
             .is_err()
         {
-            tracing::debug!("lines about queries cannot be written");
+            tracing::debug!("the query log cannot be written");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Whether what a block asks comes back to itself (`loop`): a question with a name that nobody else knows is asked at
-//! start, and must not come a second time.
+//! Loop detection (`loop`): a query with a random name is sent to the block at start, and must not come back from upstreams.
 //!
-//! CoreDNS ends then. dnsd stays: the block's upstreams are not asked, its clients are told SERVFAIL with the reason,
-//! its cache and the other blocks answer, and every while it is looked again.
+//! CoreDNS exits in a loop. dnsd goes on: the block's upstreams are not asked, its clients get SERVFAIL with an extended
+//! error, its cache and the other blocks answer, and the probe is repeated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,20 +16,20 @@ use tokio::time::timeout;
 use crate::config::model::Zone;
 use crate::dns::message::{Query, QueryParts, WireName, flag, query};
 
-/// The type of the question: hardly anybody asks for it (RFC 8482 gave it a use that has no such names).
+/// The type of the probe: clients hardly ask for it (RFC 8482).
 const HINFO: u16 = 13;
-/// How long an answer to it is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it is tried until somebody answers, as in CoreDNS.
-const TRIES: u32 = 30;
-/// How often a loop is looked at again.
-const AGAIN: Duration = Duration::from_secs(30);
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Attempts, one a second, until a probe is answered, as in CoreDNS.
+const ATTEMPTS: u32 = 30;
+/// The interval of probes during a loop.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The look-out of a block.
+/// The loop detection of a block.
 #[derive(Debug)]
 pub(super) struct Probe {
     zone: Zone,
-    /// The name that is asked for now; none where the zone leaves no room for one.
+    /// The name of the current probe; none where the zone's name is too long for one.
     name: Mutex<Option<WireName>>,
     seen: AtomicU32,
     is_begun: AtomicBool,
@@ -48,24 +47,24 @@ impl Probe {
         })
     }
 
-    /// A query came. The second with the name is a loop.
-    pub(super) fn note(&self, query: &Query) {
+    /// Observes a query. The second one with the probe's name is a loop.
+    pub(super) fn observe(&self, query: &Query) {
         if self.is_own(query) && self.seen.fetch_add(1, Ordering::Relaxed) == 1 {
             self.set(true);
         }
     }
 
-    /// Whether it is the question that looks for a loop.
+    /// Whether a query is the probe.
     pub(super) fn is_own(&self, query: &Query) -> bool {
         query.question.kind == HINFO && *self.name() == Some(query.question.name)
     }
 
-    /// Whether a query may go to upstreams: of a loop, only what looks whether it still is one.
+    /// Whether a query may go to upstreams: in a loop only the probe may.
     pub(super) fn lets_pass(&self, query: &Query) -> bool {
         !self.is_looping.load(Ordering::Relaxed) || self.is_own(query)
     }
 
-    /// Looks, once for each plan, at the address where the block answers.
+    /// Starts probing an address of the block, once for each plan.
     pub(super) fn begin(self: &Arc<Self>, address: SocketAddr) {
         if !self.is_begun.swap(true, Ordering::Relaxed) {
             drop(task::spawn(
@@ -86,21 +85,21 @@ impl Probe {
         match (was, is_looping) {
             (false, true) => tracing::error!(
                 zone,
-                "loop: what is asked of the upstreams comes back here; they are not asked, clients get SERVFAIL"
+                "loop: queries to the upstreams come back; the upstreams are not asked, clients get SERVFAIL"
             ),
-            (true, false) => tracing::info!(zone, "loop: it is gone; the upstreams are asked again"),
+            (true, false) => tracing::info!(zone, "loop: ended; the upstreams are asked again"),
             (false, false) | (true, true) => {}
         }
     }
 
-    /// Asks; tells whether somebody answered.
-    async fn look(&self, address: SocketAddr) -> bool {
+    /// Sends a probe. Returns whether the outcome is known.
+    async fn probe(&self, address: SocketAddr) -> bool {
         let Some(name) = name_in(&self.zone) else {
             return true;
         };
         self.seen.store(0, Ordering::Relaxed);
         *self.name() = Some(name);
-        let answered = timeout(PATIENCE, ask(&name, address)).await;
+        let answered = timeout(TIMEOUT, ask(&name, address)).await;
         let is_looping = self.seen.load(Ordering::Relaxed) > 1;
         let is_answered = matches!(answered, Ok(Ok(())));
         if is_looping || is_answered {
@@ -110,20 +109,20 @@ impl Probe {
     }
 }
 
-/// Until somebody answers and there is no loop.
+/// Probes until there is an answer and no loop.
 async fn watch(probe: std::sync::Weak<Probe>, address: SocketAddr) {
-    let mut left = TRIES;
+    let mut left = ATTEMPTS;
     while let Some(probe) = probe.upgrade() {
-        let is_known = probe.look(address).await;
+        let is_known = probe.probe(address).await;
         let is_looping = probe.is_looping.load(Ordering::Relaxed);
         drop(probe);
         left = left.saturating_sub(1);
         match (is_known, is_looping) {
-            (_, true) => tokio::time::sleep(AGAIN).await,
+            (_, true) => tokio::time::sleep(RECHECK_INTERVAL).await,
             (false, false) if left > 0 => tokio::time::sleep(Duration::from_secs(1)).await,
             (true, false) => return,
             (false, false) => {
-                tracing::warn!("loop: whether upstreams lead back here cannot be told: nobody answers");
+                tracing::warn!("loop: not detected: no probe was answered");
                 return;
             }
         }
@@ -149,7 +148,7 @@ async fn ask(name: &WireName, address: SocketAddr) -> std::io::Result<()> {
     let mut buffer = [0; 1024];
     let length = socket.recv(&mut buffer).await?;
     let rcode = buffer[..length].get(3).map_or(0, |flags| flags & 0xf);
-    // Failures say nothing of where the question went.
+    // A failure does not tell where the probe went.
     if rcode == crate::dns::message::rcode::SERVFAIL {
         return Err(std::io::Error::other("it failed"));
     }
@@ -165,7 +164,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// A name that nobody can guess; none where the zone leaves no room for one.
+/// A random name in the zone; none where the zone's name is too long.
 fn name_in(zone: &Zone) -> Option<WireName> {
     let [first, second]: [u64; 2] = [rand::random(), rand::random()];
     let below = zone.to_string();
@@ -210,11 +209,11 @@ mod tests {
         };
         let other = WireName::parse("1.2.example.org").unwrap();
         for _ in 0..3 {
-            probe.note(&asking(&other));
+            probe.observe(&asking(&other));
         }
-        probe.note(&asking(&own));
+        probe.observe(&asking(&own));
         assert!(probe.lets_pass(&asking(&other)), "once is our own question");
-        probe.note(&asking(&own));
+        probe.observe(&asking(&own));
         assert!(!probe.lets_pass(&asking(&other)));
         assert!(probe.lets_pass(&asking(&own)), "what looks again is asked");
     }

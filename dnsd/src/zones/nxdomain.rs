@@ -1,4 +1,4 @@
-//! Names below one that was denied: how a question is answered for it, and how the name above comes to be known.
+//! NXDOMAIN cuts (RFC 8020): answering below a denied name, and pre-queries for the name above.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl ZoneBinding {
-    /// The denial of a name above that of a question which would be asked of upstreams now.
+    /// The denial of a name above the query's, if the query would go to an upstream.
     #[must_use]
     pub fn denied_below(&self, key: &Key, query: &Query, now: Timestamp) -> Option<Arc<Denial>> {
         let cuts = self.block.cuts()?;
@@ -28,7 +28,7 @@ impl ZoneBinding {
         self.may_ask_outside && self.block.may_forward(query) && self.block.forwards(&query.question.name)
     }
 
-    /// Whether a question waits for the name above it, which is asked for from now on if it was not before.
+    /// The pre-query that a query waits for, which is started if it is not in flight.
     #[must_use]
     pub fn headway(self: &Arc<Self>, key: &Key, query: &Query, context: &QueryContext) -> Option<Headway> {
         let cuts = self.block.cuts()?;
@@ -42,7 +42,7 @@ impl ZoneBinding {
         Some(headway)
     }
 
-    /// The denial of the name above, if that is what is heard of it in time; and how long that took.
+    /// Waits for a pre-query. Returns the denial of the name above, or how long the query has waited.
     pub async fn denied_first(
         &self,
         headway: Headway,
@@ -55,7 +55,7 @@ impl ZoneBinding {
         self.denied_below(key, query, now).ok_or_else(|| now.since(begun))
     }
 
-    /// The same as an answer, for a question that comes from another one.
+    /// The answer by an NXDOMAIN cut, for a query that another one led to.
     pub(super) fn denied_below_answer(
         &self,
         key: Option<&Key>,
@@ -70,13 +70,13 @@ impl ZoneBinding {
         let resolved =
             self.block
                 .chain
-                .unkept(own(reply, now)?, context, Maker::Upstream, AnswerSource::Cache);
+                .uncached(own(reply, now)?, context, Maker::Upstream, AnswerSource::Cache);
         Some(Arc::new(resolved))
     }
 
-    /// What an upstream says of a name it may say of those above: all above an existing one exist, and one above denied ones
-    /// is worth a question, which nobody waits for.
-    pub(super) fn learn_what_is_above(
+    /// Updates the cuts with an upstream's answer: all names above an existing one exist; the name above denied ones may be
+    /// worth a pre-query, which no query waits for.
+    pub(super) fn update_cuts(
         self: &Arc<Self>,
         key: &Key,
         query: &Query,
@@ -86,7 +86,7 @@ impl ZoneBinding {
         let (Some(cuts), Some(asked)) = (self.block.cuts(), self.asked(key, query)) else {
             return;
         };
-        // Without recursion an upstream says what it has, and not what there is.
+        // Without recursion an upstream answers from its cache, not with what exists.
         if resolved.source != AnswerSource::Forward || query.flags & flag::RD == 0 {
             return;
         }
@@ -106,17 +106,17 @@ impl ZoneBinding {
         }
     }
 
-    /// Asks for a name in a task of its own, by A as RFC 9156 section 2.1 advises.
+    /// Sends a pre-query in a task of its own, for A as RFC 9156 section 2.1 advises.
     fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, context: &QueryContext) {
         let question = query.asking(inquiry.name(), kind::A, CLASS_IN);
         let (binding, context) = (Arc::clone(self), context.clone());
         drop(task::spawn_brief(async move {
             let key = binding.block.key(&question);
             let resolved = binding
-                .find(key.as_ref(), &question, &context, None, Cancellation::Always)
+                .find(key.as_ref(), &question, &context, None, Cancellation::Never)
                 .await;
             let heard = binding.heard(&resolved);
-            binding.block.count_inquiry(match &heard {
+            binding.block.count_pre_query(match &heard {
                 Heard::Denied(..) => PreQueryOutcome::Denied,
                 Heard::Exists(_) => PreQueryOutcome::Exists,
                 Heard::Nothing => PreQueryOutcome::Failed,
@@ -125,14 +125,14 @@ impl ZoneBinding {
         }));
     }
 
-    /// What an answer says of its name. One that is not kept is not believed for others either.
+    /// What an answer says of its name. An answer that may not be cached is not used for cuts either.
     fn heard(&self, resolved: &Result<Arc<ResolvedAnswer>, ResolveError>) -> Heard {
         let Ok(resolved) = resolved else {
             return Heard::Nothing;
         };
         let answer = resolved.answer.get();
         let is_from_upstream = resolved.source == AnswerSource::Forward && resolved.maker == Maker::Upstream;
-        let Some(cacheable) = self.block.judged(resolved).filter(|_| is_from_upstream) else {
+        let Some(cacheable) = self.block.cacheability(resolved).filter(|_| is_from_upstream) else {
             return Heard::Nothing;
         };
         let until = answer.arrived().after(cacheable.lifetime);

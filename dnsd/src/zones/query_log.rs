@@ -16,7 +16,7 @@ const COMMON: &str = concat!(
     r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" "#,
     "{rcode} {>rflags} {rsize} {duration}"
 );
-/// What a place shows of which nothing is known.
+/// The text of an unknown value.
 const NOTHING: &str = "-";
 
 /// The rules of a block; the first whose zones hold the name counts.
@@ -34,12 +34,12 @@ struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    Place(Place),
+    Placeholder(Placeholder),
 }
 
-/// What a line can tell.
+/// A value in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Placeholder {
     Type,
     Name,
     Class,
@@ -56,22 +56,22 @@ enum Place {
     ReplySize,
     Duration,
     ReplyFlags,
-    /// Data of plugins that there are none of (`{/name}`).
+    /// Metadata of plugins (`{/name}`), of which dnsd has none.
     Metadata,
 }
 
 /// A query that was answered.
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredQuery<'a> {
-    /// It.
+    /// The query.
     pub query: &'a Query<'a>,
-    /// Where it came from.
+    /// How it came in.
     pub arrival: &'a PacketInfo,
     /// Its octets.
     pub octets: usize,
-    /// What goes out.
+    /// The reply.
     pub reply: &'a [u8],
-    /// How long that took.
+    /// From the query to the reply.
     pub span: Duration,
 }
 
@@ -89,7 +89,7 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The line about a query; nothing where none is wanted.
+    /// The line about a query; none where the rules leave it out.
     pub(super) fn line(&self, event: &AnsweredQuery<'_>) -> Option<String> {
         let name = &event.query.question.name;
         let rule = self
@@ -102,7 +102,7 @@ impl Rules {
             for part in &rule.format {
                 match part {
                     Part::Text(text) => line.push_str(text),
-                    Part::Place(place) => fill(*place, event, &mut line),
+                    Part::Placeholder(place) => fill(*place, event, &mut line),
                 }
             }
             line
@@ -110,7 +110,7 @@ impl Rules {
     }
 }
 
-/// Reads a format: what is no known place stays as it is, as in CoreDNS.
+/// Parses a format. Unknown placeholders stay as they are, as in CoreDNS.
 fn parse(format: &str) -> Vec<Part> {
     let format = format
         .replace("{common}", COMMON)
@@ -125,7 +125,7 @@ fn parse(format: &str) -> Vec<Part> {
         match place {
             Some((start, place)) => {
                 push_text(&mut parts, &before[..start]);
-                parts.push(Part::Place(place));
+                parts.push(Part::Placeholder(place));
             }
             None => push_text(&mut parts, before),
         }
@@ -139,54 +139,54 @@ fn push_text(parts: &mut Vec<Part>, text: &str) {
     match parts.last_mut() {
         Some(Part::Text(before)) => before.push_str(text),
         _ if text.is_empty() => {}
-        Some(Part::Place(_)) | None => parts.push(Part::Text(text.to_owned())),
+        Some(Part::Placeholder(_)) | None => parts.push(Part::Text(text.to_owned())),
     }
 }
 
-fn place(word: &str) -> Option<Place> {
+fn place(word: &str) -> Option<Placeholder> {
     Some(match word {
-        "type" => Place::Type,
-        "name" => Place::Name,
-        "class" => Place::Class,
-        "proto" => Place::Protocol,
-        "size" => Place::Size,
-        "remote" => Place::Remote,
-        "port" => Place::Port,
-        "local" => Place::Local,
-        ">id" => Place::Id,
-        ">opcode" => Place::Opcode,
-        ">do" => Place::Dnssec,
-        ">bufsize" => Place::BufferSize,
-        "rcode" => Place::Code,
-        "rsize" => Place::ReplySize,
-        "duration" => Place::Duration,
-        ">rflags" => Place::ReplyFlags,
-        other if other.starts_with('/') => Place::Metadata,
+        "type" => Placeholder::Type,
+        "name" => Placeholder::Name,
+        "class" => Placeholder::Class,
+        "proto" => Placeholder::Protocol,
+        "size" => Placeholder::Size,
+        "remote" => Placeholder::Remote,
+        "port" => Placeholder::Port,
+        "local" => Placeholder::Local,
+        ">id" => Placeholder::Id,
+        ">opcode" => Placeholder::Opcode,
+        ">do" => Placeholder::Dnssec,
+        ">bufsize" => Placeholder::BufferSize,
+        "rcode" => Placeholder::Code,
+        "rsize" => Placeholder::ReplySize,
+        "duration" => Placeholder::Duration,
+        ">rflags" => Placeholder::ReplyFlags,
+        other if other.starts_with('/') => Placeholder::Metadata,
         _other => return None,
     })
 }
 
-fn fill(place: Place, event: &AnsweredQuery<'_>, line: &mut String) {
+fn fill(place: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) {
     let (query, arrival) = (event.query, event.arrival);
     let edns = query.edns.as_ref();
     let written = match place {
-        Place::Type => write!(line, "{}", kind_name(query.question.kind)),
-        Place::Name => write!(line, "{}", query.question.name),
-        Place::Class => write!(line, "{}", class_name(query.question.class)),
-        Place::Protocol => write!(line, "{}", arrival.transport.label()),
-        Place::Size => write!(line, "{}", event.octets),
-        Place::Remote => address(Some(arrival.source.ip()), line),
-        Place::Port => write!(line, "{}", arrival.source.port()),
-        Place::Local => address(arrival.asked, line),
-        Place::Id => write!(line, "{}", query.id),
-        Place::Opcode => write!(line, "{}", query.flags >> 11 & 0xf),
-        Place::Dnssec => write!(line, "{}", edns.is_some_and(|edns| edns.dnssec)),
-        Place::BufferSize => write!(line, "{}", buffer_size(query, arrival.transport)),
-        Place::Code => write!(line, "{}", rcode_label(usize::from(flags(event.reply) & 0xf))),
-        Place::ReplySize => write!(line, "{}", event.reply.len()),
-        Place::Duration => write!(line, "{}s", event.span.as_secs_f64()),
-        Place::ReplyFlags => write!(line, "{}", reply_flags(flags(event.reply))),
-        Place::Metadata => write!(line, "{NOTHING}"),
+        Placeholder::Type => write!(line, "{}", kind_name(query.question.kind)),
+        Placeholder::Name => write!(line, "{}", query.question.name),
+        Placeholder::Class => write!(line, "{}", class_name(query.question.class)),
+        Placeholder::Protocol => write!(line, "{}", arrival.transport.label()),
+        Placeholder::Size => write!(line, "{}", event.octets),
+        Placeholder::Remote => address(Some(arrival.source.ip()), line),
+        Placeholder::Port => write!(line, "{}", arrival.source.port()),
+        Placeholder::Local => address(arrival.asked, line),
+        Placeholder::Id => write!(line, "{}", query.id),
+        Placeholder::Opcode => write!(line, "{}", query.flags >> 11 & 0xf),
+        Placeholder::Dnssec => write!(line, "{}", edns.is_some_and(|edns| edns.dnssec)),
+        Placeholder::BufferSize => write!(line, "{}", buffer_size(query, arrival.transport)),
+        Placeholder::Code => write!(line, "{}", rcode_label(usize::from(flags(event.reply) & 0xf))),
+        Placeholder::ReplySize => write!(line, "{}", event.reply.len()),
+        Placeholder::Duration => write!(line, "{}s", event.span.as_secs_f64()),
+        Placeholder::ReplyFlags => write!(line, "{}", reply_flags(flags(event.reply))),
+        Placeholder::Metadata => write!(line, "{NOTHING}"),
     };
     written.expect("a String takes everything");
 }
@@ -200,7 +200,7 @@ fn address(address: Option<std::net::IpAddr>, line: &mut String) -> std::fmt::Re
     }
 }
 
-/// What the client takes: all of a message over TCP.
+/// The largest reply that the client accepts.
 fn buffer_size(query: &Query, transport: Transport) -> usize {
     match transport {
         Transport::Udp => query.datagram_limit(u16::MAX),
@@ -230,7 +230,7 @@ fn reply_flags(flags: u16) -> String {
     names.join(",")
 }
 
-/// What an answer says, as CoreDNS sorts it: a name that does not exist without a SOA is an error.
+/// The class of a reply, as in CoreDNS: NXDOMAIN without a SOA is an error.
 fn class_of(reply: &[u8]) -> LogClass {
     let Ok(message) = Message::read(reply) else {
         return LogClass::Error;

@@ -3,15 +3,15 @@
 //! is while it is made (names, lists with room to grow) would be most of what they take.
 //!
 //! ```text
-//!  head │ key │ message │ where its TTLs stand │ IPv4 addresses that it tells │ IPv6 addresses
-//!                         2 octets each          4 and when they end            16 and when they end
+//!  head │ key │ message │ offsets of its TTLs  │ IPv4 addresses to observe    │ IPv6 addresses
+//!                         2 octets each          4, and 4 for the lifetime      16, and 4 for the lifetime
 //! ```
 //!
-//! Of the key, the name is not written twice where it is the one of the message's question, as nearly always.
+//! The key's name is left out where it is the name of the message's question, as nearly always.
 //!
-//! The head has the marks of who was told it, besides what tells the parts apart: who looks at the answer has them in hand.
+//! The head has the bitmap of the clients that were given the answer, beside the lengths of the parts.
 //!
-//! What it tells in full (the chain of names) is read from the message again where it has to be told.
+//! An observation in full, with its chain of names, is read from the message again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -31,17 +31,17 @@ use crate::upstream::pending_query::Matched;
 
 use super::{AnswerSource, ResolveError, ResolvedAnswer};
 
-/// Octets of the end of an address: seconds after the answer's arrival, as its TTL was.
+/// Octets of an address's lifetime: seconds from the answer's arrival.
 const END: usize = 4;
 const IPV4: usize = 4 + END;
 const IPV6: usize = 16 + END;
-/// What the allocator adds to a piece and rounds its size up to (glibc, malloc.c: `SIZE_SZ` and `MALLOC_ALIGNMENT`).
+/// What the allocator adds to an allocation, and the multiple that it rounds its size up to (glibc, malloc.c: `SIZE_SZ` and `MALLOC_ALIGNMENT`).
 const HEAD: usize = 8;
 const ALIGNMENT: usize = 16;
-/// What stands before the octets: the count of who holds them, the head, their length.
+/// Octets before the content: reference count, head, length.
 const BEFORE: usize = size_of::<usize>() + size_of::<Head>() + size_of::<usize>();
 
-/// An answer that is kept, with the key that it is kept under.
+/// A cached answer with its key.
 #[derive(Clone, Debug)]
 pub struct StoredAnswer(ThinArc<Head, u8>);
 
@@ -54,11 +54,11 @@ struct Head {
     /// Octets of the message.
     message: u16,
     question_end: u16,
-    /// Where the OPT begins; 0 where there is none.
+    /// The offset of the OPT record; 0 without one.
     opt: u16,
-    /// How many TTLs there are.
+    /// The number of TTLs.
     ttls: u16,
-    /// How many IPv4 addresses it tells; what is behind them are IPv6 ones.
+    /// The number of IPv4 addresses.
     ipv4: u16,
     maker: Maker,
     source: AnswerSource,
@@ -79,7 +79,7 @@ impl Value for StoredAnswer {
 }
 
 impl StoredAnswer {
-    /// Packs an answer under a key; nothing where it is too large for that, or cannot be shared.
+    /// Stores an answer under a key; none where it is too large, or cannot be shared between clients.
     #[must_use]
     pub fn new(resolved: &ResolvedAnswer, key: &[u8]) -> Option<Self> {
         let answer = resolved.answer.get().view();
@@ -111,7 +111,7 @@ impl StoredAnswer {
         let mut octets = take_buffer(length);
         octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
-        // A client is given its own letters, whatever these are.
+        // A reply has the letters of the client's question.
         octets[own.len()..][name].make_ascii_lowercase();
         octets.extend_from_slice(ttls.as_flattened());
         for observation in observation {
@@ -139,13 +139,13 @@ impl StoredAnswer {
         Some(Self(packed))
     }
 
-    /// Who was told it.
+    /// The clients that were given it.
     #[must_use]
     pub fn bitmap(&self) -> &ClientBitmap {
         &self.head().bitmap
     }
 
-    /// The answer, which arrived then.
+    /// The answer; the cache keeps when it arrived.
     #[must_use]
     pub fn answer(&self, arrived: Timestamp) -> AnswerView<'_> {
         let head = self.head();
@@ -169,50 +169,52 @@ impl StoredAnswer {
         self.answer(Timestamp::from_millis(0)).message()
     }
 
-    /// Who made it.
+    /// Whether an upstream or dnsd itself made it.
     #[must_use]
     pub fn maker(&self) -> Maker {
         self.head().maker
     }
 
-    /// Which part of the chain that was.
+    /// The plugin that made it.
     #[must_use]
     pub fn source(&self) -> AnswerSource {
         self.head().source
     }
 
-    /// Why there is no answer, if it says so.
+    /// The failure that it reports, if it does.
     #[must_use]
     pub fn error(&self) -> Option<ResolveError> {
         self.head().error
     }
 
-    /// Whether it tells any addresses.
+    /// Whether it has addresses to observe.
     #[must_use]
     pub fn has_addresses(&self) -> bool {
-        !self.told_octets().is_empty()
+        !self.address_octets().is_empty()
     }
 
-    /// The addresses that it tells.
+    /// The addresses to observe.
     pub fn addresses(&self, arrived: Timestamp) -> impl Iterator<Item = ObservedAddress> {
-        let (ipv4, ipv6) = self.told_octets().split_at(usize::from(self.head().ipv4) * IPV4);
+        let (ipv4, ipv6) = self
+            .address_octets()
+            .split_at(usize::from(self.head().ipv4) * IPV4);
         let (ipv4, ipv6) = (ipv4.as_chunks::<IPV4>().0, ipv6.as_chunks::<IPV6>().0);
         let ipv4 = ipv4.iter().map(move |octets| observed::<4>(octets, arrived));
         ipv4.chain(ipv6.iter().map(move |octets| observed::<16>(octets, arrived)))
     }
 
-    /// What `act` makes of the name that was asked for, as text; nothing where that is not as plain as nearly all are.
+    /// Calls `act` with the question's name as text; none where the name has octets that need escapes.
     pub fn with_question<T>(&self, act: impl FnOnce(&str) -> T) -> Option<T> {
         plain_text(self.name(), &mut [0; MAX_WIRE]).map(act)
     }
 
-    /// What it tells, in full.
+    /// The observation in full.
     #[must_use]
     pub fn observation(&self, arrived: Timestamp) -> Option<AnswerObservation> {
         self.to_resolved(arrived).observation
     }
 
-    /// The same as it was before it was kept.
+    /// The answer as it was before it was stored.
     #[must_use]
     pub fn to_resolved(&self, arrived: Timestamp) -> ResolvedAnswer {
         let answer = Matched::own(self.answer(arrived).to_answer());
@@ -228,12 +230,12 @@ impl StoredAnswer {
         }
     }
 
-    fn told_octets(&self) -> &[u8] {
+    fn address_octets(&self) -> &[u8] {
         let head = self.head();
         &self.octets()[usize::from(head.key) + usize::from(head.message) + usize::from(head.ttls) * 2..]
     }
 
-    /// The name that was asked for, as it stands in the message; not compressed, since nothing is before it.
+    /// The question's name in the message. It is not compressed: no name is before it.
     fn name(&self) -> &[u8] {
         let head = self.head();
         let (start, end) = (usize::from(head.key) + HEADER, head.key + head.question_end);
@@ -253,7 +255,7 @@ fn short(number: usize) -> Option<u16> {
     u16::try_from(number).ok()
 }
 
-/// An address of so many octets, and its end.
+/// Reads an address of `LENGTH` octets and its lifetime.
 fn observed<const LENGTH: usize>(octets: &[u8], arrived: Timestamp) -> ObservedAddress {
     let (address, end) = octets.split_at(LENGTH);
     let address = match address.first_chunk::<16>() {

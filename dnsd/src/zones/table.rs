@@ -1,4 +1,4 @@
-//! Which block answers for a name: the one with the longest zone that holds it.
+//! Longest match: the zone that answers for a name is the longest one that holds it.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use crate::dns::message::{Question, WireName};
 
 use super::ZoneBinding;
 
-/// A type whose records stand in the zone above the name (RFC 4035 §3.1.4.1).
+/// The type whose records are in the parent zone (RFC 4035 §3.1.4.1).
 const DS: u16 = 43;
 
-/// The zones of one address.
+/// The zone bindings of one address.
 #[derive(Debug, Default)]
 pub struct ZoneBindings {
-    /// The longest first: the first that holds a name is the longest that does.
+    /// The longest zone first.
     entries: Vec<Arc<ZoneBinding>>,
 }
 
@@ -29,12 +29,12 @@ impl ZoneBindings {
         &self.entries
     }
 
-    /// Who answers a question; nobody where no zone holds its name.
+    /// The zone that answers a question; none where no zone holds its name.
     #[must_use]
     pub fn find(&self, question: &Question) -> Option<&Arc<ZoneBinding>> {
         let mut holding = self.holding(&question.name);
         let first = holding.next()?;
-        // What a zone says of its child stands in the parent, if that is here, too.
+        // DS is answered by the parent zone, if dnsd has it.
         if question.kind == DS && *first.zone.apex() == question.name {
             return Some(holding.next().unwrap_or(first));
         }

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::config::model::CacheRules;
 use crate::dns::message::Message;
 
-use super::block::what_is_answered;
+use super::block::answering_part;
 use super::{ActiveConfig, AnswerSource, ResolveError, ServerBlock, StoredAnswer};
 
 /// Entries read under one lock of the cache.
@@ -173,7 +173,7 @@ impl<'a> CacheImport<'a> {
 
 /// Covers all that an answer depends on but the cache rules: those are applied to each answer again.
 fn digest(block: &ServerBlock, config: &Config) -> [u8; 32] {
-    let mut answered = what_is_answered(block.plan());
+    let mut answered = answering_part(block.plan());
     answered.cache = None;
     let asked = (
         config.total_timeout,

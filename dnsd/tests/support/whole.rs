@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::config::{Config, Written};
+use egret_dnsd::config::{Config, RawConfig};
 use egret_dnsd::enforcement::client::{ClientLookup, InterfaceRole, Route, Routes};
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
@@ -183,12 +183,12 @@ fn socket_of(name: &str) -> PathBuf {
 pub(crate) fn with_blocks(corefile: &str, options: &str) -> Result<Config, String> {
     let yaml =
         format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"192.0.2.1:53\"]\nlink: /nonexistent\n{options}");
-    let written: Written = serde_saphyr::from_str(&yaml).unwrap();
+    let written: RawConfig = serde_saphyr::from_str(&yaml).unwrap();
     let read = egret_dnsd::config::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
     let (plan, _warnings) = read.map_err(|errors| format!("{errors:?}"))?;
     Ok(Config {
         plan,
-        ..written.mean().unwrap()
+        ..written.validate().unwrap()
     })
 }
 
@@ -201,8 +201,8 @@ impl Dnsd {
             upstreams.join(", "),
             socket.display()
         );
-        let written: Written = serde_saphyr::from_str(&yaml).unwrap();
-        Self::run(written.mean().unwrap(), socket)
+        let written: RawConfig = serde_saphyr::from_str(&yaml).unwrap();
+        Self::run(written.validate().unwrap(), socket)
     }
 
     /// With the blocks of a Corefile.

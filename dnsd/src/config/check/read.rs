@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::corefile::{self, Error, from_disk};
 use crate::config::model::Plan;
-use crate::config::{Invalid, Written};
+use crate::config::{Invalid, RawConfig};
 
 use super::Options;
 
@@ -92,9 +92,9 @@ pub(crate) fn corefile(path: &Path, dns_port: u16) -> Result<Found, Refused> {
 }
 
 fn yaml(path: &Path) -> Result<Found, Refused> {
-    let config = load::<Written>(path)
+    let config = load::<RawConfig>(path)
         .map_err(Invalid::from)
-        .and_then(Written::mean)
+        .and_then(RawConfig::validate)
         .map_err(|error| Refused::Other(in_file(path, &error)))?;
     Ok(Found {
         file: path.display().to_string(),

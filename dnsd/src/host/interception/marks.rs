@@ -7,7 +7,8 @@ use egret_kernel::netlink::Error as RoutingError;
 use egret_kernel::routing::Routing;
 use egret_kernel::{Family, Mark};
 
-use super::{Interception, REMARK};
+use super::REMARK;
+use crate::config::host_setup::Interception;
 
 /// A rule of others that has to do with bits of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 use tokio::sync::watch;
 
-use super::{Interception, SetOf};
+use super::InterceptSet;
+use crate::config::host_setup::Interception;
 
 /// How often the sets are compared with what was told.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -21,13 +22,13 @@ const SOON: Duration = Duration::from_millis(50);
 
 /// The sets, in the namespace of the thread that opened them.
 #[derive(Debug)]
-pub struct Seats {
+pub struct PodSets {
     sets: IpSets,
     except: Vec<IpNet>,
     families: Vec<Family>,
 }
 
-impl Seats {
+impl PodSets {
     /// For this interception.
     ///
     /// # Errors
@@ -46,7 +47,7 @@ impl Seats {
     /// When the kernel refuses.
     pub fn create(&mut self) -> Result<(), Error> {
         for family in self.families.clone() {
-            for set in SetOf::ALL {
+            for set in InterceptSet::ALL {
                 self.sets.ensure(&spec(set, family))?;
             }
         }
@@ -60,7 +61,7 @@ impl Seats {
     pub fn destroy(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         for family in self.families.clone() {
-            for set in SetOf::ALL {
+            for set in InterceptSet::ALL {
                 let removed = self.sets.remove(set.name(family).as_str());
                 first = first.and(removed);
             }
@@ -83,13 +84,13 @@ impl Seats {
             .collect();
         for family in self.families.clone() {
             // Who is spared as a destination is so before anything is caught.
-            self.agree(SetOf::Spared, family, &spared)?;
-            self.agree(SetOf::Pods, family, &caught)?;
+            self.agree(InterceptSet::Spared, family, &spared)?;
+            self.agree(InterceptSet::Pods, family, &caught)?;
         }
         Ok(())
     }
 
-    fn agree(&mut self, set: SetOf, family: Family, wanted: &BTreeSet<Member>) -> Result<(), Error> {
+    fn agree(&mut self, set: InterceptSet, family: Family, desired: &BTreeSet<Member>) -> Result<(), Error> {
         let name = set.name(family);
         let listing = self.sets.list_one(name.as_str())?;
         let held: BTreeSet<Member> = listing
@@ -97,7 +98,7 @@ impl Seats {
             .flat_map(|listing| &listing.entries)
             .map(|held| held.member.canonical())
             .collect();
-        let wanted: BTreeSet<Member> = wanted
+        let desired: BTreeSet<Member> = desired
             .iter()
             .filter(|member| member.family() == family)
             .copied()
@@ -107,18 +108,18 @@ impl Seats {
         };
         let change = MemberChange {
             name: name.as_str().to_owned(),
-            added: lasting(&mut wanted.difference(&held)),
-            deleted: lasting(&mut held.difference(&wanted)),
+            added: lasting(&mut desired.difference(&held)),
+            deleted: lasting(&mut held.difference(&desired)),
         };
         self.sets.change_all(&[change]).into_iter().collect()
     }
 }
 
-fn spec(set: SetOf, family: Family) -> SetSpec {
+fn spec(set: InterceptSet, family: Family) -> SetSpec {
     let (kind, timeout) = match set {
-        SetOf::Pods => (Kind::HashIp, None),
-        SetOf::Spared => (Kind::HashNet, None),
-        SetOf::Living => (Kind::HashNet, Some(1)),
+        InterceptSet::Pods => (Kind::HashIp, None),
+        InterceptSet::Spared => (Kind::HashNet, None),
+        InterceptSet::Living => (Kind::HashNet, Some(1)),
     };
     SetSpec {
         timeout,
@@ -127,8 +128,8 @@ fn spec(set: SetOf, family: Family) -> SetSpec {
 }
 
 /// Holds what is told last, until nobody can tell any more.
-pub async fn seat(
-    mut seats: Seats,
+pub async fn follow_pods(
+    mut seats: PodSets,
     mut told: watch::Receiver<Option<NodePods>>,
     mut dns: watch::Receiver<ClusterDns>,
 ) {

@@ -5,26 +5,27 @@ use std::net::SocketAddr;
 use egret_kernel::iptables::{Batch, CountedRule, Hook, Table, TableListing};
 use egret_kernel::{Family, Transport};
 
-use super::rules::{Fallback, INSTEAD, PAST, Situation};
-use crate::host::rule::Wanted;
+use super::rules::{COUNTED, TRANSLATED};
+use crate::config::host_setup::{Fallback, RuleSettings};
+use crate::host::rule::DesiredRule;
 
 /// The most servers of a family that are learned: each is passed by every new connection of the node while dnsd is alive.
 const MOST_LEARNED: usize = 16;
 
-impl Situation {
+impl RuleSettings {
     /// The same, and whom the fallback asks in a family: who was configured, else who was told, else who stands in the table.
     /// So nobody who works is forgotten because nobody is told, and a dnsd that starts before the enforcer changes nothing.
     #[must_use]
-    pub fn asking(&self, family: Family, told: &[SocketAddr], nat: &TableListing) -> Self {
+    pub fn asking(&self, family: Family, endpoints: &[SocketAddr], nat: &TableListing) -> Self {
         let Fallback::ClusterDns { servers: configured } = &self.fallback else {
             return self.clone();
         };
         let is_of_family = |server: &SocketAddr| Family::of(server.ip()) == family;
         let is_other = |server: &SocketAddr| is_of_family(server) && !self.local_ips.contains(&server.ip());
         let configured: Vec<_> = configured.iter().copied().filter(is_of_family).collect();
-        let told = told.iter().copied().filter(is_other);
+        let endpoints = endpoints.iter().copied().filter(is_other);
         let learned = [
-            told.collect(),
+            endpoints.collect(),
             servers_in(nat).into_iter().filter(is_other).collect(),
         ];
         let learned = learned.into_iter().find(|servers: &Vec<_>| !servers.is_empty());
@@ -43,7 +44,7 @@ impl Situation {
 /// Whom the fallback asks by the rules that are there, each once, in their order.
 fn servers_in(nat: &TableListing) -> Vec<SocketAddr> {
     let texts = nat.chains.iter().flat_map(|chain| chain.texts());
-    let destinations = texts.filter(|text| text.contains(INSTEAD)).filter_map(|text| {
+    let destinations = texts.filter(|text| text.contains(TRANSLATED)).filter_map(|text| {
         text.split_once("--to-destination ")?
             .1
             .split(' ')
@@ -62,7 +63,7 @@ fn servers_in(nat: &TableListing) -> Vec<SocketAddr> {
 
 /// How many questions came over a protocol while no dnsd was alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
+pub struct BypassCount {
     /// The protocol.
     pub transport: Transport,
     /// Datagrams, or connections.
@@ -72,21 +73,24 @@ pub struct Past {
 /// What went past dnsd, as the raw table has counted it, and what makes it count from zero: so a dnsd that is replaced, or
 /// dies once more, counts nothing twice.
 #[must_use]
-pub fn past(raw: &TableListing, wanted: &[Wanted]) -> Option<(Vec<Past>, Batch)> {
+pub fn past(raw: &TableListing, desired: &[DesiredRule]) -> Option<(Vec<BypassCount>, Batch)> {
     let (mut counts, mut batch) = (Vec::new(), Batch::new(Table::Raw));
     let chain = raw.chain(Hook::Prerouting.name())?;
-    let is_past = |rule: &&CountedRule| rule.packets > 0 && rule.text.contains(PAST);
+    let is_past = |rule: &&CountedRule| rule.packets > 0 && rule.text.contains(COUNTED);
     for rule in chain.rules.iter().filter(is_past) {
         let transport = if rule.text.contains("-p udp") {
             Transport::Udp
         } else {
             Transport::Tcp
         };
-        counts.push(Past {
+        counts.push(BypassCount {
             transport,
             count: rule.packets,
         });
-        if let Some(same) = wanted.iter().find(|wanted| wanted.rule.to_string() == rule.text) {
+        if let Some(same) = desired
+            .iter()
+            .find(|desired| desired.rule.to_string() == rule.text)
+        {
             batch.delete(Hook::Prerouting, &rule.text);
             batch.insert(Hook::Prerouting, &same.rule);
         }
@@ -96,11 +100,11 @@ pub fn past(raw: &TableListing, wanted: &[Wanted]) -> Option<(Vec<Past>, Batch)>
 
 #[cfg(test)]
 mod tests {
-    use super::super::rules::tests::situation;
+    use super::super::rules::tests::settings;
     use super::*;
 
-    fn asked(situation: &Situation, family: Family) -> Vec<String> {
-        match &situation.fallback {
+    fn asked(settings: &RuleSettings, family: Family) -> Vec<String> {
+        match &settings.fallback {
             Fallback::None => vec!["nobody, ever".to_owned()],
             Fallback::ClusterDns { servers } => {
                 let of_family = servers.iter().filter(|server| Family::of(server.ip()) == family);
@@ -114,7 +118,7 @@ mod tests {
         let servers =
             |texts: &[&str]| -> Vec<SocketAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         let of = |texts| {
-            situation(
+            settings(
                 &["10.0.0.1", "fd00::a"],
                 Fallback::ClusterDns {
                     servers: servers(texts),
@@ -123,7 +127,7 @@ mod tests {
         };
         let before = of(&["10.0.0.7:53", "10.0.0.8:53", "[fd00::7]:53"]);
         let standing = |family| {
-            let rules = before.wanted(family);
+            let rules = before.desired(family);
             let rules = rules
                 .iter()
                 .filter(|rule| (rule.table, rule.hook) == (Table::Nat, Hook::Prerouting));
@@ -133,50 +137,51 @@ mod tests {
             let text = format!("*nat\n:PREROUTING ACCEPT\n{appended}COMMIT\n");
             egret_kernel::iptables::parse(&text).remove(0)
         };
-        let told = servers(&["10.0.0.9:5353", "[fd00::9]:53", "10.0.0.1:53"]);
+        let endpoints = servers(&["10.0.0.9:5353", "[fd00::9]:53", "10.0.0.1:53"]);
         type Texts = &'static [&'static str];
         let cases: [(Texts, &[SocketAddr], [Texts; 2]); 5] = [
             (
                 &["10.0.0.3:53"][..],
-                &told[..],
+                &endpoints[..],
                 [&["10.0.0.3:53"][..], &["[fd00::9]:53"]],
             ),
-            (&[], &told, [&["10.0.0.9:5353"], &["[fd00::9]:53"]]),
-            (&[], &told[..1], [&["10.0.0.9:5353"], &["[fd00::7]:53"]]),
+            (&[], &endpoints, [&["10.0.0.9:5353"], &["[fd00::9]:53"]]),
+            (&[], &endpoints[..1], [&["10.0.0.9:5353"], &["[fd00::7]:53"]]),
             (&[], &[], [&["10.0.0.7:53", "10.0.0.8:53"], &["[fd00::7]:53"]]),
             (
                 &[],
-                &told[2..],
+                &endpoints[2..],
                 [&["10.0.0.7:53", "10.0.0.8:53"], &["[fd00::7]:53"]],
             ),
         ];
-        for (configured, told, expected) in cases {
+        for (configured, endpoints, expected) in cases {
             for (family, expected) in Family::BOTH.into_iter().zip(expected) {
-                let now = of(configured).asking(family, told, &standing(family));
-                assert_eq!(asked(&now, family), expected, "{configured:?}, {told:?}");
+                let now = of(configured).asking(family, endpoints, &standing(family));
+                assert_eq!(asked(&now, family), expected, "{configured:?}, {endpoints:?}");
             }
         }
-        let none = situation(&["10.0.0.1"], Fallback::None);
-        assert_eq!(none.asking(Family::V4, &told, &standing(Family::V4)), none);
+        let none = settings(&["10.0.0.1"], Fallback::None);
+        assert_eq!(none.asking(Family::V4, &endpoints, &standing(Family::V4)), none);
         let nobody = of(&[]).asking(Family::V4, &[], &TableListing::empty("nat"));
         assert_eq!(asked(&nobody, Family::V4), [""; 0]);
     }
 
     #[test]
     fn of_many_servers_so_many_are_learned() {
-        let told: Vec<SocketAddr> = (1..=100).map(|last| ([10, 0, 1, last], 53).into()).collect();
+        let endpoints: Vec<SocketAddr> = (1..=100).map(|last| ([10, 0, 1, last], 53).into()).collect();
         let fallback = Fallback::ClusterDns { servers: Vec::new() };
-        let now = situation(&["10.0.0.1"], fallback).asking(Family::V4, &told, &TableListing::empty("nat"));
+        let now =
+            settings(&["10.0.0.1"], fallback).asking(Family::V4, &endpoints, &TableListing::empty("nat"));
         assert_eq!(asked(&now, Family::V4).len(), MOST_LEARNED);
     }
 
     #[test]
     fn what_went_past_is_read_and_counted_from_zero_again() {
         let fallback = Fallback::ClusterDns { servers: Vec::new() };
-        let wanted = situation(&["10.0.0.1"], fallback).wanted(Family::V4);
-        let ours = wanted.iter().map(|rule| rule.rule.to_string());
+        let desired = settings(&["10.0.0.1"], fallback).desired(Family::V4);
+        let ours = desired.iter().map(|rule| rule.rule.to_string());
         let [tcp, udp]: [String; 2] = ours
-            .filter(|rule| rule.contains(PAST))
+            .filter(|rule| rule.contains(COUNTED))
             .collect::<Vec<_>>()
             .try_into()
             .unwrap();
@@ -186,12 +191,12 @@ mod tests {
                 "*raw\n:PREROUTING ACCEPT\n[{other}:1] -A PREROUTING -j NOTRACK\n[{of_tcp}:1] -A PREROUTING {tcp}\n\
                  [{of_udp}:1] -A PREROUTING {udp}\nCOMMIT\n"
             );
-            past(&egret_kernel::iptables::parse(&text)[0], &wanted)
+            past(&egret_kernel::iptables::parse(&text)[0], &desired)
                 .map(|(counts, batch)| (counts, batch.render()))
         };
         assert_eq!(read([9, 0, 0]), None);
         let (counts, batch) = read([9, 2, 7]).unwrap();
-        let of = |transport, count| Past { transport, count };
+        let of = |transport, count| BypassCount { transport, count };
         assert_eq!(counts, [of(Transport::Tcp, 2), of(Transport::Udp, 7)]);
         for rule in [&tcp, &udp] {
             let again = format!("-D PREROUTING {rule}\n-I PREROUTING {rule}\n");

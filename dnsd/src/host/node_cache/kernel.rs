@@ -12,10 +12,11 @@ use egret_kernel::nftables::{TableChange, TableMonitor};
 use egret_kernel::routing::Routing;
 use egret_shared::net::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::host::interception::{ForeignMark, Interception, Seats, SetOf, foreign};
+use crate::host::interception::{ForeignMark, InterceptSet, PodSets, foreign};
 
-use super::fallback::{Past, past};
-use super::rules::{Fallback, Situation, TABLES, alive_set};
+use super::fallback::{BypassCount, past};
+use super::rules::{TABLES, alive_set};
+use crate::config::host_setup::{Fallback, Interception, RuleSettings};
 use crate::host::node_cache::rule_position::changes;
 
 /// What node-cache calls what went wrong (`coredns_nodecache_setup_errors_total`).
@@ -160,7 +161,7 @@ pub fn remove_interface(name: &str) -> Result<bool, NetworkError> {
 #[derive(Debug)]
 pub struct Rules {
     flavour: Flavour,
-    situation: Situation,
+    settings: RuleSettings,
     /// Hears what others change; none where the kernel does not tell of it (the legacy flavour).
     monitor: Option<TableMonitor>,
     /// Who uses the mark of what is caught, so that nothing is.
@@ -172,25 +173,25 @@ impl Rules {
     ///
     /// # Errors
     /// When no iptables can be run.
-    pub fn new(mut situation: Situation) -> Result<Self, NetworkError> {
+    pub fn new(mut settings: RuleSettings) -> Result<Self, NetworkError> {
         let detected = Flavour::detect(|chain| chain.starts_with("EGRET-"))?;
-        tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables");
+        tracing::info!(flavour = detected.flavour.name(), evidence =? detected.evidence, "iptables");
         let monitor = match detected.flavour {
             Flavour::Nft => TableMonitor::open()
                 .inspect_err(|error| tracing::debug!(%error, "the kernel does not tell what others change"))
                 .ok(),
             Flavour::Legacy => None,
         };
-        let foreign = match &situation.intercept {
+        let foreign = match &settings.intercept {
             Some(interception) => foreign(interception).map_err(NetworkError::Routing)?,
             None => None,
         };
         if foreign.is_some() {
-            situation.intercept = None;
+            settings.intercept = None;
         }
         Ok(Self {
             flavour: detected.flavour,
-            situation,
+            settings,
             monitor,
             foreign,
         })
@@ -211,41 +212,41 @@ impl Rules {
         }
     }
 
-    /// Makes the rules be there, each once and in its place; says how many tables had to be changed. `told` is whom the
-    /// fallback may ask; `went_past` is called with what went past while no dnsd was alive.
+    /// Makes the rules be there, each once and in its place; says how many tables had to be changed. `endpoints` is whom the
+    /// fallback may ask; `bypassed` is called with what went past while no dnsd was alive.
     ///
     /// # Errors
     /// When a table cannot be listed or changed; the tables before are as they should be.
     pub fn ensure(
         &self,
-        told: &[SocketAddr],
-        mut went_past: impl FnMut(Family, Past),
+        endpoints: &[SocketAddr],
+        mut bypassed: impl FnMut(Family, BypassCount),
     ) -> Result<usize, NetworkError> {
         self.create_sets()?;
         self.route()?;
         let mut changed = 0;
         for family in self.families() {
             let tables = IpTables::new(self.flavour, family);
-            let rules_of = |situation: &Situation| (situation.wanted(family), situation.superseded(family));
-            let of_most = rules_of(&self.situation);
+            let rules_of = |settings: &RuleSettings| (settings.desired(family), settings.obsolete(family));
+            let of_most = rules_of(&self.settings);
             for table in TABLES {
                 let listing = tables.save(table)?;
                 let of_this;
-                let (wanted, superseded) = match table {
+                let (desired, obsolete) = match table {
                     // Whom the fallback asks may be written there alone.
                     Table::Nat => {
-                        of_this = rules_of(&self.situation.asking(family, told, &listing));
+                        of_this = rules_of(&self.settings.asking(family, endpoints, &listing));
                         &of_this
                     }
                     Table::Filter | Table::Raw | Table::Mangle => &of_most,
                 };
                 if table == Table::Raw
-                    && let Some((counts, from_zero)) = past(&listing, wanted)
+                    && let Some((counts, from_zero)) = past(&listing, desired)
                 {
                     restored(table, tables.restore(&from_zero.render()))?;
-                    counts.into_iter().for_each(|past| went_past(family, past));
+                    counts.into_iter().for_each(|past| bypassed(family, past));
                 }
-                if let Some(batch) = changes(&listing, wanted, superseded, table) {
+                if let Some(batch) = changes(&listing, desired, obsolete, table) {
                     restored(table, tables.restore(&batch.render()))?;
                     changed += 1;
                 }
@@ -276,10 +277,10 @@ impl Rules {
 
     /// What is caught is to come here before anything is.
     fn route(&self) -> Result<(), NetworkError> {
-        let Some(interception) = &self.situation.intercept else {
+        let Some(interception) = &self.settings.intercept else {
             return Ok(());
         };
-        Seats::open(interception)?.create()?;
+        PodSets::open(interception)?.create()?;
         let mut routing = Routing::open().map_err(NetworkError::Routing)?;
         for family in interception.families() {
             let made = routing.ensure(&interception.delivery(family));
@@ -289,7 +290,7 @@ impl Rules {
     }
 
     fn unroute(&self) -> Result<(), NetworkError> {
-        let Some(interception) = &self.situation.intercept else {
+        let Some(interception) = &self.settings.intercept else {
             return Ok(());
         };
         let mut routing = Routing::open().map_err(NetworkError::Routing)?;
@@ -297,13 +298,13 @@ impl Rules {
             let removed = routing.remove(&interception.delivery(family));
             removed.map_err(NetworkError::Routing)?;
         }
-        Ok(Seats::open(interception)?.destroy()?)
+        Ok(PodSets::open(interception)?.destroy()?)
     }
 
     fn remove_from(&self, family: Family, table: Table) -> Result<(), NetworkError> {
         let tables = IpTables::new(self.flavour, family);
-        let mut ours = self.situation.wanted(family);
-        ours.extend(self.situation.superseded(family));
+        let mut ours = self.settings.desired(family);
+        ours.extend(self.settings.obsolete(family));
         match changes(&tables.save(table)?, &[], &ours, table) {
             Some(batch) => Ok(tables.restore(&batch.render())?),
             None => Ok(()),
@@ -330,7 +331,7 @@ impl Rules {
 
     fn families(&self) -> impl Iterator<Item = Family> + use<'_> {
         let has = |family: &Family| {
-            self.situation
+            self.settings
                 .local_ips
                 .iter()
                 .any(|address| Family::of(*address) == *family)
@@ -357,27 +358,29 @@ const ALIVE_SECONDS: NonZeroU32 = NonZeroU32::MIN;
 
 /// Says in the kernel that dnsd answers; belongs into the thread that does, so that a thread that hangs says nothing.
 #[derive(Debug)]
-pub struct Life {
+pub struct Heartbeat {
     sets: IpSets,
     members: Vec<(SetName, Member)>,
 }
 
-impl Life {
+impl Heartbeat {
     /// The sign for these addresses; none where nothing depends on it.
     ///
     /// # Errors
     /// When the kernel has no sets.
-    pub fn of(situation: &Situation) -> Result<Option<Self>, NetworkError> {
-        let answering = match situation.fallback {
+    pub fn new(settings: &RuleSettings) -> Result<Option<Self>, NetworkError> {
+        let answering = match settings.fallback {
             Fallback::None => &[],
-            Fallback::ClusterDns { .. } => &situation.local_ips[..],
+            Fallback::ClusterDns { .. } => &settings.local_ips[..],
         };
         let answering = answering
             .iter()
             .map(|address| (alive_set(Family::of(*address)), Member::Address(*address)));
-        let catching = situation.intercept.iter().flat_map(Interception::families);
+        let catching = settings.intercept.iter().flat_map(Interception::families);
         let members: Vec<_> = answering
-            .chain(catching.map(|family| (SetOf::Living.name(family), Member::Net(everything(family)))))
+            .chain(
+                catching.map(|family| (InterceptSet::Living.name(family), Member::Net(everything(family)))),
+            )
             .collect();
         if members.is_empty() {
             return Ok(None);
@@ -396,8 +399,8 @@ impl Life {
         let mut first = Ok(());
         for (set, member) in &self.members {
             let entry = SetEntry::living(*member, ALIVE_SECONDS);
-            let told = self.sets.add(set.as_str(), &[entry]).map_err(NetworkError::Set);
-            first = first.and(told);
+            let endpoints = self.sets.add(set.as_str(), &[entry]).map_err(NetworkError::Set);
+            first = first.and(endpoints);
         }
         first
     }

@@ -10,9 +10,9 @@ use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use metrics::{Counter, counter, describe_counter};
 
-use super::fallback::Past;
-use super::rules::Situation;
+use super::fallback::BypassCount;
 use super::source::{Source, SourceError};
+use crate::config::host_setup::HostSetup;
 use crate::host::node_cache::kernel::{ErrorType, NetworkError, Rules, ensure_interface, remove_interface};
 
 /// How often template and ConfigMap are looked at.
@@ -20,7 +20,7 @@ const CONFIG_PERIOD: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether others changed the rules: what the enforcer, or anybody, does to their place is put right
 /// within 5 s, whatever the interval.
-const NOTICE_PERIOD: Duration = Duration::from_secs(4);
+const DRIFT_PERIOD: Duration = Duration::from_secs(4);
 
 /// Errors of setting up, as node-cache counts them.
 #[derive(Clone, Debug)]
@@ -41,8 +41,8 @@ impl Default for SetupErrors {
 }
 
 impl SetupErrors {
-    fn count(&self, wanted: ErrorType) {
-        let counters = self.0.iter().filter(|(kind, _)| *kind == wanted);
+    fn count(&self, desired: ErrorType) {
+        let counters = self.0.iter().filter(|(kind, _)| *kind == desired);
         counters.for_each(|(_, counter)| counter.increment(1));
     }
 
@@ -61,9 +61,9 @@ impl SetupErrors {
 
 /// What went past dnsd while it was not alive.
 #[derive(Clone, Debug)]
-struct WentPast([(Family, Transport, Counter); 4]);
+struct BypassCounters([(Family, Transport, Counter); 4]);
 
-impl Default for WentPast {
+impl Default for BypassCounters {
     fn default() -> Self {
         describe_counter!(
             "egret_dnsd_went_past_total",
@@ -84,19 +84,19 @@ impl Default for WentPast {
     }
 }
 
-impl WentPast {
-    fn count(&self, family: Family, past: Past) {
+impl BypassCounters {
+    fn count(&self, family: Family, past: BypassCount) {
         tracing::info!(
             count = past.count,
             transport = past.transport.name(),
             family = family_label(family),
             "while no dnsd was alive, pods' questions were left to the cluster DNS"
         );
-        let wanted = (family, past.transport);
+        let desired = (family, past.transport);
         let counters = self
             .0
             .iter()
-            .filter(|(family, transport, _)| (*family, *transport) == wanted);
+            .filter(|(family, transport, _)| (*family, *transport) == desired);
         counters.for_each(|(_, _, counter)| counter.increment(past.count));
     }
 }
@@ -108,34 +108,19 @@ const fn family_label(family: Family) -> &'static str {
     }
 }
 
-/// What is set up on the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setup {
-    /// The interface that holds the local addresses; none where somebody else sees to them.
-    pub interface: Option<String>,
-    /// Whether there are rules.
-    pub rules: bool,
-    /// What the rules depend on.
-    pub situation: Situation,
-    /// How often interface and rules are looked at.
-    pub sync_interval: Duration,
-    /// Whether everything stays at the end.
-    pub skips_teardown: bool,
-}
-
 /// Everything before it serves: the Corefile is written, the addresses are there.
 #[derive(Debug)]
-pub struct Prepared {
-    setup: Setup,
+pub struct PreparedHost {
+    setup: HostSetup,
     source: Option<Source>,
     errors: SetupErrors,
 }
 
-impl Prepared {
+impl PreparedHost {
     /// Sets up the interface. What fails is counted and tried again later, as node-cache does: whether dnsd can serve
     /// without it will be seen. `source` is what the Corefile is made of, if it is made.
     #[must_use]
-    pub fn new(setup: Setup, source: Option<Source>, errors: SetupErrors) -> Self {
+    pub fn new(setup: HostSetup, source: Option<Source>, errors: SetupErrors) -> Self {
         let prepared = Self {
             setup,
             source,
@@ -147,7 +132,7 @@ impl Prepared {
 
     /// What is set up.
     #[must_use]
-    pub const fn setup(&self) -> &Setup {
+    pub const fn setup(&self) -> &HostSetup {
         &self.setup
     }
 
@@ -156,27 +141,27 @@ impl Prepared {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn keep(self, reload: impl Fn() + Send + 'static) -> std::io::Result<Keeper> {
+    pub fn keep(self, reload: impl Fn() + Send + 'static) -> std::io::Result<Reconciler> {
         let (orders, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("node-cache".to_owned())
             .spawn(move || {
-                Work {
+                ReconcilerThread {
                     prepared: self,
                     rules: None,
-                    told: Vec::new(),
-                    went_past: WentPast::default(),
+                    endpoints: Vec::new(),
+                    bypassed: BypassCounters::default(),
                 }
                 .go(&inbox, reload)
             })?;
-        Ok(Keeper { orders, thread })
+        Ok(Reconciler { orders, thread })
     }
 
     fn interface(&self) {
         let Some(name) = &self.setup.interface else {
             return;
         };
-        let addresses = &self.setup.situation.local_ips;
+        let addresses = &self.setup.settings.local_ips;
         match ensure_interface(name, addresses) {
             Ok(true) => tracing::info!(interface = name, ?addresses, "added"),
             Ok(false) => {}
@@ -187,64 +172,64 @@ impl Prepared {
 
 /// Who looks after it.
 #[derive(Debug)]
-pub struct Keeper {
-    orders: Sender<Order>,
+pub struct Reconciler {
+    orders: Sender<Command>,
     thread: JoinHandle<()>,
 }
 
 /// What it is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Order {
+enum Command {
     /// It does not: the cluster's DNS is there now.
-    Ask(Vec<SocketAddr>),
+    SetFallback(Vec<SocketAddr>),
     /// Everything that was set up is removed.
     TearDown,
     /// Everything stays: another dnsd has taken over.
     Leave,
     /// Nothing is done any more until it is said how it ends.
-    Rest,
+    Pause,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Ends, and removes what was set up, unless the flags say otherwise; returns when that is done.
     pub fn tear_down(self) {
-        let is_heard = self.orders.send(Order::TearDown).is_ok();
+        let is_heard = self.orders.send(Command::TearDown).is_ok();
         if self.thread.join().is_err() || !is_heard {
             tracing::error!("the thread that looks after the network died");
         }
     }
 
     /// Tells where the cluster's DNS is now.
-    pub fn telling(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
+    pub fn fallback_setter(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
         let orders = self.orders.clone();
         move |servers| {
-            if orders.send(Order::Ask(servers)).is_err() {
+            if orders.send(Command::SetFallback(servers)).is_err() {
                 tracing::debug!("nobody looks after the network any more");
             }
         }
     }
 
     /// Another dnsd has taken over: nothing is done any more.
-    pub fn rest(&self) {
-        if self.orders.send(Order::Rest).is_err() {
+    pub fn pause(&self) {
+        if self.orders.send(Command::Pause).is_err() {
             tracing::error!("the thread that looks after the network died");
         }
     }
 
     /// Ends when it has finished what it does, and leaves everything to the next dnsd.
     pub fn leave(self) {
-        if self.orders.send(Order::Leave).is_err() {
+        if self.orders.send(Command::Leave).is_err() {
             tracing::error!("the thread that looks after the network died");
         }
     }
 }
 
-struct Work {
-    prepared: Prepared,
+struct ReconcilerThread {
+    prepared: PreparedHost,
     rules: Option<Rules>,
     /// Whom the fallback may ask.
-    told: Vec<SocketAddr>,
-    went_past: WentPast,
+    endpoints: Vec<SocketAddr>,
+    bypassed: BypassCounters,
 }
 
 /// What is due when.
@@ -254,23 +239,23 @@ struct Due {
     config: Timestamp,
 }
 
-impl Work {
-    fn go(mut self, inbox: &Receiver<Order>, reload: impl Fn()) {
+impl ReconcilerThread {
+    fn go(mut self, inbox: &Receiver<Command>, reload: impl Fn()) {
         let interval = self.prepared.setup.sync_interval;
         let begin = clock::now();
         let mut due = Due {
             sync: begin,
-            notice: begin.after(NOTICE_PERIOD),
+            notice: begin.after(DRIFT_PERIOD),
             config: begin.after(CONFIG_PERIOD),
         };
         loop {
             let next = due.sync.min(due.notice).min(due.config);
             match inbox.recv_timeout(next.since(clock::now())) {
-                Ok(Order::TearDown) => return self.tear_down(),
-                Ok(Order::Rest) => return self.rest(inbox),
-                Ok(Order::Leave) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Order::Ask(servers)) => {
-                    self.told = servers;
+                Ok(Command::TearDown) => return self.tear_down(),
+                Ok(Command::Pause) => return self.paused(inbox),
+                Ok(Command::Leave) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Command::SetFallback(servers)) => {
+                    self.endpoints = servers;
                     due.sync = clock::now();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -286,7 +271,7 @@ impl Work {
             if self.is_changed_by_others() {
                 due.sync = now;
             }
-            due.notice = now.after(NOTICE_PERIOD);
+            due.notice = now.after(DRIFT_PERIOD);
         }
         if due.sync <= now {
             self.sync();
@@ -298,12 +283,12 @@ impl Work {
         }
     }
 
-    fn rest(self, inbox: &Receiver<Order>) {
+    fn paused(self, inbox: &Receiver<Command>) {
         loop {
             match inbox.recv() {
-                Ok(Order::TearDown) => return self.tear_down(),
-                Ok(Order::Rest | Order::Ask(_)) => {}
-                Ok(Order::Leave) | Err(_) => return,
+                Ok(Command::TearDown) => return self.tear_down(),
+                Ok(Command::Pause | Command::SetFallback(_)) => {}
+                Ok(Command::Leave) | Err(_) => return,
             }
         }
     }
@@ -326,7 +311,7 @@ impl Work {
 
     fn ensure_rules(&mut self) -> Result<usize, NetworkError> {
         let rules = rules(&mut self.rules, &self.prepared.setup)?;
-        rules.ensure(&self.told, |family, past| self.went_past.count(family, past))
+        rules.ensure(&self.endpoints, |family, past| self.bypassed.count(family, past))
     }
 
     /// Those of a life before, too, which was killed: it may be told to end before it has looked at them.
@@ -363,9 +348,9 @@ impl Work {
     }
 }
 
-fn rules<'a>(made: &'a mut Option<Rules>, setup: &Setup) -> Result<&'a mut Rules, NetworkError> {
+fn rules<'a>(made: &'a mut Option<Rules>, setup: &HostSetup) -> Result<&'a mut Rules, NetworkError> {
     match made {
         Some(rules) => Ok(rules),
-        none => Ok(none.insert(Rules::new(setup.situation.clone())?)),
+        none => Ok(none.insert(Rules::new(setup.settings.clone())?)),
     }
 }

@@ -6,22 +6,22 @@
 use egret_kernel::iptables::{Batch, ChainRef, Hook, Rule, Table, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
-use super::rules::{INSTEAD, PAST};
+use super::rules::{COUNTED, TRANSLATED};
 use crate::host::interception;
-use crate::host::rule::Wanted;
+use crate::host::rule::DesiredRule;
 
 /// What makes a table have the rules that are wanted, each once and in its place, and none that were superseded; in
 /// one transaction, so that there is no moment without them. Nothing where all is as it should be.
 #[must_use]
 pub fn changes(
     listing: &TableListing,
-    wanted: &[Wanted],
-    superseded: &[Wanted],
+    desired: &[DesiredRule],
+    obsolete: &[DesiredRule],
     table: Table,
 ) -> Option<Batch> {
     let mut batch = Batch::new(table);
     for hook in hooks(table) {
-        let of_chain = |rules: &[Wanted]| -> Vec<Rule> {
+        let of_chain = |rules: &[DesiredRule]| -> Vec<Rule> {
             let here = rules
                 .iter()
                 .filter(|rule| (rule.table, rule.hook) == (table, *hook));
@@ -34,8 +34,8 @@ pub fn changes(
             table,
             hook: *hook,
             present: &present,
-            wanted: &of_chain(wanted),
-            superseded: &of_chain(superseded),
+            desired: &of_chain(desired),
+            obsolete: &of_chain(obsolete),
         }
         .change(&mut batch);
     }
@@ -54,19 +54,19 @@ struct Chain<'a> {
     table: Table,
     hook: Hook,
     present: &'a [&'a str],
-    wanted: &'a [Rule],
-    superseded: &'a [Rule],
+    desired: &'a [Rule],
+    obsolete: &'a [Rule],
 }
 
 impl Chain<'_> {
     fn change(&self, batch: &mut Batch) {
-        let wanted: Vec<String> = self.wanted.iter().map(Rule::to_string).collect();
-        let superseded: Vec<String> = self.superseded.iter().map(Rule::to_string).collect();
-        if self.is_right(&wanted, &superseded) {
+        let desired: Vec<String> = self.desired.iter().map(Rule::to_string).collect();
+        let obsolete: Vec<String> = self.obsolete.iter().map(Rule::to_string).collect();
+        if self.is_right(&desired, &obsolete) {
             return;
         }
         let is_ours =
-            |text: &&&str| is_left_over(text) || wanted.iter().chain(&superseded).any(|ours| ours == **text);
+            |text: &&&str| is_left_over(text) || desired.iter().chain(&obsolete).any(|ours| ours == **text);
         for text in self.present.iter().filter(is_ours) {
             batch.delete(self.hook, text);
         }
@@ -77,12 +77,12 @@ impl Chain<'_> {
             .copied()
             .collect();
         let place = ChainRef::from(self.hook);
-        for (number, rule) in (self.first_free(&left)..).zip(self.wanted) {
+        for (number, rule) in (self.first_free(&left)..).zip(self.desired) {
             batch.insert_at(place.clone(), number, rule);
         }
     }
 
-    fn is_right(&self, wanted: &[String], superseded: &[String]) -> bool {
+    fn is_right(&self, desired: &[String], obsolete: &[String]) -> bool {
         let count = |text: &String| self.present.iter().filter(|present| *present == text).count();
         let at = |text: &String| self.present.iter().position(|present| present == text);
         let policy = last_policy(self.present);
@@ -90,9 +90,9 @@ impl Chain<'_> {
             Standing::BehindPolicy => at(text) >= policy.map(|policy| policy + 1),
             Standing::First | Standing::Last => true,
         };
-        let is_odd = |present: &&str| is_left_over(present) && !wanted.iter().any(|text| text == present);
-        wanted.iter().all(|text| count(text) == 1 && stands(text))
-            && superseded.iter().all(|text| count(text) == 0)
+        let is_odd = |present: &&str| is_left_over(present) && !desired.iter().any(|text| text == present);
+        desired.iter().all(|text| count(text) == 1 && stands(text))
+            && obsolete.iter().all(|text| count(text) == 0)
             && !self.present.iter().any(is_odd)
     }
 
@@ -128,7 +128,7 @@ fn standing(table: Table) -> Standing {
 
 /// Translates to a server of some fallback, counts for one, or catches something, perhaps of another day.
 fn is_left_over(text: &str) -> bool {
-    text.contains(INSTEAD) || text.contains(PAST) || text.contains(interception::REMARK)
+    text.contains(TRANSLATED) || text.contains(COUNTED) || text.contains(interception::REMARK)
 }
 
 /// Where the last jump to a chain of Egret stands.
@@ -142,9 +142,9 @@ fn last_policy(rules: &[&str]) -> Option<usize> {
 mod tests {
     use egret_kernel::Family;
 
-    use super::super::rules::tests::situation;
-    use super::super::rules::{Fallback, Situation};
+    use super::super::rules::tests::settings;
     use super::*;
+    use crate::config::host_setup::{Fallback, RuleSettings};
 
     fn listing(table: Table, hook: Hook, rules: &[&str]) -> TableListing {
         let rules: Vec<String> = rules
@@ -162,9 +162,9 @@ mod tests {
     /// Whether policy's jump or these rules came first, or node-cache left its own at the head.
     #[test]
     fn what_is_let_in_stands_behind_policy_whoever_came_first() {
-        let situation = situation(&["10.0.0.1"], Fallback::None);
-        let wanted = situation.wanted(Family::V4);
-        let ours: Vec<String> = wanted
+        let settings = settings(&["10.0.0.1"], Fallback::None);
+        let desired = settings.desired(Family::V4);
+        let ours: Vec<String> = desired
             .iter()
             .filter(|rule| (rule.table, rule.hook) == (Table::Filter, Hook::Input))
             .map(|rule| rule.rule.to_string())
@@ -173,7 +173,7 @@ mod tests {
         let (policy, foreign) = ("-m comment --comment x -j EGRET-INPUT", "-j KUBE-FIREWALL");
         let batch = |rules: &[&str]| {
             let listing = listing(Table::Filter, Hook::Input, rules);
-            let only_input: Vec<Wanted> = wanted
+            let only_input: Vec<DesiredRule> = desired
                 .iter()
                 .filter(|rule| rule.hook == Hook::Input)
                 .cloned()
@@ -208,15 +208,15 @@ mod tests {
     #[test]
     fn servers_of_another_day_are_replaced() {
         let some = |server: &str| {
-            situation(
+            settings(
                 &["10.0.0.1"],
                 Fallback::ClusterDns {
                     servers: vec![server.parse().unwrap()],
                 },
             )
         };
-        let of_hook = |situation: &Situation| -> Vec<Wanted> {
-            let all = situation.wanted(Family::V4).into_iter();
+        let of_hook = |settings: &RuleSettings| -> Vec<DesiredRule> {
+            let all = settings.desired(Family::V4).into_iter();
             all.filter(|rule| (rule.table, rule.hook) == (Table::Nat, Hook::Prerouting))
                 .collect()
         };
@@ -229,7 +229,8 @@ mod tests {
             .chain(old.iter().map(String::as_str))
             .collect();
         let listing = listing(Table::Nat, Hook::Prerouting, &present);
-        let text = |wanted: &[Wanted]| changes(&listing, wanted, &[], Table::Nat).map(|batch| batch.render());
+        let text =
+            |desired: &[DesiredRule]| changes(&listing, desired, &[], Table::Nat).map(|batch| batch.render());
         let changed = text(&of_hook(&some("10.0.0.9:53"))).unwrap();
         assert_eq!(changed.matches("-D PREROUTING").count(), 2, "{changed}");
         assert!(
@@ -244,10 +245,10 @@ mod tests {
     fn rules_of_another_fallback_are_replaced_in_the_same_transaction() {
         let servers = vec!["10.0.0.9:53".parse().unwrap()];
         let (none, some) = (
-            situation(&["10.0.0.1"], Fallback::None),
-            situation(&["10.0.0.1"], Fallback::ClusterDns { servers }),
+            settings(&["10.0.0.1"], Fallback::None),
+            settings(&["10.0.0.1"], Fallback::ClusterDns { servers }),
         );
-        let old = none.wanted(Family::V4);
+        let old = none.desired(Family::V4);
         let old: Vec<String> = old
             .iter()
             .filter(|rule| (rule.table, rule.hook) == (Table::Raw, Hook::Prerouting))
@@ -257,8 +258,8 @@ mod tests {
         let listing = listing(Table::Raw, Hook::Prerouting, &old);
         let text = changes(
             &listing,
-            &some.wanted(Family::V4),
-            &some.superseded(Family::V4),
+            &some.desired(Family::V4),
+            &some.obsolete(Family::V4),
             Table::Raw,
         )
         .unwrap()
@@ -270,13 +271,13 @@ mod tests {
             "with what counts: {text}"
         );
         let probes = some
-            .wanted(Family::V4)
+            .desired(Family::V4)
             .into_iter()
             .filter(|rule| rule.rule.to_string().contains("8080"));
         assert!(
             probes
                 .into_iter()
-                .all(|rule| !some.superseded(Family::V4).contains(&rule)),
+                .all(|rule| !some.obsolete(Family::V4).contains(&rule)),
             "probes are untracked either way"
         );
     }

@@ -13,42 +13,13 @@ use egret_kernel::{Family, Transport};
 use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 
-use crate::host::interception::Interception;
-use crate::host::rule::Wanted;
+use crate::config::host_setup::{Fallback, RuleSettings};
+use crate::host::rule::DesiredRule;
 
 const SKIP: &str = "NodeLocal DNS Cache: skip conntrack";
 const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
-pub(super) const INSTEAD: &str = "egret dnsd: not alive, ask the cluster DNS";
-pub(super) const PAST: &str = "egret dnsd: not alive, counted";
-
-/// What pods get while no dnsd is alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fallback {
-    /// Nothing: names must be enforced.
-    None,
-    /// The cluster DNS. What is not untracked is translated: an address of a Service by kube-proxy, any other one to
-    /// one of these servers.
-    ClusterDns {
-        /// Servers that are pods or hosts. The address of a Service would not be translated once more. None of a family: who
-        /// is learned (see [`Situation::asking`]).
-        servers: Vec<SocketAddr>,
-    },
-}
-
-/// What the rules depend on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Situation {
-    /// The addresses that are answered on.
-    pub local_ips: Vec<IpAddr>,
-    /// The port.
-    pub dns_port: u16,
-    /// Where probes ask.
-    pub health_port: u16,
-    /// What if dnsd is not alive.
-    pub fallback: Fallback,
-    /// What is caught of questions to others.
-    pub intercept: Option<Interception>,
-}
+pub(super) const TRANSLATED: &str = "egret dnsd: not alive, ask the cluster DNS";
+pub(super) const COUNTED: &str = "egret dnsd: not alive, counted";
 
 /// The tables that have rules of ours, in the order in which they are written: what must be let in is let in before
 /// it is kept out of conntrack, or caught.
@@ -65,15 +36,15 @@ pub fn alive_set(family: Family) -> SetName {
     SetName::new(format!("egret-dnsd-alive-{number}")).expect("it is a short word")
 }
 
-impl Situation {
+impl RuleSettings {
     /// The rules of a family.
     #[must_use]
-    pub fn wanted(&self, family: Family) -> Vec<Wanted> {
+    pub fn desired(&self, family: Family) -> Vec<DesiredRule> {
         let local = self
             .local_ips
             .iter()
             .filter(|address| Family::of(**address) == family);
-        let caught = self.intercept.iter().flat_map(|it| it.wanted(family));
+        let caught = self.intercept.iter().flat_map(|it| it.desired(family));
         local
             .flat_map(|address| self.of(*address))
             .chain(caught)
@@ -82,24 +53,24 @@ impl Situation {
 
     /// What stands instead where another fallback was configured, or node-cache ran.
     #[must_use]
-    pub fn superseded(&self, family: Family) -> Vec<Wanted> {
+    pub fn obsolete(&self, family: Family) -> Vec<DesiredRule> {
         let fallback = match &self.fallback {
             Fallback::None => Fallback::ClusterDns { servers: Vec::new() },
             Fallback::ClusterDns { .. } => Fallback::None,
         };
-        let wanted = self.wanted(family);
+        let desired = self.desired(family);
         let other = Self {
             fallback,
             ..self.clone()
         };
-        let mut superseded = other.wanted(family);
-        superseded.retain(|rule| !wanted.contains(rule));
-        superseded
+        let mut obsolete = other.desired(family);
+        obsolete.retain(|rule| !desired.contains(rule));
+        obsolete
     }
 
-    fn of(&self, local: IpAddr) -> Vec<Wanted> {
-        let site = Site {
-            situation: self,
+    fn of(&self, local: IpAddr) -> Vec<DesiredRule> {
+        let site = AddressRules {
+            settings: self,
             local,
         };
         let mut rules = site.untracked();
@@ -111,16 +82,16 @@ impl Situation {
 }
 
 /// One local address.
-struct Site<'a> {
-    situation: &'a Situation,
+struct AddressRules<'a> {
+    settings: &'a RuleSettings,
     local: IpAddr,
 }
 
 const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
-impl Site<'_> {
-    fn untracked(&self) -> Vec<Wanted> {
-        let (dns, health) = (self.situation.dns_port, self.situation.health_port);
+impl AddressRules<'_> {
+    fn untracked(&self) -> Vec<DesiredRule> {
+        let (dns, health) = (self.settings.dns_port, self.settings.health_port);
         let to_dns = |hook| BOTH.map(|transport| self.untrack(hook, Endpoint::Destination, transport, dns));
         let from_dns = BOTH.map(|transport| self.untrack(Hook::Output, Endpoint::Source, transport, dns));
         let probes = [Endpoint::Destination, Endpoint::Source].map(|side| {
@@ -134,8 +105,8 @@ impl Site<'_> {
     }
 
     /// What comes to dnsd while it is alive, and what it answers.
-    fn untrack(&self, hook: Hook, side: Endpoint, transport: Transport, port: u16) -> Wanted {
-        let alive = match self.situation.fallback {
+    fn untrack(&self, hook: Hook, side: Endpoint, transport: Transport, port: u16) -> DesiredRule {
+        let alive = match self.settings.fallback {
             Fallback::ClusterDns { .. } if is_off(Switch::SignOfLife) => None,
             Fallback::None => None,
             Fallback::ClusterDns { .. } => Some(self.alive(side)),
@@ -143,15 +114,15 @@ impl Site<'_> {
         raw(hook, self.rule(Target::NoTrack, side, transport, port, alive))
     }
 
-    fn let_in(&self) -> Vec<Wanted> {
-        let port = self.situation.dns_port;
+    fn let_in(&self) -> Vec<DesiredRule> {
+        let port = self.settings.dns_port;
         [
             (Hook::Input, Endpoint::Destination),
             (Hook::Output, Endpoint::Source),
         ]
         .into_iter()
         .flat_map(|(hook, side)| BOTH.map(|transport| (hook, side, transport)))
-        .map(|(hook, side, transport)| Wanted {
+        .map(|(hook, side, transport)| DesiredRule {
             table: Table::Filter,
             hook,
             rule: self.between(Target::Accept, side, transport, port).comment(ALLOW),
@@ -160,8 +131,8 @@ impl Site<'_> {
     }
 
     /// To the servers of the fallback, each with an equal share: the first of three takes a third, the next half of the rest.
-    fn translated(&self) -> Vec<Wanted> {
-        let Fallback::ClusterDns { servers } = &self.situation.fallback else {
+    fn translated(&self) -> Vec<DesiredRule> {
+        let Fallback::ClusterDns { servers } = &self.settings.fallback else {
             return Vec::new();
         };
         let family = Family::of(self.local);
@@ -185,11 +156,11 @@ impl Site<'_> {
 
     /// What comes while dnsd is not alive: each question in a datagram, each connection. It is counted ahead of conntrack, so
     /// that what kube-proxy translates counts as well.
-    fn counted(&self) -> Vec<Wanted> {
-        if self.situation.fallback == Fallback::None {
+    fn counted(&self) -> Vec<DesiredRule> {
+        if self.settings.fallback == Fallback::None {
             return Vec::new();
         }
-        let port = self.situation.dns_port..=self.situation.dns_port;
+        let port = self.settings.dns_port..=self.settings.dns_port;
         let first = [
             Protocol::Segments(TcpSegments::Opening, port.clone()),
             Protocol::to_ports(Transport::Udp, port),
@@ -198,19 +169,19 @@ impl Site<'_> {
             let rule = Rule::count()
                 .destination(IpNet::from(self.local))
                 .protocol(protocol);
-            let rule = rule.unless(self.alive(Endpoint::Destination)).comment(PAST);
+            let rule = rule.unless(self.alive(Endpoint::Destination)).comment(COUNTED);
             raw(Hook::Prerouting, rule)
         };
         first.map(count).to_vec()
     }
 
-    fn translate(&self, hook: Hook, transport: Transport, server: SocketAddr, left: usize) -> Wanted {
+    fn translate(&self, hook: Hook, transport: Transport, server: SocketAddr, left: usize) -> DesiredRule {
         let rule = self
             .between(
                 Target::Dnat(server),
                 Endpoint::Destination,
                 transport,
-                self.situation.dns_port,
+                self.settings.dns_port,
             )
             .unless(self.alive(Endpoint::Destination));
         let left = u32::try_from(left).expect("there are fewer servers than addresses");
@@ -218,10 +189,10 @@ impl Site<'_> {
             Some(left) => rule.one_of(left),
             None => rule,
         };
-        Wanted {
+        DesiredRule {
             table: Table::Nat,
             hook,
-            rule: rule.comment(INSTEAD),
+            rule: rule.comment(TRANSLATED),
         }
     }
 
@@ -262,8 +233,8 @@ impl Site<'_> {
     }
 }
 
-fn raw(hook: Hook, rule: Rule) -> Wanted {
-    Wanted {
+fn raw(hook: Hook, rule: Rule) -> DesiredRule {
+    DesiredRule {
         table: Table::Raw,
         hook,
         rule,
@@ -274,8 +245,8 @@ fn raw(hook: Hook, rule: Rule) -> Wanted {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::host::node_cache) fn situation(local: &[&str], fallback: Fallback) -> Situation {
-        Situation {
+    pub(in crate::host::node_cache) fn settings(local: &[&str], fallback: Fallback) -> RuleSettings {
+        RuleSettings {
             local_ips: local.iter().map(|text| text.parse().unwrap()).collect(),
             dns_port: 53,
             health_port: 8080,
@@ -284,8 +255,9 @@ pub(super) mod tests {
         }
     }
 
-    fn texts(rules: &[Wanted]) -> Vec<String> {
-        let text = |wanted: &Wanted| format!("{} {} {}", wanted.table, wanted.hook.name(), wanted.rule);
+    fn texts(rules: &[DesiredRule]) -> Vec<String> {
+        let text =
+            |desired: &DesiredRule| format!("{} {} {}", desired.table, desired.hook.name(), desired.rule);
         rules.iter().map(text).collect()
     }
 
@@ -294,9 +266,9 @@ pub(super) mod tests {
         let skip = "-m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK";
         let allow = "-m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT";
         let (to, from) = ("-d 169.254.20.10/32", "-s 169.254.20.10/32");
-        let wanted = situation(&["169.254.20.10"], Fallback::None).wanted(Family::V4);
+        let desired = settings(&["169.254.20.10"], Fallback::None).desired(Family::V4);
         assert_eq!(
-            texts(&wanted),
+            texts(&desired),
             [
                 format!("raw PREROUTING {to} -p tcp -m tcp --dport 53 {skip}"),
                 format!("raw PREROUTING {to} -p udp -m udp --dport 53 {skip}"),
@@ -316,9 +288,9 @@ pub(super) mod tests {
 
     #[test]
     fn each_family_has_its_own_addresses() {
-        let both = situation(&["169.254.20.10", "fd00::a", "10.96.0.10"], Fallback::None);
+        let both = settings(&["169.254.20.10", "fd00::a", "10.96.0.10"], Fallback::None);
         assert_eq!(
-            (both.wanted(Family::V4).len(), both.wanted(Family::V6).len()),
+            (both.desired(Family::V4).len(), both.desired(Family::V6).len()),
             (24, 12)
         );
     }
@@ -327,15 +299,15 @@ pub(super) mod tests {
     fn with_a_fallback_only_what_is_alive_is_untracked_and_the_rest_is_shared_among_the_servers() {
         let servers = ["10.0.0.1:53", "10.0.0.2:53", "[fd00::1]:53", "10.0.0.3:53"];
         let servers = servers.map(|text| text.parse().unwrap()).to_vec();
-        let wanted =
-            texts(&situation(&["169.254.20.10"], Fallback::ClusterDns { servers }).wanted(Family::V4));
-        let dns = wanted
+        let desired =
+            texts(&settings(&["169.254.20.10"], Fallback::ClusterDns { servers }).desired(Family::V4));
+        let dns = desired
             .iter()
             .filter(|text| text.starts_with("raw") && text.contains("port 53"));
         assert!(
             dns.clone()
                 .all(|text| text.contains("--match-set egret-dnsd-alive-4 ")),
-            "{wanted:#?}"
+            "{desired:#?}"
         );
         assert_eq!(dns.count(), 8);
         let past = "-m set ! --match-set egret-dnsd-alive-4 dst -m comment --comment \"egret dnsd: not alive, counted\"";
@@ -344,9 +316,9 @@ pub(super) mod tests {
             format!("{to} -p tcp -m tcp --dport 53 --tcp-flags FIN,SYN,RST,ACK SYN {past}"),
             format!("{to} -p udp -m udp --dport 53 {past}"),
         ] {
-            assert!(wanted.contains(&counted), "{counted}: {wanted:#?}");
+            assert!(desired.contains(&counted), "{counted}: {desired:#?}");
         }
-        let shares: Vec<&String> = wanted
+        let shares: Vec<&String> = desired
             .iter()
             .filter(|text| text.starts_with("nat PREROUTING") && text.contains("-p udp"))
             .collect();

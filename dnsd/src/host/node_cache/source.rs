@@ -4,9 +4,10 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use super::KubeDns;
 use super::kube_dns::InvalidConfigMap;
 use super::template::{Inputs, render, service_variable};
-use super::{Flags, KubeDns};
+use crate::config::node_cache::Flags;
 
 /// Where the `kube-dns` ConfigMap is mounted if no flag says so and something is there.
 const DEFAULT_KUBE_DNS: &str = "/etc/kube-dns";
@@ -143,8 +144,8 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::{Wanted, read};
     use super::*;
+    use crate::config::node_cache::flags::{Invocation, read};
 
     struct World {
         folder: PathBuf,
@@ -159,7 +160,7 @@ mod tests {
                 "-localip 169.254.20.10 -basecorefile {0}/base -conf {0}/Corefile -kubednscm {0}/kube-dns -upstreamsvc up",
                 folder.display()
             );
-            let Wanted::Serve(flags) = read(arguments.split(' ').map(str::to_owned)).unwrap() else {
+            let Invocation::Serve(flags) = read(arguments.split(' ').map(str::to_owned)).unwrap() else {
                 panic!("{arguments}");
             };
             let environment = |name: &str| (name == "UP_SERVICE_HOST").then(|| "10.96.0.9".to_owned());

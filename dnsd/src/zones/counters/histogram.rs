@@ -1,4 +1,4 @@
-//! A histogram that keeps numbers, not samples.
+//! A histogram of atomic counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

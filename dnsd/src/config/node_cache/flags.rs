@@ -5,9 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::rules::{Fallback, Situation};
 use crate::config::MillisDuration;
-use crate::host::node_cache::reconciler::Setup;
+use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 
 /// What `node-cache` is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +51,7 @@ pub struct Flags {
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Invocation {
     /// To serve.
     Serve(Box<Flags>),
     /// `-h`, `-help`.
@@ -66,11 +65,11 @@ pub enum Wanted {
 impl Flags {
     /// What they say of the host.
     #[must_use]
-    pub fn setup(&self, fallback: Fallback) -> Setup {
-        Setup {
+    pub fn setup(&self, fallback: Fallback) -> HostSetup {
+        HostSetup {
             interface: self.sets_up_interface.then(|| self.interface_name.clone()),
             rules: self.sets_up_rules,
-            situation: Situation {
+            settings: RuleSettings {
                 local_ips: self.local_ips.clone(),
                 dns_port: self.dns_port,
                 health_port: self.health_port,
@@ -114,8 +113,8 @@ pub enum InvalidFlag {
 ///
 /// # Errors
 /// With the flag.
-pub fn read(arguments: impl IntoIterator<Item = String>) -> Result<Wanted, InvalidFlag> {
-    let mut written = Written::default();
+pub fn read(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, InvalidFlag> {
+    let mut written = FlagsBuilder::default();
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         let Some(flag) = flag_of(&argument) else {
@@ -129,7 +128,7 @@ pub fn read(arguments: impl IntoIterator<Item = String>) -> Result<Wanted, Inval
             None => (flag, None),
         };
         match name {
-            "h" | "help" => return Ok(Wanted::Help),
+            "h" | "help" => return Ok(Invocation::Help),
             "version" => written.version = truth("version", value)?,
             "plugins" => written.plugins = truth("plugins", value)?,
             name => written.take(name, value, &mut arguments)?,
@@ -138,7 +137,7 @@ pub fn read(arguments: impl IntoIterator<Item = String>) -> Result<Wanted, Inval
     if let Some(extra) = arguments.next() {
         return Err(InvalidFlag::Extra(extra));
     }
-    written.mean()
+    written.build()
 }
 
 /// The name behind one dash or two; empty for `--`, which ends the flags.
@@ -148,14 +147,14 @@ fn flag_of(argument: &str) -> Option<&str> {
 }
 
 /// What was written so far, over the defaults.
-struct Written {
+struct FlagsBuilder {
     flags: Flags,
     conf: Option<PathBuf>,
     version: bool,
     plugins: bool,
 }
 
-impl Default for Written {
+impl Default for FlagsBuilder {
     fn default() -> Self {
         Self {
             flags: Flags {
@@ -185,7 +184,7 @@ impl Default for Written {
     }
 }
 
-impl Written {
+impl FlagsBuilder {
     fn take(
         &mut self,
         name: &str,
@@ -223,19 +222,19 @@ impl Written {
         Ok(())
     }
 
-    fn mean(self) -> Result<Wanted, InvalidFlag> {
+    fn build(self) -> Result<Invocation, InvalidFlag> {
         if self.version {
-            return Ok(Wanted::Version);
+            return Ok(Invocation::Version);
         }
         if self.plugins {
-            return Ok(Wanted::Plugins);
+            return Ok(Invocation::Plugins);
         }
         let mut flags = self.flags;
         if flags.local_ips.is_empty() {
             return Err(InvalidFlag::NoLocalIp);
         }
         flags.corefile = self.conf.unwrap_or(flags.corefile);
-        Ok(Wanted::Serve(Box::new(flags)))
+        Ok(Invocation::Serve(Box::new(flags)))
     }
 }
 
@@ -325,13 +324,13 @@ fn invalid(flag: &'static str, value: &str, accepted: &'static str) -> InvalidFl
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Wanted, InvalidFlag> {
+    fn read(line: &str) -> Result<Invocation, InvalidFlag> {
         super::read(line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned))
     }
 
     fn flags(line: &str) -> Flags {
         match read(line) {
-            Ok(Wanted::Serve(flags)) => *flags,
+            Ok(Invocation::Serve(flags)) => *flags,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -391,9 +390,9 @@ mod tests {
         assert_eq!(without("-syncinterval 30s"), without("-syncinterval 30"));
         assert_eq!(without("-localip 10.0.0.1,10.0.0.1").local_ips.len(), 1);
         for (line, wanted) in [
-            ("-help", Wanted::Help),
-            ("-version", Wanted::Version),
-            ("-plugins", Wanted::Plugins),
+            ("-help", Invocation::Help),
+            ("-version", Invocation::Version),
+            ("-plugins", Invocation::Plugins),
         ] {
             assert_eq!(read(line), Ok(wanted), "{line}");
         }
