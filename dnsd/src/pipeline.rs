@@ -29,7 +29,7 @@ use crate::limits::quota_key::QuotaKey;
 use crate::limits::rate::RateLimiter;
 use crate::pipeline::counters::Sums;
 use crate::telemetry::metrics::{Intercepted, Metrics, Transport};
-use crate::upstream::{Failure, Landings};
+use crate::upstream::{CompletionCount, Failure};
 use crate::zones::{Arrival, By, Entry, Event, Failed, Known, OfCache, Packed, Serving, Table, Terms};
 
 /// Seconds for which addresses of a stale answer are good at least: its TTL may be 0, and its client connects all
@@ -86,7 +86,7 @@ struct Asked {
     original: Option<IpAddr>,
     octets: usize,
     begun: Instant,
-    missed_at: Option<Landings>,
+    missed_at: Option<CompletionCount>,
 }
 
 /// The same while it is looked at: what is answered at once owns nothing.
@@ -105,7 +105,7 @@ struct View<'a> {
     /// When it came.
     begun: Instant,
     /// How many questions had ended before the cache was looked into, if it was.
-    missed_at: Option<Landings>,
+    missed_at: Option<CompletionCount>,
     /// Where it is counted with others that came with it.
     sums: Option<&'a Sums<'a>>,
 }
@@ -282,7 +282,7 @@ impl Resolver {
             return self.wait(asked, own_key.map(|key| key.to_key(asked.query)), None);
         };
         let asked = View {
-            missed_at: asked.entry.landings(),
+            missed_at: asked.entry.completions(),
             ..asked
         };
         let hit = match block.cached(key, now) {

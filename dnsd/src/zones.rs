@@ -37,7 +37,7 @@ use sha2::{Digest, Sha512};
 use crate::config::Config;
 use crate::config::model;
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Forwarder, Unusable, look_up};
+use crate::upstream::{Forwarder, InvalidForward, look_up};
 
 pub use answer_source::By;
 pub use bind::{BindError, Interfaces, host_interfaces};
@@ -86,7 +86,7 @@ pub enum Unfit {
     Bind(String, BindError),
     /// Whom a block asks cannot be told.
     #[error(transparent)]
-    Forward(#[from] Unusable),
+    Forward(#[from] InvalidForward),
     /// What it answers itself cannot be told.
     #[error("{0}: {1}")]
     Own(String, InvalidOwn),
@@ -158,7 +158,7 @@ impl Serving {
             let plan = config.forward_to_trusted(*server);
             Ok((*server, Forwarder::new(&plan, Arc::clone(&means.metrics))?))
         });
-        let trusted = trusted.collect::<Result<_, Unusable>>()?;
+        let trusted = trusted.collect::<Result<_, InvalidForward>>()?;
         Ok(Self {
             config,
             tables,

@@ -15,7 +15,7 @@ use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::Query;
 use egret_dnsd::enforcement::observation::observe;
 use egret_dnsd::enforcement::records::{RecordLimits, Records};
-use egret_dnsd::upstream::pending_query::Matched;
+use egret_dnsd::upstream::pending_query::ValidatedResponse;
 use egret_dnsd::zones::{By, Known, Packed};
 use egret_shared::observation::{Observation, ObservedAddress};
 use hickory_proto::rr::RecordType;
@@ -85,7 +85,7 @@ fn rules(entries: usize) -> CacheRules {
     }
 }
 
-fn known(answer: Matched<Answer>) -> Known {
+fn known(answer: ValidatedResponse<Answer>) -> Known {
     let verdict = Verdict::of(&rules(1), &answer.get().message(), Maker::Upstream);
     Known {
         told: observe(&answer, &[]).0,

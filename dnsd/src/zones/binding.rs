@@ -15,9 +15,9 @@ use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
 use crate::limits::quota_key::QuotaKey;
 use crate::plugins::QueryEndpoints;
-use crate::plugins::template::Matched;
+use crate::plugins::template::MatchedTemplate;
 use crate::telemetry::metrics::Transport;
-use crate::upstream::{Failure, Landings};
+use crate::upstream::{CompletionCount, Failure};
 
 use super::chain::own;
 use super::{Block, By, Event, Failed, Known, OfCache, OfZone, Packed, Table};
@@ -143,7 +143,7 @@ impl Terms {
     }
 
     /// Counts that a template matched, and what came of it.
-    pub(super) fn count_template(&self, matched: &Matched) {
+    pub(super) fn count_template(&self, matched: &MatchedTemplate) {
         let mut labels = vec![
             Label::new("server", self.table.server()),
             Label::new("zone", matched.zone.to_string()),
@@ -202,10 +202,10 @@ impl Entry {
         key: Option<&Key>,
         query: &Query<'_>,
         terms: &Terms,
-        missed_at: Option<Landings>,
+        missed_at: Option<CompletionCount>,
         stays: Stays,
     ) -> Result<Arc<Known>, Failed> {
-        let landed = self.landings();
+        let landed = self.completions();
         let is_missed = missed_at.is_some() && missed_at == landed;
         let key_to_find = key.filter(|_| !is_missed);
         let found = key_to_find.map_or(Found::Miss, |key| self.block.cached(key.view(), clock::now()));
@@ -224,9 +224,9 @@ impl Entry {
         query: &Query<'_>,
         terms: &Terms,
         stays: Stays,
-        missed_at: Option<Landings>,
+        missed_at: Option<CompletionCount>,
     ) -> Result<Arc<Known>, Failed> {
-        let (Some(key), Some(flights)) = (key, self.block.flights()) else {
+        let (Some(key), Some(singleflight)) = (key, self.block.singleflight()) else {
             // Boxed: the rare way must not make every waiting query as large as itself.
             let solving = Box::pin(self.block.chain.solve(query, terms));
             return solving.await.map(Arc::new);
@@ -255,12 +255,12 @@ impl Entry {
                         Box::pin(self.solve(key, query, &terms, missed_at)).await
                     }
                 };
-                match flights.join(key, asking).await {
+                match singleflight.join(key, asking).await {
                     // Who asked first had no place, or lost it: that is not this client's.
                     Some(Err(Failed::Upstream(Failure::OverLimit))) if !is_first => {
                         let terms = terms.after(clock::now().since(begun));
                         let asking = || self.solve(key, query, &terms, missed_at);
-                        Box::pin(flights.join(key, asking)).await
+                        Box::pin(singleflight.join(key, asking)).await
                     }
                     known => known,
                 }
@@ -268,7 +268,7 @@ impl Entry {
             Stays::Perhaps => {
                 let (entry, key, query, terms) = (Arc::clone(self), *key, query.owned(), terms.clone());
                 let asking = async move { entry.solve(&key, &query, &terms, missed_at).await };
-                Box::pin(flights.join_in_task(key, asking)).await
+                Box::pin(singleflight.join_in_task(key, asking)).await
             }
         };
         known.unwrap_or_else(|| {
@@ -279,13 +279,15 @@ impl Entry {
 
     /// How many questions have ended, before it is looked whether one is to be asked.
     #[must_use]
-    pub fn landings(&self) -> Option<Landings> {
-        self.block.flights().map(|flights| flights.landings())
+    pub fn completions(&self) -> Option<CompletionCount> {
+        self.block
+            .singleflight()
+            .map(|singleflight| singleflight.completions())
     }
 
     /// What another thread has come to know since it was not there.
-    fn known_since(&self, missed_at: Option<Landings>, key: &Key) -> Option<Arc<Known>> {
-        if missed_at.is_none() || missed_at == self.landings() {
+    fn known_since(&self, missed_at: Option<CompletionCount>, key: &Key) -> Option<Arc<Known>> {
+        if missed_at.is_none() || missed_at == self.completions() {
             return None;
         }
         match self.block.cached(key.view(), clock::now()) {
@@ -300,7 +302,7 @@ impl Entry {
         key: &Key,
         query: &Query<'_>,
         terms: &Terms,
-        missed_at: Option<Landings>,
+        missed_at: Option<CompletionCount>,
     ) -> Result<Arc<Known>, Failed> {
         if let Some(known) = self.known_since(missed_at, key) {
             return Ok(known);
@@ -330,8 +332,8 @@ impl Entry {
         let (config, name) = (&terms.table.config, &query.question.name);
         let is_searched = config.cluster_domains.iter().any(|zone| zone.holds(name))
             || config.cut_zones.iter().any(|zone| zone.zone.holds(name));
-        let flights = self.block.flights().filter(|_| is_searched)?;
-        flights.meanwhile(key, &key.of_kind(other))
+        let singleflight = self.block.singleflight().filter(|_| is_searched)?;
+        singleflight.meanwhile(key, &key.of_kind(other))
     }
 
     /// What the answer for the other family says of this one. Stubs ask for both at once, and most names that a search
@@ -352,7 +354,7 @@ impl Entry {
     ) -> Result<(Arc<Known>, Ttls), Failed> {
         let now = clock::now();
         let key = self.block.key(&query);
-        let missed_at = self.landings();
+        let missed_at = self.completions();
         let found = key.map_or(Found::Miss, |key| self.block.cached(key.view(), now));
         match (found, key) {
             (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((known(&hit), hit.ttls)),

@@ -15,8 +15,8 @@ use crate::dns::message::{Query, WireName};
 use crate::enforcement::observation::AnswerObservation;
 use crate::plugins::QueryEndpoints;
 use crate::telemetry::metrics::CutInquiry;
-use crate::upstream::Flights;
-use crate::upstream::pending_query::Matched;
+use crate::upstream::Singleflight;
+use crate::upstream::pending_query::ValidatedResponse;
 
 use super::chain::{Chain, reads_files};
 use super::{Arrival, By, Event, Means, OfCache, Packed, Serving, Terms, Unfit, error_log, query_log};
@@ -37,14 +37,14 @@ pub struct Block {
 }
 
 /// Questions under way, each with what became of it.
-type Asking = Flights<Result<Arc<Known>, Failed>>;
+type Asking = Singleflight<Result<Arc<Known>, Failed>>;
 
 /// Answers, and the questions under way for them.
 #[derive(Debug)]
 struct Store {
     /// Held for one map operation.
     cache: Mutex<Cache<Packed>>,
-    flights: Arc<Asking>,
+    singleflight: Arc<Asking>,
     /// Names below which nothing is asked, where the chain is such that only upstreams know of any.
     cuts: Option<Arc<Cuts>>,
 }
@@ -53,7 +53,7 @@ struct Store {
 #[derive(Debug)]
 pub struct Known {
     /// The answer.
-    pub answer: Matched<Answer>,
+    pub answer: ValidatedResponse<Answer>,
     /// What it tells.
     pub told: Option<AnswerObservation>,
     /// As what it is kept, if it may be.
@@ -147,8 +147,8 @@ impl Block {
     }
 
     /// Questions under way, where equal ones are asked once.
-    pub(super) fn flights(&self) -> Option<&Arc<Asking>> {
-        self.store.as_ref().map(|store| &store.flights)
+    pub(super) fn singleflight(&self) -> Option<&Arc<Asking>> {
+        self.store.as_ref().map(|store| &store.singleflight)
     }
 
     /// Names below which nothing is asked.
@@ -193,7 +193,7 @@ impl Block {
 
     /// An answer of whom the client asked, and the operator trusts.
     #[must_use]
-    pub fn of_trusted(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
+    pub fn of_trusted(&self, answer: ValidatedResponse<Answer>, terms: &Terms) -> Known {
         self.chain.unkept(answer, terms, Maker::Upstream, By::Forward)
     }
 
@@ -321,7 +321,7 @@ impl Store {
     fn new(rules: &model::CacheRules, octets: usize, cuts: Option<Arc<Cuts>>) -> Self {
         Self {
             cache: Mutex::new(Cache::new(rules, octets)),
-            flights: Arc::default(),
+            singleflight: Arc::default(),
             cuts,
         }
     }

@@ -17,8 +17,8 @@ use crate::plugins::template::Answered;
 use crate::plugins::{Outcome, append, whoami};
 use crate::takeover::state::KeptAnswer;
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::pending_query::Matched;
-use crate::upstream::{Failure, Forwarder, Limits, Unusable};
+use crate::upstream::pending_query::ValidatedResponse;
+use crate::upstream::{Failure, Forwarder, InvalidForward, Limits};
 
 use super::{By, Known, Terms, Unfit};
 use crate::zones::failure::Failed;
@@ -134,7 +134,7 @@ impl Chain {
     }
 
     /// The first that is asked for the name answers; the next where it passes on what it heard.
-    async fn forward(&self, query: &Query<'_>, terms: &Terms) -> Result<Matched<Answer>, Failed> {
+    async fn forward(&self, query: &Query<'_>, terms: &Terms) -> Result<ValidatedResponse<Answer>, Failed> {
         let limits = Limits {
             patience: terms.table.config.total_timeout.saturating_sub(terms.waited),
             udp_size: self.udp_size(&terms.table.config),
@@ -225,12 +225,18 @@ impl Chain {
     }
 
     /// An answer that dns64 made.
-    pub(super) fn made_of_a(&self, answer: Matched<Answer>, terms: &Terms) -> Known {
+    pub(super) fn made_of_a(&self, answer: ValidatedResponse<Answer>, terms: &Terms) -> Known {
         self.unkept(answer, terms, Maker::Own, By::Dns64)
     }
 
     /// An answer that is told, and kept for nobody else.
-    pub(super) fn unkept(&self, answer: Matched<Answer>, terms: &Terms, maker: Maker, by: By) -> Known {
+    pub(super) fn unkept(
+        &self,
+        answer: ValidatedResponse<Answer>,
+        terms: &Terms,
+        maker: Maker,
+        by: By,
+    ) -> Known {
         let (told, protected) = observe(&answer, &terms.table.config.protected);
         self.metrics.protected.increment(protected as u64);
         Known {
@@ -286,7 +292,7 @@ struct Asked {
 
 impl Asked {
     /// Who is asked already goes on being asked, with what is known of their health, and over the same connections.
-    fn new(plan: &model::Forward, before: &[&Chain], metrics: &Arc<Metrics>) -> Result<Self, Unusable> {
+    fn new(plan: &model::Forward, before: &[&Chain], metrics: &Arc<Metrics>) -> Result<Self, InvalidForward> {
         let plan = plan.clone();
         let is_same = |other: &&Self| {
             let moved = model::Forward {
@@ -314,7 +320,7 @@ pub(super) fn reads_files(plan: &model::Forward) -> bool {
 
 /// An answer and where it came from.
 struct Made {
-    answer: Matched<Answer>,
+    answer: ValidatedResponse<Answer>,
     maker: Maker,
     by: By,
     /// Whether other clients may be given it.
@@ -340,11 +346,11 @@ async fn local(outcome: Outcome, query: &Query<'_>, terms: &Terms, by: By) -> Re
 }
 
 /// A message of dnsd's own as an answer; nothing where it cannot be read.
-pub(super) fn own(octets: Vec<u8>, made: Timestamp) -> Option<Matched<Answer>> {
+pub(super) fn own(octets: Vec<u8>, made: Timestamp) -> Option<ValidatedResponse<Answer>> {
     const ANY: TtlLimits = TtlLimits {
         at_least: 0,
         at_most: u32::MAX,
     };
     let question = *Message::read(&octets).ok()?.question();
-    Some(Matched::own(Answer::new(octets, &question, made, &ANY)))
+    Some(ValidatedResponse::own(Answer::new(octets, &question, made, &ANY)))
 }

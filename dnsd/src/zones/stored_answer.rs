@@ -26,7 +26,7 @@ use crate::dns::message::{HEADER, Message};
 use crate::enforcement::observation::{AnswerObservation, observe};
 use crate::enforcement::records::ClientBitmap;
 use crate::net::buffers::{return_buffer, take_buffer};
-use crate::upstream::pending_query::Matched;
+use crate::upstream::pending_query::ValidatedResponse;
 
 use super::{By, Failed, Known};
 
@@ -208,7 +208,7 @@ impl Packed {
     /// The same as it was before it was kept.
     #[must_use]
     pub fn to_known(&self, arrived: Timestamp) -> Known {
-        let answer = Matched::own(self.answer(arrived).to_answer());
+        let answer = ValidatedResponse::own(self.answer(arrived).to_answer());
         let (told, _left_out) = observe(&answer, &[]);
         let kept: Vec<ObservedAddress> = self.addresses(arrived).collect();
         Known {

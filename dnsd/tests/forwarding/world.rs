@@ -9,7 +9,7 @@ use egret_dnsd::config::model::{self, Forward, Policy, Protocol, UpstreamHost};
 use egret_dnsd::dns::answer::{Answer, TtlLimits};
 use egret_dnsd::dns::message::{Query, WireName};
 use egret_dnsd::telemetry::metrics::{Metrics, Transport};
-use egret_dnsd::upstream::pending_query::Matched;
+use egret_dnsd::upstream::pending_query::ValidatedResponse;
 use egret_dnsd::upstream::{Failure, Forwarder, Limits};
 use egret_shared::rt::task;
 use hickory_proto::op::{Message, ResponseCode};
@@ -299,7 +299,7 @@ pub(crate) fn limits(patience: Duration) -> Limits {
 }
 
 /// Asks as a client does that came over UDP.
-pub(crate) async fn ask(forwarder: &Forwarder, name: &str) -> Result<Matched<Answer>, Failure> {
+pub(crate) async fn ask(forwarder: &Forwarder, name: &str) -> Result<ValidatedResponse<Answer>, Failure> {
     ask_over(forwarder, name, Transport::Udp).await
 }
 
@@ -308,7 +308,7 @@ pub(crate) async fn ask_for(
     forwarder: &Forwarder,
     name: &str,
     patience: Duration,
-) -> Result<Matched<Answer>, Failure> {
+) -> Result<ValidatedResponse<Answer>, Failure> {
     forwarder
         .ask(&question(name), Transport::Udp, &limits(patience))
         .await
@@ -318,17 +318,17 @@ pub(crate) async fn ask_over(
     forwarder: &Forwarder,
     name: &str,
     client: Transport,
-) -> Result<Matched<Answer>, Failure> {
+) -> Result<ValidatedResponse<Answer>, Failure> {
     forwarder.ask(&question(name), client, &limits(PATIENCE)).await
 }
 
 /// What an answer says, as the second opinion reads it.
-pub(crate) fn read(answer: &Matched<Answer>) -> Message {
+pub(crate) fn read(answer: &ValidatedResponse<Answer>) -> Message {
     Message::from_vec(answer.get().message().octets()).unwrap()
 }
 
 /// The owner of the first record.
-pub(crate) fn owner(answer: &Matched<Answer>) -> String {
+pub(crate) fn owner(answer: &ValidatedResponse<Answer>) -> String {
     read(answer).answers[0].name.to_ascii()
 }
 
