@@ -14,7 +14,7 @@ use egret_shared::time::Timestamp;
 use tokio::time::Instant;
 
 use crate::cache::nxdomain_cut::Denial;
-use crate::cache::{Ask, Class, Found, Hit, Key};
+use crate::cache::{Class, Found, Hit, Key, StaleRefresh};
 use crate::config::{Config, OnStall};
 use crate::dns::answer::{Answer, AnswerView, Ttls};
 use crate::dns::message::{
@@ -292,12 +292,12 @@ impl Resolver {
                 self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
-            Found::Stale(hit, Ask::Behind) => {
+            Found::Stale(hit, StaleRefresh::Background) => {
                 self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
-            Found::Stale(hit, Ask::NotNow) => hit,
-            Found::Stale(hit, Ask::First(patience)) => {
+            Found::Stale(hit, StaleRefresh::None) => hit,
+            Found::Stale(hit, StaleRefresh::Foreground(patience)) => {
                 return self.wait(asked, Some(key.to_key(asked.query)), Some((hit, patience)));
             }
             Found::Miss => {

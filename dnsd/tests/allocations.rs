@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use egret_dnsd::cache::{Cache, Found, Hit, Key, Maker, Verdict};
+use egret_dnsd::cache::{Cache, Cacheability, Found, Hit, Key, Provenance};
 use egret_dnsd::config::model::{CacheRules, Capacity, Disabled};
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::Query;
@@ -86,11 +86,11 @@ fn rules(entries: usize) -> CacheRules {
 }
 
 fn known(answer: ValidatedResponse<Answer>) -> Known {
-    let verdict = Verdict::of(&rules(1), &answer.get().message(), Maker::Upstream);
+    let verdict = Cacheability::of(&rules(1), &answer.get().message(), Provenance::Upstream);
     Known {
         told: observe(&answer, &[]).0,
         kept: verdict.kept(),
-        maker: Maker::Upstream,
+        provenance: Provenance::Upstream,
         by: By::Forward,
         failed: None,
         answer,

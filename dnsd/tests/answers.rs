@@ -6,7 +6,7 @@ mod support;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::cache::{Key, Maker, Value};
+use egret_dnsd::cache::{Key, Provenance, Value};
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::{Message, Query};
 use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
@@ -51,7 +51,7 @@ fn is_the_same_when_kept(text: &str, answer: &ValidatedResponse<Answer>, told: O
         answer: answer.clone(),
         told: told.cloned(),
         kept: None,
-        maker: Maker::Upstream,
+        provenance: Provenance::Upstream,
         by: By::Forward,
         failed: None,
     };

@@ -15,7 +15,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::cache::{Demand, Maker};
+use egret_dnsd::cache::{Demand, Provenance};
 use egret_dnsd::takeover::state::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
 use egret_dnsd::takeover::transfer::{Begun, Remembering, inherit};
 use egret_dnsd::takeover::{Event, Memory, Name, Offer, Taken, take};
@@ -465,7 +465,7 @@ fn answer(name: &str) -> KeptAnswer {
             .to_vec()
             .unwrap(),
         arrived: clock::now(),
-        maker: Maker::Upstream,
+        provenance: Provenance::Upstream,
         by: By::Forward,
         failed: None,
         demand: Demand::default(),

@@ -87,11 +87,11 @@ async fn answered(resolver: &Arc<Resolver>, asked: &Asked, stale: Option<&Stale>
 /// The denial of the name above a question's, if that is known by now, or soon because it is asked for first.
 async fn denied_above(asked: &Asked, key: &Key, terms: &mut Terms) -> Option<Arc<Denial>> {
     let (entry, query) = (&asked.entry, &asked.query);
-    let Some(headway) = entry.headway(key, query, terms) else {
+    let Some(pre_query_first) = entry.pre_query_first(key, query, terms) else {
         // When the question came it was not known; whom it waited behind may have heard it meanwhile.
         return entry.denied_below(key, query, clock::now());
     };
-    match Box::pin(entry.denied_first(headway, key, query)).await {
+    match Box::pin(entry.denied_first(pre_query_first, key, query)).await {
         Ok(denial) => Some(denial),
         Err(waited) => {
             terms.waited = waited;

@@ -11,7 +11,7 @@ use egret_shared::observation::Observation;
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Demand, Maker};
+use crate::cache::{Demand, Provenance};
 use crate::zones::answer_source::By;
 use crate::zones::failure::Failed;
 
@@ -75,7 +75,7 @@ pub struct KeptAnswer {
     /// When that was.
     pub arrived: Timestamp,
     /// Who made it.
-    pub maker: Maker,
+    pub provenance: Provenance,
     /// Which part of the chain.
     pub by: By,
     /// Why there is none, if it says so.

@@ -9,7 +9,7 @@ use egret_shared::rt::clock;
 use metrics::{Label, counter};
 use tokio::time::timeout;
 
-use crate::cache::{Ask, Found, Hit, Key};
+use crate::cache::{Found, Hit, Key, StaleRefresh};
 use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
@@ -357,7 +357,7 @@ impl Entry {
         let missed_at = self.completions();
         let found = key.map_or(Found::Miss, |key| self.block.cached(key.view(), now));
         match (found, key) {
-            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((known(&hit), hit.ttls)),
+            (Found::Fresh(hit) | Found::Stale(hit, StaleRefresh::None), _) => Ok((known(&hit), hit.ttls)),
             (Found::FreshAndDue(hit) | Found::Stale(hit, _), Some(key)) => {
                 let better = Arc::clone(self).refresh(key, query, terms).await;
                 Ok(better.map_or_else(

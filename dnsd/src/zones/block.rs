@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use egret_shared::time::Timestamp;
 use metrics::Counter;
 
-use crate::cache::nxdomain_cut::{CutZone, Cuts};
-use crate::cache::{Cache, Class, Found, Kept, Key, KeyView, Maker, Verdict};
+use crate::cache::nxdomain_cut::{CutZone, NxdomainCuts};
+use crate::cache::{Cache, Cacheability, Cacheable, Class, Found, Key, KeyView, Provenance};
 use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::Answer;
@@ -46,7 +46,7 @@ struct Store {
     cache: Mutex<Cache<Packed>>,
     singleflight: Arc<Asking>,
     /// Names below which nothing is asked, where the chain is such that only upstreams know of any.
-    cuts: Option<Arc<Cuts>>,
+    cuts: Option<Arc<NxdomainCuts>>,
 }
 
 /// An answer and what it tells, for any number of clients, on its way; it is kept [packed](Packed).
@@ -57,9 +57,9 @@ pub struct Known {
     /// What it tells.
     pub told: Option<AnswerObservation>,
     /// As what it is kept, if it may be.
-    pub kept: Option<Kept>,
+    pub kept: Option<Cacheable>,
     /// Who made it.
-    pub maker: Maker,
+    pub provenance: Provenance,
     /// Which part of the chain that was.
     pub by: By,
     /// Why there is none, if it says so.
@@ -152,7 +152,7 @@ impl Block {
     }
 
     /// Names below which nothing is asked.
-    pub(super) fn cuts(&self) -> Option<&Arc<Cuts>> {
+    pub(super) fn cuts(&self) -> Option<&Arc<NxdomainCuts>> {
         self.store.as_ref()?.cuts.as_ref()
     }
 
@@ -173,9 +173,9 @@ impl Block {
     }
 
     /// As what an answer would be kept.
-    pub(super) fn judged(&self, known: &Known) -> Option<Kept> {
+    pub(super) fn judged(&self, known: &Known) -> Option<Cacheable> {
         let rules = self.plan.cache.as_ref()?;
-        Verdict::of(rules, &known.answer.get().message(), known.maker).kept()
+        Cacheability::of(rules, &known.answer.get().message(), known.provenance).kept()
     }
 
     /// Keeps an answer, if it may be.
@@ -194,7 +194,8 @@ impl Block {
     /// An answer of whom the client asked, and the operator trusts.
     #[must_use]
     pub fn of_trusted(&self, answer: ValidatedResponse<Answer>, terms: &Terms) -> Known {
-        self.chain.unkept(answer, terms, Maker::Upstream, By::Forward)
+        self.chain
+            .unkept(answer, terms, Provenance::Upstream, By::Forward)
     }
 
     /// Whether an answer may take the place of a stale one.
@@ -202,7 +203,7 @@ impl Block {
     pub fn refreshes(&self, known: &Known) -> bool {
         let rules = self.plan.cache.as_ref();
         rules.is_some_and(|rules| {
-            Verdict::of(rules, &known.answer.get().message(), known.maker).refreshes(rules)
+            Cacheability::of(rules, &known.answer.get().message(), known.provenance).refreshes(rules)
         })
     }
 
@@ -318,7 +319,7 @@ impl Block {
 }
 
 impl Store {
-    fn new(rules: &model::CacheRules, octets: usize, cuts: Option<Arc<Cuts>>) -> Self {
+    fn new(rules: &model::CacheRules, octets: usize, cuts: Option<Arc<NxdomainCuts>>) -> Self {
         Self {
             cache: Mutex::new(Cache::new(rules, octets)),
             singleflight: Arc::default(),
@@ -329,14 +330,14 @@ impl Store {
 
 /// The cuts of a block. Where it answers or changes names itself, or chooses among upstreams by them, a name may exist
 /// although one above it does not: such a block has none.
-fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<Cuts>> {
+fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<NxdomainCuts>> {
     let answers_itself = plan.hosts.is_some() || !plan.template.is_empty() || !plan.rewrite.is_empty();
     let meets = |zone: &CutZone| {
         let mut zones = plan.zones.iter();
         zones.any(|own| own.holds(zone.zone.apex()) || zone.zone.holds(own.apex()))
     };
     let has_cuts = !answers_itself && plan.forward.len() == 1 && config.cut_zones.iter().any(meets);
-    has_cuts.then(|| Arc::new(Cuts::new(&config.cut_zones)))
+    has_cuts.then(|| Arc::new(NxdomainCuts::new(&config.cut_zones)))
 }
 
 /// Whether two blocks say the same, wherever in their files: a line that is added above moves all below it.

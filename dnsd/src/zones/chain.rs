@@ -6,7 +6,7 @@ use egret_shared::net::IpNet;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 
-use crate::cache::{Maker, Verdict};
+use crate::cache::{Cacheability, Provenance};
 use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::{Answer, TtlLimits};
@@ -81,10 +81,10 @@ impl Chain {
             .map_err(|_unusable| Failed::Rewrite)?;
         Ok(Made {
             answer: own(octets, made.answer.get().arrived()).ok_or(Failed::Rewrite)?,
-            maker: if revert.may_deny_otherwise(&asked) {
-                Maker::Own
+            provenance: if revert.may_deny_otherwise(&asked) {
+                Provenance::Local
             } else {
-                made.maker
+                made.provenance
             },
             by: made.by,
             is_shareable: revert.is_shareable() && made.is_shareable,
@@ -116,7 +116,7 @@ impl Chain {
         match self.forward(query, terms).await {
             Ok(answer) => Ok(Made {
                 answer,
-                maker: Maker::Upstream,
+                provenance: Provenance::Upstream,
                 by: By::Forward,
                 is_shareable: true,
             }),
@@ -178,7 +178,7 @@ impl Chain {
     fn known(&self, made: Made, asked: &Question, protected: &[IpNet]) -> Known {
         let Made {
             mut answer,
-            maker,
+            provenance,
             by,
             is_shareable,
         } = made;
@@ -190,7 +190,7 @@ impl Chain {
         let verdict = self
             .cache
             .as_ref()
-            .map(|rules| Verdict::of(rules, &message, maker));
+            .map(|rules| Cacheability::of(rules, &message, provenance));
         if let Some(verdict) = &verdict {
             answer.limit_ttls(&verdict.ttls);
         }
@@ -202,7 +202,7 @@ impl Chain {
                 .and_then(|verdict| verdict.kept())
                 .filter(|_| is_shareable),
             told,
-            maker,
+            provenance,
             by,
             failed: None,
             answer,
@@ -213,7 +213,7 @@ impl Chain {
     pub(super) fn inherited(&self, kept: &KeptAnswer, protected: &[IpNet]) -> Option<Known> {
         let made = Made {
             answer: own(kept.octets.clone(), kept.arrived)?,
-            maker: kept.maker,
+            provenance: kept.provenance,
             by: kept.by,
             is_shareable: true,
         };
@@ -226,7 +226,7 @@ impl Chain {
 
     /// An answer that dns64 made.
     pub(super) fn made_of_a(&self, answer: ValidatedResponse<Answer>, terms: &Terms) -> Known {
-        self.unkept(answer, terms, Maker::Own, By::Dns64)
+        self.unkept(answer, terms, Provenance::Local, By::Dns64)
     }
 
     /// An answer that is told, and kept for nobody else.
@@ -234,7 +234,7 @@ impl Chain {
         &self,
         answer: ValidatedResponse<Answer>,
         terms: &Terms,
-        maker: Maker,
+        provenance: Provenance,
         by: By,
     ) -> Known {
         let (told, protected) = observe(&answer, &terms.table.config.protected);
@@ -243,7 +243,7 @@ impl Chain {
             answer,
             told,
             kept: None,
-            maker,
+            provenance,
             by,
             failed: None,
         }
@@ -269,14 +269,14 @@ impl Chain {
         let size = self.udp_size(&terms.table.config);
         let octets = explained_reply(query, failed.rcode(), failed.extended_error(), size);
         let message = Message::read(&octets).expect("dnsd's own reply can be read");
-        let verdict = Verdict::of(rules, &message, Maker::Own);
+        let verdict = Cacheability::of(rules, &message, Provenance::Local);
         let kept = verdict.kept();
         let answer = own(octets, clock::now()).expect("dnsd's own reply can be read");
         Some(Known {
             answer,
             told: None,
             kept,
-            maker: Maker::Own,
+            provenance: Provenance::Local,
             by: By::Server,
             failed: Some(failed),
         })
@@ -321,7 +321,7 @@ pub(super) fn reads_files(plan: &model::Forward) -> bool {
 /// An answer and where it came from.
 struct Made {
     answer: ValidatedResponse<Answer>,
-    maker: Maker,
+    provenance: Provenance,
     by: By,
     /// Whether other clients may be given it.
     is_shareable: bool,
@@ -339,7 +339,7 @@ async fn local(outcome: Outcome, query: &Query<'_>, terms: &Terms, by: By) -> Re
     };
     Ok(Made {
         answer: own(octets, clock::now()).ok_or(Failed::Local)?,
-        maker: Maker::Own,
+        provenance: Provenance::Local,
         by,
         is_shareable: true,
     })

@@ -6,8 +6,8 @@ use std::time::Duration;
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 
-use crate::cache::nxdomain_cut::{Asked, Denial, Headway, Heard, Inquiry};
-use crate::cache::{Key, Kind, Maker};
+use crate::cache::nxdomain_cut::{CutQuery, Denial, PendingPreQuery, PreQuery, PreQueryOutcome};
+use crate::cache::{Key, Kind, Provenance};
 use crate::dns::message::{CLASS_IN, Query, flag, kind, rcode};
 use crate::telemetry::metrics::CutInquiry;
 
@@ -29,27 +29,32 @@ impl Entry {
 
     /// Whether a question waits for the name above it, which is asked for from now on if it was not before.
     #[must_use]
-    pub fn headway(self: &Arc<Self>, key: &Key, query: &Query, terms: &Terms) -> Option<Headway> {
+    pub fn pre_query_first(
+        self: &Arc<Self>,
+        key: &Key,
+        query: &Query,
+        terms: &Terms,
+    ) -> Option<PendingPreQuery> {
         let cuts = self.block.cuts()?;
         if query.flags & flag::RD == 0 || !self.would_be_asked(query) {
             return None;
         }
-        let mut headway = cuts.headway(self.asked(key, query)?, clock::now)?;
-        if let Some(inquiry) = headway.inquiry.take() {
-            self.inquire(inquiry, query, terms);
+        let mut pre_query_first = cuts.pre_query_first(self.asked(key, query)?, clock::now)?;
+        if let Some(pre_query) = pre_query_first.pre_query.take() {
+            self.inquire(pre_query, query, terms);
         }
-        Some(headway)
+        Some(pre_query_first)
     }
 
     /// The denial of the name above, if that is what is heard of it in time; and how long that took.
     pub async fn denied_first(
         &self,
-        headway: Headway,
+        pre_query_first: PendingPreQuery,
         key: &Key,
         query: &Query<'_>,
     ) -> Result<Arc<Denial>, Duration> {
         let begun = clock::now();
-        headway.end().await;
+        pre_query_first.end().await;
         let now = clock::now();
         self.denied_below(key, query, now).ok_or_else(|| now.since(begun))
     }
@@ -69,7 +74,7 @@ impl Entry {
         let known = self
             .block
             .chain
-            .unkept(own(reply, now)?, terms, Maker::Upstream, By::Cache);
+            .unkept(own(reply, now)?, terms, Provenance::Upstream, By::Cache);
         Some(Arc::new(known))
     }
 
@@ -95,8 +100,8 @@ impl Entry {
             (rcode::NOERROR, _) => cuts.note_existing(asked, clock::now),
             (rcode::NXDOMAIN, Some(kept)) => {
                 let until = answer.arrived().after(kept.lifetime);
-                if let Some(inquiry) = cuts.note_denied(asked, until, clock::now()) {
-                    self.inquire(inquiry, query, terms);
+                if let Some(pre_query) = cuts.note_denied(asked, until, clock::now()) {
+                    self.inquire(pre_query, query, terms);
                 }
             }
             (_other_code, _) => {}
@@ -104,8 +109,8 @@ impl Entry {
     }
 
     /// Asks for a name in a task of its own, by A as RFC 9156 section 2.1 advises.
-    fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, terms: &Terms) {
-        let question = query.asking(inquiry.name(), kind::A, CLASS_IN);
+    fn inquire(self: &Arc<Self>, pre_query: PreQuery, query: &Query, terms: &Terms) {
+        let question = query.asking(pre_query.name(), kind::A, CLASS_IN);
         let (entry, terms) = (Arc::clone(self), terms.clone());
         drop(task::spawn_brief(async move {
             let key = entry.block.key(&question);
@@ -114,37 +119,39 @@ impl Entry {
                 .await;
             let heard = entry.heard(&known);
             entry.block.count_inquiry(match &heard {
-                Heard::Denied(..) => CutInquiry::Denied,
-                Heard::Exists(_) => CutInquiry::Exists,
-                Heard::Nothing => CutInquiry::Failed,
+                PreQueryOutcome::Denied(..) => CutInquiry::Denied,
+                PreQueryOutcome::Exists(_) => CutInquiry::Exists,
+                PreQueryOutcome::Nothing => CutInquiry::Failed,
             });
-            inquiry.end(heard, clock::now());
+            pre_query.end(heard, clock::now());
         }));
     }
 
     /// What an answer says of its name. One that is not kept is not believed for others either.
-    fn heard(&self, known: &Result<Arc<Known>, Failed>) -> Heard {
+    fn heard(&self, known: &Result<Arc<Known>, Failed>) -> PreQueryOutcome {
         let Ok(known) = known else {
-            return Heard::Nothing;
+            return PreQueryOutcome::Nothing;
         };
         let answer = known.answer.get();
-        let is_from_upstream = known.by == By::Forward && known.maker == Maker::Upstream;
+        let is_from_upstream = known.by == By::Forward && known.provenance == Provenance::Upstream;
         let Some(kept) = self.block.judged(known).filter(|_| is_from_upstream) else {
-            return Heard::Nothing;
+            return PreQueryOutcome::Nothing;
         };
         let until = answer.arrived().after(kept.lifetime);
         match kept.kind {
             Kind::NameError => Denial::read(&answer.message(), answer.arrived())
-                .map_or(Heard::Nothing, |denial| Heard::Denied(denial, until)),
+                .map_or(PreQueryOutcome::Nothing, |denial| {
+                    PreQueryOutcome::Denied(denial, until)
+                }),
             Kind::Answer | Kind::Other | Kind::Denial if answer.rcode() == rcode::NOERROR => {
-                Heard::Exists(until)
+                PreQueryOutcome::Exists(until)
             }
-            Kind::Answer | Kind::Other | Kind::Denial | Kind::Failure => Heard::Nothing,
+            Kind::Answer | Kind::Other | Kind::Denial | Kind::Failure => PreQueryOutcome::Nothing,
         }
     }
 
-    fn asked<'a>(&'a self, key: &Key, query: &'a Query) -> Option<Asked<'a>> {
-        (query.question.class == CLASS_IN).then(|| Asked {
+    fn asked<'a>(&'a self, key: &Key, query: &'a Query) -> Option<CutQuery<'a>> {
+        (query.question.class == CLASS_IN).then(|| CutQuery {
             name: &query.question.name,
             apex: self.zone.apex(),
             class: key.class(),

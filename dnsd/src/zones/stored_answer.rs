@@ -20,7 +20,7 @@ use egret_shared::observation::ObservedAddress;
 use egret_shared::time::Timestamp;
 use triomphe::ThinArc;
 
-use crate::cache::{FIXED, KeyView, Maker, Value};
+use crate::cache::{FIXED, KeyView, Provenance, Value};
 use crate::dns::answer::{AnswerView, Opt};
 use crate::dns::message::{HEADER, Message};
 use crate::enforcement::observation::{AnswerObservation, observe};
@@ -59,7 +59,7 @@ struct Head {
     ttls: u16,
     /// How many IPv4 addresses it tells; what is behind them are IPv6 ones.
     ipv4: u16,
-    maker: Maker,
+    provenance: Provenance,
     by: By,
     failed: Option<Failed>,
 }
@@ -123,7 +123,7 @@ impl Packed {
             opt,
             ttls: short(ttls.len())?,
             ipv4: short(ipv4)?,
-            maker: known.maker,
+            provenance: known.provenance,
             by: known.by,
             failed: known.failed,
         };
@@ -164,8 +164,8 @@ impl Packed {
 
     /// Who made it.
     #[must_use]
-    pub fn maker(&self) -> Maker {
-        self.head().maker
+    pub fn provenance(&self) -> Provenance {
+        self.head().provenance
     }
 
     /// Which part of the chain that was.
@@ -215,7 +215,7 @@ impl Packed {
             told: told.and_then(|told| told.only(&kept)),
             answer,
             kept: None,
-            maker: self.maker(),
+            provenance: self.provenance(),
             by: self.by(),
             failed: self.failed(),
         }

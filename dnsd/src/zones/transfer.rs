@@ -13,7 +13,7 @@ use std::time::Duration;
 use egret_shared::time::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::cache::{Class, Key, Kind, Remembered, Value, Walk};
+use crate::cache::{Class, Key, Kind, TransferCursor, TransferredEntry, Value};
 use crate::config::Config;
 use crate::config::model::CacheRules;
 use crate::dns::message::Message;
@@ -31,7 +31,7 @@ pub struct Given<'a> {
     serving: &'a Serving,
     block: usize,
     /// Nothing before the block itself was told.
-    walk: Option<Walk>,
+    walk: Option<TransferCursor>,
 }
 
 /// What comes of a step of it.
@@ -63,7 +63,7 @@ impl<'a> Given<'a> {
                 continue;
             };
             let Some(walk) = &mut self.walk else {
-                self.walk = Some(Walk::default());
+                self.walk = Some(TransferCursor::default());
                 return Some(Step::Block(OfBlock {
                     likeness: likeness(block, &self.serving.config),
                     raised_to: raised_to(rules),
@@ -154,7 +154,7 @@ fn raised_to(rules: &CacheRules) -> [Duration; 2] {
 }
 
 /// As it is told; nothing where it is not to be: it was kept under another question than it answers.
-fn kept(entry: &Remembered<Packed>) -> Option<KeptAnswer> {
+fn kept(entry: &TransferredEntry<Packed>) -> Option<KeptAnswer> {
     let packed = &entry.value;
     let message = packed.message();
     let key = packed.key().to_vec();
@@ -164,7 +164,7 @@ fn kept(entry: &Remembered<Packed>) -> Option<KeptAnswer> {
             key,
             octets: message.octets().to_vec(),
             arrived: entry.arrived,
-            maker: packed.maker(),
+            provenance: packed.provenance(),
             by: packed.by(),
             failed: packed.failed(),
             demand: entry.demand,
@@ -200,7 +200,7 @@ fn take(
     // Whatever the type where this one says that there is no such name, and for its type alone where not.
     if is_raised_less && key.is_of(question, is_of_name) && cache.covers(&question.name) {
         let pack = |place: &Key| Packed::new(&known, place.as_octets());
-        cache.inherit(&key, pack, kept, answer.arrived, answer.demand);
+        cache.import(&key, pack, kept, answer.arrived, answer.demand);
     }
     Ok(())
 }
