@@ -183,7 +183,12 @@ fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
                     expires: NOW.after(Duration::from_secs(60)),
                 }],
             };
-            assert!(records.note(&observation, None, |_| false, NOW).new.is_some());
+            assert!(
+                records
+                    .note(&observation, None, |_| false, |_, _| false, NOW)
+                    .new
+                    .is_some()
+            );
         }
     });
     assert_eq!((records.len(), records.evictions()), (10_000, 20_000));
