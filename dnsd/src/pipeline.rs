@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::metrics::Intercepted;
 pub use self::metrics::Metrics;
 use crate::cache::nxdomain_cut::Denial;
-use crate::cache::{Ask, Class, Found, Hit, Key};
+use crate::cache::{Class, Found, Hit, Key, StaleRefresh};
 use crate::config::{Config, OnStall};
 use crate::dns::answer::{Answer, AnswerView, Ttls};
 use crate::dns::message::{
@@ -32,7 +32,7 @@ use crate::limits::quota_key::QuotaKey;
 use crate::limits::rate::RateLimiter;
 use crate::net::Transport;
 use crate::pipeline::counters::BatchedCounters;
-use crate::upstream::{Failure, Landings};
+use crate::upstream::{CompletionCount, Failure};
 use crate::zones::{
     ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, PacketInfo, QueryContext, ResolveError,
     ResolvedAnswer, StoredAnswer, ZoneBinding, ZoneTable,
@@ -97,7 +97,7 @@ struct WaitingQuery {
     original: Option<IpAddr>,
     octets: usize,
     begun: Instant,
-    missed_at: Option<Landings>,
+    missed_at: Option<CompletionCount>,
 }
 
 /// The same while it is looked at: what is answered at once owns nothing.
@@ -116,7 +116,7 @@ struct QueryView<'a> {
     /// When it came.
     begun: Instant,
     /// How many questions had ended before the cache was looked into, if it was.
-    missed_at: Option<Landings>,
+    missed_at: Option<CompletionCount>,
     /// Where it is counted with others that came with it.
     sums: Option<&'a BatchedCounters<'a>>,
 }
@@ -309,12 +309,12 @@ impl Resolver {
                 self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
-            Found::Stale(hit, Ask::Behind) => {
+            Found::Stale(hit, StaleRefresh::Background) => {
                 self.refresh_behind(asked, key.to_key(asked.query));
                 hit
             }
-            Found::Stale(hit, Ask::NotNow) => hit,
-            Found::Stale(hit, Ask::First(patience)) => {
+            Found::Stale(hit, StaleRefresh::None) => hit,
+            Found::Stale(hit, StaleRefresh::Foreground(patience)) => {
                 return self.wait(asked, Some(key.to_key(asked.query)), Some((hit, patience)));
             }
             Found::Miss => {

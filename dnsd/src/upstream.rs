@@ -3,8 +3,8 @@
 //! questions are asked once.
 //!
 //! ```text
-//!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: sockets of one's own, or lanes that are shared
-//!                                                └──▶ stream: connections that are shared, with TLS or without
+//!  Forwarder: which upstream ──▶ Upstream: how ──┬──▶ udp: a socket per query, or shared sockets
+//!                                                └──▶ stream: shared connections, with or without TLS
 //! ```
 
 pub mod pending_query;
@@ -43,38 +43,38 @@ use crate::dns::message::{Query, WireName, rcode};
 use crate::limits::permits::{FairSemaphore, PermitLimits, RevokeSender};
 use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
-use crate::upstream::pending_query::Matched;
-use counters::Shared;
-use failover::{Budget, Choice, Course, Next, Turn};
-use selection::Order;
-use server::Inquiry;
+use crate::upstream::pending_query::ValidatedResponse;
+use counters::ForwardMetrics;
+use failover::{Attempt, Failover, HedgeBudget, NextAttempt, Selection};
+use selection::UpstreamOrder;
+use server::UpstreamRequest;
 use timers::wait_until;
 
 pub use self::metrics::Metrics;
 use self::metrics::Retry;
-pub use build::Unusable;
+pub use build::InvalidForward;
 pub use failure::{Failure, extended};
 pub use resolv::search_domains;
 pub use resolver_names::look_up;
-pub use singleflight::{Flights, Landings};
+pub use singleflight::{CompletionCount, Singleflight};
 pub use socket_limit::limit_sockets;
 pub use tls::TlsError;
 pub(crate) use udp::is_near;
 
-/// What holds for one question, whoever is asked.
+/// The limits of one query, for all upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long the client is kept waiting.
+    /// How long the client waits at most.
     pub patience: Duration,
-    /// The largest datagram that upstreams are told to send.
+    /// The UDP payload size of EDNS towards upstreams.
     pub udp_size: u16,
-    /// Between what TTLs are brought.
+    /// The bounds of TTLs.
     pub ttl: TtlLimits,
-    /// Whose permit it takes of those that there are (`max_concurrent`).
+    /// Whose permit of `max_concurrent` it takes.
     pub quota_key: QuotaKey,
 }
 
-/// Asks the upstreams of one `forward`.
+/// Queries the upstreams of one `forward`.
 #[derive(Debug)]
 pub struct Forwarder {
     from: Zone,
@@ -83,23 +83,23 @@ pub struct Forwarder {
     next_on_nodata: bool,
     failover: Vec<u8>,
     read_timeout: Duration,
-    choice: Choice,
-    /// How many questions may be under way (`max_concurrent`); 0 means any number.
+    selection: Selection,
+    /// The limit of concurrent queries (`max_concurrent`); 0 is no limit.
     max_concurrent: usize,
     under_way: Arc<FairSemaphore<RevokeSender>>,
-    budget: Budget,
+    budget: HedgeBudget,
     metrics: Arc<Metrics>,
 }
 
 impl Forwarder {
-    /// Knows nothing of any upstream yet. Files that the plan names are read.
+    /// Builds the upstreams of a plan; reads the files that it names.
     ///
     /// # Errors
-    /// What of the plan cannot be put in force.
-    pub fn new(plan: &model::Forward, metrics: Arc<Metrics>) -> Result<Self, Unusable> {
+    /// Why the plan cannot be used.
+    pub fn new(plan: &model::Forward, metrics: Arc<Metrics>) -> Result<Self, InvalidForward> {
         let upstreams = build::upstreams(plan, &metrics)?;
-        let choice = Choice {
-            order: Order::new(plan.policy, upstreams.len()),
+        let selection = Selection {
+            order: UpstreamOrder::new(plan.policy, upstreams.len()),
             attempts: match plan.max_connect_attempts {
                 None => 2 * upstreams.len(),
                 Some(0) => usize::MAX,
@@ -107,7 +107,7 @@ impl Forwarder {
             },
             upstreams,
             fails_fast: plan.fails_fast,
-            shared: Shared::register(),
+            metrics: ForwardMetrics::register(),
         };
         Ok(Self {
             from: plan.from,
@@ -116,24 +116,23 @@ impl Forwarder {
             next_on_nodata: plan.next_on_nodata,
             failover: plan.failover.clone(),
             read_timeout: plan.read_timeout,
-            choice,
+            selection,
             max_concurrent: plan.max_concurrent,
             under_way: Arc::default(),
-            budget: Budget::new(),
+            budget: HedgeBudget::new(),
             metrics,
         })
     }
 
-    /// Whether it is asked for this name: below `from`, and not below an exception. The name of `from` itself cannot
-    /// be excepted, as in CoreDNS.
+    /// Whether it forwards this name: below `from`, and not below an exception. The name of `from` itself cannot be excepted,
+    /// as in CoreDNS.
     #[must_use]
     pub fn holds(&self, name: &WireName) -> bool {
         let is_excepted = || self.except.iter().any(|zone| zone.holds(name));
         name == self.from.apex() || self.from.holds(name) && !is_excepted()
     }
 
-    /// Whether the next `forward` that holds the name is to be asked, since this one answered so (`next`,
-    /// `next_on_nodata`).
+    /// Whether the next `forward` of the name is queried after this answer (`next`, `next_on_nodata`).
     #[must_use]
     pub fn passes_on(&self, answer: &Answer) -> bool {
         let is_empty = || answer.message().octets()[6..8] == [0, 0];
@@ -141,21 +140,21 @@ impl Forwarder {
             || self.next_on_nodata && answer.rcode() == rcode::NOERROR && is_empty()
     }
 
-    /// Asks upstreams until one answers, the time is up, or another client is given the permit. After an answer with a
-    /// code of `failover` the next one is asked, each once; the last such answer is given if nobody has a better one.
+    /// Queries upstreams until one answers, the time is up, or the permit is revoked for another client. After an answer with
+    /// a code of `failover` the next one is queried, each once; the last such answer is returned if there is no better one.
     ///
     /// # Errors
-    /// Why the last one gave none.
+    /// The failure of the last attempt.
     pub async fn ask(
         &self,
         query: &Query<'_>,
         client: Transport,
         limits: &Limits,
-    ) -> Result<Matched<Answer>, Failure> {
+    ) -> Result<ValidatedResponse<Answer>, Failure> {
         let mut permit = match self.max_concurrent {
             0 => None,
             total => {
-                // One client may have all of them.
+                // One client may use all of them.
                 let permits = PermitLimits {
                     per_client: usize::MAX,
                     total,
@@ -170,106 +169,109 @@ impl Forwarder {
                 None => std::future::pending().await,
             }
         };
-        let inquiry = Inquiry {
+        let request = UpstreamRequest {
             query,
             client,
             limits,
         };
         self.budget.earn();
-        tokio::select! { biased; result = self.pursue(inquiry) => result, () = lost => Err(self.over_limit()), }
+        tokio::select! { biased; result = self.query_upstreams(request) => result, () = lost => Err(self.over_limit()), }
     }
 
     fn over_limit(&self) -> Failure {
-        self.choice.shared.rejected.increment(1);
+        self.selection.metrics.rejected.increment(1);
         self.metrics.error(Failure::OverLimit);
         Failure::OverLimit
     }
 
-    async fn pursue(&self, inquiry: Inquiry<'_>) -> Result<Matched<Answer>, Failure> {
+    async fn query_upstreams(
+        &self,
+        request: UpstreamRequest<'_>,
+    ) -> Result<ValidatedResponse<Answer>, Failure> {
         let mut now = Instant::now();
-        let end = now + inquiry.limits.patience;
-        let mut course = Course::new(&self.choice);
-        let (mut failure, mut poor, mut poor_ones) = (Failure::Timeout, None, 0);
+        let end = now + request.limits.patience;
+        let mut attempts = Failover::new(&self.selection);
+        let (mut failure, mut last_rejected, mut rejected) = (Failure::Timeout, None, 0);
         loop {
-            let turn = match course.next() {
-                Next::Ask(turn) => turn,
-                Next::Nobody => break,
-                Next::AllDead => {
+            let attempt = match attempts.next() {
+                NextAttempt::Attempt(attempt) => attempt,
+                NextAttempt::Exhausted => break,
+                NextAttempt::AllDead => {
                     failure = Failure::AllDead;
                     break;
                 }
             };
             let left = |now| end.saturating_duration_since(now);
-            if !turn.is_first {
+            if !attempt.is_first {
                 now = Instant::now();
             }
-            if !turn.pause.is_zero() {
-                tokio::time::sleep(turn.pause.min(left(now))).await;
+            if !attempt.pause.is_zero() {
+                tokio::time::sleep(attempt.pause.min(left(now))).await;
                 now = Instant::now();
             }
             let left = left(now);
             if left.is_zero() {
                 break;
             }
-            if !turn.is_first {
+            if !attempt.is_first {
                 self.metrics.retry(Retry::Failed);
             }
             match self
-                .attempt(turn, inquiry, now, left.min(self.read_timeout))
+                .attempt(attempt, request, now, left.min(self.read_timeout))
                 .await
             {
                 Ok(answer) if !self.failover.contains(&answer.get().rcode()) => return Ok(answer),
                 Ok(answer) => {
-                    poor = Some(answer);
-                    poor_ones += 1;
-                    if poor_ones >= self.choice.upstreams.len() {
+                    last_rejected = Some(answer);
+                    rejected += 1;
+                    if rejected >= self.selection.upstreams.len() {
                         break;
                     }
                 }
                 Err(error) => {
-                    course.failed();
+                    attempts.failed();
                     failure = error;
                 }
             }
         }
-        poor.ok_or(failure)
+        last_rejected.ok_or(failure)
     }
 
-    /// Asks one upstream, from now on. If it is slower than it was of late, the backup is asked as well, once, and who answers
-    /// first counts.
+    /// Queries one upstream. If it is slower than its recent latency, the backup is queried as well, once (a hedged query),
+    /// and the first answer counts.
     async fn attempt(
         &self,
-        turn: Turn<'_>,
-        inquiry: Inquiry<'_>,
+        attempt: Attempt<'_>,
+        request: UpstreamRequest<'_>,
         begun: Instant,
         patience: Duration,
-    ) -> Result<Matched<Answer>, Failure> {
-        let mut asking = pin!(turn.upstream.ask(inquiry, begun));
-        if let Some(usual) = turn.upstream.usual(patience) {
+    ) -> Result<ValidatedResponse<Answer>, Failure> {
+        let mut asking = pin!(attempt.upstream.ask(request, begun));
+        if let Some(usual) = attempt.upstream.usual(patience) {
             if let Some(result) = wait_until(begun + usual, &mut asking).await {
                 return result;
             }
             if self.budget.spend() {
                 self.metrics.retry(Retry::Slow);
-                // Boxed: the rare way must not make every waiting question as large as itself.
-                let backup = Box::pin(turn.backup.ask(inquiry, Instant::now()));
+                // Boxed: the rare path must not enlarge every query's future.
+                let backup = Box::pin(attempt.backup.ask(request, Instant::now()));
                 let first = timeout_at(begun + patience, first_answer(asking, backup)).await;
-                if !Arc::ptr_eq(turn.upstream, turn.backup) {
-                    turn.upstream.health.took(begun.elapsed());
+                if !Arc::ptr_eq(attempt.upstream, attempt.backup) {
+                    attempt.upstream.health.record_latency(begun.elapsed());
                 }
-                return first.unwrap_or_else(|_elapsed| Err(self.gave_up(turn, inquiry, patience)));
+                return first.unwrap_or_else(|_elapsed| Err(self.gave_up(attempt, request, patience)));
             }
         }
         let answer = timeout_at(begun + patience, asking).await;
-        answer.unwrap_or_else(|_elapsed| Err(self.gave_up(turn, inquiry, patience)))
+        answer.unwrap_or_else(|_elapsed| Err(self.gave_up(attempt, request, patience)))
     }
 
-    /// Nobody answered in time. Who had hardly any of it, since the client's was nearly up, is not to blame.
-    fn gave_up(&self, turn: Turn<'_>, inquiry: Inquiry<'_>, patience: Duration) -> Failure {
-        turn.upstream.keep_swept();
-        let fair = self.read_timeout.min(inquiry.limits.patience) / 2;
+    /// Timed out. An upstream that had hardly any time, since the client's was nearly up, is not blamed.
+    fn gave_up(&self, attempt: Attempt<'_>, request: UpstreamRequest<'_>, patience: Duration) -> Failure {
+        attempt.upstream.keep_swept();
+        let fair = self.read_timeout.min(request.limits.patience) / 2;
         if patience >= fair {
-            turn.upstream.failed(Failure::Timeout);
+            attempt.upstream.failed(Failure::Timeout);
         } else {
             self.metrics.error(Failure::Timeout);
         }
@@ -277,7 +279,7 @@ impl Forwarder {
     }
 }
 
-/// Who answers first; a failure counts only if the other fails as well.
+/// The first answer; a failure counts only if the other fails as well.
 async fn first_answer<T>(
     mut one: impl Future<Output = Result<T, Failure>> + Unpin,
     mut other: impl Future<Output = Result<T, Failure>> + Unpin,

@@ -37,9 +37,9 @@ use sha2::{Digest, Sha512};
 
 use crate::config::Config;
 use crate::config::model;
-use crate::upstream::{self, Forwarder, Unusable, look_up};
+use crate::upstream::{self, Forwarder, InvalidForward, look_up};
 
-pub use self::metrics::{Metrics, PreQueryOutcome};
+pub use self::metrics::{Metrics, PreQueryResult};
 
 pub use answer_source::AnswerSource;
 pub use bind::{BindError, Interfaces, host_interfaces};
@@ -90,7 +90,7 @@ pub enum InvalidPlan {
     Bind(String, BindError),
     /// The upstreams of a block cannot be resolved.
     #[error(transparent)]
-    Forward(#[from] Unusable),
+    Forward(#[from] InvalidForward),
     /// A local plugin of a block cannot be set up.
     #[error("{0}: {1}")]
     LocalPlugin(String, InvalidLocalPlugin),
@@ -165,7 +165,7 @@ impl ActiveConfig {
             let plan = config.forward_to_trusted(*server);
             Ok((*server, Forwarder::new(&plan, Arc::clone(&telemetry.upstream))?))
         });
-        let trusted = trusted.collect::<Result<_, Unusable>>()?;
+        let trusted = trusted.collect::<Result<_, InvalidForward>>()?;
         Ok(Self {
             config,
             tables,

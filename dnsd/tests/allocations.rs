@@ -9,13 +9,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use egret_dnsd::cache::{Cache, Found, Hit, Key, Maker, Verdict};
+use egret_dnsd::cache::{Cache, Cacheability, Found, Hit, Key, Provenance};
 use egret_dnsd::config::model::{CacheRules, Capacity, Disabled};
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::Query;
 use egret_dnsd::enforcement::observation::observe;
 use egret_dnsd::enforcement::records::{RecordLimits, Records};
-use egret_dnsd::upstream::pending_query::Matched;
+use egret_dnsd::upstream::pending_query::ValidatedResponse;
 use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::observation::{Observation, ObservedAddress};
 use hickory_proto::rr::RecordType;
@@ -23,10 +23,7 @@ use support::{NOW, address, matched, query, response};
 
 struct Counting;
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static OCTETS: Cell<isize> = const { Cell::new(0) };
-}
+thread_local! { static ALLOCATIONS : Cell < usize > = const { Cell::new(0) }; static OCTETS : Cell < isize > = const { Cell::new(0) }; }
 
 /// Octets of the heap that an allocation takes with glibc: eight more, rounded up to 16, and 32 at least (malloc.c,
 /// `request2size`).
@@ -85,12 +82,12 @@ fn rules(entries: usize) -> CacheRules {
     }
 }
 
-fn known(answer: Matched<Answer>) -> ResolvedAnswer {
-    let verdict = Verdict::of(&rules(1), &answer.get().message(), Maker::Upstream);
+fn known(answer: ValidatedResponse<Answer>) -> ResolvedAnswer {
+    let verdict = Cacheability::of(&rules(1), &answer.get().message(), Provenance::Upstream);
     ResolvedAnswer {
         observation: observe(&answer, &[]).0,
         cacheable: verdict.kept(),
-        maker: Maker::Upstream,
+        provenance: Provenance::Upstream,
         source: AnswerSource::Forward,
         error: None,
         answer,
@@ -183,7 +180,12 @@ fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
                     expires: NOW.after(Duration::from_secs(60)),
                 }],
             };
-            assert!(records.note(&observation, None, |_| false, NOW).new.is_some());
+            assert!(
+                records
+                    .note(&observation, None, |_| false, |_, _| false, NOW)
+                    .new
+                    .is_some()
+            );
         }
     });
     assert_eq!((records.len(), records.evictions()), (10_000, 20_000));

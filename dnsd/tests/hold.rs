@@ -620,6 +620,60 @@ fn a_flood_of_one_client_leaves_the_records_of_the_others() {
     assert_eq!(stats.evictions, 4_900);
 }
 
+/// The names of a pod's records.
+fn recorded(world: &World) -> Vec<String> {
+    let records = world.gate.records_of(POD.into(), world.now);
+    let names = records
+        .iter()
+        .map(|record| record.observation.question.to_string());
+    names.collect()
+}
+
+#[test]
+fn names_without_interest_are_evicted_before_names_with_interest() {
+    let mut world = World::settled();
+    for number in 0..50 {
+        world.ask(&format!("n{number}.example.test"), 1, 300);
+        world.realize_all();
+    }
+    for number in 0..5_000 {
+        world.ask(&format!("n{number}.other.test"), 2, 300);
+    }
+    let of_interest = recorded(&world)
+        .iter()
+        .filter(|name| name.ends_with(".example.test"))
+        .count();
+    assert_eq!((of_interest, world.gate.stats().recorded), (50, 100));
+    // Among names with interest, and where there are no others, the oldest is evicted.
+    for number in 50..180 {
+        world.ask(&format!("n{number}.example.test"), 1, 300);
+        world.realize_all();
+    }
+    let recorded = recorded(&world);
+    assert_eq!(recorded.len(), 100);
+    assert!((80..180).all(|number| recorded.contains(&format!("n{number}.example.test"))));
+}
+
+#[test]
+fn which_names_are_evicted_first_follows_the_interest() {
+    let mut world = World::settled();
+    for number in 0..40 {
+        world.ask(&format!("n{number}.other.test"), 2, 300);
+        world.ask(&format!("n{number}.example.test"), 1, 300);
+        world.realize_all();
+    }
+    world.interest(&["*.other.test"]);
+    for number in 0..5_000 {
+        world.ask(&format!("n{number}.third.test"), 3, 300);
+    }
+    let recorded = recorded(&world);
+    let of = |zone: &str| recorded.iter().filter(|name| name.ends_with(zone)).count();
+    assert_eq!(
+        (of(".other.test"), of(".example.test"), of(".third.test")),
+        (40, 0, 60)
+    );
+}
+
 /// The names that the enforcer was told, in order.
 fn told(messages: &[ToEnforcer]) -> Vec<String> {
     let names = messages.iter().filter_map(|message| match message {

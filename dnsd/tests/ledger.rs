@@ -37,7 +37,7 @@ fn answer(addresses: impl Iterator<Item = IpAddr>) -> Observation {
 }
 
 fn note(records: &mut Records, answer: &Observation) {
-    let noted = records.note(answer, client_id().attachment, |_| false, NOW);
+    let noted = records.note(answer, client_id().attachment, |_| false, |_, _| false, NOW);
     assert!(noted.new.is_some() || answer.addresses.is_empty());
 }
 

@@ -87,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Kept {
+struct Cacheable {
     bitmap: ClientBitmap,
     told: ObservedAddress,
 }
@@ -99,7 +99,7 @@ type Record = (IpAddr, String, IpAddr);
 struct World {
     hold: Gate,
     now: Timestamp,
-    kept: Vec<Kept>,
+    kept: Vec<Cacheable>,
     attachments: [u32; PODS],
     is_connected: bool,
     wanted: [Vec<NamePattern>; PODS],
@@ -320,8 +320,8 @@ impl World {
     }
 }
 
-fn kept(answer: usize, now: Timestamp, seconds: u64) -> Kept {
-    Kept {
+fn kept(answer: usize, now: Timestamp, seconds: u64) -> Cacheable {
+    Cacheable {
         bitmap: ClientBitmap::default(),
         told: ObservedAddress {
             address: [192, 0, 2, u8::try_from(answer / VARIANTS).unwrap()].into(),

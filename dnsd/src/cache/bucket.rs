@@ -1,100 +1,100 @@
-//! What is kept for one question: an answer, a denial, or both.
+//! The entries of one question: an answer, a denial, or both.
 
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::REFRESH_PATIENCE;
-use super::entries::{Entries, Id};
-use crate::cache::cacheability::{Class, Kept, Kind};
-use crate::cache::eviction::Place;
+use super::REFRESH_TIMEOUT;
+use super::entries::{Entries, EntryId};
+use crate::cache::cacheability::{Cacheable, Class, Kind};
+use crate::cache::eviction::QueueKind;
 use crate::config::model::{CacheRules, Prefetch};
 
-/// How many times an entry is spared for having been asked for.
+/// The cap of an entry's use counter (S3-FIFO).
 const MAX_USES: u8 = 3;
 
-/// Whether an entry has ended.
+/// Whether an entry has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Age {
+pub(super) enum Freshness {
     /// It has not.
     Fresh,
-    /// It has, and may be given all the same.
+    /// It has, and may be served stale.
     Stale,
 }
 
-/// What of a slot would be given.
+/// The entry that would be served.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choice {
-    pub(super) id: Id,
+pub(super) struct Candidate {
+    pub(super) id: EntryId,
     pub(super) kind: Kind,
-    pub(super) age: Age,
+    pub(super) age: Freshness,
 }
 
-impl Choice {
-    /// Whether nothing that is true of the name for all types goes before it.
+impl Candidate {
+    /// Whether it takes precedence over a denial of the name for all types.
     pub(super) fn is_final(self, rules: &CacheRules) -> bool {
         match self.kind {
-            Kind::Answer => self.age == Age::Fresh || prefers_positive(rules),
-            Kind::Other | Kind::Denial | Kind::NameError => self.age == Age::Fresh,
+            Kind::Answer => self.age == Freshness::Fresh || prefers_positive(rules),
+            Kind::Other | Kind::Denial | Kind::NameError => self.age == Freshness::Fresh,
             Kind::Failure => false,
         }
     }
 }
 
-/// The entries of one question.
+/// The entries of one question, by class.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slot([Option<Id>; 2]);
+pub(super) struct Bucket([Option<EntryId>; 2]);
 
-/// One answer. Times are milliseconds after its arrival: there may be very many of them.
+/// A stored answer. Times are milliseconds after its arrival, which saves memory.
 #[derive(Debug)]
 pub(super) struct Entry<V> {
     value: V,
     arrived: Timestamp,
     lifetime: u32,
-    /// When it was last asked for, while that is watched.
-    asked_at: u32,
-    /// When it may be asked for again behind its clients' backs.
+    /// The last query for it, while `prefetch` counts them.
+    last_query: u32,
+    /// When the next refresh may start.
     refresh_from: u32,
-    /// Questions without a long pause between them.
-    asked: u32,
+    /// Queries without a long pause between them.
+    queries: u32,
     kind: Kind,
-    place: Place,
+    queue: QueueKind,
     uses: u8,
-    /// Something else was heard since.
-    is_forgotten: bool,
+    /// A later answer contradicts it.
+    is_contradicted: bool,
 }
 
-/// How much an entry was asked for: whether it is worth its place, and whether it is to be refreshed.
+/// How often an entry is used: for eviction and `prefetch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// How many times it is spared.
+    /// The use counter of eviction.
     uses: u8,
-    /// Questions without a long pause between them.
-    asked: u32,
-    /// The last of them, in milliseconds after its arrival.
-    asked_at: u32,
+    /// Queries without a long pause between them.
+    queries: u32,
+    /// The last of them, in milliseconds after the entry's arrival.
+    last_query: u32,
 }
 
-impl Slot {
-    /// One with this entry alone.
-    pub(super) fn with(class: Class, id: Id) -> Self {
-        let mut slot = Self::default();
-        slot.set(class, Some(id));
-        slot
+impl Bucket {
+    /// A bucket with this entry alone.
+    pub(super) fn with(class: Class, id: EntryId) -> Self {
+        let mut bucket = Self::default();
+        bucket.set(class, Some(id));
+        bucket
     }
 
     /// The entry of a class.
-    pub(super) const fn of(self, class: Class) -> Option<Id> {
+    pub(super) const fn of(self, class: Class) -> Option<EntryId> {
         self.0[class as usize]
     }
 
-    pub(super) const fn set(&mut self, class: Class, id: Option<Id>) {
+    pub(super) const fn set(&mut self, class: Class, id: Option<EntryId>) {
         self.0[class as usize] = id;
     }
 
-    /// All of them.
-    pub(super) fn ids(self) -> impl Iterator<Item = Id> {
+    /// Its entries.
+    pub(super) fn ids(self) -> impl Iterator<Item = EntryId> {
         self.0.into_iter().flatten()
     }
 
@@ -102,40 +102,40 @@ impl Slot {
         self.0[0].is_none() && self.0[1].is_none()
     }
 
-    /// What is given of the two: the denial, unless it is a failure (those pass) or answers are preferred.
+    /// The entry to serve: the denial, unless it is a failure or positive answers are preferred.
     pub(super) fn choose<V>(
         self,
         entries: &Entries<V>,
         rules: &CacheRules,
         now: Timestamp,
-    ) -> Option<Choice> {
-        let choice = |class| {
+    ) -> Option<Candidate> {
+        let candidate = |class| {
             let id = self.of(class)?;
             let entry = &entries[id];
-            let age = entry.age(rules, now)?;
-            Some(Choice {
+            let age = entry.freshness(rules, now)?;
+            Some(Candidate {
                 id,
                 kind: entry.kind,
                 age,
             })
         };
-        match (choice(Class::Success), choice(Class::Denial)) {
+        match (candidate(Class::Success), candidate(Class::Denial)) {
             (Some(success), _) if success.kind == Kind::Answer && prefers_positive(rules) => Some(success),
             (success, Some(denial)) if denial.kind == Kind::Failure => success.or(Some(denial)),
             (success, denial) => denial.or(success),
         }
     }
 
-    /// Whether there is an answer of the type asked for that may be given.
+    /// Whether there is a servable answer of the queried type.
     pub(super) fn answers<V>(self, entries: &Entries<V>, rules: &CacheRules, now: Timestamp) -> bool {
         let success = self.of(Class::Success).map(|id| &entries[id]);
-        success.is_some_and(|entry| entry.kind == Kind::Answer && entry.is_of_use(rules, now))
+        success.is_some_and(|entry| entry.kind == Kind::Answer && entry.is_servable(rules, now))
     }
 
-    /// Whether there is a denial, not a failure, that may be given.
+    /// Whether there is a servable denial that is no failure.
     pub(super) fn denies<V>(self, entries: &Entries<V>, rules: &CacheRules, now: Timestamp) -> bool {
         let denial = self.of(Class::Denial).map(|id| &entries[id]);
-        denial.is_some_and(|entry| entry.kind != Kind::Failure && entry.is_of_use(rules, now))
+        denial.is_some_and(|entry| entry.kind != Kind::Failure && entry.is_servable(rules, now))
     }
 }
 
@@ -144,28 +144,28 @@ pub(super) fn prefers_positive(rules: &CacheRules) -> bool {
 }
 
 impl<V> Entry<V> {
-    pub(super) fn new(value: V, kept: Kept, arrived: Timestamp) -> Self {
+    pub(super) fn new(value: V, kept: Cacheable, arrived: Timestamp) -> Self {
         Self {
             value,
             arrived,
             lifetime: millis(kept.lifetime),
-            asked_at: 0,
+            last_query: 0,
             refresh_from: 0,
-            asked: 0,
+            queries: 0,
             kind: kept.kind,
-            place: Place::Small,
+            queue: QueueKind::Small,
             uses: 0,
-            is_forgotten: false,
+            is_contradicted: false,
         }
     }
 
-    /// Takes a newer answer in its place; how often it was asked for stays.
-    pub(super) fn replace(&mut self, value: V, kept: Kept, arrived: Timestamp) {
-        let asked_at = self.arrived.after(Duration::from_millis(self.asked_at.into()));
+    /// Replaces it with a newer answer; its use counters stay.
+    pub(super) fn replace(&mut self, value: V, kept: Cacheable, arrived: Timestamp) {
+        let last_query = self.arrived.after(Duration::from_millis(self.last_query.into()));
         *self = Self {
-            asked_at: millis(asked_at.since(arrived)),
-            asked: self.asked,
-            place: self.place,
+            last_query: millis(last_query.since(arrived)),
+            queries: self.queries,
+            queue: self.queue,
             uses: self.uses,
             ..Self::new(value, kept, arrived)
         };
@@ -183,93 +183,97 @@ impl<V> Entry<V> {
         self.kind
     }
 
-    pub(super) const fn place(&self) -> Place {
-        self.place
+    pub(super) const fn queue(&self) -> QueueKind {
+        self.queue
     }
 
-    /// Ends it; it goes when its turn comes.
-    pub(super) const fn forget(&mut self) {
-        self.is_forgotten = true;
+    /// Expires it; it is evicted in its turn.
+    pub(super) const fn expire(&mut self) {
+        self.is_contradicted = true;
     }
 
-    /// Whether it may be given, and as what. Failures are never stale (RFC 9520 §3.2 bounds them).
-    pub(super) fn age(&self, rules: &CacheRules, now: Timestamp) -> Option<Age> {
+    /// Whether it may be served, and as what. Failures are never served stale (RFC 9520 §3.2 bounds them).
+    pub(super) fn freshness(&self, rules: &CacheRules, now: Timestamp) -> Option<Freshness> {
         let age = self.age_millis(now);
-        if self.is_forgotten {
+        if self.is_contradicted {
             return None;
         }
         if age < self.lifetime {
-            return Some(Age::Fresh);
+            return Some(Freshness::Fresh);
         }
         let stale = rules
             .serve_stale
             .as_ref()
             .filter(|_| self.kind != Kind::Failure)?;
         let end = self.lifetime.saturating_add(millis(stale.up_to));
-        (age < end).then_some(Age::Stale)
+        (age < end).then_some(Freshness::Stale)
     }
 
-    pub(super) fn is_of_use(&self, rules: &CacheRules, now: Timestamp) -> bool {
-        self.age(rules, now).is_some()
+    pub(super) fn is_servable(&self, rules: &CacheRules, now: Timestamp) -> bool {
+        self.freshness(rules, now).is_some()
     }
 
-    pub(super) fn use_once(&mut self) {
+    pub(super) fn count_use(&mut self) {
         self.uses = (self.uses + 1).min(MAX_USES);
     }
 
-    /// How much it was asked for.
+    /// How often it is used.
     pub(super) const fn demand(&self) -> Demand {
         Demand {
             uses: self.uses,
-            asked: self.asked,
-            asked_at: self.asked_at,
+            queries: self.queries,
+            last_query: self.last_query,
         }
     }
 
-    /// The same as another dnsd knew it.
-    pub(super) fn take_demand(&mut self, demand: Demand) {
+    /// Takes over the counters of another process.
+    pub(super) fn set_demand(&mut self, demand: Demand) {
         self.uses = demand.uses.min(MAX_USES);
-        self.asked = demand.asked;
-        self.asked_at = demand.asked_at;
+        self.queries = demand.queries;
+        self.last_query = demand.last_query;
     }
 
-    /// Whether it stays when the oldest of its queue has to go: from the small queue it moves on if it was asked
-    /// for, in the main one it gets another turn for each time.
-    pub(super) const fn spare(&mut self, place: Place) -> bool {
+    /// Whether it stays when the oldest of its queue is evicted: from the small queue it is promoted if it was used, in the
+    /// main one it is reinserted once per use.
+    pub(super) const fn promote(&mut self, queue: QueueKind) -> bool {
         if self.uses == 0 {
             return false;
         }
-        self.uses = match place {
-            Place::Small => 0,
-            Place::Main => self.uses - 1,
+        self.uses = match queue {
+            QueueKind::Small => 0,
+            QueueKind::Main => self.uses - 1,
         };
-        self.place = Place::Main;
+        self.queue = QueueKind::Main;
         true
     }
 
-    /// Counts a question, and tells whether it is time to refresh.
+    /// Counts a query, and returns whether a refresh is due.
     pub(super) fn is_due(&mut self, rule: &Prefetch, now: Timestamp) -> bool {
         let age = self.age_millis(now);
-        let is_first = self.asked == 0 || age.saturating_sub(self.asked_at) > millis(rule.within);
-        self.asked = if is_first { 1 } else { self.asked.saturating_add(1) };
-        self.asked_at = age;
+        let is_first = self.queries == 0 || age.saturating_sub(self.last_query) > millis(rule.within);
+        self.queries = if is_first {
+            1
+        } else {
+            self.queries.saturating_add(1)
+        };
+        self.last_query = age;
         let seconds = u64::from(self.lifetime / 1000) * u64::from(rule.percentage);
         let left = self.lifetime.saturating_sub(age);
         let is_near_its_end = u64::from(left) <= seconds.div_ceil(100) * 1000;
-        self.asked >= rule.amount && is_near_its_end && self.begin_refresh(now)
+        self.queries >= rule.amount && is_near_its_end && self.begin_refresh(now)
     }
 
-    /// Begins a refresh unless one is under way.
+    /// Begins a refresh unless one is running.
     pub(super) fn begin_refresh(&mut self, now: Timestamp) -> bool {
         let age = self.age_millis(now);
         let may = age >= self.refresh_from;
         if may {
-            self.refresh_from = age.saturating_add(millis(REFRESH_PATIENCE));
+            self.refresh_from = age.saturating_add(millis(REFRESH_TIMEOUT));
         }
         may
     }
 
-    /// Sets when the next refresh may begin; a pause is for what has ended.
+    /// Sets when the next refresh may begin; the pause is for expired entries.
     pub(super) fn refresh_failed(&mut self, now: Timestamp, pause: Duration) {
         let age = self.age_millis(now);
         let pause = if age < self.lifetime { 0 } else { millis(pause) };

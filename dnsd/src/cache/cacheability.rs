@@ -1,4 +1,4 @@
-//! What an answer is to the cache: of which kind, for how long, with which TTLs.
+//! Whether and for how long an answer is cached, and with which TTLs.
 
 use std::time::Duration;
 
@@ -10,18 +10,17 @@ use crate::dns::message::{Malformed, Message, Record, Section, WireName, kind, r
 
 /// The most aliases that are followed; resolvers give up earlier.
 const MAX_CHAIN: usize = 16;
-/// How long an answer is kept that says nothing and has no SOA to say how long, as CoreDNS keeps it: a referral, or
-/// no record at all.
-const WITHOUT_A_TTL: Duration = Duration::from_secs(5);
+/// The lifetime of a referral or an answer without records and SOA, as in CoreDNS.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(5);
 /// Transfers of zones (RFC 1995, RFC 5936).
 const TRANSFERS: [u16; 2] = [251, 252];
 
-/// Which half of the cache.
+/// A half of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Answers that say something.
+    /// Positive answers.
     Success,
-    /// Answers that say that there is nothing, and failures.
+    /// NXDOMAIN, NODATA and failures.
     Denial,
 }
 
@@ -39,33 +38,33 @@ impl Class {
     }
 }
 
-/// Who made an answer.
+/// Where an answer's content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Maker {
-    /// An upstream, and nothing of the block changed what it denies.
+pub enum Provenance {
+    /// An upstream, with its denial unchanged.
     Upstream,
-    /// dnsd: a template, a rewritten code. A name that it denies may exist for other types (a template that
-    /// denies all AAAA is common).
-    Own,
+    /// dnsd: a template, a rewritten code. A name that it denies may exist for other types (a template that denies all AAAA
+    /// is common).
+    Local,
 }
 
-/// What an answer says.
+/// What an answer contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What was asked for.
+    /// The queried records.
     Answer,
-    /// Neither that nor that there is none: a referral, or no records at all.
+    /// A referral, or no records at all.
     Other,
-    /// That there is none of the type asked for.
+    /// NODATA: none of the queried type.
     Denial,
-    /// That there is no such name, whatever the type (RFC 2308 §5).
+    /// NXDOMAIN, for all types (RFC 2308 §5).
     NameError,
-    /// That the server failed (RFC 9520).
+    /// A server failure (RFC 9520).
     Failure,
 }
 
 impl Kind {
-    /// Where it is kept.
+    /// The half of the cache that stores it.
     #[must_use]
     pub const fn class(self) -> Class {
         match self {
@@ -75,32 +74,32 @@ impl Kind {
     }
 }
 
-/// As what an answer is kept.
+/// How an answer is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Cacheable {
     /// Its kind.
     pub kind: Kind,
     /// For how long, from its arrival.
     pub lifetime: Duration,
 }
 
-/// What becomes of an answer.
+/// How an answer is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Between what its TTLs are brought before anybody is told or learns from it.
+pub struct Cacheability {
+    /// The bounds of its TTLs, applied before it is sent or observed.
     pub ttls: TtlLimits,
     kind: Option<Kind>,
     lifetime: Option<Duration>,
 }
 
-impl Verdict {
-    /// Judges an answer to a question that the cache covers.
+impl Cacheability {
+    /// Classifies an answer to a question that the cache covers.
     #[must_use]
-    pub fn of(rules: &CacheRules, message: &Message<'_>, maker: Maker) -> Self {
+    pub fn of(rules: &CacheRules, message: &Message<'_>, provenance: Provenance) -> Self {
         let contents = Contents::read(message).ok();
         let found = contents
             .as_ref()
-            .and_then(|contents| Some((contents, contents.kind(message, maker)?)));
+            .and_then(|contents| Some((contents, contents.kind(message, provenance)?)));
         let Some((contents, kind)) = found else {
             return Self {
                 ttls: limits(&rules.success),
@@ -117,15 +116,15 @@ impl Verdict {
         }
     }
 
-    /// As what it is kept, if it is.
+    /// How it is cached, if it is.
     #[must_use]
-    pub fn kept(&self) -> Option<Kept> {
+    pub fn kept(&self) -> Option<Cacheable> {
         let (kind, lifetime) = (self.kind?, self.lifetime?);
-        Some(Kept { kind, lifetime })
+        Some(Cacheable { kind, lifetime })
     }
 
-    /// Whether it may go out in the place of a stale answer (RFC 8767 §4: it is an answer or a denial, no
-    /// failure); where answers are preferred, only an answer may.
+    /// Whether it replaces a stale answer (RFC 8767 §4: no failure does); where positive answers are preferred, only a positive
+    /// one does.
     #[must_use]
     pub fn refreshes(&self, rules: &CacheRules) -> bool {
         let prefers_positive = rules.serve_stale.is_some_and(|stale| stale.prefers_positive);
@@ -141,7 +140,7 @@ fn ttls(rules: &CacheRules, kind: Kind, lifetime: Duration) -> TtlLimits {
     let at_most = seconds(lifetime);
     match kind {
         Kind::Answer => limits(&rules.success),
-        // The SOA tells how long its reader may remember (RFC 2308 §5): not longer than we do.
+        // The SOA's TTL bounds the client's negative cache (RFC 2308 §5): no longer than ours.
         Kind::Other | Kind::Denial | Kind::NameError => TtlLimits {
             at_least: at_most.min(seconds(capacity(rules, kind).min_ttl)),
             at_most,
@@ -177,16 +176,16 @@ fn is_disabled(rules: &CacheRules, kind: Kind, name: &WireName) -> bool {
     zones.is_some_and(|zones| zones.is_empty() || zones.iter().any(|zone| zone.holds(name)))
 }
 
-/// What stands in an answer.
+/// The content of an answer.
 #[derive(Debug, Default)]
 struct Contents {
     answers: usize,
     has_aliases: bool,
     answers_the_question: bool,
     has_soa: bool,
-    /// The upper bits of the code (RFC 6891 §6.1.3): there is no code below 16 in the header then.
+    /// The OPT has upper bits of the code (RFC 6891 §6.1.3).
     is_extended_code: bool,
-    /// Of all records; for a denial the SOA's MINIMUM too (RFC 2308 §5).
+    /// Of all records; a denial counts the SOA's MINIMUM too (RFC 2308 §5).
     lowest_ttl: Option<u32>,
     soa_minimum: Option<u32>,
 }
@@ -213,7 +212,7 @@ impl Contents {
             self.answers += 1;
             self.has_aliases |= record.kind == kind::CNAME;
             self.answers_the_question |=
-                is_asked_for(record, message) && record.is_of_question(message.question(), octets);
+                is_queried(record, message) && record.is_of_question(message.question(), octets);
         }
         let ttl = record.ttl(octets).seconds();
         self.lowest_ttl = Some(self.lowest_ttl.map_or(ttl, |lowest| lowest.min(ttl)));
@@ -224,19 +223,19 @@ impl Contents {
         }
     }
 
-    fn kind(&self, message: &Message<'_>, maker: Maker) -> Option<Kind> {
+    fn kind(&self, message: &Message<'_>, provenance: Provenance) -> Option<Kind> {
         if message.is_truncated() || self.is_extended_code || TRANSFERS.contains(&message.question().kind) {
             return None;
         }
         match message.rcode() {
             rcode::NOERROR if self.answers_the_question => Some(Kind::Answer),
             rcode::NOERROR if self.has_soa => Some(Kind::Denial),
-            // Aliases that lead nowhere, and nothing says for how long (RFC 2308 §5).
+            // A CNAME chain without an end and without an SOA (RFC 2308 §5).
             rcode::NOERROR if self.answers > 0 => None,
             rcode::NOERROR => Some(Kind::Other),
             rcode::NXDOMAIN if !self.has_soa => None,
-            // The name that does not exist is at the end of the aliases (RFC 6604 §3), not the one asked for.
-            rcode::NXDOMAIN if self.answers > 0 || maker == Maker::Own => Some(Kind::Denial),
+            // The denied name is the end of the CNAME chain (RFC 6604 §3), not the queried one.
+            rcode::NXDOMAIN if self.answers > 0 || provenance == Provenance::Local => Some(Kind::Denial),
             rcode::NXDOMAIN => Some(Kind::NameError),
             rcode::SERVFAIL | rcode::NOTIMP => Some(Kind::Failure),
             _other => None,
@@ -246,10 +245,10 @@ impl Contents {
     fn lifetime(&self, rules: &CacheRules, kind: Kind) -> Duration {
         let said = match kind {
             Kind::Failure => return rules.servfail,
-            Kind::Other => WITHOUT_A_TTL,
+            Kind::Other => DEFAULT_LIFETIME,
             Kind::Answer => self
                 .lowest_ttl
-                .map_or(WITHOUT_A_TTL, |ttl| Duration::from_secs(ttl.into())),
+                .map_or(DEFAULT_LIFETIME, |ttl| Duration::from_secs(ttl.into())),
             Kind::Denial | Kind::NameError => {
                 let lowest = self.lowest_ttl.into_iter().chain(self.soa_minimum).min();
                 Duration::from_secs(lowest.unwrap_or(0).into())
@@ -260,25 +259,25 @@ impl Contents {
     }
 }
 
-/// Whether an alias is itself an answer.
+/// Whether a CNAME is itself an answer.
 const fn is_for_aliases(asked: u16) -> bool {
     matches!(asked, kind::CNAME | kind::ANY)
 }
 
-/// Whether a record is of the type asked for.
-fn is_asked_for(record: &Record, message: &Message<'_>) -> bool {
+/// Whether a record is of the queried type.
+fn is_queried(record: &Record, message: &Message<'_>) -> bool {
     let asked = message.question().kind;
     record.kind == asked || asked == kind::ANY
 }
 
-/// Whether a record of the type asked for stands at the end of the aliases (RFC 1034 §3.6.2).
+/// Whether a record of the queried type is at the end of the CNAME chain (RFC 1034 §3.6.2).
 fn ends_with_an_answer(message: &Message<'_>) -> bool {
     end_of_aliases(message).is_some_and(|end| {
-        answers(message).any(|record| is_asked_for(&record, message) && record.is_of(&end, message.octets()))
+        answers(message).any(|record| is_queried(&record, message) && record.is_of(&end, message.octets()))
     })
 }
 
-/// Nothing where they never end. Aliases stand in order nearly always, so one pass does.
+/// The end of the CNAME chain; `None` for a loop. CNAME records are in order nearly always: one pass does.
 fn end_of_aliases(message: &Message<'_>) -> Option<WireName> {
     let mut end = message.question().name;
     let mut followed = 0;

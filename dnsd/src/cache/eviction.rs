@@ -1,33 +1,33 @@
-//! Which entry goes when there is no room.
+//! Eviction queues (S3-FIFO, Yang et al., SOSP 2023).
 //!
-//! Two queues for each class (as in S3-FIFO, Yang et al., SOSP 2023): what is new enters the small one, and only
-//! what was asked for again moves on to the main one. A flood of random names passes through the small queue and
-//! leaves the main one alone, and so does a flood of denials leave the answers alone.
+//! Two queues per class: a new entry enters the small one, and only an entry that was used again is promoted to the main one.
+//! A flood of random names passes through the small queue and leaves the main one alone; a flood of denials leaves the answers
+//! alone.
 
 use std::collections::VecDeque;
 
-use super::entries::Id;
+use super::entries::EntryId;
 use crate::cache::cacheability::Class;
 
-/// The small queues' share of the whole, as one part of this many.
+/// The small queues' share of the limit is 1 in so many.
 const SMALL_SHARE: usize = 10;
 
-/// Which queue.
+/// The queues of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum QueueKind {
     Small,
     Main,
 }
 
-/// The queues of both classes, their bounds, and the bound of all of them in octets.
+/// The queues of both classes, their bounds in entries, and their common bound in octets.
 #[derive(Debug)]
-pub(super) struct Shelves {
-    shelves: [Shelf; 2],
+pub(super) struct EvictionQueues {
+    queues: [ClassQueues; 2],
     limit: usize,
 }
 
 #[derive(Debug)]
-struct Shelf {
+struct ClassQueues {
     small: Queue,
     main: Queue,
     capacity: usize,
@@ -35,75 +35,75 @@ struct Shelf {
 
 #[derive(Debug, Default)]
 struct Queue {
-    entries: VecDeque<Id>,
+    entries: VecDeque<EntryId>,
     weight: usize,
 }
 
-impl Shelves {
-    /// Empty ones; capacities of success and denial.
+impl EvictionQueues {
+    /// Empty queues; the capacities are of success and denial.
     pub(super) fn new(capacities: [usize; 2], limit: usize) -> Self {
-        let shelf = |capacity| Shelf {
+        let class_queues = |capacity| ClassQueues {
             small: Queue::default(),
             main: Queue::default(),
             capacity,
         };
         Self {
-            shelves: capacities.map(shelf),
+            queues: capacities.map(class_queues),
             limit,
         }
     }
 
     pub(super) fn entries(&self, class: Class) -> usize {
-        self.shelves[class as usize].len()
+        self.queues[class as usize].len()
     }
 
     pub(super) fn weight(&self) -> usize {
-        self.shelves.iter().map(Shelf::weight).sum()
+        self.queues.iter().map(ClassQueues::weight).sum()
     }
 
-    pub(super) fn push(&mut self, class: Class, place: Place, id: Id, weight: usize) {
-        let queue = self.queue(class, place);
+    pub(super) fn push(&mut self, class: Class, queue: QueueKind, id: EntryId, weight: usize) {
+        let queue = self.queue(class, queue);
         queue.entries.push_back(id);
         queue.weight += weight;
     }
 
     /// A queue, the oldest first.
-    pub(super) const fn in_order(&self, class: Class, place: Place) -> &VecDeque<Id> {
-        let shelf = &self.shelves[class as usize];
-        match place {
-            Place::Small => &shelf.small.entries,
-            Place::Main => &shelf.main.entries,
+    pub(super) const fn in_order(&self, class: Class, queue: QueueKind) -> &VecDeque<EntryId> {
+        let class_queues = &self.queues[class as usize];
+        match queue {
+            QueueKind::Small => &class_queues.small.entries,
+            QueueKind::Main => &class_queues.main.entries,
         }
     }
 
-    /// The oldest entry; its weight stays until it is told.
-    pub(super) fn pop(&mut self, class: Class, place: Place) -> Option<Id> {
-        self.queue(class, place).entries.pop_front()
+    /// Removes the oldest entry; its weight is subtracted by `lighten`.
+    pub(super) fn pop(&mut self, class: Class, queue: QueueKind) -> Option<EntryId> {
+        self.queue(class, queue).entries.pop_front()
     }
 
-    pub(super) fn lighten(&mut self, class: Class, place: Place, weight: usize) {
-        self.queue(class, place).weight -= weight;
+    pub(super) fn lighten(&mut self, class: Class, queue: QueueKind, weight: usize) {
+        self.queue(class, queue).weight -= weight;
     }
 
-    pub(super) fn reweigh(&mut self, class: Class, place: Place, before: usize, after: usize) {
-        let queue = self.queue(class, place);
+    pub(super) fn reweigh(&mut self, class: Class, queue: QueueKind, before: usize, after: usize) {
+        let queue = self.queue(class, queue);
         queue.weight = queue.weight + after - before;
     }
 
-    /// The queue whose oldest entry has to move, if anything has to.
-    pub(super) fn overfull(&self) -> Option<(Class, Place)> {
+    /// The queue whose oldest entry is to be evicted, if any.
+    pub(super) fn overfull(&self) -> Option<(Class, QueueKind)> {
         let full = Class::ALL
             .into_iter()
-            .find(|class| self.shelves[*class as usize].is_overfull());
+            .find(|class| self.queues[*class as usize].is_overfull());
         if let Some(class) = full {
-            return Some((class, self.shelves[class as usize].turn()));
+            return Some((class, self.queues[class as usize].turn()));
         }
         (self.weight() > self.limit).then(|| self.heaviest())
     }
 
-    /// Octets: the small queues first, while they take more than their share.
-    fn heaviest(&self) -> (Class, Place) {
-        let [success, denial] = &self.shelves;
+    /// The queue to evict from by octets: the small queues first, while they exceed their share.
+    fn heaviest(&self) -> (Class, QueueKind) {
+        let [success, denial] = &self.queues;
         let heavier = |success: &Queue, denial: &Queue| {
             if success.weight >= denial.weight {
                 Class::Success
@@ -113,22 +113,22 @@ impl Shelves {
         };
         let small = success.small.weight + denial.small.weight;
         if small > self.limit / SMALL_SHARE || success.main.weight + denial.main.weight == 0 {
-            (heavier(&success.small, &denial.small), Place::Small)
+            (heavier(&success.small, &denial.small), QueueKind::Small)
         } else {
-            (heavier(&success.main, &denial.main), Place::Main)
+            (heavier(&success.main, &denial.main), QueueKind::Main)
         }
     }
 
-    const fn queue(&mut self, class: Class, place: Place) -> &mut Queue {
-        let shelf = &mut self.shelves[class as usize];
-        match place {
-            Place::Small => &mut shelf.small,
-            Place::Main => &mut shelf.main,
+    const fn queue(&mut self, class: Class, queue: QueueKind) -> &mut Queue {
+        let class_queues = &mut self.queues[class as usize];
+        match queue {
+            QueueKind::Small => &mut class_queues.small,
+            QueueKind::Main => &mut class_queues.main,
         }
     }
 }
 
-impl Shelf {
+impl ClassQueues {
     fn len(&self) -> usize {
         self.small.entries.len() + self.main.entries.len()
     }
@@ -141,11 +141,11 @@ impl Shelf {
         self.len() > self.capacity
     }
 
-    fn turn(&self) -> Place {
+    fn turn(&self) -> QueueKind {
         if self.small.entries.len() > self.capacity / SMALL_SHARE || self.main.entries.is_empty() {
-            Place::Small
+            QueueKind::Small
         } else {
-            Place::Main
+            QueueKind::Main
         }
     }
 }

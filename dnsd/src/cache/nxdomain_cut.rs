@@ -34,9 +34,9 @@ use crate::dns::message::WireName;
 pub use ancestors::{CutZone, ZoneKind};
 pub use denial::Denial;
 
-use ancestors::{Level, Places};
-use candidate_labels::Rumours;
-use negative_tree::{End, Fate, Fates, First};
+use ancestors::{Ancestors, Level};
+use candidate_labels::CandidateLabels;
+use negative_tree::{End, First, NegativeTree, NodeState};
 
 /// For how long a name is left open below which something exists.
 const PROVEN: Duration = Duration::from_secs(3_600);
@@ -51,22 +51,22 @@ const MOST_UNDER_WAY: usize = 16;
 
 /// The names of a block below which nothing is asked, and those below which everything is.
 #[derive(Debug)]
-pub struct Cuts {
+pub struct NxdomainCuts {
     zones: Vec<CutZone>,
     /// Held for one operation.
-    known: Mutex<Known>,
+    known: Mutex<State>,
     under_way: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    fates: Fates,
-    rumours: Rumours,
+struct State {
+    tree: NegativeTree,
+    candidates: CandidateLabels,
 }
 
 /// With whom a name is asked for: what depends on nothing else is shared.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct CutQuery<'a> {
     /// The name.
     pub name: &'a WireName,
     /// The highest name that the block answers for.
@@ -77,8 +77,8 @@ pub struct Asked<'a> {
 
 /// A name is to be asked for; there is room for another one when this is dropped.
 #[derive(Debug)]
-pub struct Inquiry {
-    cuts: Arc<Cuts>,
+pub struct PreQuery {
+    cuts: Arc<NxdomainCuts>,
     /// What was denied below it.
     denied: WireName,
     apex: WireName,
@@ -91,13 +91,13 @@ pub struct Inquiry {
 
 /// A name above a question's is asked for first.
 #[derive(Debug)]
-pub struct Headway {
+pub struct PendingPreQuery {
     /// Of the first question that waits: it is to be asked for.
-    pub inquiry: Option<Inquiry>,
+    pub pre_query: Option<PreQuery>,
     end: End,
 }
 
-impl Headway {
+impl PendingPreQuery {
     /// Waits until the name is known, or for as long as a question may wait.
     pub async fn end(mut self) {
         // An error is the end: whoever asked asks no more.
@@ -107,7 +107,7 @@ impl Headway {
 
 /// What was heard of a name that was asked for.
 #[derive(Debug)]
-pub enum Heard {
+pub enum PreQueryOutcome {
     /// It does not exist, for so long.
     Denied(Denial, Timestamp),
     /// It does, for so long.
@@ -116,7 +116,7 @@ pub enum Heard {
     Nothing,
 }
 
-impl Cuts {
+impl NxdomainCuts {
     /// Nothing is known yet of names in these zones.
     #[must_use]
     pub fn new(zones: &[CutZone]) -> Self {
@@ -129,27 +129,27 @@ impl Cuts {
 
     /// The denial of a name above, if there is one.
     #[must_use]
-    pub fn denial(&self, asked: Asked<'_>, now: Timestamp) -> Option<Arc<Denial>> {
-        let places = self.places(asked)?;
-        self.lock().fates.denial(asked.class, &places, now).cloned()
+    pub fn denial(&self, asked: CutQuery<'_>, now: Timestamp) -> Option<Arc<Denial>> {
+        let ancestors = self.ancestors(asked)?;
+        self.lock().tree.denial(asked.class, &ancestors, now).cloned()
     }
 
     /// A name exists, and so do all above it.
-    pub fn note_existing(&self, asked: Asked<'_>, now: impl FnOnce() -> Timestamp) {
-        let Some(places) = self.places(asked) else {
+    pub fn note_existing(&self, asked: CutQuery<'_>, now: impl FnOnce() -> Timestamp) {
+        let Some(ancestors) = self.ancestors(asked) else {
             return;
         };
         let (mut known, now) = (self.lock(), now());
         for level in [Level::Upper, Level::Lower] {
             let is_proven = known
-                .fates
-                .is_proven(asked.class, &places, level, now.after(PROVEN / 2));
+                .tree
+                .is_proven(asked.class, &ancestors, level, now.after(PROVEN / 2));
             if !is_proven {
-                let fate = Fate::Open {
+                let state = NodeState::Open {
                     until: now.after(PROVEN),
                     is_proven: true,
                 };
-                known.fates.set(asked.class, &places, level, fate, now);
+                known.tree.set(asked.class, &ancestors, level, state, now);
             }
         }
     }
@@ -161,56 +161,60 @@ impl Cuts {
     #[must_use]
     pub fn note_denied(
         self: &Arc<Self>,
-        asked: Asked<'_>,
+        asked: CutQuery<'_>,
         until: Timestamp,
         now: Timestamp,
-    ) -> Option<Inquiry> {
+    ) -> Option<PreQuery> {
         if is_off(Switch::CutBelow) {
             return None;
         }
-        let places = self.places(asked)?;
+        let ancestors = self.ancestors(asked)?;
         let mut known = self.lock();
-        let level = known.fates.unknown(asked.class, &places, now)?;
-        let name = places.at(level)?;
+        let level = known.tree.unknown(asked.class, &ancestors, now)?;
+        let name = ancestors.at(level)?;
         let rest = &asked.name.as_octets()[..asked.name.as_octets().len() - name.len()];
-        let is_common = known.rumours.repeats(ancestors::label(name), rest, until, now);
-        if !is_common && !known.fates.was_shut(asked.class, &places, level, now) {
+        let is_common = known.candidates.repeats(ancestors::label(name), rest, until, now);
+        if !is_common && !known.tree.was_shut(asked.class, &ancestors, level, now) {
             return None;
         }
         let (name, _) = WireName::read(name, 0).ok()?;
-        let inquiry = self.enter(asked, level, name, None)?;
-        let fate = Fate::Open {
+        let pre_query = self.enter(asked, level, name, None)?;
+        let state = NodeState::Open {
             until: now.after(PAUSE),
             is_proven: false,
         };
-        let has_room = known.fates.set(asked.class, &places, level, fate, now);
-        has_room.then_some(inquiry)
+        let has_room = known.tree.set(asked.class, &ancestors, level, state, now);
+        has_room.then_some(pre_query)
     }
 
     /// Whether a name above is asked for before this question is. Whoever made up labels could have no more asked than there
     /// are public ones in each namespace.
     #[must_use]
-    pub fn headway(self: &Arc<Self>, asked: Asked<'_>, now: impl FnOnce() -> Timestamp) -> Option<Headway> {
+    pub fn pre_query_first(
+        self: &Arc<Self>,
+        asked: CutQuery<'_>,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Option<PendingPreQuery> {
         let zone = self.zone(asked.name)?;
         if is_off(Switch::CutBelow) || zone.kind == ZoneKind::Searched {
             return None;
         }
-        let (places, now) = (zone.places(asked.name)?.within(asked.apex)?, now());
+        let (ancestors, now) = (zone.ancestors(asked.name)?.within(asked.apex)?, now());
         let mut known = self.lock();
-        let level = match known.fates.first(asked.class, &places, now)? {
-            First::Wait(end) => return Some(Headway { inquiry: None, end }),
+        let level = match known.tree.first(asked.class, &ancestors, now)? {
+            First::Wait(end) => return Some(PendingPreQuery { pre_query: None, end }),
             First::Ask(level) => level,
         };
-        let (name, _) = WireName::read(places.at(level)?, 0).ok()?;
+        let (name, _) = WireName::read(ancestors.at(level)?, 0).ok()?;
         let (news, end) = watch::channel(());
-        let inquiry = self.enter(asked, level, name, Some(news))?;
-        let fate = Fate::Sought {
+        let pre_query = self.enter(asked, level, name, Some(news))?;
+        let state = NodeState::Querying {
             until: now.after(PAUSE),
             end: end.clone(),
         };
-        let has_room = known.fates.set(asked.class, &places, level, fate, now);
-        has_room.then_some(Headway {
-            inquiry: Some(inquiry),
+        let has_room = known.tree.set(asked.class, &ancestors, level, state, now);
+        has_room.then_some(PendingPreQuery {
+            pre_query: Some(pre_query),
             end,
         })
     }
@@ -218,11 +222,11 @@ impl Cuts {
     /// Names of which something is known, and of how many that may be.
     #[must_use]
     pub fn figures(&self) -> (usize, usize) {
-        (self.lock().fates.len(), Fates::MOST)
+        (self.lock().tree.len(), NegativeTree::MOST)
     }
 
-    fn places<'a>(&self, asked: Asked<'a>) -> Option<Places<'a>> {
-        self.zone(asked.name)?.places(asked.name)?.within(asked.apex)
+    fn ancestors<'a>(&self, asked: CutQuery<'a>) -> Option<Ancestors<'a>> {
+        self.zone(asked.name)?.ancestors(asked.name)?.within(asked.apex)
     }
 
     fn zone(&self, name: &WireName) -> Option<&CutZone> {
@@ -232,12 +236,12 @@ impl Cuts {
 
     fn enter(
         self: &Arc<Self>,
-        asked: Asked<'_>,
+        asked: CutQuery<'_>,
         level: Level,
         name: WireName,
         news: Option<watch::Sender<()>>,
-    ) -> Option<Inquiry> {
-        let inquiry = Inquiry {
+    ) -> Option<PreQuery> {
+        let pre_query = PreQuery {
             cuts: Arc::clone(self),
             denied: *asked.name,
             apex: *asked.apex,
@@ -247,15 +251,15 @@ impl Cuts {
             _news: news,
         };
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        (before < MOST_UNDER_WAY).then_some(inquiry)
+        (before < MOST_UNDER_WAY).then_some(pre_query)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inquiry {
+impl PreQuery {
     /// The name to be asked for.
     #[must_use]
     pub const fn name(&self) -> &WireName {
@@ -263,32 +267,32 @@ impl Inquiry {
     }
 
     /// Takes what was heard of it. What was proven meanwhile stays.
-    pub fn end(self, heard: Heard, now: Timestamp) {
-        let asked = Asked {
+    pub fn end(self, heard: PreQueryOutcome, now: Timestamp) {
+        let asked = CutQuery {
             name: &self.denied,
             apex: &self.apex,
             class: self.class,
         };
-        let fate = match heard {
-            Heard::Denied(denial, until) => Fate::Shut {
+        let state = match heard {
+            PreQueryOutcome::Denied(denial, until) => NodeState::Denied {
                 denial: Arc::new(denial),
                 until: self.bound(until, now),
             },
-            Heard::Exists(until) => Fate::Open {
+            PreQueryOutcome::Exists(until) => NodeState::Open {
                 until,
                 is_proven: false,
             },
-            Heard::Nothing => Fate::Open {
+            PreQueryOutcome::Nothing => NodeState::Open {
                 until: now.after(PAUSE),
                 is_proven: false,
             },
         };
-        let Some(places) = self.cuts.places(asked) else {
+        let Some(ancestors) = self.cuts.ancestors(asked) else {
             return;
         };
         let mut known = self.cuts.lock();
-        if !known.fates.is_proven(self.class, &places, self.level, now) {
-            known.fates.set(self.class, &places, self.level, fate, now);
+        if !known.tree.is_proven(self.class, &ancestors, self.level, now) {
+            known.tree.set(self.class, &ancestors, self.level, state, now);
         }
     }
 
@@ -300,7 +304,7 @@ impl Inquiry {
     }
 }
 
-impl Drop for Inquiry {
+impl Drop for PreQuery {
     fn drop(&mut self) {
         self.cuts.under_way.fetch_sub(1, Ordering::Relaxed);
     }
@@ -329,8 +333,8 @@ mod tests {
         }
     }
 
-    fn cuts() -> Arc<Cuts> {
-        Arc::new(Cuts::new(&[
+    fn cuts() -> Arc<NxdomainCuts> {
+        Arc::new(NxdomainCuts::new(&[
             zone("cluster.local", ZoneKind::Cluster),
             zone("ec2.internal", ZoneKind::Named),
             zone("compute.internal", ZoneKind::Searched),
@@ -338,48 +342,51 @@ mod tests {
     }
 
     /// A name, in a block for everything.
-    fn with<T>(text: &str, act: impl FnOnce(Asked<'_>) -> T) -> T {
+    fn with<T>(text: &str, act: impl FnOnce(CutQuery<'_>) -> T) -> T {
         let (name, apex) = (name(text), WireName::root());
-        act(Asked {
+        act(CutQuery {
             name: &name,
             apex: &apex,
             class: 0,
         })
     }
 
-    fn denied(cuts: &Arc<Cuts>, text: &str, now: u64) -> Option<Inquiry> {
+    fn denied(cuts: &Arc<NxdomainCuts>, text: &str, now: u64) -> Option<PreQuery> {
         with(text, |asked| cuts.note_denied(asked, at(now + 30), at(now)))
     }
 
-    fn is_denied(cuts: &Cuts, text: &str, now: u64) -> bool {
+    fn is_denied(cuts: &NxdomainCuts, text: &str, now: u64) -> bool {
         with(text, |asked| cuts.denial(asked, at(now)).is_some())
     }
 
-    fn exists(cuts: &Cuts, text: &str, now: u64) {
+    fn exists(cuts: &NxdomainCuts, text: &str, now: u64) {
         with(text, |asked| cuts.note_existing(asked, || at(now)));
     }
 
     /// The second name below a label.
-    fn asked_above(cuts: &Arc<Cuts>, place: &str, now: u64) -> Option<Inquiry> {
-        assert!(denied(cuts, &format!("one.x.{place}"), now).is_none(), "{place}");
-        denied(cuts, &format!("two.x.{place}"), now)
+    fn asked_above(cuts: &Arc<NxdomainCuts>, ancestor: &str, now: u64) -> Option<PreQuery> {
+        assert!(
+            denied(cuts, &format!("one.x.{ancestor}"), now).is_none(),
+            "{ancestor}"
+        );
+        denied(cuts, &format!("two.x.{ancestor}"), now)
     }
 
     /// RFC 2308 section 2.1: a question, and the SOA of the root in the authority section.
-    fn nxdomain(of: &str) -> Heard {
+    fn nxdomain(of: &str) -> PreQueryOutcome {
         let name = name(of);
         let mut octets = [0, 0, 0x81, 0x83, 0, 1, 0, 0, 0, 1, 0, 0].to_vec();
         octets.extend_from_slice(name.as_octets());
         octets.extend_from_slice(&[0, 1, 0, 1, 0, 0, 6, 0, 1, 0, 0, 0, 30, 0, 22]);
         octets.extend_from_slice(&[0; 22]);
         let denial = Denial::read(&Message::read(&octets).unwrap(), START);
-        Heard::Denied(denial.unwrap(), at(30))
+        PreQueryOutcome::Denied(denial.unwrap(), at(30))
     }
 
-    fn cut(cuts: &Arc<Cuts>, place: &str) {
-        let inquiry = asked_above(cuts, place, 0).unwrap_or_else(|| panic!("{place} is asked for"));
-        assert_eq!(*inquiry.name(), name(place));
-        inquiry.end(nxdomain(place), at(0));
+    fn cut(cuts: &Arc<NxdomainCuts>, ancestor: &str) {
+        let pre_query = asked_above(cuts, ancestor, 0).unwrap_or_else(|| panic!("{ancestor} is asked for"));
+        assert_eq!(*pre_query.name(), name(ancestor));
+        pre_query.end(nxdomain(ancestor), at(0));
     }
 
     #[test]
@@ -422,8 +429,8 @@ mod tests {
         ] {
             let cuts = cuts();
             assert!(denied(&cuts, denied_names[0], 0).is_none());
-            let inquiry = denied(&cuts, denied_names[1], 0);
-            let asked_for = inquiry.as_ref().map(|inquiry| *inquiry.name());
+            let pre_query = denied(&cuts, denied_names[1], 0);
+            let asked_for = pre_query.as_ref().map(|pre_query| *pre_query.name());
             assert_eq!(asked_for, asked.map(name), "{denied_names:?}");
         }
     }
@@ -456,7 +463,7 @@ mod tests {
             assert_eq!(is_denied(&cuts, text, now), is_below, "{text} at {now}");
         }
         let with_do = with("a.com.cluster.local", |asked| {
-            cuts.denial(Asked { class: 2, ..asked }, at(0)).is_some()
+            cuts.denial(CutQuery { class: 2, ..asked }, at(0)).is_some()
         });
         assert!(!with_do, "others asked without DO");
     }
@@ -476,7 +483,7 @@ mod tests {
         }
         let cuts = cuts();
         let exists = asked_above(&cuts, "com.cluster.local", 0).unwrap();
-        exists.end(Heard::Exists(at(30)), at(0));
+        exists.end(PreQueryOutcome::Exists(at(30)), at(0));
         assert!(
             denied(&cuts, "three.x.com.cluster.local", 60).is_none(),
             "it was not denied"
@@ -504,10 +511,10 @@ mod tests {
         let cuts = cuts();
         let first = asked_above(&cuts, "com.cluster.local", 0).unwrap();
         assert!(denied(&cuts, "three.x.com.cluster.local", 1).is_none());
-        first.end(Heard::Exists(at(20)), at(1));
+        first.end(PreQueryOutcome::Exists(at(20)), at(1));
         assert!(denied(&cuts, "four.x.com.cluster.local", 19).is_none());
         let again = denied(&cuts, "five.x.com.cluster.local", 20).unwrap();
-        again.end(Heard::Nothing, at(20));
+        again.end(PreQueryOutcome::Nothing, at(20));
         assert!(denied(&cuts, "six.x.com.cluster.local", 24).is_none());
         assert!(denied(&cuts, "seven.x.com.cluster.local", 25).is_some());
     }
@@ -516,7 +523,7 @@ mod tests {
     fn so_many_are_asked_for_at_once_and_no_more() {
         let cuts = cuts();
         let asked = |number| asked_above(&cuts, &format!("n{number}.cluster.local"), 0);
-        let under_way: Vec<Inquiry> = (0..100).filter_map(asked).collect();
+        let under_way: Vec<PreQuery> = (0..100).filter_map(asked).collect();
         assert_eq!(under_way.len(), MOST_UNDER_WAY);
         drop(under_way);
         assert!(asked(100).is_some());
@@ -528,25 +535,29 @@ mod tests {
         let apex = name("corp.ns.svc.cluster.local");
         for text in ["a.x.corp.ns.svc.cluster.local", "b.x.corp.ns.svc.cluster.local"] {
             let name = name(text);
-            let asked = Asked {
+            let asked = CutQuery {
                 name: &name,
                 apex: &apex,
                 class: 0,
             };
-            let inquiry = cuts.note_denied(asked, at(30), at(0));
-            let asked_for = inquiry.map(|inquiry| *inquiry.name());
+            let pre_query = cuts.note_denied(asked, at(30), at(0));
+            let asked_for = pre_query.map(|pre_query| *pre_query.name());
             assert_eq!(asked_for, text.starts_with('b').then_some(apex));
         }
     }
 
-    fn first(cuts: &Arc<Cuts>, text: &str, now: u64) -> Option<Headway> {
-        with(text, |asked| cuts.headway(asked, || at(now)))
+    fn first(cuts: &Arc<NxdomainCuts>, text: &str, now: u64) -> Option<PendingPreQuery> {
+        with(text, |asked| cuts.pre_query_first(asked, || at(now)))
     }
 
     /// The name that is asked for before this one is.
-    fn asked_first(cuts: &Arc<Cuts>, text: &str, now: u64) -> Option<Inquiry> {
-        let headway = first(cuts, text, now)?;
-        Some(headway.inquiry.unwrap_or_else(|| panic!("{text}: somebody asks")))
+    fn asked_first(cuts: &Arc<NxdomainCuts>, text: &str, now: u64) -> Option<PreQuery> {
+        let pre_query_first = first(cuts, text, now)?;
+        Some(
+            pre_query_first
+                .pre_query
+                .unwrap_or_else(|| panic!("{text}: somebody asks")),
+        )
     }
 
     #[test]
@@ -574,20 +585,24 @@ mod tests {
         ] {
             let cuts = cuts();
             exists(&cuts, "web.shop.svc.cluster.local", 0);
-            let inquiry = asked_first(&cuts, text, 0);
-            assert_eq!(inquiry.map(|inquiry| *inquiry.name()), above.map(name), "{text}");
+            let pre_query = asked_first(&cuts, text, 0);
+            assert_eq!(
+                pre_query.map(|pre_query| *pre_query.name()),
+                above.map(name),
+                "{text}"
+            );
         }
     }
 
     #[tokio::test]
     async fn who_comes_while_the_name_above_is_asked_for_waits_for_the_same_end() {
         let cuts = cuts();
-        let mut headway = first(&cuts, "a.x.com.cluster.local", 0).unwrap();
-        let inquiry = headway.inquiry.take().unwrap();
+        let mut pre_query_first = first(&cuts, "a.x.com.cluster.local", 0).unwrap();
+        let pre_query = pre_query_first.pre_query.take().unwrap();
         let other = first(&cuts, "b.x.com.cluster.local", 0).unwrap();
-        assert!(other.inquiry.is_none());
-        inquiry.end(nxdomain("com.cluster.local"), at(1));
-        headway.end().await;
+        assert!(other.pre_query.is_none());
+        pre_query.end(nxdomain("com.cluster.local"), at(1));
+        pre_query_first.end().await;
         other.end().await;
         for text in ["a.x.com.cluster.local", "b.x.com.cluster.local"] {
             assert!(is_denied(&cuts, text, 1));
@@ -600,8 +615,8 @@ mod tests {
         const HOUR: u64 = 3_600;
         for (heard, what) in [
             (nxdomain("com.cluster.local"), "denied"),
-            (Heard::Exists(at(30)), "exists"),
-            (Heard::Nothing, "no answer"),
+            (PreQueryOutcome::Exists(at(30)), "exists"),
+            (PreQueryOutcome::Nothing, "no answer"),
         ] {
             let cuts = cuts();
             asked_first(&cuts, "a.x.com.cluster.local", 0)
@@ -625,8 +640,8 @@ mod tests {
     #[test]
     fn a_name_below_a_name_that_is_denied_wrongly_is_found_when_the_cut_ends() {
         let cuts = cuts();
-        let inquiry = asked_first(&cuts, "odd.com.cluster.local", 0).unwrap();
-        inquiry.end(nxdomain("com.cluster.local"), at(0));
+        let pre_query = asked_first(&cuts, "odd.com.cluster.local", 0).unwrap();
+        pre_query.end(nxdomain("com.cluster.local"), at(0));
         assert!(is_denied(&cuts, "odd.com.cluster.local", 29));
         assert!(!is_denied(&cuts, "odd.com.cluster.local", 30));
         assert!(
@@ -661,7 +676,7 @@ mod tests {
         for number in 0..30 {
             exists(&cuts, &format!("web.ns{number}.svc.cluster.local"), 0);
         }
-        let under_way: Vec<Headway> = (0..30)
+        let under_way: Vec<PendingPreQuery> = (0..30)
             .filter_map(|number| first(&cuts, &format!("a.x.com.ns{number}.svc.cluster.local"), 0))
             .collect();
         assert_eq!(under_way.len(), MOST_UNDER_WAY);

@@ -1,85 +1,89 @@
-//! All that is kept, in pieces, for a successor; and what a predecessor kept.
+//! Transfers the entries to a new process, in pieces.
 
 use egret_shared::time::Timestamp;
 
-use super::entries::Id;
+use super::entries::EntryId;
 use super::{Cache, Key, Value};
 use crate::cache::bucket::Demand;
-use crate::cache::cacheability::{Class, Kept, Kind};
-use crate::cache::eviction::Place;
+use crate::cache::cacheability::{Cacheable, Class, Kind};
+use crate::cache::eviction::QueueKind;
 
-/// Answers before denials, and what was asked for again before what was not.
-const QUEUES: [(Class, Place); 4] = [
-    (Class::Success, Place::Main),
-    (Class::Success, Place::Small),
-    (Class::Denial, Place::Main),
-    (Class::Denial, Place::Small),
+/// Answers before denials, and used entries before new ones.
+const QUEUES: [(Class, QueueKind); 4] = [
+    (Class::Success, QueueKind::Main),
+    (Class::Success, QueueKind::Small),
+    (Class::Denial, QueueKind::Main),
+    (Class::Denial, QueueKind::Small),
 ];
 
-/// How far a walk through all entries is. What moves meanwhile may be missed.
+/// The position of an iteration over all entries. Entries that move meanwhile may be missed.
 #[derive(Debug, Default)]
-pub struct Walk {
+pub struct TransferCursor {
     queue: usize,
     at: usize,
 }
 
-/// An entry.
+/// A transferred entry.
 #[derive(Debug)]
-pub struct Remembered<V> {
-    /// What is kept, with its key.
+pub struct TransferredEntry<V> {
+    /// The value, with its key.
     pub value: V,
-    /// As what.
+    /// Its kind.
     pub kind: Kind,
-    /// When it was heard.
+    /// When it arrived.
     pub arrived: Timestamp,
-    /// How much it was asked for.
+    /// How often it is used.
     pub demand: Demand,
 }
 
 impl<V: Value> Cache<V> {
-    /// The next entries of a walk, of which at most this many are looked at; nothing at its end. The work is in
-    /// proportion to that number, so that who answers meanwhile does not wait for the whole.
-    pub fn walk(&self, walk: &mut Walk, most: usize, now: Timestamp) -> Option<Vec<Remembered<V>>> {
-        let (class, place) = *QUEUES.get(walk.queue)?;
-        let entries = self.shelves.in_order(class, place);
-        let ids: Vec<Id> = entries.iter().skip(walk.at).take(most).copied().collect();
+    /// The next entries of an iteration, at most `most`; `None` at its end. Queries wait for one piece only.
+    pub fn walk(
+        &self,
+        walk: &mut TransferCursor,
+        most: usize,
+        now: Timestamp,
+    ) -> Option<Vec<TransferredEntry<V>>> {
+        let (class, queue) = *QUEUES.get(walk.queue)?;
+        let entries = self.queues.in_order(class, queue);
+        let ids: Vec<EntryId> = entries.iter().skip(walk.at).take(most).copied().collect();
         if ids.is_empty() {
             (walk.queue, walk.at) = (walk.queue + 1, 0);
         }
         walk.at += ids.len();
-        let of_use = ids.into_iter().filter_map(|id| self.remembered(id, now));
+        let of_use = ids.into_iter().filter_map(|id| self.transferred(id, now));
         Some(of_use.collect())
     }
 
-    /// Keeps what another dnsd kept, if there is nothing here: what stood beside each other there does so here.
-    pub fn inherit(
+    /// Stores an entry of another process, unless there is one: entries that coexisted there do so here.
+    pub fn import(
         &mut self,
         key: &Key,
         make: impl FnOnce(&Key) -> Option<V>,
-        kept: Kept,
+        kept: Cacheable,
         arrived: Timestamp,
         demand: Demand,
     ) {
-        let place = key.place(kept.kind);
-        let Some(value) = make(&place).filter(|value| self.has_room_for(value)) else {
+        let stored_key = key.storage_key(kept.kind);
+        let Some(value) = make(&stored_key).filter(|value| self.is_storable(value)) else {
             return;
         };
-        if self.slot(place.view()).of(kept.kind.class()).is_some() {
+        if self.bucket(stored_key.view()).of(kept.kind.class()).is_some() {
             return;
         }
-        let id = self.put(&place, value, kept, arrived);
-        self.entries[id].take_demand(demand);
-        self.make_room(arrived);
+        let id = self.put(&stored_key, value, kept, arrived);
+        self.entries[id].set_demand(demand);
+        self.evict(arrived);
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         *self = Self::new(&self.rules, self.limit);
     }
 
-    fn remembered(&self, id: Id, now: Timestamp) -> Option<Remembered<V>> {
+    fn transferred(&self, id: EntryId, now: Timestamp) -> Option<TransferredEntry<V>> {
         let entry = &self.entries[id];
-        entry.is_of_use(&self.rules, now).then(|| Remembered {
+        entry.is_servable(&self.rules, now).then(|| TransferredEntry {
             value: entry.value().clone(),
             kind: entry.kind(),
             arrived: entry.arrived(),

@@ -191,13 +191,14 @@ impl Gate {
         match message {
             ToDnsd::Hello(_) | ToDnsd::Pods(_) | ToDnsd::ClusterDns(_) => {}
             ToDnsd::Interest(interest) => {
-                self.records.unmark(interest.pod);
+                self.records.interest_changed(interest.pod);
                 self.interests.set(interest, self.records.latest());
                 // The policy may be in force already, and may open addresses that the pod was given just now.
                 self.send_queue.flush();
             }
             ToDnsd::InterestComplete => {
                 self.interests.complete();
+                self.records.any_interest_changed();
                 self.reconsider(now);
                 self.send_queue.flush();
                 self.send_queue.stop_waiting(&self.records);
@@ -317,11 +318,12 @@ impl Gate {
         now: Timestamp,
     ) -> (Vec<Sequence>, bool) {
         let floor = self.floor(observation.client);
-        let failed = &self.failed;
+        let (failed, interests) = (&self.failed, &self.interests);
         let noted = self.records.note(
             &observation,
             attachment,
             |sequence| sequence <= floor || failed.contains(&sequence),
+            |client, name| interests.matches(client, name),
             now,
         );
         if let Some(sequence) = noted.new.filter(|_| self.connected) {

@@ -15,7 +15,7 @@ use egret_shared::time::{Timestamp, Ttl};
 
 use crate::dns::answer::Answer;
 use crate::dns::message::{CLASS_IN, Question, Record, Section, WireName, kind, rcode};
-use crate::upstream::pending_query::Matched;
+use crate::upstream::pending_query::ValidatedResponse;
 
 /// The most aliases that are followed; resolvers give up earlier.
 const MAX_CHAIN: usize = 16;
@@ -87,14 +87,17 @@ impl AnswerObservation {
 
 /// Observes an answer; `None` where it has no addresses of its question. `protected` addresses are left out and counted.
 #[must_use]
-pub fn observe(answer: &Matched<Answer>, protected: &[IpNet]) -> (Option<AnswerObservation>, usize) {
+pub fn observe(
+    answer: &ValidatedResponse<Answer>,
+    protected: &[IpNet],
+) -> (Option<AnswerObservation>, usize) {
     observe_of(answer.get().message().question(), answer, protected)
 }
 
 /// The same for a caller that has read the question.
 pub(crate) fn observe_of(
     question: &Question,
-    answer: &Matched<Answer>,
+    answer: &ValidatedResponse<Answer>,
     protected: &[IpNet],
 ) -> (Option<AnswerObservation>, usize) {
     let answer = answer.get();

@@ -10,6 +10,7 @@ mod client;
 mod name;
 mod bitmap;
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct RecordLimits {
 #[derive(Debug)]
 pub struct Records {
     clients: HashMap<IpAddr, ClientRecords>,
+    /// The clients by their number of addresses: the largest one is evicted from.
+    by_size: BTreeSet<(usize, IpAddr)>,
     addresses: usize,
     latest: Sequence,
     limits: RecordLimits,
@@ -71,6 +74,7 @@ impl Records {
     pub fn new(limits: RecordLimits) -> Self {
         Self {
             clients: HashMap::default(),
+            by_size: BTreeSet::new(),
             addresses: 0,
             latest: Sequence::ZERO,
             limits,
@@ -80,12 +84,14 @@ impl Records {
     }
 
     /// Records an observation. An address gets a new sequence if it is new, if it expires later than recorded, or if
-    /// `is_stale` says that its sequence does not count.
+    /// `is_stale` says that its sequence does not count. Above the limits, records are evicted of which `has_interest` says that
+    /// no policy of their client mentions the name, and others where there is none of those.
     pub fn note(
         &mut self,
         observation: &Observation,
         attachment: Option<Attachment>,
         is_stale: impl Fn(Sequence) -> bool,
+        has_interest: impl Fn(IpAddr, &DnsName) -> bool,
         now: Timestamp,
     ) -> RecordOutcome {
         let next = self.latest.next();
@@ -93,19 +99,23 @@ impl Records {
             Entry::Vacant(entry) => entry.insert(ClientRecords::to(attachment)),
             Entry::Occupied(entry) => entry.into_mut(),
         };
+        let size_before = client_records.addresses();
         if client_records.of(attachment).is_none() {
             // The records of the address' earlier owner.
             self.addresses -= client_records.addresses();
             *client_records = ClientRecords::to(attachment);
         }
         let before = client_records.addresses();
-        let noted = client_records.note(observation, next, is_stale);
+        let of_interest = has_interest(observation.client, &observation.question);
+        let noted = client_records.note(observation, next, of_interest, is_stale);
         let after = client_records.addresses();
         self.addresses = self.addresses + after - before;
+        self.by_size.remove(&(size_before, observation.client));
+        self.by_size.insert((after, observation.client));
         if noted.new.is_some() {
             self.latest = next;
             if after > self.limits.per_client || self.addresses > self.limits.total {
-                self.make_room(observation, now);
+                self.evict(observation, has_interest, now);
             }
         }
         noted
@@ -151,10 +161,25 @@ impl Records {
     }
 
     /// Voids the client's bits.
-    pub fn unmark(&mut self, client: IpAddr) {
+    fn unmark(&mut self, client: IpAddr) {
         if let Some(client_records) = self.clients.get_mut(&client) {
             self.bits.take(&mut client_records.bit);
         }
+    }
+
+    /// The client's interest has changed: voids its bits, and evicts by the new interest from now on.
+    pub fn interest_changed(&mut self, client: IpAddr) {
+        if let Some(client_records) = self.clients.get_mut(&client) {
+            client_records.interest_changed();
+        }
+        self.unmark(client);
+    }
+
+    /// The interest of any client may have changed.
+    pub fn any_interest_changed(&mut self) {
+        self.clients
+            .values_mut()
+            .for_each(ClientRecords::interest_changed);
     }
 
     /// Voids all bits.
@@ -257,29 +282,34 @@ impl Records {
         }
         self.clients
             .retain(|_, client_records| !client_records.is_empty());
+        let sizes = self.clients.iter();
+        self.by_size = sizes
+            .map(|(client, records)| (records.addresses(), *client))
+            .collect();
         if before > self.addresses || self.bits.are_short() {
             self.unmark_all();
         }
         before - self.addresses
     }
 
-    fn make_room(&mut self, observation: &Observation, now: Timestamp) {
+    fn evict(
+        &mut self,
+        observation: &Observation,
+        has_interest: impl Fn(IpAddr, &DnsName) -> bool,
+        now: Timestamp,
+    ) {
         let keep = observation.question.as_str();
         while self.addresses_of(observation.client) > self.limits.per_client {
-            if !self.evict_oldest(observation.client, Some(keep), now) {
+            if !self.evict_name(observation.client, Some(keep), &has_interest, now) {
                 self.shorten(observation, now);
                 break;
             }
         }
         while self.addresses > self.limits.total {
-            let largest = self
-                .clients
-                .iter()
-                .max_by_key(|(_, client_records)| client_records.addresses());
-            let Some(client) = largest.map(|(client, _)| *client) else {
+            let Some((_, largest)) = self.by_size.last().copied() else {
                 break;
             };
-            if !self.evict_oldest(client, None, now) {
+            if !self.evict_name(largest, None, &has_interest, now) {
                 break;
             }
         }
@@ -289,16 +319,21 @@ impl Records {
         self.clients.get(&client).map_or(0, ClientRecords::addresses)
     }
 
-    fn evict_oldest(&mut self, client: IpAddr, keep: Option<&str>, now: Timestamp) -> bool {
-        let Some(evicted) = self
-            .clients
-            .get_mut(&client)
-            .and_then(|client_records| client_records.remove_oldest(keep))
-        else {
-            return false;
-        };
-        self.note_evicted(client, evicted.addresses(), now);
-        true
+    /// Evicts one name of a client, if there is one besides `keep`.
+    fn evict_name(
+        &mut self,
+        client: IpAddr,
+        keep: Option<&str>,
+        has_interest: impl Fn(IpAddr, &DnsName) -> bool,
+        now: Timestamp,
+    ) -> bool {
+        let client_records = self.clients.get_mut(&client);
+        let evicted =
+            client_records.and_then(|records| records.evict(keep, |name| has_interest(client, name)));
+        if let Some(evicted) = &evicted {
+            self.note_evicted(client, evicted.addresses(), now);
+        }
+        evicted.is_some()
     }
 
     /// Bounds the addresses of one name, whose answers may all differ.
@@ -311,10 +346,15 @@ impl Records {
     }
 
     fn note_evicted(&mut self, client: IpAddr, evicted: impl Iterator<Item = AddressRecord>, now: Timestamp) {
+        let mut count = 0;
         for address in evicted {
-            self.addresses -= 1;
+            count += 1;
             self.evictions += u64::from(now < address.observed.expires);
         }
+        self.addresses -= count;
+        let size = self.addresses_of(client);
+        self.by_size.remove(&(size + count, client));
+        self.by_size.insert((size, client));
         self.unmark(client);
     }
 }

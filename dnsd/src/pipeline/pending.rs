@@ -29,11 +29,7 @@ impl Pending {
             let step = match waiting {
                 PendingState::ForAnswer(resolver, asked, stale, mut place) => {
                     let stale = stale.as_ref();
-                    let answered = tokio::select! {
-                        biased;
-                        answered = answered(&resolver, &asked, stale) => answered,
-                        () = place.revoked() => Err(resolver.crowded_out(asked.view(), stale)),
-                    };
+                    let answered = tokio::select! { biased; answered = answered(& resolver, & asked, stale) => answered, () = place.revoked() => Err(resolver.crowded_out(asked.view(), stale)), };
                     answered.map_or_else(|step| step, |given| resolver.step(asked, given))
                 }
                 PendingState::ForKernel(resolver, asked, unsent, held) => {
@@ -104,11 +100,11 @@ async fn answered(
 /// The denial of the name above a question's, if that is known by now, or soon because it is asked for first.
 async fn denied_above(asked: &WaitingQuery, key: &Key, context: &mut QueryContext) -> Option<Arc<Denial>> {
     let (binding, query) = (&asked.binding, &asked.query);
-    let Some(headway) = binding.headway(key, query, context) else {
+    let Some(pre_query_first) = binding.pre_query_first(key, query, context) else {
         // When the question came it was not known; whom it waited behind may have heard it meanwhile.
         return binding.denied_below(key, query, clock::now());
     };
-    match Box::pin(binding.denied_first(headway, key, query)).await {
+    match Box::pin(binding.denied_first(pre_query_first, key, query)).await {
         Ok(denial) => Some(denial),
         Err(waited) => {
             context.waited = waited;

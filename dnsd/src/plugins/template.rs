@@ -75,12 +75,12 @@ pub struct Answered {
     /// What it comes to.
     pub outcome: Outcome,
     /// The template that matched.
-    pub matched: Option<Matched>,
+    pub matched: Option<MatchedTemplate>,
 }
 
 /// A template that matched: how it is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Matched {
+pub struct MatchedTemplate {
     /// Its zone.
     pub zone: Zone,
     /// The class of its answer.

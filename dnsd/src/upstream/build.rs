@@ -1,4 +1,4 @@
-//! A plan that is put in force: whom it names, and how they are spoken to.
+//! Builds upstreams from a `forward` of the configuration.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,16 +10,16 @@ use tokio_rustls::rustls::ClientConfig;
 use super::dial::Dial;
 use super::resolv;
 use super::tls::{self, Proof, TlsError};
-use super::udp::Keeping;
+use super::udp::PoolLimits;
 use crate::config::model::{self, Protocol, Tls, UpstreamHost};
 use crate::upstream::Metrics;
 use crate::upstream::health_check::Check;
-use crate::upstream::selection::MOST;
-use crate::upstream::server::{Manner, Upstream};
+use crate::upstream::selection::MAX_UPSTREAMS;
+use crate::upstream::server::{Upstream, UpstreamOptions};
 
-/// Why a plan cannot be put in force.
+/// Why a `forward` cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum InvalidForward {
     /// The file with the upstreams cannot be read.
     #[error("{origin}: {}: {source}", .path.display())]
     File {
@@ -30,21 +30,23 @@ pub enum Unusable {
         /// Why.
         source: io::Error,
     },
-    /// There is nobody to ask.
-    #[error("{origin}: there is no upstream; want 1 to {MOST} addresses, or a file with `nameserver` lines")]
+    /// There is no upstream.
+    #[error(
+        "{origin}: there is no upstream; want 1 to {MAX_UPSTREAMS} addresses, or a file with `nameserver` lines"
+    )]
     Nobody {
         /// Where the plan was written.
         origin: String,
     },
     /// There are too many.
-    #[error("{origin}: {count} upstreams; 1 to {MOST} are accepted")]
+    #[error("{origin}: {count} upstreams; 1 to {MAX_UPSTREAMS} are accepted")]
     TooMany {
         /// Where the plan was written.
         origin: String,
         /// How many.
         count: usize,
     },
-    /// One cannot be asked from the address that is to be asked from.
+    /// An upstream is of another address family than `source_address`.
     #[error("{origin}: {upstream} cannot be asked from {from}; want addresses of one family")]
     Source {
         /// Where the plan was written.
@@ -54,7 +56,7 @@ pub enum Unusable {
         /// The address to ask from.
         from: IpAddr,
     },
-    /// One is written as a name, and nobody knows its address.
+    /// The name of an upstream has no address.
     #[error("{origin}: the address of {name} is not known")]
     Name {
         /// Where the plan was written.
@@ -62,7 +64,7 @@ pub enum Unusable {
         /// The name.
         name: String,
     },
-    /// Connections cannot be protected as it is written.
+    /// The TLS options cannot be used.
     #[error("{origin}: {source}")]
     Tls {
         /// Where the plan was written.
@@ -76,7 +78,7 @@ pub enum Unusable {
 pub(super) fn upstreams(
     plan: &model::Forward,
     metrics: &Arc<Metrics>,
-) -> Result<Vec<Arc<Upstream>>, Unusable> {
+) -> Result<Vec<Arc<Upstream>>, InvalidForward> {
     let tls = client_config(plan)?;
     let mut upstreams = Vec::<Arc<Upstream>>::new();
     for written in &plan.to {
@@ -87,38 +89,38 @@ pub(super) fn upstreams(
                 source: plan.source,
                 proof: proof(plan, written, address, tls.as_ref())?,
             };
-            let upstream = Upstream::new(dial, manner(plan, written), Arc::clone(metrics));
+            let upstream = Upstream::new(dial, options(plan, written), Arc::clone(metrics));
             upstreams.push(Arc::new(upstream));
         }
     }
     let origin = plan.origin.clone();
     match upstreams.len() {
-        0 => Err(Unusable::Nobody { origin }),
-        1..=MOST => Ok(upstreams),
-        count => Err(Unusable::TooMany { origin, count }),
+        0 => Err(InvalidForward::Nobody { origin }),
+        1..=MAX_UPSTREAMS => Ok(upstreams),
+        count => Err(InvalidForward::TooMany { origin, count }),
     }
 }
 
-fn addresses(plan: &model::Forward, written: &model::Upstream) -> Result<Vec<SocketAddr>, Unusable> {
+fn addresses(plan: &model::Forward, written: &model::Upstream) -> Result<Vec<SocketAddr>, InvalidForward> {
     match &written.host {
         UpstreamHost::Address(address) => Ok(vec![*address]),
         UpstreamHost::ResolvConf(path) => {
-            resolv::read(path, written.protocol).map_err(|source| Unusable::File {
+            resolv::read(path, written.protocol).map_err(|source| InvalidForward::File {
                 origin: plan.origin.clone(),
                 path: path.clone(),
                 source,
             })
         }
-        UpstreamHost::Name(name, _port) => Err(Unusable::Name {
+        UpstreamHost::Name(name, _port) => Err(InvalidForward::Name {
             origin: plan.origin.clone(),
             name: name.to_string(),
         }),
     }
 }
 
-fn check_source(plan: &model::Forward, upstream: SocketAddr) -> Result<(), Unusable> {
+fn check_source(plan: &model::Forward, upstream: SocketAddr) -> Result<(), InvalidForward> {
     match plan.source {
-        Some(from) if from.is_ipv4() != upstream.is_ipv4() => Err(Unusable::Source {
+        Some(from) if from.is_ipv4() != upstream.is_ipv4() => Err(InvalidForward::Source {
             origin: plan.origin.clone(),
             upstream,
             from,
@@ -127,24 +129,24 @@ fn check_source(plan: &model::Forward, upstream: SocketAddr) -> Result<(), Unusa
     }
 }
 
-/// Files that are named are read though no upstream needs them: a wrong one is to be found now.
-fn client_config(plan: &model::Forward) -> Result<Option<Arc<ClientConfig>>, Unusable> {
+/// Files are read even if no upstream uses TLS: a wrong one is reported at once.
+fn client_config(plan: &model::Forward) -> Result<Option<Arc<ClientConfig>>, InvalidForward> {
     let is_tls = |upstream: &model::Upstream| upstream.protocol == Protocol::Tls;
     if !plan.to.iter().any(is_tls) && plan.tls == Tls::default() {
         return Ok(None);
     }
     tls::config(&plan.tls)
         .map(Some)
-        .map_err(|source| unprotected(plan, source))
+        .map_err(|source| invalid_tls(plan, source))
 }
 
-/// What it must prove: the name behind its address, or that of all, or its address.
+/// The TLS identity of an upstream: the name after its address, or the common one, or its address.
 fn proof(
     plan: &model::Forward,
     written: &model::Upstream,
     address: SocketAddr,
     config: Option<&Arc<ClientConfig>>,
-) -> Result<Option<Proof>, Unusable> {
+) -> Result<Option<Proof>, InvalidForward> {
     let (Protocol::Tls, Some(config)) = (written.protocol, config) else {
         return Ok(None);
     };
@@ -155,22 +157,22 @@ fn proof(
     );
     Proof::new(config, &name)
         .map(Some)
-        .map_err(|source| unprotected(plan, source))
+        .map_err(|source| invalid_tls(plan, source))
 }
 
-fn unprotected(plan: &model::Forward, source: TlsError) -> Unusable {
-    Unusable::Tls {
+fn invalid_tls(plan: &model::Forward, source: TlsError) -> InvalidForward {
+    InvalidForward::Tls {
         origin: plan.origin.clone(),
         source,
     }
 }
 
-fn manner(plan: &model::Forward, written: &model::Upstream) -> Manner {
-    Manner {
+fn options(plan: &model::Forward, written: &model::Upstream) -> UpstreamOptions {
+    UpstreamOptions {
         protocol: written.protocol,
         force_tcp: plan.force_tcp,
         prefer_udp: plan.prefer_udp,
-        keeping: Keeping {
+        pool: PoolLimits {
             expire: plan.expire,
             max_age: plan.max_age,
             most_idle: plan.max_idle_connections,

@@ -1,4 +1,4 @@
-//! Asking a resolver that a pod chose itself: whatever it says is given to that pod, and means nothing to anybody else.
+//! Queries to a resolver that a client chose itself: its responses are relayed to that client only.
 
 use std::net::SocketAddr;
 
@@ -11,12 +11,12 @@ use super::failure::Failure;
 use super::{Limits, io_error};
 use crate::dns::message::Query;
 use crate::net;
-use crate::upstream::pending_query::{Case, Exchange, Relayed, Transport};
+use crate::upstream::pending_query::{Case, PendingQuery, Relayed, Transport};
 
-/// Asks over what the pod asked over: a truncated answer is the pod's to ask again.
+/// Queries over the client's transport: a truncated response is the client's to retry.
 ///
 /// # Errors
-/// Why there is no answer.
+/// Why there is no response.
 pub async fn ask(
     server: SocketAddr,
     query: &Query<'_>,
@@ -34,7 +34,7 @@ pub async fn ask(
 }
 
 async fn by_datagram(server: SocketAddr, query: &Query<'_>, limits: &Limits) -> Result<Relayed, Failure> {
-    let exchange = Exchange::new(query, Transport::Udp, Case::Plain, limits.udp_size);
+    let pending_query = PendingQuery::new(query, Transport::Udp, Case::Plain, limits.udp_size);
     let any = match server {
         SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
         SocketAddr::V6(_) => SocketAddr::from(([0; 16], 0)),
@@ -44,7 +44,7 @@ async fn by_datagram(server: SocketAddr, query: &Query<'_>, limits: &Limits) -> 
         .connect(server)
         .await
         .map_err(|error| io_error::of(&error))?;
-    let sent = socket.send(exchange.octets()).await;
+    let sent = socket.send(pending_query.octets()).await;
     sent.map_err(|error| io_error::of(&error))?;
     let mut octets = vec![0; usize::from(limits.udp_size)];
     loop {
@@ -52,19 +52,19 @@ async fn by_datagram(server: SocketAddr, query: &Query<'_>, limits: &Limits) -> 
             .recv(&mut octets)
             .await
             .map_err(|error| io_error::of(&error))?;
-        if let Ok(relayed) = exchange.relay(&octets[..length], clock::now(), &limits.ttl) {
+        if let Ok(relayed) = pending_query.relay(&octets[..length], clock::now(), &limits.ttl) {
             return Ok(relayed);
         }
     }
 }
 
 async fn by_connection(server: SocketAddr, query: &Query<'_>, limits: &Limits) -> Result<Relayed, Failure> {
-    let exchange = Exchange::new(query, Transport::Tcp, Case::Plain, limits.udp_size);
-    let length = u16::try_from(exchange.octets().len()).map_err(|_too_long| Failure::Nonsense)?;
+    let pending_query = PendingQuery::new(query, Transport::Tcp, Case::Plain, limits.udp_size);
+    let length = u16::try_from(pending_query.octets().len()).map_err(|_too_long| Failure::Nonsense)?;
     let talking = async {
         let mut stream = TcpStream::connect(server).await?;
         stream
-            .write_all(&[&length.to_be_bytes()[..], exchange.octets()].concat())
+            .write_all(&[&length.to_be_bytes()[..], pending_query.octets()].concat())
             .await?;
         let mut octets = vec![0; stream.read_u16().await?.into()];
         stream.read_exact(&mut octets).await?;
@@ -73,7 +73,7 @@ async fn by_connection(server: SocketAddr, query: &Query<'_>, limits: &Limits) -
     let octets = talking
         .await
         .map_err(|error: std::io::Error| io_error::of(&error))?;
-    exchange
+    pending_query
         .relay(&octets, clock::now(), &limits.ttl)
         .map_err(|_mismatch| Failure::Nonsense)
 }

@@ -1,6 +1,6 @@
-//! One connection to an upstream (RFC 7766): questions are sent as they come, answers are told apart by their ids and
-//! may come in any order. One task owns it; it ends when nobody used it for a while, when nobody will, when the
-//! upstream ends it, or when the upstream owes answers and gives none.
+//! One connection to an upstream (RFC 7766): queries are pipelined, and responses are matched by their ids in any order. One
+//! task owns it. It ends when it was idle for long, when it is dropped, when the upstream closes it, or when responses are
+//! outstanding and none comes.
 
 use std::collections::hash_map::Entry;
 use std::io;
@@ -19,22 +19,22 @@ use super::dial::{Dial, Wire};
 use super::failure::Failure;
 use crate::hash::HashMap;
 
-/// Questions that wait to be written.
+/// Queries that wait to be written.
 const QUEUED: usize = 64;
-/// Questions that are remembered: those under way, and those that nobody waits for any more.
-const KNOWN: usize = 4_096;
-/// Octets that wait to be written; beyond, no more questions are taken.
+/// Queries in the table: outstanding ones, and those that nobody waits for any more.
+const MAX_WAITERS: usize = 4_096;
+/// Unwritten octets above which no more queries are taken.
 const UNWRITTEN: usize = 16 << 10;
-/// Octets that are read at once, at least.
+/// The minimum size of a read.
 const AT_ONCE: usize = 4 << 10;
-/// Octets of a buffer that are kept while nothing is read: an answer of 64 KiB is rare.
+/// The largest capacity of an idle read buffer: a response of 64 KiB is rare.
 const KEPT: usize = 16 << 10;
-/// An answer is due so soon, usually: a connection that owes one for longer is given no more questions.
-const DUE: Duration = Duration::from_millis(250);
-/// Nothing is owed.
-const NOTHING: u64 = 0;
+/// A connection with a response outstanding for so long is given no more queries.
+const OVERDUE: Duration = Duration::from_millis(250);
+/// No response is outstanding.
+const NONE_OUTSTANDING: u64 = 0;
 
-/// A connection, as those who ask know it.
+/// The handle of a connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     questions: mpsc::Sender<Question>,
@@ -42,90 +42,91 @@ pub(super) struct Connection {
     due: Duration,
 }
 
-/// How long a connection lives.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifetime {
-    /// While nobody uses it.
+    /// While it is idle.
     pub(super) idle: Duration,
-    /// While answers are owed and none comes.
+    /// While responses are outstanding and none comes.
     pub(super) silent: Duration,
 }
 
-/// What those who ask may know.
+/// The state shared with its task.
 #[derive(Debug)]
 struct State {
     made: Timestamp,
     under_way: AtomicUsize,
-    /// Since when an answer is owed and none came.
-    owes_since: AtomicU64,
+    /// Since when a response is outstanding and none came; milliseconds.
+    outstanding_since: AtomicU64,
     is_over: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Question {
     octets: Vec<u8>,
-    asker: oneshot::Sender<Result<Told, Lost>>,
+    waiter: oneshot::Sender<Result<RawResponse, ConnectionError>>,
 }
 
-/// A message with an id that was asked by.
+/// A message that was matched to a query by its id.
 #[derive(Debug)]
-pub(super) struct Told {
-    /// The id by which it was asked.
+pub(super) struct RawResponse {
+    /// The id of the query.
     pub(super) id: u16,
     /// The message.
     pub(super) octets: Vec<u8>,
 }
 
-/// There will be no answer on this connection.
+/// Why there is no response on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
-    /// It never came about.
+pub(super) enum ConnectionError {
+    /// It could not be opened.
     Unconnected(Failure),
     /// It ended.
     Ended,
 }
 
 impl Connection {
-    /// Connects, in a task of its own; questions may come at once.
+    /// Connects in a task of its own; queries may be sent at once.
     pub(super) fn open(dial: Arc<Dial>, lifetime: Lifetime) -> Self {
         let (questions, receiver) = mpsc::channel(QUEUED);
         let state = Arc::new(State {
             made: clock::now(),
             under_way: AtomicUsize::new(0),
-            owes_since: AtomicU64::new(NOTHING),
+            outstanding_since: AtomicU64::new(NONE_OUTSTANDING),
             is_over: AtomicBool::new(false),
         });
-        let over = Over(Arc::clone(&state));
+        let over = CloseGuard(Arc::clone(&state));
         drop(task::spawn_brief(async move {
-            converse(&dial, receiver, lifetime, &over.0).await;
+            run(&dial, receiver, lifetime, &over.0).await;
         }));
         Self {
             questions,
             state,
-            due: DUE.min(lifetime.silent / 2),
+            due: OVERDUE.min(lifetime.silent / 2),
         }
     }
 
-    /// Asks, and waits for ever.
-    pub(super) async fn ask(&self, octets: Vec<u8>) -> Result<Told, Lost> {
-        let _counted = Counted::new(&self.state.under_way);
-        let (asker, told) = oneshot::channel();
-        let sent = self.questions.send(Question { octets, asker }).await;
+    /// Sends a query and waits without a deadline.
+    pub(super) async fn ask(&self, octets: Vec<u8>) -> Result<RawResponse, ConnectionError> {
+        let _counted = InflightGuard::new(&self.state.under_way);
+        let (waiter, response) = oneshot::channel();
+        let sent = self.questions.send(Question { octets, waiter }).await;
         match sent {
-            Ok(()) => told.await.unwrap_or(Err(Lost::Ended)),
-            Err(_ended) => Err(Lost::Ended),
+            Ok(()) => response.await.unwrap_or(Err(ConnectionError::Ended)),
+            Err(_ended) => Err(ConnectionError::Ended),
         }
     }
 
-    /// Questions under way on it.
+    /// The number of outstanding queries.
     pub(super) fn under_way(&self) -> usize {
         self.state.under_way.load(Ordering::Relaxed)
     }
 
-    /// Whether another question may be sent on it.
+    /// Whether it takes another query.
     pub(super) fn is_usable(&self, now: Timestamp) -> bool {
-        let owes_since = self.state.owes_since.load(Ordering::Relaxed);
-        let is_late = owes_since != NOTHING && now.since(Timestamp::from_millis(owes_since)) >= self.due;
+        let outstanding_since = self.state.outstanding_since.load(Ordering::Relaxed);
+        let is_late = outstanding_since != NONE_OUTSTANDING
+            && now.since(Timestamp::from_millis(outstanding_since)) >= self.due;
         !is_late && !self.is_over()
     }
 
@@ -134,42 +135,50 @@ impl Connection {
         self.state.is_over.load(Ordering::Relaxed)
     }
 
-    /// Since when it is there.
+    /// When it was opened.
     pub(super) fn made(&self) -> Timestamp {
         self.state.made
     }
 }
 
-/// Says at its end that there is no connection any longer.
-struct Over(Arc<State>);
+/// Marks the connection as over when dropped.
+struct CloseGuard(Arc<State>);
 
-impl Drop for Over {
+impl Drop for CloseGuard {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Relaxed);
     }
 }
 
-/// One more, as long as it lives.
-struct Counted<'a>(&'a AtomicUsize);
+/// Counts an outstanding query until it is dropped.
+struct InflightGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Counted<'a> {
+impl<'a> InflightGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for InflightGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-async fn converse(dial: &Dial, questions: mpsc::Receiver<Question>, lifetime: Lifetime, state: &State) {
+async fn run(dial: &Dial, questions: mpsc::Receiver<Question>, lifetime: Lifetime, state: &State) {
     let connected = tokio::time::timeout(lifetime.silent, dial.connect()).await;
     match connected.unwrap_or(Err(Failure::Timeout)) {
-        Ok(Wire::Plain(stream)) => Talk::new(stream, questions, lifetime, state).run().await,
-        Ok(Wire::Tls(stream)) => Talk::new(*stream, questions, lifetime, state).run().await,
+        Ok(Wire::Plain(stream)) => {
+            ConnectionTask::new(stream, questions, lifetime, state)
+                .run()
+                .await
+        }
+        Ok(Wire::Tls(stream)) => {
+            ConnectionTask::new(*stream, questions, lifetime, state)
+                .run()
+                .await
+        }
         Err(failure) => refuse(questions, failure),
     }
 }
@@ -177,18 +186,18 @@ async fn converse(dial: &Dial, questions: mpsc::Receiver<Question>, lifetime: Li
 fn refuse(mut questions: mpsc::Receiver<Question>, failure: Failure) {
     questions.close();
     while let Ok(question) = questions.try_recv() {
-        drop(question.asker.send(Err(Lost::Unconnected(failure))));
+        drop(question.waiter.send(Err(ConnectionError::Unconnected(failure))));
     }
 }
 
-/// A connection that is there.
-struct Talk<'a, S> {
+/// The task of an established connection.
+struct ConnectionTask<'a, S> {
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     questions: mpsc::Receiver<Question>,
-    /// Whether questions may still come.
+    /// Whether more queries may come.
     is_open: bool,
-    askers: HashMap<u16, oneshot::Sender<Result<Told, Lost>>>,
+    waiters: HashMap<u16, oneshot::Sender<Result<RawResponse, ConnectionError>>>,
     outbound: Vec<u8>,
     needs_flush: bool,
     inbound: Vec<u8>,
@@ -196,17 +205,17 @@ struct Talk<'a, S> {
     state: &'a State,
 }
 
-/// What happened.
+/// An event of the connection.
 enum Event {
     Question(Option<Question>),
     Written(io::Result<usize>),
     Flushed(io::Result<()>),
     Read(io::Result<usize>),
-    /// Nothing, for as long as it may be.
+    /// A timeout.
     Quiet,
 }
 
-impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
+impl<'a, S: AsyncRead + AsyncWrite> ConnectionTask<'a, S> {
     fn new(stream: S, questions: mpsc::Receiver<Question>, lifetime: Lifetime, state: &'a State) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self {
@@ -214,7 +223,7 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
             writer,
             questions,
             is_open: true,
-            askers: HashMap::default(),
+            waiters: HashMap::default(),
             outbound: Vec::new(),
             needs_flush: false,
             inbound: Vec::new(),
@@ -223,11 +232,11 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
         }
     }
 
-    /// Until the end; those who still wait are told by the end of their channels.
+    /// Runs until the end; waiters see their channels close.
     async fn run(mut self) {
         let quiet = tokio::time::sleep(self.lifetime.idle);
         tokio::pin!(quiet);
-        while self.is_open || !self.askers.is_empty() {
+        while self.is_open || !self.waiters.is_empty() {
             let event = self.event(quiet.as_mut()).await;
             if let Err(error) = self.take(event, quiet.as_mut()) {
                 tracing::debug!(%error, "a connection to an upstream ended");
@@ -252,8 +261,8 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
     fn take(&mut self, event: Event, quiet: Pin<&mut Sleep>) -> io::Result<()> {
         match event {
             Event::Question(Some(question)) => {
-                if self.askers.is_empty() {
-                    self.owes(quiet);
+                if self.waiters.is_empty() {
+                    self.await_response(quiet);
                 }
                 self.send(question)
             }
@@ -279,8 +288,8 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 match self.deliver() {
-                    true if self.askers.is_empty() => self.owes_nothing(quiet),
-                    true => self.owes(quiet),
+                    true if self.waiters.is_empty() => self.become_idle(quiet),
+                    true => self.await_response(quiet),
                     false => {}
                 }
                 Ok(())
@@ -289,36 +298,38 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
         }
     }
 
-    /// An answer came, or the first question went: from now on it is counted how long nothing comes.
-    fn owes(&self, quiet: Pin<&mut Sleep>) {
+    /// A response arrived, or the first query was sent: restarts the `silent` timeout.
+    fn await_response(&self, quiet: Pin<&mut Sleep>) {
         quiet.reset(Instant::now() + self.lifetime.silent);
         self.state
-            .owes_since
+            .outstanding_since
             .store(clock::now().as_millis().max(1), Ordering::Relaxed);
     }
 
-    /// All was answered: now it is idle.
-    fn owes_nothing(&self, quiet: Pin<&mut Sleep>) {
+    /// All queries are answered: starts the `idle` timeout.
+    fn become_idle(&self, quiet: Pin<&mut Sleep>) {
         quiet.reset(Instant::now() + self.lifetime.idle);
-        self.state.owes_since.store(NOTHING, Ordering::Relaxed);
+        self.state
+            .outstanding_since
+            .store(NONE_OUTSTANDING, Ordering::Relaxed);
     }
 
-    /// Writes a question, by an id that no other has that is under way.
+    /// Queues a query, under an id that no other outstanding one has.
     fn send(&mut self, question: Question) -> io::Result<()> {
         let mut octets = question.octets;
         let length = u16::try_from(octets.len()).map_err(io::Error::other)?;
         let mut id = u16::from_be_bytes([octets[0], octets[1]]);
-        if self.askers.len() >= KNOWN {
-            self.askers.retain(|_, asker| !asker.is_closed());
+        if self.waiters.len() >= MAX_WAITERS {
+            self.waiters.retain(|_, waiter| !waiter.is_closed());
         }
-        if self.askers.len() >= KNOWN {
+        if self.waiters.len() >= MAX_WAITERS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        // There are far more ids than questions that are remembered.
+        // There are far more ids than entries.
         loop {
-            match self.askers.entry(id) {
+            match self.waiters.entry(id) {
                 Entry::Vacant(vacant) => {
-                    vacant.insert(question.asker);
+                    vacant.insert(question.waiter);
                     break;
                 }
                 Entry::Occupied(_) => id = rand::random(),
@@ -330,18 +341,17 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
         Ok(())
     }
 
-    /// Gives whole messages to those who asked; what nobody asked for, or nobody waits for any more, is passed over.
-    /// Whether there was an answer.
+    /// Gives complete messages to their waiters; others are ignored. Returns whether there was a response.
     fn deliver(&mut self) -> bool {
         let (mut at, mut is_answered) = (0, false);
         while let Some(message) = message_at(&self.inbound, at) {
             at += 2 + message.len();
             let id = message.first_chunk::<2>().map(|id| u16::from_be_bytes(*id));
-            let asker = id.and_then(|id| Some((id, self.askers.remove(&id)?)));
-            if let Some((id, asker)) = asker {
+            let waiter = id.and_then(|id| Some((id, self.waiters.remove(&id)?)));
+            if let Some((id, waiter)) = waiter {
                 let octets = message.to_vec();
                 is_answered = true;
-                drop(asker.send(Ok(Told { id, octets })));
+                drop(waiter.send(Ok(RawResponse { id, octets })));
             }
         }
         self.inbound.drain(..at);
@@ -352,7 +362,7 @@ impl<'a, S: AsyncRead + AsyncWrite> Talk<'a, S> {
     }
 }
 
-/// Writes some of what there is to write; then lets go of what TLS holds back.
+/// Writes queued octets, then flushes what TLS buffers.
 async fn push<S: AsyncRead + AsyncWrite>(writer: &mut WriteHalf<S>, outbound: &[u8]) -> Event {
     if outbound.is_empty() {
         Event::Flushed(writer.flush().await)
@@ -361,7 +371,7 @@ async fn push<S: AsyncRead + AsyncWrite>(writer: &mut WriteHalf<S>, outbound: &[
     }
 }
 
-/// The whole message that begins here.
+/// The complete message at an offset.
 fn message_at(octets: &[u8], at: usize) -> Option<&[u8]> {
     let (length, rest) = octets[at..].split_first_chunk::<2>()?;
     rest.get(..usize::from(u16::from_be_bytes(*length)))

@@ -1,4 +1,4 @@
-//! What is counted of each upstream, by CoreDNS' names: handles that are looked up once.
+//! The metrics of upstreams, by CoreDNS' names: handles that are looked up once.
 //!
 //! The names with `coredns_forward_` and labels are those of CoreDNS up to 1.10, which dashboards still ask for.
 
@@ -13,18 +13,18 @@ use crate::dns::message::rcode;
 /// Codes of a header.
 const RCODES: usize = 16;
 
-/// What carries a question to an upstream.
+/// The protocol to an upstream, as CoreDNS labels it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum ConnectionKind {
     /// Datagrams.
     Udp,
     /// A connection.
     Tcp,
-    /// A protected connection.
+    /// A TLS connection.
     Tls,
 }
 
-impl Carrier {
+impl ConnectionKind {
     const fn label(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -34,15 +34,15 @@ impl Carrier {
     }
 }
 
-/// What all upstreams count together.
-pub(super) struct Shared {
-    /// Questions while every upstream counted as dead.
+/// The metrics of all upstreams together.
+pub(super) struct ForwardMetrics {
+    /// Queries while all upstreams are down.
     pub(super) broken: Counter,
-    /// Questions over `max_concurrent`.
+    /// Queries above `max_concurrent`.
     pub(super) rejected: Counter,
 }
 
-impl Shared {
+impl ForwardMetrics {
     pub(super) fn register() -> Self {
         Self {
             broken: counter!("coredns_forward_healthcheck_broken_total"),
@@ -51,14 +51,14 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ForwardMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 
-/// What one upstream counts. A code or a carrier that was never seen has no series, as in CoreDNS.
-pub(super) struct Meter {
+/// The metrics of one upstream. A code or protocol without an event has no series, as in CoreDNS.
+pub(super) struct UpstreamMetrics {
     to: String,
     requests: Counter,
     failed_checks: [Counter; 2],
@@ -73,7 +73,7 @@ struct Answers {
     seconds_of_old: Histogram,
 }
 
-impl Meter {
+impl UpstreamMetrics {
     pub(super) fn register(address: SocketAddr) -> Self {
         let to = address.to_string();
         Self {
@@ -89,12 +89,12 @@ impl Meter {
         }
     }
 
-    /// A question goes to it.
+    /// Counts a query.
     pub(super) fn asked(&self) {
         self.requests.increment(1);
     }
 
-    /// It answered.
+    /// Counts a response.
     pub(super) fn answered(&self, code: u8, span: Duration) {
         let answers =
             self.answers[usize::from(code & 0xf)].get_or_init(|| Answers::register(&self.to, code & 0xf));
@@ -103,33 +103,38 @@ impl Meter {
         answers.seconds_of_old.record(span.as_secs_f64());
     }
 
-    /// A check of its health failed.
+    /// Counts a failed health check.
     pub(super) fn check_failed(&self) {
         for counter in &self.failed_checks {
             counter.increment(1);
         }
     }
 
-    /// A socket or connection that was there is used.
-    pub(super) fn reused(&self, carrier: Carrier) {
+    /// Counts a reused socket or connection.
+    pub(super) fn reused(&self, connection_kind: ConnectionKind) {
         const NAMES: [&str; 2] = [
             "coredns_proxy_conn_cache_hits_total",
             "coredns_forward_conn_cache_hits_total",
         ];
-        self.connection(&self.reused[carrier as usize], NAMES, carrier);
+        self.connection(&self.reused[connection_kind as usize], NAMES, connection_kind);
     }
 
-    /// One is opened.
-    pub(super) fn opened(&self, carrier: Carrier) {
+    /// Counts an opened one.
+    pub(super) fn opened(&self, connection_kind: ConnectionKind) {
         const NAMES: [&str; 2] = [
             "coredns_proxy_conn_cache_misses_total",
             "coredns_forward_conn_cache_misses_total",
         ];
-        self.connection(&self.opened[carrier as usize], NAMES, carrier);
+        self.connection(&self.opened[connection_kind as usize], NAMES, connection_kind);
     }
 
-    fn connection(&self, of: &OnceLock<[Counter; 2]>, [new, old]: [&'static str; 2], carrier: Carrier) {
-        let (to, proto) = (self.to.clone(), carrier.label());
+    fn connection(
+        &self,
+        of: &OnceLock<[Counter; 2]>,
+        [new, old]: [&'static str; 2],
+        connection_kind: ConnectionKind,
+    ) {
+        let (to, proto) = (self.to.clone(), connection_kind.label());
         let counters = of.get_or_init(|| {
             [
                 counter!(new, "proxy_name" => "forward", "to" => to.clone(), "proto" => proto),
@@ -156,7 +161,7 @@ impl Answers {
     }
 }
 
-impl std::fmt::Debug for Meter {
+impl std::fmt::Debug for UpstreamMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meter")
             .field("to", &self.to)

@@ -1,4 +1,4 @@
-//! How a connection to an upstream comes about.
+//! Opens connections to upstreams.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,9 +9,9 @@ use tokio_rustls::client::TlsStream;
 use super::failure::Failure;
 use super::io_error;
 use super::tls::Proof;
-use crate::upstream::counters::Carrier;
+use crate::upstream::counters::ConnectionKind;
 
-/// Whom to connect to, from where, and what it must prove.
+/// The destination, source and TLS identity of connections.
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) to: SocketAddr,
@@ -19,7 +19,7 @@ pub(super) struct Dial {
     pub(super) proof: Option<Proof>,
 }
 
-/// A connection.
+/// An open connection.
 #[derive(Debug)]
 pub(super) enum Wire {
     Plain(TcpStream),
@@ -27,21 +27,21 @@ pub(super) enum Wire {
 }
 
 impl Dial {
-    /// What carries questions on it.
-    pub(super) const fn carrier(&self) -> Carrier {
+    /// The kind of connection, for metrics.
+    pub(super) const fn connection_kind(&self) -> ConnectionKind {
         match self.proof {
-            Some(_) => Carrier::Tls,
-            None => Carrier::Tcp,
+            Some(_) => ConnectionKind::Tls,
+            None => ConnectionKind::Tcp,
         }
     }
 
-    /// Connects; waits as long as the kernel does.
+    /// Connects, without a timeout of its own.
     pub(super) async fn connect(&self) -> Result<Wire, Failure> {
         let stream = self.tcp().await.map_err(|error| io_error::of(&error))?;
         match &self.proof {
             None => Ok(Wire::Plain(stream)),
             Some(proof) => {
-                let stream = proof.shake_hands(stream).await?;
+                let stream = proof.handshake(stream).await?;
                 Ok(Wire::Tls(Box::new(stream)))
             }
         }

@@ -1,4 +1,4 @@
-//! Whom one question goes to, one after the other.
+//! Failover: the upstreams that one query is sent to, one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,85 +6,85 @@ use std::time::Duration;
 
 use egret_shared::rt::clock;
 
-use crate::upstream::counters::Shared;
-use crate::upstream::selection::{Order, Ranking};
+use crate::upstream::counters::ForwardMetrics;
+use crate::upstream::selection::{Ranking, UpstreamOrder};
 use crate::upstream::server::Upstream;
 
-/// The upstreams, and the rules by which they are chosen.
+/// The upstreams and the policy of selection.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct Selection {
     pub(super) upstreams: Vec<Arc<Upstream>>,
-    pub(super) order: Order,
-    /// Failed attempts for one question.
+    pub(super) order: UpstreamOrder,
+    /// The limit of failed attempts per query.
     pub(super) attempts: usize,
     pub(super) fails_fast: bool,
-    pub(super) shared: Shared,
+    pub(super) metrics: ForwardMetrics,
 }
 
-/// The way of one question.
+/// The attempts of one query.
 #[derive(Debug)]
-pub(super) struct Course<'a> {
-    choice: &'a Choice,
+pub(super) struct Failover<'a> {
+    selection: &'a Selection,
     ranking: Ranking,
-    turn: usize,
+    position: usize,
     failed: usize,
 }
 
-/// What is next.
+/// What to do next.
 #[derive(Debug)]
-pub(super) enum Next<'a> {
-    Ask(Turn<'a>),
-    /// As many were tried as may be.
-    Nobody,
-    /// All are dead, and none is to be tried.
+pub(super) enum NextAttempt<'a> {
+    Attempt(Attempt<'a>),
+    /// The limit of attempts is reached.
+    Exhausted,
+    /// All are down (`failfast_all_unhealthy_upstreams`).
     AllDead,
 }
 
-/// An upstream whose turn it is.
+/// An attempt at one upstream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct Attempt<'a> {
     pub(super) upstream: &'a Arc<Upstream>,
-    /// Whether nobody was asked before.
+    /// Whether it is the first of the query.
     pub(super) is_first: bool,
-    /// Who is asked as well if it is slow: the next that lives, or itself where there is none or where the
-    /// operator gave an order, since who comes later may not know the same names.
+    /// The upstream of the hedged query: the next live one; itself where there is none, or with the policy `sequential`, where
+    /// later upstreams may not know the same names.
     pub(super) backup: &'a Arc<Upstream>,
-    /// How long to wait first: all were tried, and at once said nothing.
+    /// The pause before it: after each pass through all upstreams.
     pub(super) pause: Duration,
 }
 
-/// After a pass through all upstreams there is a pause, twice as long after each.
+/// The pause after a pass through all upstreams; it doubles with each pass.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-impl<'a> Course<'a> {
-    pub(super) fn new(choice: &'a Choice) -> Self {
-        let health = |place: usize| &choice.upstreams[place].health;
-        let ranking = choice
+impl<'a> Failover<'a> {
+    pub(super) fn new(selection: &'a Selection) -> Self {
+        let health = |upstream: usize| &selection.upstreams[upstream].health;
+        let ranking = selection
             .order
-            .ranking(|place| health(place).latency())
-            .behind(|place| health(place).is_shunned(clock::now));
+            .ranking(|upstream| health(upstream).latency())
+            .behind(|upstream| health(upstream).is_avoided(clock::now));
         Self {
-            choice,
+            selection,
             ranking,
-            turn: 0,
+            position: 0,
             failed: 0,
         }
     }
 
-    /// The next that lives; any, if none does, since then it is the checks that are broken (as CoreDNS has it).
-    pub(super) fn next(&mut self) -> Next<'a> {
-        if self.failed >= self.choice.attempts {
-            return Next::Nobody;
+    /// The next live upstream; a random one if none is live, since the checks may be wrong (as in CoreDNS).
+    pub(super) fn next(&mut self) -> NextAttempt<'a> {
+        if self.failed >= self.selection.attempts {
+            return NextAttempt::Exhausted;
         }
-        let upstreams = &self.choice.upstreams;
-        let (is_first, pause) = (self.turn == 0, self.pause());
+        let upstreams = &self.selection.upstreams;
+        let (is_first, pause) = (self.position == 0, self.pause());
         for _ in 0..upstreams.len() {
-            let upstream = &upstreams[self.ranking.place(self.turn)];
-            self.turn += 1;
-            if !upstream.is_dead() {
+            let upstream = &upstreams[self.ranking.upstream(self.position)];
+            self.position += 1;
+            if !upstream.is_down() {
                 let backup = self.backup(upstream);
-                return Next::Ask(Turn {
+                return NextAttempt::Attempt(Attempt {
                     upstream,
                     is_first,
                     backup,
@@ -92,12 +92,12 @@ impl<'a> Course<'a> {
                 });
             }
         }
-        self.choice.shared.broken.increment(1);
-        if self.choice.fails_fast {
-            return Next::AllDead;
+        self.selection.metrics.broken.increment(1);
+        if self.selection.fails_fast {
+            return NextAttempt::AllDead;
         }
         let upstream = &upstreams[rand::random_range(0..upstreams.len())];
-        Next::Ask(Turn {
+        NextAttempt::Attempt(Attempt {
             upstream,
             is_first,
             backup: upstream,
@@ -105,59 +105,59 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// The one before gave no answer.
+    /// The attempt failed.
     pub(super) const fn failed(&mut self) {
         self.failed += 1;
     }
 
     fn backup(&self, first: &'a Arc<Upstream>) -> &'a Arc<Upstream> {
-        if !self.choice.order.are_equals() {
+        if !self.selection.order.are_equals() {
             return first;
         }
-        let upstreams = &self.choice.upstreams;
+        let upstreams = &self.selection.upstreams;
         (0..upstreams.len())
-            .map(|ahead| &upstreams[self.ranking.place(self.turn + ahead)])
+            .map(|ahead| &upstreams[self.ranking.upstream(self.position + ahead)])
             .find(|other| {
-                !Arc::ptr_eq(other, first) && !other.is_dead() && !other.health.is_shunned(clock::now)
+                !Arc::ptr_eq(other, first) && !other.is_down() && !other.health.is_avoided(clock::now)
             })
             .unwrap_or(first)
     }
 
     fn pause(&self) -> Duration {
-        let count = self.choice.upstreams.len();
-        if self.turn == 0 || !self.turn.is_multiple_of(count) {
+        let count = self.selection.upstreams.len();
+        if self.position == 0 || !self.position.is_multiple_of(count) {
             return Duration::ZERO;
         }
-        let passes = u32::try_from(self.turn / count).unwrap_or(u32::MAX).min(8);
+        let passes = u32::try_from(self.position / count).unwrap_or(u32::MAX).min(8);
         (FIRST_PAUSE * 2_u32.pow(passes - 1)).min(LONGEST_PAUSE)
     }
 }
 
-/// How many questions may be asked twice since the first is slow: one in ten, and a few at once. Were there no
-/// bound, upstreams that are slow because they have too much to do would get twice as much.
+/// The budget of hedged queries: one query in ten, and a burst of 20. Without it, overloaded upstreams would get twice as
+/// many queries.
 #[derive(Debug)]
-pub(super) struct Budget(AtomicU32);
+pub(super) struct HedgeBudget(AtomicU32);
 
-/// What a second question costs; each question earns 1.
-const PRICE: u32 = 10;
-const SAVINGS: u32 = 20 * PRICE;
+/// The cost of a hedged query; each query earns 1.
+const COST: u32 = 10;
+const MAX_BALANCE: u32 = 20 * COST;
 
-impl Budget {
+impl HedgeBudget {
     pub(super) const fn new() -> Self {
-        Self(AtomicU32::new(SAVINGS))
+        Self(AtomicU32::new(MAX_BALANCE))
     }
 
-    /// A question is asked.
+    /// A query is sent.
     pub(super) fn earn(&self) {
-        let saved = self.0.load(Ordering::Relaxed);
-        if saved < SAVINGS {
+        let balance = self.0.load(Ordering::Relaxed);
+        if balance < MAX_BALANCE {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether another may be asked as well.
+    /// Whether a hedged query may be sent.
     pub(super) fn spend(&self) -> bool {
-        let paid = |saved: u32| saved.checked_sub(PRICE);
+        let paid = |balance: u32| balance.checked_sub(COST);
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, paid)
             .is_ok()
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn one_question_in_ten_may_be_asked_twice() {
-        let budget = Budget::new();
+        let budget = HedgeBudget::new();
         let at_once = (0..1_000).filter(|_| budget.spend()).count();
         assert_eq!(at_once, 20);
         let later = (0..1_000)

@@ -1,25 +1,25 @@
-//! Why no upstream gave an answer, and what the client is told of it.
+//! Failures of forwarding, and the response code and extended error for the client.
 
 use serde::{Deserialize, Serialize};
 
 use crate::dns::message::rcode;
 
-/// Why there is no answer.
+/// Why no upstream answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
-    /// Nobody said anything in time.
+    /// No response in time.
     Timeout,
-    /// Nobody can be reached: no way, nobody listens, the connection ended.
+    /// No route, no listener, or the connection was closed.
     Unreachable,
     /// This host has no socket, port or memory left.
     Local,
-    /// More questions are under way than may be.
+    /// The limit of concurrent queries is reached.
     OverLimit,
-    /// Every upstream counts as dead, and none is to be tried then.
+    /// All upstreams are down (`failfast_all_unhealthy_upstreams`).
     AllDead,
-    /// What came back on a connection is no answer to the question.
+    /// A message on a connection is not the response to its query.
     Nonsense,
-    /// The upstream did not prove who it is.
+    /// TLS authentication of the upstream failed.
     Unproven,
 }
 
@@ -83,10 +83,10 @@ pub mod extended {
     pub const NOT_READY: u16 = 14;
     /// The NXDOMAIN is older than its TTL.
     pub const STALE_NXDOMAIN_ANSWER: u16 = 19;
-    /// Nobody who would know answers.
+    /// No upstream answers.
     pub const NO_REACHABLE_AUTHORITY: u16 = 22;
-    /// The way to those who would know is broken.
+    /// An upstream cannot be reached.
     pub const NETWORK_ERROR: u16 = 23;
-    /// What came back makes no sense.
+    /// An upstream's message is invalid.
     pub const INVALID_DATA: u16 = 24;
 }

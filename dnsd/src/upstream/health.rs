@@ -1,64 +1,63 @@
-//! What is remembered of an upstream: whether it answers, how soon, and what it does not understand.
+//! The health of an upstream: whether it answers, its latency, and what it does not support.
 //!
-//! Two things keep a query away from an upstream that says nothing. `max_fails` and the checks are CoreDNS': a check
-//! begins when a question failed, is repeated until one succeeds, and after more than `max_fails` of them in a row
-//! the upstream is dead and is not asked. That takes seconds; so an upstream that said nothing is also shunned at
-//! once: for a while it is asked after the others.
+//! Two mechanisms avoid an upstream that does not answer. `max_fails` and the health checks are CoreDNS': checks begin when a
+//! query failed, are repeated until one succeeds, and after more than `max_fails` failures in a row the upstream is down and
+//! is not queried. That takes seconds; so an upstream that did not answer is also avoided at once: for a while it is queried
+//! after the others.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 
-/// How long an upstream that said nothing is asked last.
-const SHUNNED: Duration = Duration::from_secs(5);
-/// How long it is remembered what an upstream does not understand: it may be replaced by another at its address.
-const REMEMBERED: Duration = Duration::from_secs(600);
-/// An answer moves what is known of the latency by one in so many parts.
+/// How long an upstream that did not answer is queried last.
+const AVOIDED: Duration = Duration::from_secs(5);
+/// How long it is remembered what an upstream does not support: another server may take its address.
+const UNSUPPORTED_TTL: Duration = Duration::from_secs(600);
+/// The weight of one sample in the smoothed latency is 1 in so many.
 const SMOOTHING: u64 = 8;
-/// Nothing is known of the latency.
+/// The latency is unknown.
 const UNKNOWN: u64 = 0;
 
-/// What is remembered. All of it may be read and written at once by several threads: no two values depend on
-/// each other.
+/// The health of an upstream. Threads read and write it at once: no two values depend on each other.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failed_checks: AtomicU32,
     is_checked: AtomicBool,
-    shunned_until: AtomicU64,
+    avoided_until: AtomicU64,
     latency_micros: AtomicU64,
     knows_no_edns_until: AtomicU64,
     keeps_no_case_until: AtomicU64,
 }
 
 impl Health {
-    /// Whether it counts as dead: as in CoreDNS, more checks than `max_fails` failed.
-    pub(super) fn is_dead(&self, max_fails: u32) -> bool {
+    /// Whether it counts as down: as in CoreDNS, more checks than `max_fails` failed.
+    pub(super) fn is_down(&self, max_fails: u32) -> bool {
         max_fails > 0 && self.failed_checks.load(Ordering::Relaxed) > max_fails
     }
 
-    /// Whether it said nothing of late. The clock is looked at where it once did not.
-    pub(super) fn is_shunned(&self, now: impl FnOnce() -> Timestamp) -> bool {
-        let until = &self.shunned_until;
-        until.load(Ordering::Relaxed) != 0 && lies_ahead(until, now())
+    /// Whether it recently did not answer. `now` is called only if it ever failed.
+    pub(super) fn is_avoided(&self, now: impl FnOnce() -> Timestamp) -> bool {
+        let until = &self.avoided_until;
+        until.load(Ordering::Relaxed) != 0 && is_future(until, now())
     }
 
-    /// How long it takes of late.
+    /// The smoothed latency.
     pub(super) fn latency(&self) -> Option<Duration> {
         let micros = self.latency_micros.load(Ordering::Relaxed);
         (micros != UNKNOWN).then(|| Duration::from_micros(micros))
     }
 
-    /// It answered.
-    pub(super) fn answered(&self, span: Duration) {
-        self.took(span);
-        if self.shunned_until.load(Ordering::Relaxed) != 0 {
-            self.shunned_until.store(0, Ordering::Relaxed);
+    /// Records a response.
+    pub(super) fn record_response(&self, span: Duration) {
+        self.record_latency(span);
+        if self.avoided_until.load(Ordering::Relaxed) != 0 {
+            self.avoided_until.store(0, Ordering::Relaxed);
         }
     }
 
-    /// It takes so long, at least.
-    pub(super) fn took(&self, span: Duration) {
+    /// Records a latency sample.
+    pub(super) fn record_latency(&self, span: Duration) {
         let sample = u64::try_from(span.as_micros()).unwrap_or(u64::MAX).max(1);
         let known = self.latency_micros.load(Ordering::Relaxed);
         let smoothed = match known {
@@ -70,56 +69,56 @@ impl Health {
         self.latency_micros.store(smoothed, Ordering::Relaxed);
     }
 
-    /// It said nothing.
-    pub(super) fn shun(&self, now: Timestamp) {
-        self.shunned_until
-            .store(now.after(SHUNNED).as_millis(), Ordering::Relaxed);
+    /// Records that it did not answer.
+    pub(super) fn avoid(&self, now: Timestamp) {
+        self.avoided_until
+            .store(now.after(AVOIDED).as_millis(), Ordering::Relaxed);
     }
 
-    /// Whether the caller is to check it now: nobody else does.
+    /// Whether the caller is to start the health checks: none run.
     pub(super) fn begin_check(&self) -> bool {
         !self.is_checked.swap(true, Ordering::Relaxed)
     }
 
-    /// The check failed, and will be repeated.
+    /// Records a failed check.
     pub(super) fn check_failed(&self) {
         let failed = self.failed_checks.load(Ordering::Relaxed);
         self.failed_checks
             .store(failed.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// The check succeeded: it lives.
+    /// Records a successful check.
     pub(super) fn check_succeeded(&self) {
         self.failed_checks.store(0, Ordering::Relaxed);
-        self.shunned_until.store(0, Ordering::Relaxed);
+        self.avoided_until.store(0, Ordering::Relaxed);
         self.is_checked.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is asked with an OPT.
+    /// Whether it is queried with an OPT.
     pub(super) fn knows_edns(&self, now: Timestamp) -> bool {
-        !lies_ahead(&self.knows_no_edns_until, now)
+        !is_future(&self.knows_no_edns_until, now)
     }
 
-    /// It could read a question only without an OPT.
+    /// Records that it does not support EDNS.
     pub(super) fn does_not_know_edns(&self, now: Timestamp) {
         self.knows_no_edns_until
-            .store(now.after(REMEMBERED).as_millis(), Ordering::Relaxed);
+            .store(now.after(UNSUPPORTED_TTL).as_millis(), Ordering::Relaxed);
     }
 
-    /// Whether its answers repeat the case of the question. The clock is looked at where they once did not.
+    /// Whether its responses preserve the case. `now` is called only if they ever did not.
     pub(super) fn keeps_case(&self, now: impl FnOnce() -> Timestamp) -> bool {
         let until = &self.keeps_no_case_until;
-        until.load(Ordering::Relaxed) == 0 || !lies_ahead(until, now())
+        until.load(Ordering::Relaxed) == 0 || !is_future(until, now())
     }
 
-    /// They do not.
+    /// Records that they do not.
     pub(super) fn does_not_keep_case(&self, now: Timestamp) {
         self.keeps_no_case_until
-            .store(now.after(REMEMBERED).as_millis(), Ordering::Relaxed);
+            .store(now.after(UNSUPPORTED_TTL).as_millis(), Ordering::Relaxed);
     }
 }
 
-fn lies_ahead(until: &AtomicU64, now: Timestamp) -> bool {
+fn is_future(until: &AtomicU64, now: Timestamp) -> bool {
     now.as_millis() < until.load(Ordering::Relaxed)
 }
 
@@ -132,12 +131,12 @@ mod tests {
     #[test]
     fn an_upstream_that_says_nothing_is_shunned_for_a_while_or_until_it_answers() {
         let health = Health::default();
-        assert!(!health.is_shunned(|| NOW));
-        health.shun(NOW);
-        assert!(health.is_shunned(|| NOW));
-        assert!(!health.is_shunned(|| NOW.after(SHUNNED)));
-        health.answered(Duration::from_millis(1));
-        assert!(!health.is_shunned(|| NOW));
+        assert!(!health.is_avoided(|| NOW));
+        health.avoid(NOW);
+        assert!(health.is_avoided(|| NOW));
+        assert!(!health.is_avoided(|| NOW.after(AVOIDED)));
+        health.record_response(Duration::from_millis(1));
+        assert!(!health.is_avoided(|| NOW));
     }
 
     #[test]
@@ -145,12 +144,12 @@ mod tests {
         let health = Health::default();
         for _ in 0..2 {
             health.check_failed();
-            assert!(!health.is_dead(2));
+            assert!(!health.is_down(2));
         }
         health.check_failed();
-        assert!(health.is_dead(2) && !health.is_dead(3) && !health.is_dead(0));
+        assert!(health.is_down(2) && !health.is_down(3) && !health.is_down(0));
         health.check_succeeded();
-        assert!(!health.is_dead(1));
+        assert!(!health.is_down(1));
     }
 
     #[test]
@@ -165,12 +164,12 @@ mod tests {
     fn the_latency_follows_what_is_measured() {
         let health = Health::default();
         assert_eq!(health.latency(), None);
-        health.answered(Duration::from_micros(800));
+        health.record_response(Duration::from_micros(800));
         assert_eq!(health.latency(), Some(Duration::from_micros(800)));
-        health.took(Duration::from_micros(1_600));
+        health.record_latency(Duration::from_micros(1_600));
         assert_eq!(health.latency(), Some(Duration::from_micros(900)));
         for _ in 0..100 {
-            health.answered(Duration::from_micros(80));
+            health.record_response(Duration::from_micros(80));
         }
         assert!(health.latency().unwrap() < Duration::from_micros(100));
     }
@@ -183,7 +182,7 @@ mod tests {
         assert!(!health.knows_edns(NOW) && health.keeps_case(|| NOW));
         health.does_not_keep_case(NOW);
         assert!(!health.keeps_case(|| NOW));
-        let later = NOW.after(REMEMBERED);
+        let later = NOW.after(UNSUPPORTED_TTL);
         assert!(health.knows_edns(later) && health.keeps_case(|| later));
     }
 }

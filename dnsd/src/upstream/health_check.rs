@@ -1,4 +1,4 @@
-//! What an upstream is asked to find out whether it lives (`health_check`).
+//! The query of health checks (`health_check`).
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::dns::answer::TtlLimits;
 use crate::dns::message::Query;
 use crate::limits::quota_key::QuotaKey;
 
-/// How long a check is waited for (CoreDNS' value).
+/// The timeout of a check (CoreDNS' value).
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Name servers: every resolver knows those of the root.
+/// The type NS: every resolver knows those of the root.
 const NS: u16 = 2;
-/// A check is not repeated faster than so, whatever is written: it would be a flood.
+/// The lower bound of the interval.
 const AT_LEAST: Duration = Duration::from_millis(10);
 
-/// The question of checks.
+/// A health check.
 #[derive(Clone, Debug)]
 pub(super) struct Check(HealthCheck);
 

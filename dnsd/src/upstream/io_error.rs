@@ -1,10 +1,10 @@
-//! What the kernel says, as a failure.
+//! Errors of sockets as failures.
 
 use std::io;
 
 use super::failure::Failure;
 
-/// Whether an error says only that there is nothing to read now.
+/// Whether an error only says that there is nothing to read now.
 pub(super) fn is_nothing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -12,9 +12,9 @@ pub(super) fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
-/// Whether an error may be what an ICMP message said, which anybody can send who guesses the ports. It is a hint: the answer may
-/// come all the same (RFC 5452, section 3; RFC 1122, section 4.1.3.3).
-pub(super) fn is_hint(error: &io::Error) -> bool {
+/// Whether an error may come from an ICMP message, which can be forged by guessing the port: the response may come all the same
+/// (RFC 5452 §3; RFC 1122 §4.1.3.3).
+pub(super) fn is_soft(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(
@@ -32,7 +32,7 @@ pub(super) fn is_hint(error: &io::Error) -> bool {
     )
 }
 
-/// The failure that an error of a socket is.
+/// The failure of a socket error.
 pub(super) fn of(error: &io::Error) -> Failure {
     tracing::debug!(%error, "an upstream cannot be asked");
     match error.raw_os_error() {

@@ -1,8 +1,8 @@
-//! One question to one upstream: what is asked, and whether a message that arrives answers it.
+//! One outstanding query to one upstream, and the validation of its response (RFC 5452 §9).
 //!
-//! An answer is taken only if it comes from the server and port that were asked (the socket sees to that),
-//! with the id, type, class and the exact case of the name. `Matched` is made here for such an answer alone, and for
-//! dnsd's own; nothing else can be observed: a message that somebody else made up opens nothing.
+//! A response is accepted only from the queried address and port (the socket filters), with the same id, type, class and
+//! exact case of the name (0x20). `ValidatedResponse` is made here for such a response alone, and for dnsd's own answers;
+//! nothing else can be observed: a forged message opens no address.
 
 mod hop_options;
 
@@ -12,71 +12,71 @@ use egret_shared::time::Timestamp;
 use crate::dns::answer::{Answer, TtlLimits, Ttls};
 use crate::dns::message::{Edns, HEADER, Message, Query, QueryParts, flag, mix_case, query, rcode};
 
-/// How the letters of the question are written.
+/// The case of the letters in the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// At random: they must come back as they were sent.
+    /// Random (0x20): the response must repeat it.
     Mixed,
-    /// In lower case, for an upstream that does not keep them.
+    /// Lower case, for an upstream that does not preserve case.
     Plain,
 }
 
-/// A question under way.
+/// An outstanding query.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct PendingQuery {
     id: u16,
     octets: Vec<u8>,
     question_end: usize,
     transport: Transport,
 }
 
-/// How a question travels.
+/// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// In one datagram; anybody may send one back.
+    /// A datagram: its response can be forged.
     Udp,
-    /// On a connection; only who completed it can answer, so the case does not matter.
+    /// A connection: its response cannot be forged off-path, so the case is not checked.
     Tcp,
 }
 
-/// Something that was proven to answer a question of ours.
+/// A response that was validated against its query.
 #[derive(Clone, Debug)]
-pub struct Matched<T>(T);
+pub struct ValidatedResponse<T>(T);
 
-impl Matched<Answer> {
-    /// What dnsd itself says: by its own files and rules, or of what was proven.
+impl ValidatedResponse<Answer> {
+    /// An answer of dnsd's own: from its files and rules, or derived from validated ones.
     #[must_use]
     pub const fn own(answer: Answer) -> Self {
         Self(answer)
     }
 
-    /// Brings its TTLs between limits.
+    /// Bounds its TTLs.
     pub fn limit_ttls(&mut self, limits: &TtlLimits) {
         self.0.limit_ttls(limits);
     }
 }
 
-impl<T> Matched<T> {
-    /// What was proven.
+impl<T> ValidatedResponse<T> {
+    /// The response.
     pub const fn get(&self) -> &T {
         &self.0
     }
 }
 
-/// Something that answers a question of ours, from somebody whom nobody here chose. It can be given to who asked that
-/// somebody, and there is no way from it to what is observed, kept, or given to others.
+/// A response of a resolver that the client chose itself. It can be relayed to that client only: it cannot be observed,
+/// cached, or given to others.
 #[derive(Clone, Debug)]
 pub struct Relayed(Answer);
 
 impl Relayed {
-    /// The reply for who asked, no longer than `limit`.
+    /// The reply to the client, at most `limit` octets.
     #[must_use]
     pub fn reply_within(&self, query: &Query, limit: usize, udp_size: u16) -> Vec<u8> {
         self.0.reply_within(query, Ttls::Original, limit, udp_size).0
     }
 }
 
-/// Why a message is not taken.
+/// Why a message is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// Not a response with one question.
@@ -87,7 +87,7 @@ pub enum Mismatch {
     Question,
     /// The right name in another case.
     Case,
-    /// The right id and a code that says no, without the question: some servers answer so what they cannot read.
+    /// The right id and FORMERR or NOTIMP without a question: some servers answer so what they cannot parse.
     Bare,
 }
 
@@ -108,8 +108,8 @@ impl Mismatch {
     }
 }
 
-impl Exchange {
-    /// Writes the question; the id and the case are drawn at random.
+impl PendingQuery {
+    /// Writes a query with a random id, and a random case where `case` says so.
     #[must_use]
     pub fn new(client: &Query, transport: Transport, case: Case, udp_size: u16) -> Self {
         Self::write(client, transport, case, client.edns.as_ref(), udp_size)
@@ -144,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// What is sent.
+    /// The message.
     #[must_use]
     pub fn octets(&self) -> &[u8] {
         &self.octets
@@ -156,29 +156,29 @@ impl Exchange {
         self.id
     }
 
-    /// The same question by another id: on a connection each that is under way has its own.
+    /// Changes the id: outstanding queries on one connection have different ones.
     pub fn set_id(&mut self, id: u16) {
         self.id = id;
         self.octets[..2].copy_from_slice(&id.to_be_bytes());
     }
 
-    /// Takes a message that arrived where the answer is expected.
+    /// Validates a message that arrived.
     ///
     /// # Errors
-    /// Why it does not answer the question; the answer may still come.
-    pub fn take(
+    /// Why it is not the response, which may still come.
+    pub fn validate(
         &self,
         octets: &[u8],
         now: Timestamp,
         limits: &TtlLimits,
-    ) -> Result<Matched<Answer>, Mismatch> {
-        self.accept(octets, now, limits).map(Matched)
+    ) -> Result<ValidatedResponse<Answer>, Mismatch> {
+        self.accept(octets, now, limits).map(ValidatedResponse)
     }
 
-    /// The same where somebody is asked whom nobody here chose.
+    /// As above, for a resolver that the client chose.
     ///
     /// # Errors
-    /// Why it does not answer the question.
+    /// Why it is not the response.
     pub fn relay(&self, octets: &[u8], now: Timestamp, limits: &TtlLimits) -> Result<Relayed, Mismatch> {
         self.accept(octets, now, limits).map(Relayed)
     }
@@ -197,8 +197,7 @@ impl Exchange {
         Ok(Answer::behind(question_end, octets, now, limits))
     }
 
-    /// Whether a message has one question, and that is this one octet by octet, as in nearly every answer: then it need not
-    /// be read.
+    /// Whether a message repeats the question octet by octet, as nearly every response does: then it need not be parsed.
     fn is_repeated(&self, octets: &[u8]) -> bool {
         octets.get(HEADER..self.question_end) == Some(self.raw_question()) && octets[4..6] == [0, 1]
     }
@@ -220,7 +219,7 @@ impl Exchange {
         }
     }
 
-    /// Type and class have no case: the octets of one are letters of another.
+    /// Type and class are compared exactly: their octets may be letters.
     fn is_same(&self, raw_question: &[u8]) -> bool {
         raw_question.last_chunk::<4>() == self.raw_question().last_chunk::<4>()
     }
@@ -229,8 +228,7 @@ impl Exchange {
         &self.octets[HEADER..self.question_end]
     }
 
-    /// Whether what cannot be read at least says that the question could not be either (RFC 1035 §4.1.1: FORMERR,
-    /// NOTIMP), by a header alone.
+    /// Tells a bare header with FORMERR or NOTIMP (RFC 1035 §4.1.1) from other malformed messages.
     fn unreadable(&self, octets: &[u8]) -> Mismatch {
         let is_ours = octets.len() == HEADER
             && octets[..2] == self.id.to_be_bytes()

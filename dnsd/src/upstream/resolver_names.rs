@@ -1,11 +1,11 @@
-//! Upstreams that are written as names: looked up once, when the plan is put in force, as CoreDNS does.
+//! Upstreams that are configured as names: resolved once, when the configuration is loaded, as in CoreDNS.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::Unusable;
+use super::build::InvalidForward;
 use super::{Forwarder, Limits};
 use crate::config::model::{Forward, Policy, Protocol, Tls, Upstream, UpstreamHost};
 use crate::dns::answer::{Answer, TtlLimits};
@@ -14,16 +14,16 @@ use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::upstream::Metrics;
 
-/// How long a name is looked for.
+/// The timeout of a look-up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Who is asked where the plan does not say.
-const HOST: &str = "/etc/resolv.conf";
+/// The default file of resolvers.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// The plan with the addresses of its upstreams in place of their names.
 ///
 /// # Errors
-/// When a name has no address, or nobody can be asked for it.
-pub async fn look_up(plan: &Forward, metrics: &Arc<Metrics>) -> Result<Forward, Unusable> {
+/// When a name has no address, or no resolver can be queried.
+pub async fn look_up(plan: &Forward, metrics: &Arc<Metrics>) -> Result<Forward, InvalidForward> {
     let is_name = |upstream: &Upstream| matches!(upstream.host, UpstreamHost::Name(..));
     if !plan.to.iter().any(is_name) {
         return Ok(plan.clone());
@@ -48,10 +48,10 @@ pub async fn look_up(plan: &Forward, metrics: &Arc<Metrics>) -> Result<Forward, 
     Ok(Forward { to, ..plan.clone() })
 }
 
-/// Whom to ask for names.
+/// The resolvers of names.
 fn resolver(plan: &Forward) -> Forward {
     let hosts = match plan.resolver.as_slice() {
-        [] => vec![UpstreamHost::ResolvConf(PathBuf::from(HOST))],
+        [] => vec![UpstreamHost::ResolvConf(PathBuf::from(RESOLV_CONF))],
         written => written.iter().copied().map(UpstreamHost::Address).collect(),
     };
     let upstream = |host| Upstream {
@@ -72,8 +72,12 @@ fn resolver(plan: &Forward) -> Forward {
     }
 }
 
-/// Its addresses, of the family that can be asked from `source_address` if there is one.
-async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Result<Vec<IpAddr>, Unusable> {
+/// The addresses of a name, of the family of `source_address` if there is one.
+async fn addresses(
+    plan: &Forward,
+    resolver: &Forwarder,
+    name: WireName,
+) -> Result<Vec<IpAddr>, InvalidForward> {
     let mut found = Vec::new();
     for kind in [kind::A, kind::AAAA] {
         let limits = Limits {
@@ -100,7 +104,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
             .is_none_or(|source| source.is_ipv4() == address.is_ipv4())
     });
     if found.is_empty() {
-        return Err(Unusable::Name {
+        return Err(InvalidForward::Name {
             origin: plan.origin.clone(),
             name: name.to_string(),
         });
@@ -108,7 +112,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
     Ok(found)
 }
 
-/// A question of dnsd's own.
+/// A query of dnsd's own.
 pub(super) fn question(name: WireName, kind: u16, recursion: bool) -> Query<'static> {
     let mut raw_question = name.as_octets().to_vec();
     raw_question.extend_from_slice(&kind.to_be_bytes());

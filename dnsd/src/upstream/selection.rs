@@ -1,4 +1,4 @@
-//! In which order upstreams are asked (`policy`).
+//! The order of upstreams for a query (`policy`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,55 +8,55 @@ use rand::seq::SliceRandom;
 use crate::config::model::Policy;
 
 /// The most upstreams of one `forward` (CoreDNS' limit).
-pub(super) const MOST: usize = 15;
+pub(super) const MAX_UPSTREAMS: usize = 15;
 
-/// One question in so many goes to any upstream first, though another answers sooner: who was slow may not be
-/// so any more.
+/// With the lowest latency first, one query in so many goes to a random upstream: its latency is measured again.
 const EXPLORED: u32 = 64;
 
-/// Places of upstreams, in the order in which they are to be asked.
+/// Indexes of upstreams, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ranking {
-    places: [u8; MOST],
+    upstreams: [u8; MAX_UPSTREAMS],
     length: u8,
 }
 
 impl Ranking {
     fn of(count: usize) -> Self {
-        let length = u8::try_from(count.min(MOST)).expect("the limit fits into an octet");
-        let mut places = [0; MOST];
-        for (place, number) in places.iter_mut().zip(0..length) {
-            *place = number;
+        let length = u8::try_from(count.min(MAX_UPSTREAMS)).expect("the limit fits into an octet");
+        let mut upstreams = [0; MAX_UPSTREAMS];
+        for (upstream, number) in upstreams.iter_mut().zip(0..length) {
+            *upstream = number;
         }
-        Self { places, length }
+        Self { upstreams, length }
     }
 
-    /// The place that has this turn; after the last, the first has one again.
-    pub(super) fn place(&self, turn: usize) -> usize {
-        let places = &self.places[..usize::from(self.length)];
-        usize::from(places[turn % places.len()])
+    /// The index of the upstream of an attempt; after the last, the first again.
+    pub(super) fn upstream(&self, turn: usize) -> usize {
+        let upstreams = &self.upstreams[..usize::from(self.length)];
+        usize::from(upstreams[turn % upstreams.len()])
     }
 
-    /// Puts those that are to be avoided behind the others.
+    /// Moves upstreams that are avoided behind the others.
     pub(super) fn behind(mut self, mut is_avoided: impl FnMut(usize) -> bool) -> Self {
-        self.as_mut().sort_by_key(|place| is_avoided(usize::from(*place)));
+        self.as_mut()
+            .sort_by_key(|upstream| is_avoided(usize::from(*upstream)));
         self
     }
 
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.places[..usize::from(self.length)]
+        &mut self.upstreams[..usize::from(self.length)]
     }
 }
 
-/// Makes rankings.
+/// Makes a ranking for each query.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct UpstreamOrder {
     policy: Policy,
     count: usize,
     turn: AtomicUsize,
 }
 
-impl Order {
+impl UpstreamOrder {
     pub(super) const fn new(policy: Policy, count: usize) -> Self {
         Self {
             policy,
@@ -65,8 +65,7 @@ impl Order {
         }
     }
 
-    /// Whether any upstream is as good as any other. Where the operator gave an order, the first may know names
-    /// that the others do not.
+    /// Whether any upstream is as good as any other. With `sequential`, the first may know names that the others do not.
     pub(super) const fn are_equals(&self) -> bool {
         match self.policy {
             Policy::Random | Policy::RoundRobin | Policy::LowestLatency => true,
@@ -74,7 +73,7 @@ impl Order {
         }
     }
 
-    /// The ranking for one question. `latency` is how long an upstream takes of late, if it is known.
+    /// The ranking for one query. `latency` is the recent latency of an upstream, if it is known.
     pub(super) fn ranking(&self, latency: impl Fn(usize) -> Option<Duration>) -> Ranking {
         let mut ranking = Ranking::of(self.count);
         if self.count < 2 {
@@ -84,14 +83,16 @@ impl Order {
             Policy::Sequential => {}
             Policy::Random => ranking.as_mut().shuffle(&mut rand::rng()),
             Policy::RoundRobin => {
-                let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.count.min(MOST);
+                let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.count.min(MAX_UPSTREAMS);
                 ranking.as_mut()[..=first].rotate_right(1);
             }
             Policy::LowestLatency if rand::random_ratio(1, EXPLORED) => {
                 ranking.as_mut().shuffle(&mut rand::rng());
             }
-            // Who was never asked comes first.
-            Policy::LowestLatency => ranking.as_mut().sort_by_key(|place| latency(usize::from(*place))),
+            // Upstreams without a measured latency come first.
+            Policy::LowestLatency => ranking
+                .as_mut()
+                .sort_by_key(|upstream| latency(usize::from(*upstream))),
         }
         ranking
     }
@@ -102,11 +103,11 @@ mod tests {
     use super::*;
 
     fn rankings(policy: Policy, count: usize, times: usize) -> Vec<Vec<usize>> {
-        let order = Order::new(policy, count);
-        let latency = |place: usize| [Some(30), Some(10), Some(20)][place].map(Duration::from_millis);
+        let order = UpstreamOrder::new(policy, count);
+        let latency = |upstream: usize| [Some(30), Some(10), Some(20)][upstream].map(Duration::from_millis);
         (0..times)
             .map(|_| order.ranking(latency))
-            .map(|ranking| (0..count).map(|turn| ranking.place(turn)).collect())
+            .map(|ranking| (0..count).map(|turn| ranking.upstream(turn)).collect())
             .collect()
     }
 
@@ -144,8 +145,11 @@ mod tests {
 
     #[test]
     fn the_avoided_come_last_and_otherwise_the_order_stays() {
-        let ranking = Order::new(Policy::Sequential, 4).ranking(|_| None);
-        let ranking = ranking.behind(|place| place % 2 == 0);
-        assert_eq!([0, 1, 2, 3, 4].map(|turn| ranking.place(turn)), [1, 3, 0, 2, 1]);
+        let ranking = UpstreamOrder::new(Policy::Sequential, 4).ranking(|_| None);
+        let ranking = ranking.behind(|upstream| upstream % 2 == 0);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|turn| ranking.upstream(turn)),
+            [1, 3, 0, 2, 1]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! One upstream: how it is asked, and what it means when it does not answer as expected.
+//! One upstream: the transport of a query, and the fallbacks when the response is not as expected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,89 +13,83 @@ use super::dial::Dial;
 use super::failure::Failure;
 use super::health::Health;
 use super::stream::Connections;
-use super::udp::{Datagram, Keeping, Sockets};
+use super::udp::{Datagram, PoolLimits, UdpSockets};
 use crate::config::model::Protocol;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Message, Query, kind, rcode};
 use crate::net;
-use crate::upstream::counters::Meter;
+use crate::upstream::counters::UpstreamMetrics;
 use crate::upstream::health_check::Check;
 use crate::upstream::metrics::{Metrics, Retry};
-use crate::upstream::pending_query::{Case, Exchange, Matched, Transport};
+use crate::upstream::pending_query::{Case, PendingQuery, Transport, ValidatedResponse};
 
-/// So many times its latency of late is still usual.
+/// A response within so many times the recent latency is not slow.
 const USUAL: u32 = 4;
-/// Nobody who answers so soon is slow.
+/// A response within this time is never slow.
 const SOON: Duration = Duration::from_millis(50);
-/// So long an answer is waited for at most after a hint that none will come.
+/// The longest wait for a response after an ICMP error.
 const LONGEST_GRACE: Duration = Duration::from_millis(500);
 
-/// What is asked.
+/// A query for an upstream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Inquiry<'a> {
+pub(super) struct UpstreamRequest<'a> {
     pub(super) query: &'a Query<'a>,
-    /// How the client came.
+    /// The client's transport.
     pub(super) client: net::Transport,
     pub(super) limits: &'a Limits,
 }
 
-/// How an upstream is spoken to.
+/// The options of an upstream.
 #[derive(Clone, Debug)]
-pub(super) struct Manner {
+pub(super) struct UpstreamOptions {
     pub(super) protocol: Protocol,
     pub(super) force_tcp: bool,
     pub(super) prefer_udp: bool,
-    pub(super) keeping: Keeping,
+    pub(super) pool: PoolLimits,
     pub(super) read_timeout: Duration,
-    /// 0 for no checks.
+    /// 0: no health checks.
     pub(super) max_fails: u32,
     pub(super) check: Check,
 }
 
-/// Someone who is asked.
+/// An upstream server.
 #[derive(Debug)]
 pub(super) struct Upstream {
-    manner: Manner,
-    sockets: Sockets,
+    options: UpstreamOptions,
+    sockets: UdpSockets,
     connections: Connections,
     pub(super) health: Health,
-    meter: Meter,
+    upstream_metrics: UpstreamMetrics,
     metrics: Arc<Metrics>,
     is_swept: AtomicBool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Datagram,
-    Connection,
-}
-
 impl Upstream {
-    pub(super) fn new(dial: Dial, manner: Manner, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(dial: Dial, options: UpstreamOptions, metrics: Arc<Metrics>) -> Self {
         Self {
-            sockets: Sockets::new(dial.to, dial.source, manner.keeping),
-            meter: Meter::register(dial.to),
-            connections: Connections::new(dial, &manner.keeping, manner.read_timeout),
-            manner,
+            sockets: UdpSockets::new(dial.to, dial.source, options.pool),
+            upstream_metrics: UpstreamMetrics::register(dial.to),
+            connections: Connections::new(dial, &options.pool, options.read_timeout),
+            options,
             health: Health::default(),
             metrics,
             is_swept: AtomicBool::new(false),
         }
     }
 
-    /// Asks, from now on, and waits for ever; what happens is remembered and counted.
+    /// Sends a query and waits without a deadline; records latency, health and metrics.
     pub(super) async fn ask(
         self: &Arc<Self>,
-        inquiry: Inquiry<'_>,
+        request: UpstreamRequest<'_>,
         begun: Instant,
-    ) -> Result<Matched<Answer>, Failure> {
-        self.meter.asked();
-        let result = self.answer(inquiry).await;
+    ) -> Result<ValidatedResponse<Answer>, Failure> {
+        self.upstream_metrics.asked();
+        let result = self.answer(request).await;
         match &result {
             Ok(answer) => {
                 let span = begun.elapsed();
-                self.health.answered(span);
-                self.meter.answered(answer.get().rcode(), span);
+                self.health.record_response(span);
+                self.upstream_metrics.answered(answer.get().rcode(), span);
                 self.metrics.seconds.record(span.as_secs_f64());
             }
             Err(failure) => self.failed(*failure),
@@ -104,148 +98,167 @@ impl Upstream {
         result
     }
 
-    /// It gave no answer: it is asked last for a while, and checked.
+    /// Records a failed attempt: the upstream is queried last for a while, and checked.
     pub(super) fn failed(self: &Arc<Self>, failure: Failure) {
         self.metrics.error(failure);
         match failure {
             // It is not the upstream's fault.
             Failure::Local | Failure::OverLimit | Failure::AllDead => {}
             Failure::Timeout | Failure::Unreachable | Failure::Nonsense | Failure::Unproven => {
-                self.health.shun(clock::now());
+                self.health.avoid(clock::now());
                 self.check_until_it_lives();
             }
         }
     }
 
-    /// Whether it counts as dead.
-    pub(super) fn is_dead(&self) -> bool {
-        self.health.is_dead(self.manner.max_fails)
+    /// Whether it counts as down.
+    pub(super) fn is_down(&self) -> bool {
+        self.health.is_down(self.options.max_fails)
     }
 
-    /// How long it usually takes at most: after that, a datagram may be lost, or a connection dead. Nothing where
-    /// that is not known, or is no less than it is waited for anyway.
+    /// How long a response usually takes at most: after that, a datagram may be lost, or a connection dead. `None` where the
+    /// latency is unknown or near the timeout.
     pub(super) fn usual(&self, patience: Duration) -> Option<Duration> {
         let usual = (self.health.latency()? * USUAL).max(SOON);
         (usual < patience / 2).then_some(usual)
     }
 
-    /// How long an answer is waited for once the kernel was told by ICMP that nobody answers. Who lives has answered by then, and where
-    /// nobody is, another one is asked hardly later.
+    /// How long a response is waited for after an ICMP error: a live upstream has answered by then.
     fn grace(&self) -> Duration {
         let usual = self.health.latency().map(|latency| latency * USUAL);
         usual.unwrap_or(SOON).clamp(SOON, LONGEST_GRACE)
     }
 
-    fn way(&self, client: net::Transport) -> Way {
-        let is_by_connection = match self.manner.protocol {
+    fn transport(&self, client: net::Transport) -> Transport {
+        let is_by_connection = match self.options.protocol {
             Protocol::Tcp | Protocol::Tls => true,
-            Protocol::Dns if self.manner.force_tcp => true,
-            Protocol::Dns if self.manner.prefer_udp => false,
+            Protocol::Dns if self.options.force_tcp => true,
+            Protocol::Dns if self.options.prefer_udp => false,
             Protocol::Dns => client == net::Transport::Tcp,
         };
         if is_by_connection {
-            Way::Connection
+            Transport::Tcp
         } else {
-            Way::Datagram
+            Transport::Udp
         }
     }
 
-    /// Without an OPT if it is known not to understand one, or says so now (RFC 6891 §7).
-    async fn answer(&self, inquiry: Inquiry<'_>) -> Result<Matched<Answer>, Failure> {
-        let way = self.way(inquiry.client);
-        if inquiry.query.edns.is_some() && self.health.knows_edns(clock::now()) {
-            match self.by(way, inquiry, Opt::Sent).await? {
+    /// Without an OPT if the upstream is known to lack EDNS, or says so now (RFC 6891 §7).
+    async fn answer(&self, request: UpstreamRequest<'_>) -> Result<ValidatedResponse<Answer>, Failure> {
+        let transport = self.transport(request.client);
+        if request.query.edns.is_some() && self.health.knows_edns(clock::now()) {
+            match self.send(transport, request, Opt::Sent).await? {
                 Reply::Answer(answer) if !refuses_edns(&answer) => return Ok(answer),
                 Reply::Answer(_) | Reply::Bare => {}
             }
             self.metrics.retry(Retry::Edns);
-            let without = Box::pin(self.by(way, inquiry, Opt::Left)).await?.answer()?;
+            let without = Box::pin(self.send(transport, request, Opt::Left))
+                .await?
+                .answer()?;
             if without.get().rcode() != rcode::FORMERR {
                 self.health.does_not_know_edns(clock::now());
             }
             return Ok(without);
         }
-        self.by(way, inquiry, Opt::Left).await?.answer()
+        self.send(transport, request, Opt::Left).await?.answer()
     }
 
-    async fn by(&self, way: Way, inquiry: Inquiry<'_>, opt: Opt) -> Result<Reply, Failure> {
-        match way {
-            // Boxed: the rare way must not make every waiting question as large as itself.
-            Way::Connection => Box::pin(self.over_tcp(inquiry, opt)).await,
-            Way::Datagram if self.health.keeps_case(clock::now) => {
-                match self.over_udp(inquiry, opt, Case::Mixed).await? {
-                    Datagram::Answer(answer) if is_cut(&answer) => {
-                        Box::pin(self.instead_of(answer, inquiry, opt)).await
+    async fn send(
+        &self,
+        transport: Transport,
+        request: UpstreamRequest<'_>,
+        opt: Opt,
+    ) -> Result<Reply, Failure> {
+        match transport {
+            // Boxed: the rare path must not enlarge every query's future.
+            Transport::Tcp => Box::pin(self.over_tcp(request, opt)).await,
+            Transport::Udp if self.health.keeps_case(clock::now) => {
+                match self.over_udp(request, opt, Case::Mixed).await? {
+                    Datagram::Answer(answer) if is_truncated_response(&answer) => {
+                        Box::pin(self.retry_truncated(answer, request, opt)).await
                     }
                     Datagram::Answer(answer) => Ok(Reply::Answer(answer)),
                     Datagram::Bare => Ok(Reply::Bare),
-                    Datagram::OtherCase => Box::pin(self.without_case(inquiry, opt)).await,
+                    Datagram::OtherCase => Box::pin(self.retry_case(request, opt)).await,
                 }
             }
-            Way::Datagram => Box::pin(self.without_case(inquiry, opt)).await,
+            Transport::Udp => Box::pin(self.retry_case(request, opt)).await,
         }
     }
 
-    /// Without TCP, the cut answer is better than none: the client may have a way.
-    async fn instead_of(
+    /// Retries a truncated response over TCP; if that fails, the truncated one is returned.
+    async fn retry_truncated(
         &self,
-        cut: Matched<Answer>,
-        inquiry: Inquiry<'_>,
+        truncated: ValidatedResponse<Answer>,
+        request: UpstreamRequest<'_>,
         opt: Opt,
     ) -> Result<Reply, Failure> {
         self.metrics.retry(Retry::Truncated);
-        Ok(self.over_tcp(inquiry, opt).await.unwrap_or(Reply::Answer(cut)))
+        Ok(self
+            .over_tcp(request, opt)
+            .await
+            .unwrap_or(Reply::Answer(truncated)))
     }
 
-    /// Over TCP nobody else can answer; in lower case only where it has no TCP.
-    async fn without_case(&self, inquiry: Inquiry<'_>, opt: Opt) -> Result<Reply, Failure> {
+    /// Retries over TCP, which cannot be forged off-path; over UDP in lower case only where it has no TCP.
+    async fn retry_case(&self, request: UpstreamRequest<'_>, opt: Opt) -> Result<Reply, Failure> {
         self.metrics.retry(Retry::Case);
-        if let Ok(reply) = self.over_tcp(inquiry, opt).await {
+        if let Ok(reply) = self.over_tcp(request, opt).await {
             self.health.does_not_keep_case(clock::now());
             return Ok(reply);
         }
         self.metrics.retry(Retry::Plain);
-        match self.over_udp(inquiry, opt, Case::Plain).await? {
+        match self.over_udp(request, opt, Case::Plain).await? {
             Datagram::Answer(answer) => Ok(Reply::Answer(answer)),
             Datagram::Bare => Ok(Reply::Bare),
             Datagram::OtherCase => Err(Failure::Nonsense),
         }
     }
 
-    async fn over_udp(&self, inquiry: Inquiry<'_>, opt: Opt, case: Case) -> Result<Datagram, Failure> {
-        let exchange = opt.exchange(inquiry, Transport::Udp, case);
+    async fn over_udp(
+        &self,
+        request: UpstreamRequest<'_>,
+        opt: Opt,
+        case: Case,
+    ) -> Result<Datagram, Failure> {
+        let pending_query = opt.pending_query(request, Transport::Udp, case);
         self.sockets
             .ask(
-                exchange,
-                &inquiry.limits.ttl,
+                pending_query,
+                &request.limits.ttl,
                 self.grace(),
-                &self.meter,
+                &self.upstream_metrics,
                 &self.metrics,
             )
             .await
     }
 
-    async fn over_tcp(&self, inquiry: Inquiry<'_>, opt: Opt) -> Result<Reply, Failure> {
-        let exchange = opt.exchange(inquiry, Transport::Tcp, Case::Mixed);
+    async fn over_tcp(&self, request: UpstreamRequest<'_>, opt: Opt) -> Result<Reply, Failure> {
+        let pending_query = opt.pending_query(request, Transport::Tcp, Case::Mixed);
         self.connections
-            .ask(exchange, &inquiry.limits.ttl, &self.meter, &self.metrics)
+            .ask(
+                pending_query,
+                &request.limits.ttl,
+                &self.upstream_metrics,
+                &self.metrics,
+            )
             .await
             .map(Reply::Answer)
     }
 
-    /// Asks what proves that it lives.
+    /// Sends a health check.
     async fn is_alive(&self) -> bool {
-        let check = &self.manner.check;
+        let check = &self.options.check;
         let limits = check.limits();
-        let inquiry = Inquiry {
+        let request = UpstreamRequest {
             query: &check.query(),
             client: net::Transport::Udp,
             limits: &limits,
         };
         let asking = async {
-            match self.way(inquiry.client) {
-                Way::Datagram => self.over_udp(inquiry, Opt::Left, Case::Plain).await.is_ok(),
-                Way::Connection => match self.over_tcp(inquiry, Opt::Left).await {
+            match self.transport(request.client) {
+                Transport::Udp => self.over_udp(request, Opt::Left, Case::Plain).await.is_ok(),
+                Transport::Tcp => match self.over_tcp(request, Opt::Left).await {
                     Ok(_) | Err(Failure::Nonsense) => true,
                     Err(
                         Failure::Timeout
@@ -263,12 +276,12 @@ impl Upstream {
             .unwrap_or(false)
     }
 
-    /// One task checks it, until a check succeeds or nobody asks it any longer.
+    /// Starts a task that checks it until a check succeeds or the upstream is dropped.
     fn check_until_it_lives(self: &Arc<Self>) {
-        if self.manner.max_fails == 0 || !self.health.begin_check() {
+        if self.options.max_fails == 0 || !self.health.begin_check() {
             return;
         }
-        let (upstream, interval) = (Arc::downgrade(self), self.manner.check.interval());
+        let (upstream, interval) = (Arc::downgrade(self), self.options.check.interval());
         drop(task::spawn_brief(async move {
             while let Some(upstream) = upstream.upgrade() {
                 if upstream.is_alive().await {
@@ -276,20 +289,20 @@ impl Upstream {
                     return;
                 }
                 upstream.health.check_failed();
-                upstream.meter.check_failed();
+                upstream.upstream_metrics.check_failed();
                 drop(upstream);
                 tokio::time::sleep(interval).await;
             }
         }));
     }
 
-    /// Sockets that are kept are closed in time though nobody asks any more.
+    /// Keeps a task running that closes idle sockets, while there are any.
     pub(super) fn keep_swept(self: &Arc<Self>) {
         let is_swept = self.is_swept.load(Ordering::Relaxed);
         if is_swept || self.sockets.count() == 0 || self.is_swept.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (upstream, pause) = (Arc::downgrade(self), self.manner.keeping.pause());
+        let (upstream, pause) = (Arc::downgrade(self), self.options.pool.pause());
         drop(task::spawn_brief(async move {
             loop {
                 tokio::time::sleep(pause).await;
@@ -300,7 +313,7 @@ impl Upstream {
                     continue;
                 }
                 upstream.is_swept.store(false, Ordering::Relaxed);
-                // Another thread may have opened one since, and seen that they are swept.
+                // Another thread may have opened a socket since, while the flag was still set.
                 if upstream.sockets.count() == 0 || upstream.is_swept.swap(true, Ordering::Relaxed) {
                     return;
                 }
@@ -309,15 +322,15 @@ impl Upstream {
     }
 }
 
-/// What an upstream says.
+/// The response of an upstream.
 enum Reply {
-    Answer(Matched<Answer>),
-    /// That it cannot read the question, without repeating it.
+    Answer(ValidatedResponse<Answer>),
+    /// A bare header with FORMERR or NOTIMP.
     Bare,
 }
 
 impl Reply {
-    fn answer(self) -> Result<Matched<Answer>, Failure> {
+    fn answer(self) -> Result<ValidatedResponse<Answer>, Failure> {
         match self {
             Self::Answer(answer) => Ok(answer),
             Self::Bare => Err(Failure::Nonsense),
@@ -325,7 +338,7 @@ impl Reply {
     }
 }
 
-/// Whether the question has an OPT, if the client's had one.
+/// Whether the client's OPT is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opt {
     Sent,
@@ -333,20 +346,20 @@ enum Opt {
 }
 
 impl Opt {
-    fn exchange(self, inquiry: Inquiry<'_>, transport: Transport, case: Case) -> Exchange {
+    fn pending_query(self, request: UpstreamRequest<'_>, transport: Transport, case: Case) -> PendingQuery {
         match self {
-            Self::Sent => Exchange::new(inquiry.query, transport, case, inquiry.limits.udp_size),
-            Self::Left => Exchange::without_edns(inquiry.query, transport, case),
+            Self::Sent => PendingQuery::new(request.query, transport, case, request.limits.udp_size),
+            Self::Left => PendingQuery::without_edns(request.query, transport, case),
         }
     }
 }
 
-fn is_cut(answer: &Matched<Answer>) -> bool {
+fn is_truncated_response(answer: &ValidatedResponse<Answer>) -> bool {
     answer.get().is_truncated() && !switch::is_off(Switch::RetryTruncated)
 }
 
-/// It cannot read an OPT, or not the version that everybody writes (BADVERS: the upper bits of the code are in the OPT).
-fn refuses_edns(answer: &Matched<Answer>) -> bool {
+/// Whether a response rejects the OPT: FORMERR or NOTIMP without one, or BADVERS (its upper bits are in the OPT).
+fn refuses_edns(answer: &ValidatedResponse<Answer>) -> bool {
     let opt = || opt_of(&answer.get().message());
     match answer.get().rcode() {
         rcode::FORMERR | rcode::NOTIMP => opt().is_none(),
@@ -364,8 +377,8 @@ fn opt_of(message: &Message<'_>) -> Option<u8> {
     message.octets().get(opt.ttl_at).copied()
 }
 
-impl Keeping {
-    /// How often it is looked for sockets that nobody used for long.
+impl PoolLimits {
+    /// The interval between sweeps for idle sockets.
     fn pause(&self) -> Duration {
         self.expire
             .clamp(Duration::from_millis(50), Duration::from_secs(1))

@@ -1,8 +1,8 @@
-//! Equal questions that are under way at once are asked once; each client still gets an answer, a record and a
-//! wait of its own.
+//! Singleflight: equal queries that are outstanding at once are sent once; each client still gets a response, a record and a
+//! gate decision of its own.
 //!
-//! Nearly every question is alone. Who asks first therefore asks in its own task, and a channel is made only when a
-//! second one comes.
+//! Nearly every query is alone. The first one is therefore sent in its own task, and a channel is made only when a second
+//! one joins.
 
 use std::collections::hash_map::Entry;
 use std::future::Future;
@@ -19,82 +19,82 @@ use tokio::sync::watch;
 use crate::cache::Key;
 use crate::hash::HashMap;
 
-/// What became of a question: nothing yet, or a result for all who wait, which is none where asking panicked. It is dropped
-/// without either where who asked had to go: then one of those who wait asks.
-type News<T> = watch::Sender<Option<Option<T>>>;
+/// The result of a query for all that joined it; `Some(None)` where the work panicked. Dropped without a result where the
+/// first one was cancelled: then one that joined takes over.
+type ResultSender<T> = watch::Sender<Option<Option<T>>>;
 
-/// The questions under way; with news where somebody waits besides who asked.
+/// The questions under way; with result where somebody waits besides who asked.
 #[derive(Debug)]
-pub struct Flights<T> {
+pub struct Singleflight<T> {
     /// Held for one map operation.
-    under_way: Mutex<HashMap<Key, Option<News<T>>>>,
-    landings: AtomicU64,
+    outstanding: Mutex<HashMap<Key, Option<ResultSender<T>>>>,
+    completions: AtomicU64,
 }
 
-/// How many questions had ended at a moment.
+/// The number of completed queries at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landings(u64);
+pub struct CompletionCount(u64);
 
-impl<T> Default for Flights<T> {
+impl<T> Default for Singleflight<T> {
     fn default() -> Self {
         Self {
-            under_way: Mutex::default(),
-            landings: AtomicU64::new(0),
+            outstanding: Mutex::default(),
+            completions: AtomicU64::new(0),
         }
     }
 }
 
-impl<T> Flights<T> {
-    /// How many there are.
+impl<T> Singleflight<T> {
+    /// The number of outstanding queries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether there are none.
+    /// Whether none is outstanding.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many have ended. Who looks in the cache after this, finds nothing there, and asks when it is still the same,
-    /// asks what nobody has asked meanwhile: an answer is kept before its question has ended.
+    /// The number of completed queries. If it is unchanged since a cache miss, no equal query has completed since: an answer
+    /// is cached before its query completes.
     #[must_use]
-    pub fn landings(&self) -> Landings {
-        Landings(self.landings.load(Ordering::Acquire))
+    pub fn completions(&self) -> CompletionCount {
+        CompletionCount(self.completions.load(Ordering::Acquire))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Option<News<T>>>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Option<ResultSender<T>>>> {
+        self.outstanding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Flights<T> {
+impl<T: Clone + Send + Sync + 'static> Singleflight<T> {
     /// The end of `other`, for a question that is not under way itself while that one is.
     #[must_use]
     pub fn meanwhile(&self, own: &Key, other: &Key) -> Option<impl Future<Output = ()> + use<T>> {
-        let mut under_way = self.lock();
-        if under_way.contains_key(own) {
+        let mut outstanding = self.lock();
+        if outstanding.contains_key(own) {
             return None;
         }
-        let mut end = subscribe(under_way.get_mut(other)?);
+        let mut end = subscribe(outstanding.get_mut(other)?);
         Some(async move {
             // An error means that asking panicked: that is an end too.
             drop(end.wait_for(Option::is_some).await);
         })
     }
 
-    /// Waits for the result of the question that is under way, or asks it here: for who mostly stays until the end. Nothing
-    /// comes only if asking panicked.
+    /// Joins an equal outstanding query, or sends it in this task, which is mostly not cancelled. `None` only if the work
+    /// panicked.
     pub async fn join<F: Future<Output = T>>(&self, key: &Key, ask: impl FnOnce() -> F) -> Option<T> {
         loop {
             match self.begin(key, None) {
-                Role::Asks => {
-                    let mut landing = Landing::new(self, key);
-                    return landing.fly(ask).await;
+                Role::Leads => {
+                    let mut guard = CompletionGuard::new(self, key);
+                    return guard.run(ask).await;
                 }
-                Role::Waits(news) => {
-                    if let Some(result) = heard(news).await {
+                Role::Joins(result) => {
+                    if let Some(result) = received(result).await {
                         return result;
                     }
                 }
@@ -102,23 +102,23 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         }
     }
 
-    /// The same for who may go before there is an answer, while others wait: a task of its own asks.
+    /// As above, for a task that may be cancelled while others wait: the query is sent in a task of its own.
     pub async fn join_in_task<F>(self: &Arc<Self>, key: Key, asking: F) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
         loop {
-            let (sender, news) = watch::channel(None);
+            let (sender, result) = watch::channel(None);
             match self.begin(&key, Some(sender)) {
-                Role::Asks => {
-                    let flights = Arc::clone(self);
+                Role::Leads => {
+                    let singleflight = Arc::clone(self);
                     drop(task::spawn_brief(async move {
-                        Landing::new(&flights, &key).fly(|| asking).await;
+                        CompletionGuard::new(&singleflight, &key).run(|| asking).await;
                     }));
-                    return heard(news).await.flatten();
+                    return received(result).await.flatten();
                 }
-                Role::Waits(news) => {
-                    if let Some(result) = heard(news).await {
+                Role::Joins(result) => {
+                    if let Some(result) = received(result).await {
                         return result;
                     }
                 }
@@ -126,60 +126,60 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         }
     }
 
-    /// What is to be done by who has this question. It is under way from now on.
-    fn begin(&self, key: &Key, own: Option<News<T>>) -> Role<T> {
-        let mut under_way = self.lock();
-        match under_way.entry(*key) {
+    /// Whether the caller sends the query or joins an outstanding one.
+    fn begin(&self, key: &Key, own: Option<ResultSender<T>>) -> Role<T> {
+        let mut outstanding = self.lock();
+        match outstanding.entry(*key) {
             Entry::Occupied(mut other) if !is_off(Switch::OneFlight) => {
-                Role::Waits(subscribe(other.get_mut()))
+                Role::Joins(subscribe(other.get_mut()))
             }
             entry => {
                 entry.insert_entry(own);
-                Role::Asks
+                Role::Leads
             }
         }
     }
 }
 
-/// Who has a question.
+/// What a task does about a query.
 enum Role<T> {
-    /// Asks it.
-    Asks,
-    /// Waits for who asked it before.
-    Waits(watch::Receiver<Option<Option<T>>>),
+    /// Sends it.
+    Leads,
+    /// Waits for the one that sends it.
+    Joins(watch::Receiver<Option<Option<T>>>),
 }
 
-/// The news of a question, which has none before somebody waits for them.
-fn subscribe<T>(news: &mut Option<News<T>>) -> watch::Receiver<Option<Option<T>>> {
-    news.get_or_insert_with(|| watch::Sender::new(None)).subscribe()
+/// Subscribes to the result; the channel is made for the first subscriber.
+fn subscribe<T>(result: &mut Option<ResultSender<T>>) -> watch::Receiver<Option<Option<T>>> {
+    result.get_or_insert_with(|| watch::Sender::new(None)).subscribe()
 }
 
-/// The result; nothing where who asked had to go.
-async fn heard<T: Clone>(mut news: watch::Receiver<Option<Option<T>>>) -> Option<Option<T>> {
-    news.wait_for(Option::is_some).await.ok()?.clone()
+/// The result; `None` where the first one was cancelled.
+async fn received<T: Clone>(mut result: watch::Receiver<Option<Option<T>>>) -> Option<Option<T>> {
+    result.wait_for(Option::is_some).await.ok()?.clone()
 }
 
-/// Takes a question off the list however it ended, and tells those who wait.
-struct Landing<'a, T> {
-    flights: &'a Flights<T>,
+/// Removes a query when it ends in any way, and gives the result to those that joined.
+struct CompletionGuard<'a, T> {
+    singleflight: &'a Singleflight<T>,
     key: &'a Key,
-    /// Nothing before the end; and none where asking panicked.
+    /// `None` before the end; `Some(None)` where the work panicked.
     result: Option<Option<T>>,
 }
 
-impl<'a, T> Landing<'a, T> {
-    const fn new(flights: &'a Flights<T>, key: &'a Key) -> Self {
+impl<'a, T> CompletionGuard<'a, T> {
+    const fn new(singleflight: &'a Singleflight<T>, key: &'a Key) -> Self {
         Self {
-            flights,
+            singleflight,
             key,
             result: None,
         }
     }
 }
 
-impl<T: Clone> Landing<'_, T> {
-    /// Asks; nothing comes of a fault. The question is made here, since what is handed to a future is in it twice.
-    async fn fly<F: Future<Output = T>>(&mut self, ask: impl FnOnce() -> F) -> Option<T> {
+impl<T: Clone> CompletionGuard<'_, T> {
+    /// Runs the work; `None` where it panicked. The future is made here: one passed in as an argument takes its size twice.
+    async fn run<F: Future<Output = T>>(&mut self, ask: impl FnOnce() -> F) -> Option<T> {
         let mut asking = pin!(ask());
         let result = std::future::poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| asking.as_mut().poll(context)));
@@ -191,15 +191,15 @@ impl<T: Clone> Landing<'_, T> {
     }
 }
 
-impl<T> Drop for Landing<'_, T> {
+impl<T> Drop for CompletionGuard<'_, T> {
     fn drop(&mut self) {
-        let mut under_way = self.flights.lock();
-        let news = under_way.remove(self.key).flatten();
-        self.flights.landings.fetch_add(1, Ordering::Release);
-        drop(under_way);
-        // Without a result the end of the channel tells that who asked had to go.
-        if let (Some(news), Some(result)) = (news, self.result.take()) {
-            news.send_replace(Some(result));
+        let mut outstanding = self.singleflight.lock();
+        let sender = outstanding.remove(self.key).flatten();
+        self.singleflight.completions.fetch_add(1, Ordering::Release);
+        drop(outstanding);
+        // Without a result, the closed channel says that the first one was cancelled.
+        if let (Some(sender), Some(result)) = (sender, self.result.take()) {
+            sender.send_replace(Some(result));
         }
     }
 }

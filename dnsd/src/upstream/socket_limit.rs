@@ -1,41 +1,40 @@
-//! How many questions may have a socket of their own: no more than there can be open files, and of one upstream no more than are
-//! left for the others.
+//! The limit of sockets for one query each: fewer than open files, and for one upstream no more than are free.
 //!
-//! An upstream may have as many as are free then: one that answers nothing takes half, two take a third each, and some are left
-//! for whoever is next (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+//! An upstream may use as many sockets as are free then: one that does not answer uses half, two use a third each, and some are
+//! left for the next (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The process's, as the limit of open files is.
-static PLACES: Places = Places::new();
+/// Of the process, as the limit of open files.
+static BUDGET: SocketBudget = SocketBudget::new();
 
-/// Of four files, so many are for these sockets. The others are for clients, and for what questions share.
+/// Of four files, so many are for these sockets. The others are for clients and shared sockets.
 const OF_FOUR: usize = 3;
 
-/// Tells how many files may be open; before that, it is any number.
+/// Sets the limit of open files; before, there is none.
 pub fn limit_sockets(files: u64) {
-    PLACES.limit(usize::try_from(files).unwrap_or(usize::MAX));
+    BUDGET.limit(usize::try_from(files).unwrap_or(usize::MAX));
 }
 
-/// All places.
+/// The sockets of all upstreams.
 #[derive(Debug)]
-struct Places {
+struct SocketBudget {
     most: AtomicUsize,
     taken: AtomicUsize,
 }
 
-/// The places of one upstream.
+/// The sockets of one upstream.
 #[derive(Debug)]
-pub(super) struct Share {
-    all: &'static Places,
+pub(super) struct UpstreamSockets {
+    all: &'static SocketBudget,
     taken: AtomicUsize,
 }
 
-/// One place; given back when it is dropped.
+/// A permit for one socket, returned when dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a>(&'a Share);
+pub(super) struct SocketPermit<'a>(&'a UpstreamSockets);
 
-impl Places {
+impl SocketBudget {
     const fn new() -> Self {
         Self {
             most: AtomicUsize::new(usize::MAX),
@@ -53,30 +52,30 @@ impl Places {
     }
 }
 
-impl Share {
+impl UpstreamSockets {
     pub(super) const fn new() -> Self {
-        Self::of(&PLACES)
+        Self::of(&BUDGET)
     }
 
-    const fn of(all: &'static Places) -> Self {
+    const fn of(all: &'static SocketBudget) -> Self {
         Self {
             all,
             taken: AtomicUsize::new(0),
         }
     }
 
-    /// Threads that look at once may take one each: there are files for that.
-    pub(super) fn enter(&self) -> Option<Place<'_>> {
+    /// Takes a permit. Threads at the limit may take one each too many: files are left for that.
+    pub(super) fn acquire(&self) -> Option<SocketPermit<'_>> {
         if self.taken.load(Ordering::Relaxed) >= self.all.left() {
             return None;
         }
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.all.taken.fetch_add(1, Ordering::Relaxed);
-        Some(Place(self))
+        Some(SocketPermit(self))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for SocketPermit<'_> {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::Relaxed);
         self.0.all.taken.fetch_sub(1, Ordering::Relaxed);
@@ -87,15 +86,15 @@ impl Drop for Place<'_> {
 mod tests {
     use super::*;
 
-    fn take_all(share: &Share) -> Vec<Place<'_>> {
-        std::iter::from_fn(|| share.enter()).collect()
+    fn take_all(share: &UpstreamSockets) -> Vec<SocketPermit<'_>> {
+        std::iter::from_fn(|| share.acquire()).collect()
     }
 
     #[test]
     fn whoever_takes_all_it_can_leaves_some_to_the_next() {
-        static ALL: Places = Places::new();
+        static ALL: SocketBudget = SocketBudget::new();
         ALL.limit(128);
-        let shares: [Share; 3] = std::array::from_fn(|_| Share::of(&ALL));
+        let shares: [UpstreamSockets; 3] = std::array::from_fn(|_| UpstreamSockets::of(&ALL));
         let first = take_all(&shares[0]);
         let second = take_all(&shares[1]);
         let third = take_all(&shares[2]);

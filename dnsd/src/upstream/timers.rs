@@ -1,9 +1,8 @@
-//! Timers of questions, used again.
+//! Pooled timers.
 //!
-//! Hardly any question comes to the moment at which it is asked once more. To enter a timer into the runtime's wheel for
-//! each of them, and to take it out again, is two locks and more than a table costs. One that stays there and is set to a
-//! later moment costs neither: the wheel looks for that when the earlier one has come. So timers are kept as they are when
-//! they are not needed any more, and one that nobody took again wakes, once, who had it last.
+//! Hardly any query reaches the time at which it is hedged. To insert a timer into the runtime's wheel for each query, and to
+//! remove it, is two locks and costs more than a table look-up. A timer that stays in the wheel and is reset to a later time
+//! costs neither. So unused timers stay in the wheel, and one that is not reused fires once for its last owner.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -13,16 +12,16 @@ use std::task::{Context, Poll};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Timers that a thread keeps: as many as it has questions under way in a common rush.
-const KEPT: usize = 256;
+/// Timers that a thread keeps: the outstanding queries of a usual burst.
+const MAX_KEPT: usize = 256;
 
 thread_local! {
     static FREE: RefCell<Vec<Timer>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Waits for something until that moment; nothing where it did not come.
-pub(super) async fn wait_until<W: Future + Unpin>(moment: Instant, mut work: W) -> Option<W::Output> {
-    let mut timer = Taken(Some(Timer::at(moment)));
+/// Awaits `work` until `deadline`; `None` where it is not done by then.
+pub(super) async fn wait_until<W: Future + Unpin>(deadline: Instant, mut work: W) -> Option<W::Output> {
+    let mut timer = PooledTimer(Some(Timer::at(deadline)));
     poll_fn(|context| match Pin::new(&mut work).poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => timer.poll(context).map(|()| None),
@@ -30,48 +29,48 @@ pub(super) async fn wait_until<W: Future + Unpin>(moment: Instant, mut work: W) 
     .await
 }
 
-/// A timer, and whose wheel it is in.
+/// A timer and the runtime whose wheel it is in.
 struct Timer {
     runtime: Id,
     sleep: Pin<Box<Sleep>>,
 }
 
-/// One that is in use; it is given back when this is dropped.
-struct Taken(Option<Timer>);
+/// A timer in use, returned to the pool when dropped.
+struct PooledTimer(Option<Timer>);
 
 impl Timer {
-    fn at(moment: Instant) -> Self {
+    fn at(deadline: Instant) -> Self {
         let runtime = Handle::current().id();
         while let Some(mut timer) = FREE.with_borrow_mut(Vec::pop) {
-            // Of one that has ended, timers do not go any more.
+            // Timers of a runtime that has ended do not fire.
             if timer.runtime == runtime {
-                timer.sleep.as_mut().reset(moment);
+                timer.sleep.as_mut().reset(deadline);
                 return timer;
             }
         }
         Self {
             runtime,
-            sleep: Box::pin(sleep_until(moment)),
+            sleep: Box::pin(sleep_until(deadline)),
         }
     }
 }
 
-impl Taken {
+impl PooledTimer {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let timer = self.0.as_mut().expect("it is given back when this is dropped");
         timer.sleep.as_mut().poll(context)
     }
 }
 
-impl Drop for Taken {
+impl Drop for PooledTimer {
     fn drop(&mut self) {
         let Some(timer) = self.0.take() else {
             return;
         };
-        // Where the thread ends, nobody takes it again.
+        // While the thread exits, there is no pool.
         let _thread_ends = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
-            if free.len() < KEPT {
+            if free.len() < MAX_KEPT {
                 free.push(timer);
             }
         });
@@ -105,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_timer_that_is_used_again_ends_at_its_own_moment() {
-        // Later and earlier than the moment before, which has come, or not.
+        // Later and earlier than the deadline before, which has come, or not.
         for factor in [1, 4, 2, 1, 3] {
             assert!(waits(SHORT * factor).await);
             let later = Instant::now() + LONG;
@@ -121,12 +120,12 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_at_once_has_a_timer_of_its_own_and_those_of_a_rush_are_not_kept() {
-        let spans = (0..2 * KEPT).map(|number| SHORT + Duration::from_millis(number as u64 % 7));
+        let spans = (0..2 * MAX_KEPT).map(|number| SHORT + Duration::from_millis(number as u64 % 7));
         let all: Vec<_> = spans.map(|span| task::spawn_brief(waits(span))).collect();
         for one in all {
             assert!(one.await.unwrap());
         }
-        assert_eq!(kept(), KEPT);
+        assert_eq!(kept(), MAX_KEPT);
     }
 
     #[test]

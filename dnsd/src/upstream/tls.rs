@@ -1,4 +1,4 @@
-//! TLS towards upstreams (RFC 7858, the strict profile of RFC 8310): who does not prove its name is not asked.
+//! TLS towards upstreams (RFC 7858, strict profile of RFC 8310): an upstream that does not authenticate is not queried.
 //!
 //! Versions 1.2 and 1.3, as in CoreDNS. Sessions are resumed: the tickets of an upstream are kept with the
 //! configuration, so a connection that is opened anew costs no certificates.
@@ -31,14 +31,14 @@ const HOST_AUTHORITIES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What is to be proven on a connection.
+/// The TLS identity that an upstream must prove.
 #[derive(Clone)]
 pub(super) struct Proof {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-/// Why connections cannot be protected as it is written.
+/// Why TLS options cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file with certificates or a key.
@@ -79,7 +79,7 @@ pub enum TlsError {
 }
 
 impl Proof {
-    /// The name must be proven by what `config` trusts.
+    /// An identity that `config`'s authorities must certify.
     ///
     /// # Errors
     /// When no certificate can have the name.
@@ -94,8 +94,8 @@ impl Proof {
         })
     }
 
-    /// Protects a connection.
-    pub(super) async fn shake_hands(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
+    /// Performs the TLS handshake.
+    pub(super) async fn handshake(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
         let shaken = self.connector.connect(self.name.clone(), stream).await;
         shaken.map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Proof {
     }
 }
 
-/// Whom to trust and what to show.
+/// The authorities to trust and the client certificate to present.
 pub(super) fn config(plan: &model::Tls) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -146,7 +146,7 @@ fn verifier(
             .find(|path| path.exists())
             .ok_or(TlsError::NoAuthorities)?,
     };
-    // A host's list may hold what nobody understands any more; a list of which nothing is understood is refused.
+    // Unreadable certificates of a host's list are skipped; a list without a readable one is refused.
     roots.add_parsable_certificates(certificates(path)?);
     Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
 }

@@ -1,9 +1,9 @@
-//! Questions in datagrams.
+//! Queries in datagrams.
 //!
-//! Towards upstreams outside, a question has a socket to itself, connected to the upstream, at a port that the kernel
-//! draws, so that nobody can find out the port in time to make use of it. Towards upstreams that are near, questions share
-//! sockets, which are drawn at random and kept for a few dozen of them: a socket of one's own costs more than the rest of a
-//! question, and so does a system call for each.
+//! Towards an upstream outside, each query has its own connected socket, with a source port that the kernel chooses at random:
+//! an attacker cannot find the port in time (RFC 5452 §9.2). Towards a near upstream, queries share sockets, which are chosen at
+//! random and closed after a few dozen queries: a socket per query costs more than the rest of it, and so does a system call
+//! per query.
 
 use std::cell::RefCell;
 use std::io;
@@ -25,147 +25,146 @@ use super::failure::Failure;
 use super::io_error;
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::upstream::Metrics;
-use crate::upstream::counters::{Carrier, Meter};
-use crate::upstream::pending_query::{Exchange, Matched, Mismatch};
-use crate::upstream::socket_limit::Share;
-use crate::upstream::udp_socket::{Asked, Lane, Room};
+use crate::upstream::counters::{ConnectionKind, UpstreamMetrics};
+use crate::upstream::pending_query::{Mismatch, PendingQuery, ValidatedResponse};
+use crate::upstream::socket_limit::UpstreamSockets;
+use crate::upstream::udp_socket::{Availability, InflightHandle, SharedSocket};
 
-/// Octets of a datagram that are read: all there can be.
+/// The largest datagram.
 const LARGEST: usize = 65_535;
 
-/// What came back in a datagram.
+/// A response in a datagram.
 #[derive(Debug)]
 pub(super) enum Datagram {
-    /// The answer.
-    Answer(Matched<Answer>),
-    /// What may be the answer of a server that does not keep the case, or anybody's: it is not taken.
+    /// A validated response.
+    Answer(ValidatedResponse<Answer>),
+    /// A response with another case: of a server that does not preserve it, or forged. It is not accepted.
     OtherCase,
-    /// A header that says that the question cannot be read.
+    /// A bare header with FORMERR or NOTIMP.
     Bare,
 }
 
 /// The sockets towards one upstream.
 #[derive(Debug)]
-pub(super) struct Sockets {
+pub(super) struct UdpSockets {
     to: SocketAddr,
     source: Option<IpAddr>,
-    keeping: Option<Keeping>,
-    /// Of questions with a socket of their own.
-    share: Share,
-    /// Each is kept by its own task, so that one which has ended is closed though nobody asks any more. Held for a few
-    /// operations on the list.
-    lanes: Mutex<Vec<Weak<Lane>>>,
+    pool: Option<PoolLimits>,
+    /// The limit of sockets for one query each.
+    share: UpstreamSockets,
+    /// Each socket is owned by its task and closes when that ends. Locked for a few operations on the list.
+    shared: Mutex<Vec<Weak<SharedSocket>>>,
 }
 
-/// How sockets are kept.
+/// The limits of kept sockets and connections.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keeping {
-    /// How long one that nobody uses is kept.
+pub(super) struct PoolLimits {
+    /// How long an idle one is kept.
     pub(super) expire: Duration,
-    /// How long one is used; zero means any time.
+    /// The maximum age; zero is no limit.
     pub(super) max_age: Duration,
-    /// How many are kept; 0 means any number.
+    /// The maximum number of idle ones; 0 is no limit.
     pub(super) most_idle: usize,
 }
 
-impl Sockets {
-    pub(super) fn new(to: SocketAddr, source: Option<IpAddr>, keeping: Keeping) -> Self {
+impl UdpSockets {
+    pub(super) fn new(to: SocketAddr, source: Option<IpAddr>, pool: PoolLimits) -> Self {
         let shares = is_near(to.ip()) && !switch::is_off(Switch::MatchAnswer);
         Self {
             to,
             source,
-            keeping: shares.then_some(keeping),
-            share: Share::new(),
-            lanes: Mutex::default(),
+            pool: shares.then_some(pool),
+            share: UpstreamSockets::new(),
+            shared: Mutex::default(),
         }
     }
 
-    /// Asks, and waits for ever; once the kernel was told by ICMP that nobody answers, for `grace`.
+    /// Sends a query and waits for the response without a deadline; after an ICMP error, for `grace`.
     pub(super) async fn ask(
         &self,
-        exchange: Exchange,
+        pending_query: PendingQuery,
         ttl: &TtlLimits,
         grace: Duration,
-        meter: &Meter,
+        upstream_metrics: &UpstreamMetrics,
         metrics: &Arc<Metrics>,
     ) -> Result<Datagram, Failure> {
-        let Some(keeping) = self.keeping else {
-            meter.opened(Carrier::Udp);
-            // Boxed: the way with a socket of its own must not make every waiting question as large as itself.
-            return Box::pin(self.ask_alone(exchange, ttl, grace, metrics)).await;
+        let Some(pool) = self.pool else {
+            upstream_metrics.opened(ConnectionKind::Udp);
+            // Boxed: this path must not enlarge every query's future.
+            return Box::pin(self.ask_alone(pending_query, ttl, grace, metrics)).await;
         };
-        let asked = self.ask_with_others(keeping, exchange, ttl, grace, meter, metrics);
+        let asked = self.ask_shared(pool, pending_query, ttl, grace, upstream_metrics, metrics);
         asked.map_err(|error| io_error::of(&error))?.outcome().await
     }
 
-    fn ask_with_others(
+    fn ask_shared(
         &self,
-        keeping: Keeping,
-        mut exchange: Exchange,
+        pool: PoolLimits,
+        mut pending_query: PendingQuery,
         ttl: &TtlLimits,
         grace: Duration,
-        meter: &Meter,
+        upstream_metrics: &UpstreamMetrics,
         metrics: &Arc<Metrics>,
-    ) -> io::Result<Asked> {
+    ) -> io::Result<InflightHandle> {
         let now = clock::now();
         loop {
-            let lane = self.lane(keeping, grace, meter, metrics, now)?;
-            match lane.ask(exchange, ttl, now) {
+            let socket = self.socket(pool, grace, upstream_metrics, metrics, now)?;
+            match socket.ask(pending_query, ttl, now) {
                 Ok(asked) => return Ok(asked),
-                Err(back) => exchange = back,
+                Err(back) => pending_query = back,
             }
         }
     }
 
     async fn ask_alone(
         &self,
-        exchange: Exchange,
+        pending_query: PendingQuery,
         ttl: &TtlLimits,
         grace: Duration,
         metrics: &Metrics,
     ) -> Result<Datagram, Failure> {
-        let _place = self.share.enter().ok_or(Failure::Local)?;
+        let _place = self.share.acquire().ok_or(Failure::Local)?;
         let socket = open(self.to, self.source).and_then(UdpSocket::from_std);
         let socket = socket.map_err(|error| io_error::of(&error))?;
-        let sent = self.send(&socket, exchange.octets()).await;
+        let sent = self.send(&socket, pending_query.octets()).await;
         sent.map_err(|error| io_error::of(&error))?;
-        receive(&socket, &exchange, ttl, grace, metrics).await
+        receive(&socket, &pending_query, ttl, grace, metrics).await
     }
 
-    /// Closes what nobody used for long; whether any is left.
+    /// Closes idle sockets; returns whether any is left.
     pub(super) fn sweep(&self, now: Timestamp) -> bool {
-        let Some(keeping) = self.keeping else {
+        let Some(pool) = self.pool else {
             return false;
         };
-        let mut lanes = self.lanes();
-        lanes.retain(|lane| is_kept(lane, &keeping, now));
-        !lanes.is_empty()
+        let mut shared = self.shared();
+        shared.retain(|socket| is_kept(socket, &pool, now));
+        !shared.is_empty()
     }
 
-    /// How many are kept now.
+    /// The number of shared sockets.
     pub(super) fn count(&self) -> usize {
-        self.lanes().len()
+        self.shared().len()
     }
 
-    /// The lane of a question: the one that others were given just now, so that they go together; or any that is there, so
-    /// that the next port cannot be told from the last ones; or a new one.
-    fn lane(
+    /// The socket of a query: the one with unsent queries, so that they are sent together; or a random one, so that the next
+    /// port cannot be predicted; or a new one.
+    fn socket(
         &self,
-        keeping: Keeping,
+        pool: PoolLimits,
         grace: Duration,
-        meter: &Meter,
+        upstream_metrics: &UpstreamMetrics,
         metrics: &Arc<Metrics>,
         now: Timestamp,
-    ) -> io::Result<Arc<Lane>> {
-        let mut lanes = self.lanes();
-        if let Some(lane) = keeping.draw(&mut lanes, now) {
-            meter.reused(Carrier::Udp);
-            return Ok(lane);
+    ) -> io::Result<Arc<SharedSocket>> {
+        let mut shared = self.shared();
+        if let Some(socket) = pool.choose(&mut shared, now) {
+            upstream_metrics.reused(ConnectionKind::Udp);
+            return Ok(socket);
         }
-        meter.opened(Carrier::Udp);
-        let lane = Lane::open(open(self.to, self.source)?, grace, now, metrics)?;
-        lanes.push(Arc::downgrade(&lane));
-        Ok(lane)
+        upstream_metrics.opened(ConnectionKind::Udp);
+        let socket = SharedSocket::open(open(self.to, self.source)?, grace, now, metrics)?;
+        shared.push(Arc::downgrade(&socket));
+        Ok(socket)
     }
 
     async fn send(&self, socket: &UdpSocket, octets: &[u8]) -> io::Result<usize> {
@@ -175,72 +174,76 @@ impl Sockets {
         socket.send(octets).await
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Vec<Weak<Lane>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shared(&self) -> MutexGuard<'_, Vec<Weak<SharedSocket>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Sockets {
+impl Drop for UdpSockets {
     fn drop(&mut self) {
-        for lane in self.lanes().iter().filter_map(Weak::upgrade) {
-            lane.close();
+        for socket in self.shared().iter().filter_map(Weak::upgrade) {
+            socket.close();
         }
     }
 }
 
-impl Keeping {
-    /// One that takes another question; those that take none any more are let go.
+impl PoolLimits {
+    /// A socket that takes another query; closed ones are removed from the list.
     ///
-    /// The one that was drawn last is the last of them: most questions of a batch look at that one alone.
-    fn draw(&self, lanes: &mut Vec<Weak<Lane>>, now: Timestamp) -> Option<Arc<Lane>> {
-        if let Some(last) = lanes.last().and_then(Weak::upgrade)
-            && last.room(self, now) == Room::Boarding
+    /// The socket chosen last is moved to the end: most queries of a batch look at that one alone.
+    fn choose(&self, shared: &mut Vec<Weak<SharedSocket>>, now: Timestamp) -> Option<Arc<SharedSocket>> {
+        if let Some(last) = shared.last().and_then(Weak::upgrade)
+            && last.availability(self, now) == Availability::Batching
         {
             return Some(last);
         }
-        let (mut boarding, mut drawn) = (None, None);
+        let (mut batching, mut chosen) = (None, None);
         let (mut free, mut idle) = (0_usize, 0);
-        lanes.retain(|lane| {
-            let Some(lane) = lane.upgrade() else {
+        shared.retain(|socket| {
+            let Some(socket) = socket.upgrade() else {
                 return false;
             };
-            match lane.room(self, now) {
-                Room::Never => return false,
-                Room::NotNow => {}
-                Room::Boarding => boarding = Some(lane),
-                Room::Free { is_idle } => {
+            match socket.availability(self, now) {
+                Availability::Closed => return false,
+                Availability::Stalled => {}
+                Availability::Batching => batching = Some(socket),
+                Availability::Free { is_idle } => {
                     idle += usize::from(is_idle);
                     if self.most_idle != 0 && idle > self.most_idle {
-                        lane.close();
+                        socket.close();
                         return false;
                     }
                     free += 1;
                     if free == 1 || rand::random_range(0..free) == 0 {
-                        drawn = Some(lane);
+                        chosen = Some(socket);
                     }
                 }
             }
             true
         });
-        let found = boarding.or(drawn)?;
-        if let Some(place) = lanes.iter().position(|lane| lane.as_ptr() == Arc::as_ptr(&found)) {
-            let last = lanes.len() - 1;
-            lanes.swap(place, last);
+        let found = batching.or(chosen)?;
+        if let Some(place) = shared
+            .iter()
+            .position(|socket| socket.as_ptr() == Arc::as_ptr(&found))
+        {
+            let last = shared.len() - 1;
+            shared.swap(place, last);
         }
         Some(found)
     }
 }
 
-fn is_kept(lane: &Weak<Lane>, keeping: &Keeping, now: Timestamp) -> bool {
-    lane.upgrade()
-        .is_some_and(|lane| lane.room(keeping, now) != Room::Never)
+fn is_kept(socket: &Weak<SharedSocket>, pool: &PoolLimits, now: Timestamp) -> bool {
+    socket
+        .upgrade()
+        .is_some_and(|socket| socket.availability(pool, now) != Availability::Closed)
 }
 
-/// A socket that takes messages from this server and port only: the kernel drops all others.
+/// A connected socket: the kernel drops messages from other addresses and ports.
 fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<net::UdpSocket> {
     let kind = Type::DGRAM.nonblocking();
     let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::UDP))?;
-    // Without an address to ask from, the kernel draws address and port when it connects.
+    // Without a source address, the kernel chooses address and port at `connect`.
     if let Some(source) = source {
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
@@ -252,25 +255,25 @@ fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<net::UdpSocket> {
 
 async fn receive(
     socket: &UdpSocket,
-    exchange: &Exchange,
+    pending_query: &PendingQuery,
     ttl: &TtlLimits,
     grace: Duration,
     metrics: &Metrics,
 ) -> Result<Datagram, Failure> {
-    // Until when an answer may still come, and what is said if none does.
-    let mut doubt: Option<(Instant, Failure)> = None;
+    // After an ICMP error: until when the response may still come, and the failure if it does not.
+    let mut icmp_error: Option<(Instant, Failure)> = None;
     loop {
         let ready = socket.ready(Interest::READABLE | Interest::ERROR);
-        let ready = match doubt {
+        let ready = match icmp_error {
             None => ready.await,
             Some((end, failure)) => timeout_at(end, ready).await.map_err(|_elapsed| failure)?,
         };
-        // That nobody listens there is an error of the socket, and nothing to read.
+        // An ICMP error is an error event without data.
         if ready.map_err(|error| io_error::of(&error))?.is_error() {
             let failure = failure_of(socket)?;
-            doubt.get_or_insert_with(|| (Instant::now() + grace, failure));
+            icmp_error.get_or_insert_with(|| (Instant::now() + grace, failure));
         }
-        let taken = BUFFER.with_borrow_mut(|buffer| take(socket, buffer, exchange, ttl));
+        let taken = BUFFER.with_borrow_mut(|buffer| read(socket, buffer, pending_query, ttl));
         match taken {
             Ok(Ok(answer)) => return Ok(Datagram::Answer(answer)),
             Ok(Err(mismatch)) => {
@@ -282,27 +285,26 @@ async fn receive(
                 }
             }
             Err(error) if io_error::is_nothing(&error) => {}
-            Err(error) if io_error::is_hint(&error) => {
-                doubt.get_or_insert_with(|| (Instant::now() + grace, io_error::of(&error)));
+            Err(error) if io_error::is_soft(&error) => {
+                icmp_error.get_or_insert_with(|| (Instant::now() + grace, io_error::of(&error)));
             }
             Err(error) => return Err(io_error::of(&error)),
         }
     }
 }
 
-/// Reads a message. After the answer nothing else is expected: the runtime is told that there is nothing to read, so that
-/// the next question on this socket does not ask the kernel for what is not there yet. If there is something else, it is
-/// found when the next answer comes.
-fn take(
+/// Reads a message. After the response nothing else is expected: reporting `WouldBlock` clears the runtime's readiness and
+/// saves a system call.
+fn read(
     socket: &UdpSocket,
     buffer: &mut [u8],
-    exchange: &Exchange,
+    pending_query: &PendingQuery,
     ttl: &TtlLimits,
-) -> io::Result<Result<Matched<Answer>, Mismatch>> {
+) -> io::Result<Result<ValidatedResponse<Answer>, Mismatch>> {
     let mut answer = None;
     let read = socket.try_io(Interest::READABLE, || {
         let length = recv(socket.as_raw_fd(), buffer, MsgFlags::empty())?;
-        match exchange.take(&buffer[..length], clock::now(), ttl) {
+        match pending_query.validate(&buffer[..length], clock::now(), ttl) {
             Ok(taken) => {
                 answer = Some(taken);
                 Err(io::ErrorKind::WouldBlock.into())
@@ -316,28 +318,27 @@ fn take(
     }
 }
 
-/// What the kernel was told of the upstream.
+/// The pending error of a socket, as a failure.
 ///
 /// # Errors
-/// When it is no hint.
+/// When it did not come by ICMP.
 fn failure_of(socket: &UdpSocket) -> Result<Failure, Failure> {
-    // The runtime is told that the error was read.
+    // Clears the runtime's error readiness.
     let read = socket.try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
     debug_assert!(read.is_err(), "nothing is done there");
     match socket.take_error() {
         Ok(None) => Ok(Failure::Unreachable),
-        Ok(Some(error)) if io_error::is_hint(&error) => Ok(io_error::of(&error)),
+        Ok(Some(error)) if io_error::is_soft(&error) => Ok(io_error::of(&error)),
         Ok(Some(error)) | Err(error) => Err(io_error::of(&error)),
     }
 }
 
 thread_local! {
-    /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGEST].into_boxed_slice());
-}
+/// Messages are read here and copied at their length: outstanding queries need no buffers.
+static BUFFER : RefCell < Box < [u8] >> = RefCell::new(vec![0; LARGEST].into_boxed_slice()); }
 
-/// Whether an address is on this node, or in networks that are not routed through the internet, where a cluster's
-/// Services are (RFC 1918, 3927, 4193, 4291, 6598): nobody outside can send in its name.
+/// Whether an address is local or in a network that is not routed through the internet, where a cluster's Services are
+/// (RFC 1918, 3927, 4193, 4291, 6598): nobody outside can spoof it.
 pub(crate) fn is_near(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -359,9 +360,9 @@ pub(super) mod tests {
         at_most: 60,
     };
 
-    pub(in crate::upstream) fn question() -> Exchange {
+    pub(in crate::upstream) fn question() -> PendingQuery {
         let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
-        Exchange::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232)
+        PendingQuery::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232)
     }
 
     /// Nobody listens at first, which the kernel says by ICMP; the answer comes all the same, from the same port.
@@ -371,19 +372,19 @@ pub(super) mod tests {
         let place = net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = place.local_addr().unwrap();
         drop(place);
-        let exchange = question();
+        let pending_query = question();
         let metrics = Metrics::register();
         let socket = UdpSocket::from_std(open(to, None).unwrap()).unwrap();
-        socket.send(exchange.octets()).await.unwrap();
+        socket.send(pending_query.octets()).await.unwrap();
         let grace = Duration::from_millis(100);
-        let without = receive(&socket, &exchange, &TTL, grace, &metrics).await;
+        let without = receive(&socket, &pending_query, &TTL, grace, &metrics).await;
         assert!(matches!(without, Err(Failure::Unreachable)), "{without:?}");
-        socket.send(exchange.octets()).await.unwrap();
+        socket.send(pending_query.octets()).await.unwrap();
         let answering = async {
             // When the error is there.
             tokio::time::sleep(Duration::from_millis(10)).await;
             let server = UdpSocket::bind(to).await.unwrap();
-            let mut answer = exchange.octets().to_vec();
+            let mut answer = pending_query.octets().to_vec();
             answer[2] |= 0x80;
             server
                 .send_to(&answer, socket.local_addr().unwrap())
@@ -391,7 +392,7 @@ pub(super) mod tests {
                 .unwrap();
         };
         let long = Duration::from_secs(5);
-        let (with, ()) = tokio::join!(receive(&socket, &exchange, &TTL, long, &metrics), answering);
+        let (with, ()) = tokio::join!(receive(&socket, &pending_query, &TTL, long, &metrics), answering);
         assert!(with.is_ok(), "{with:?}");
     }
 

@@ -2,12 +2,11 @@
 
 //! in one.
 //!
-//! An answer is taken for the question that has its id, and only if it repeats that question in the case in which it was
-//! asked. Everything else that arrives is passed over and counted; the true answer may still come.
+//! A response is matched by its id, and accepted only if it repeats the query in the case in which it was sent. All other
+//! messages are counted and ignored; the response may still come.
 //!
-//! A lane takes a few dozen questions and is closed when the last of them ends. It takes no more before that if one had
-//! no answer, or if it owes answers for so long that it may lead nowhere: what a Service's address stood for when the
-//! lane was made may be gone.
+//! A socket takes a few dozen queries and closes when the last of them ends. It takes no more before that if one had no
+//! response, or if responses are overdue: the backend behind a Service's address may be gone.
 
 mod inflight;
 
@@ -29,156 +28,154 @@ use tokio::time::{Instant, sleep_until};
 
 use super::failure::Failure;
 use super::io_error;
-use super::udp::{Datagram, Keeping};
+use super::udp::{Datagram, PoolLimits};
 use crate::dns::answer::TtlLimits;
 use crate::net::batch::{self, BATCH, ReceiveBatch};
 use crate::net::registered::register;
 use crate::upstream::Metrics;
-use crate::upstream::pending_query::{Exchange, Mismatch};
-use inflight::{Place, Questions};
+use crate::upstream::pending_query::{Mismatch, PendingQuery};
+use inflight::{InflightIndex, InflightTable};
 
-/// Questions of one lane: with so many, what it costs to make is small beside what they cost.
-const USES: usize = 64;
-/// An answer is due so soon, usually: a lane that owes one for longer, and was told nothing, is given no more questions.
-const DUE: Duration = Duration::from_millis(50);
+/// Queries per socket: with so many, the cost of opening it is small beside theirs.
+const MAX_QUERIES: usize = 64;
+/// A socket without any response for so long, while queries are outstanding, is given no more queries.
+const OVERDUE: Duration = Duration::from_millis(50);
 
-/// A lane, as those who ask know it.
+/// A shared socket.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct SharedSocket {
     socket: AsyncFd<UdpSocket>,
     made: Timestamp,
-    /// How long answers may still come once the kernel was told that nobody answers.
+    /// How long responses may still come after an ICMP error.
     grace: Duration,
-    /// Held for a few operations, and while questions are sent.
+    /// Locked for a few operations, and while queries are sent.
     state: Mutex<State>,
-    /// There is something to send, or nothing more to wait for.
-    news: Notify,
+    /// Wakes the task: there are queries to send, or the socket closes.
+    wake: Notify,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
 struct State {
-    questions: Questions,
+    inflight: InflightTable,
     /// When it was last used.
     used: Timestamp,
-    /// Since when answers are owed and none came.
+    /// Since when responses are outstanding and none came.
     silent_since: Timestamp,
-    /// Whether it takes no more questions.
+    /// Whether it takes no more queries.
     is_closing: bool,
 }
 
-/// Whether a lane takes another question.
+/// Whether a socket takes another query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Availability {
     /// It does.
     Free {
-        /// Whether nobody waits on it.
+        /// Whether no query is outstanding.
         is_idle: bool,
     },
-    /// It does, and others were asked just now with which it would go.
-    Boarding,
-    /// Not while it owes answers and says nothing.
-    NotNow,
-    /// It closes.
-    Never,
+    /// It does, and has unsent queries that it is sent together with.
+    Batching,
+    /// Not while responses are overdue.
+    Stalled,
+    /// It does not: it is closing.
+    Closed,
 }
 
-/// A question of one's own: it is off the lane when this is dropped.
+/// One query in the in-flight table; dropping it removes the query.
 #[derive(Debug)]
-pub(super) struct Asked {
-    lane: Arc<Lane>,
-    place: Place,
+pub(super) struct InflightHandle {
+    socket: Arc<SharedSocket>,
+    index: InflightIndex,
 }
 
-impl Lane {
-    /// Of a socket that takes messages of one server and port.
+impl SharedSocket {
+    /// Shares a connected socket and starts its task.
     pub(super) fn open(
         socket: UdpSocket,
         grace: Duration,
         now: Timestamp,
         metrics: &Arc<Metrics>,
     ) -> io::Result<Arc<Self>> {
-        let lane = Arc::new(Self {
-            // Of room to send it would be told after each datagram that left, and there nearly always is some.
+        let socket = Arc::new(Self {
+            // Writable events would wake the task after each sent datagram.
             socket: register(socket, Interest::READABLE | Interest::ERROR)?,
             made: now,
             grace,
             state: Mutex::new(State {
-                questions: Questions::in_place_of(SPARE.take()),
+                inflight: InflightTable::reusing(SPARE.take()),
                 used: now,
                 silent_since: now,
                 is_closing: false,
             }),
-            news: Notify::new(),
+            wake: Notify::new(),
             metrics: Arc::clone(metrics),
         });
-        drop(task::spawn_brief(Arc::clone(&lane).run()));
-        Ok(lane)
+        drop(task::spawn_brief(Arc::clone(&socket).run()));
+        Ok(socket)
     }
 
-    /// Whether it takes another question. If it was kept for long enough, it closes.
-    pub(super) fn room(&self, keeping: &Keeping, now: Timestamp) -> Room {
+    /// Whether it takes another query. It closes if it is too old or idle for too long.
+    pub(super) fn availability(&self, pool: &PoolLimits, now: Timestamp) -> Availability {
         let mut state = self.state();
-        let is_idle = state.questions.are_over();
-        let is_old = !keeping.max_age.is_zero() && now.since(self.made) >= keeping.max_age;
-        if is_old || is_idle && now.since(state.used) >= keeping.expire {
+        let is_idle = state.inflight.is_empty();
+        let is_old = !pool.max_age.is_zero() && now.since(self.made) >= pool.max_age;
+        if is_old || is_idle && now.since(state.used) >= pool.expire {
             state.is_closing = true;
-            self.news.notify_one();
+            self.wake.notify_one();
         }
         if state.is_closing {
-            Room::Never
-        } else if !is_idle && now.since(state.silent_since) >= DUE {
-            Room::NotNow
-        } else if state.questions.left_to_send() == 0 {
-            Room::Free { is_idle }
+            Availability::Closed
+        } else if !is_idle && now.since(state.silent_since) >= OVERDUE {
+            Availability::Stalled
+        } else if state.inflight.left_to_send() == 0 {
+            Availability::Free { is_idle }
         } else {
-            Room::Boarding
+            Availability::Batching
         }
     }
 
-    /// Takes no more questions; those under way go on.
+    /// Takes no more queries; outstanding ones go on.
     pub(super) fn close(&self) {
         self.state().is_closing = true;
-        self.news.notify_one();
+        self.wake.notify_one();
     }
 
-    /// Asks now; where other threads have filled it since it was drawn, the question comes back.
+    /// Adds a query, which is sent with all that are added meanwhile.
+    ///
+    /// # Errors
+    /// The query, where other threads have filled the socket since it was chosen.
     pub(super) fn ask(
         self: Arc<Self>,
-        exchange: Exchange,
+        pending_query: PendingQuery,
         ttl: &TtlLimits,
         now: Timestamp,
-    ) -> Result<Asked, Exchange> {
-        let place = self.board(exchange, *ttl, now)?;
-        Ok(Asked { lane: self, place })
-    }
-
-    /// Notes a question; it is sent with all that are asked meanwhile.
-    fn board(&self, exchange: Exchange, ttl: TtlLimits, now: Timestamp) -> Result<Place, Exchange> {
+    ) -> Result<InflightHandle, PendingQuery> {
         let mut state = self.state();
-        // Who sends may have gone with the last question.
+        // The task may have ended with the last query.
         if state.is_closing {
-            return Err(exchange);
+            return Err(pending_query);
         }
-        if state.questions.are_over() {
+        if state.inflight.is_empty() {
             state.silent_since = now;
         }
         state.used = now;
-        let place = state.questions.add(exchange, ttl);
-        state.is_closing |= state.questions.asked() >= USES;
-        if state.questions.left_to_send() == 1 {
-            self.news.notify_one();
+        let index = state.inflight.add(pending_query, *ttl);
+        state.is_closing |= state.inflight.asked() >= MAX_QUERIES;
+        if state.inflight.left_to_send() == 1 {
+            self.wake.notify_one();
         }
-        Ok(place)
+        drop(state);
+        Ok(InflightHandle { socket: self, index })
     }
 
-    /// Sends and reads, until the last question has ended and no more are taken.
+    /// Sends and receives until it is closing and the last query has ended.
     async fn run(self: Arc<Self>) {
-        // Until when answers may still come, and what is said of those that do not.
-        let mut doubt: Option<(Instant, Failure)> = None;
+        // After an ICMP error: until when responses may still come, and the failure of those that do not.
+        let mut icmp_error: Option<(Instant, Failure)> = None;
         while !self.is_over() {
-            let end_of_doubt = async {
-                match doubt {
+            let grace_over = async {
+                match icmp_error {
                     Some((end, failure)) => {
                         sleep_until(end).await;
                         failure
@@ -186,34 +183,15 @@ impl Lane {
                     None => std::future::pending().await,
                 }
             };
-            let event = tokio::select! {
-                biased;
-                failure = end_of_doubt => {
-                    doubt = None;
-                    self.fail(failure);
-                    Ok(())
-                }
-                () = self.news.notified() => Ok(()),
-                ready = self.socket.ready(Interest::READABLE | Interest::ERROR) => match ready {
-                    Ok(mut ready) if ready.ready().is_error() => {
-                        ready.clear_ready_matching(Ready::ERROR);
-                        Err(self.error())
-                    }
-                    Ok(mut ready) => {
-                        ready.retain_ready();
-                        self.read()
-                    }
-                    Err(error) => Err(error),
-                },
-            };
+            let event = tokio::select! { biased; failure = grace_over => { icmp_error = None; self.fail(failure); Ok(()) } () = self.wake.notified() => Ok(()), ready = self.socket.ready(Interest::READABLE | Interest::ERROR) => match ready { Ok(mut ready) if ready.ready().is_error() => { ready.clear_ready_matching(Ready::ERROR); Err(self.take_error()) } Ok(mut ready) => { ready.retain_ready(); self.read() } Err(error) => Err(error), }, };
             match event.and_then(|()| self.send()) {
                 Ok(true) => {}
-                Ok(false) => self.wait_for_room().await,
-                Err(error) if io_error::is_hint(&error) => {
-                    // Others are asked elsewhere, and what was not sent is sent now.
+                Ok(false) => self.wait_writable().await,
+                Err(error) if io_error::is_soft(&error) => {
+                    // New queries use another socket; unsent ones are sent now.
                     self.state().is_closing = true;
-                    self.news.notify_one();
-                    doubt.get_or_insert_with(|| (Instant::now() + self.grace, io_error::of(&error)));
+                    self.wake.notify_one();
+                    icmp_error.get_or_insert_with(|| (Instant::now() + self.grace, io_error::of(&error)));
                 }
                 Err(error) => self.fail(io_error::of(&error)),
             }
@@ -222,17 +200,17 @@ impl Lane {
 
     fn is_over(&self) -> bool {
         let state = self.state();
-        state.is_closing && state.questions.are_over()
+        state.is_closing && state.inflight.is_empty()
     }
 
-    /// Sends what there is to send; whether all of it went.
+    /// Sends unsent queries; returns whether all were sent.
     fn send(&self) -> io::Result<bool> {
-        let questions = &mut self.state().questions;
-        // Who asked may have gone.
-        questions.note_sent(0);
-        while questions.left_to_send() > 0 {
-            match batch::send(self.socket.get_ref().as_fd(), questions.unsent()) {
-                Ok(sent) => questions.note_sent(sent),
+        let inflight = &mut self.state().inflight;
+        // Their clients may be gone.
+        inflight.note_sent(0);
+        while inflight.left_to_send() > 0 {
+            match batch::send(self.socket.get_ref().as_fd(), inflight.unsent()) {
+                Ok(sent) => inflight.note_sent(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -240,30 +218,29 @@ impl Lane {
         Ok(true)
     }
 
-    /// Waits until the socket takes more.
-    async fn wait_for_room(&self) {
-        let room = self
+    /// Waits until the socket is writable.
+    async fn wait_writable(&self) {
+        let writable = self
             .socket
             .get_ref()
             .try_clone()
             .and_then(|socket| register(socket, Interest::WRITABLE));
-        let waited = match room {
-            Ok(room) => room.writable().await.map(drop),
+        let waited = match writable {
+            Ok(writable) => writable.writable().await.map(drop),
             Err(error) => Err(error),
         };
         match waited {
-            Ok(()) => self.news.notify_one(),
+            Ok(()) => self.wake.notify_one(),
             Err(error) => self.fail(io_error::of(&error)),
         }
     }
 
-    /// Reads what is there. Fewer messages than there is room for are all that there were: the runtime is told so, and
-    /// need not ask the kernel again.
+    /// Receives a batch. If it is not full, nothing is left: reporting `WouldBlock` saves a system call.
     fn read(&self) -> io::Result<()> {
         let read = self.socket.try_io(Interest::READABLE, |socket| {
             let received = RECEIVE_BATCH.with_borrow_mut(|receive_batch| {
                 let received = receive_batch.receive(socket.as_fd())?;
-                self.hear((0..received).map(|place| receive_batch.octets(place)));
+                self.receive((0..received).map(|index| receive_batch.octets(index)));
                 Ok::<_, io::Error>(received)
             })?;
             if received < BATCH {
@@ -277,14 +254,15 @@ impl Lane {
         }
     }
 
-    /// What the kernel heard of the upstream: that nobody listens there, mostly.
-    fn error(&self) -> io::Error {
-        let told = self.socket.get_ref().take_error();
-        told.unwrap_or_else(Some)
+    /// The pending error of the socket, mostly an ICMP port unreachable.
+    fn take_error(&self) -> io::Error {
+        let pending = self.socket.get_ref().take_error();
+        pending
+            .unwrap_or_else(Some)
             .unwrap_or_else(|| io::Error::from_raw_os_error(libc::ECONNREFUSED))
     }
 
-    fn hear<'a>(&self, messages: impl Iterator<Item = &'a [u8]>) {
+    fn receive<'a>(&self, messages: impl Iterator<Item = &'a [u8]>) {
         let now = clock::now();
         let mut state = self.state();
         (state.silent_since, state.used) = (now, now);
@@ -295,14 +273,14 @@ impl Lane {
         }
     }
 
-    /// Nothing comes of any question that has no outcome yet.
+    /// Fails all queries without an outcome.
     fn fail(&self, failure: Failure) {
         let mut state = self.state();
         state.is_closing = true;
-        state.questions.give_up_sending();
-        for question in state.questions.all() {
-            if question.outcome.is_none() {
-                question.end(Err(failure));
+        state.inflight.give_up_sending();
+        for query in state.inflight.all() {
+            if query.outcome.is_none() {
+                query.end(Err(failure));
             }
         }
     }
@@ -312,27 +290,27 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for SharedSocket {
     fn drop(&mut self) {
-        let questions = std::mem::take(&mut self.state().questions);
-        // Where the thread ends, there is no next one.
-        let _thread_ends = SPARE.try_with(|spare| spare.set(questions));
+        let inflight = std::mem::take(&mut self.state().inflight);
+        // While the thread exits, there is no spare to set.
+        let _thread_ends = SPARE.try_with(|spare| spare.set(inflight));
     }
 }
 
 impl State {
-    /// Takes a message for who waits for it.
+    /// Matches a message to its query.
     fn take(&mut self, octets: &[u8], now: Timestamp) -> Result<(), Mismatch> {
         let id = octets.first_chunk().map(|id| u16::from_be_bytes(*id));
-        let question = id.and_then(|id| self.questions.by_id(id));
-        let question = question.filter(|question| question.outcome.is_none());
-        let question = question.ok_or(Mismatch::Id)?;
-        match question.exchange.take(octets, now, &question.ttl) {
-            Ok(answer) => question.end(Ok(Datagram::Answer(answer))),
+        let query = id.and_then(|id| self.inflight.by_id(id));
+        let query = query.filter(|query| query.outcome.is_none());
+        let query = query.ok_or(Mismatch::Id)?;
+        match query.pending_query.validate(octets, now, &query.ttl) {
+            Ok(answer) => query.end(Ok(Datagram::Answer(answer))),
             Err(mismatch) => {
                 match mismatch {
-                    Mismatch::Case => question.end(Ok(Datagram::OtherCase)),
-                    Mismatch::Bare => question.end(Ok(Datagram::Bare)),
+                    Mismatch::Case => query.end(Ok(Datagram::OtherCase)),
+                    Mismatch::Bare => query.end(Ok(Datagram::Bare)),
                     Mismatch::Unreadable | Mismatch::Id | Mismatch::Question => {}
                 }
                 return Err(mismatch);
@@ -342,48 +320,48 @@ impl State {
     }
 }
 
-impl Asked {
-    /// Waits for ever.
+impl InflightHandle {
+    /// Waits without a deadline.
     pub(super) async fn outcome(self) -> Result<Datagram, Failure> {
         poll_fn(|context| self.poll(context)).await
     }
 
     fn poll(&self, context: &Context<'_>) -> Poll<Result<Datagram, Failure>> {
-        let mut state = self.lane.state();
-        let Some(question) = state.questions.at(self.place) else {
+        let mut state = self.socket.state();
+        let Some(query) = state.inflight.at(self.index) else {
             return Poll::Pending;
         };
-        match question.outcome.take() {
+        match query.outcome.take() {
             Some(outcome) => {
-                state.questions.remove(self.place);
+                state.inflight.remove(self.index);
                 Poll::Ready(outcome)
             }
             None => {
-                question.waker = Some(context.waker().clone());
+                query.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }
     }
 }
 
-impl Drop for Asked {
+impl Drop for InflightHandle {
     fn drop(&mut self) {
-        let mut state = self.lane.state();
-        // Whoever had no answer found out that the lane may lead nowhere.
-        let is_unanswered = state.questions.remove(self.place);
+        let mut state = self.socket.state();
+        // A query without a response means that the backend may be gone.
+        let is_unanswered = state.inflight.remove(self.index);
         state.is_closing |= is_unanswered;
-        if state.is_closing && state.questions.are_over() {
-            self.lane.news.notify_one();
+        if state.is_closing && state.inflight.is_empty() {
+            self.socket.wake.notify_one();
         }
     }
 }
 
 thread_local! {
-/// What arrives is read here and copied at its length: questions under way need no buffers of their own.
+/// Messages are read here and copied at their length: outstanding queries need no buffers.
 static RECEIVE_BATCH : RefCell < ReceiveBatch > = RefCell::new(ReceiveBatch::new());
-/// The memory of a lane that has ended, for the next one: to grow it is half a dozen pieces, and large ones make the
-/// allocator tidy up all that was given back.
-static SPARE : Cell < Questions > = Cell::default(); }
+/// The table of a closed socket, for the next one: growing it is half a dozen allocations, and large ones make malloc
+/// consolidate free chunks.
+static SPARE : Cell < InflightTable > = Cell::default(); }
 
 #[cfg(test)]
 mod tests {
@@ -393,14 +371,14 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_000);
 
     #[tokio::test]
-    async fn what_is_asked_of_a_lane_that_others_filled_since_it_was_drawn_comes_back() {
+    async fn a_query_for_a_socket_that_others_filled_since_it_was_chosen_comes_back() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         socket.connect(server.local_addr().unwrap()).unwrap();
-        let lane = Lane::open(socket, Duration::ZERO, NOW, &Arc::new(Metrics::register())).unwrap();
-        let ask = || Arc::clone(&lane).ask(question(), &TTL, NOW);
-        let asked: Vec<_> = (0..USES).map(|_| ask().unwrap()).collect();
+        let socket = SharedSocket::open(socket, Duration::ZERO, NOW, &Arc::new(Metrics::register())).unwrap();
+        let ask = || Arc::clone(&socket).ask(question(), &TTL, NOW);
+        let asked: Vec<_> = (0..MAX_QUERIES).map(|_| ask().unwrap()).collect();
         assert!(ask().is_err(), "it is full");
         drop(asked);
         assert!(ask().is_err(), "and nobody sends on it any more");

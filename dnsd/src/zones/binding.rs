@@ -9,15 +9,15 @@ use egret_shared::rt::clock;
 use metrics::{Label, counter};
 use tokio::time::timeout;
 
-use crate::cache::{Ask, Found, Hit, Key};
+use crate::cache::{Found, Hit, Key, StaleRefresh};
 use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
 use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::plugins::QueryEndpoints;
-use crate::plugins::template::Matched;
-use crate::upstream::{Failure, Landings};
+use crate::plugins::template::MatchedTemplate;
+use crate::upstream::{CompletionCount, Failure};
 
 use super::chain::own;
 use super::{
@@ -145,7 +145,7 @@ impl QueryContext {
     }
 
     /// Counts a template's match, and its failure.
-    pub(super) fn count_template(&self, matched: &Matched) {
+    pub(super) fn count_template(&self, matched: &MatchedTemplate) {
         let mut labels = vec![
             Label::new("server", self.table.server()),
             Label::new("zone", matched.zone.to_string()),
@@ -204,7 +204,7 @@ impl ZoneBinding {
         key: Option<&Key>,
         query: &Query<'_>,
         context: &QueryContext,
-        missed_at: Option<Landings>,
+        missed_at: Option<CompletionCount>,
         cancellation: Cancellation,
     ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
         let landed = self.completions();
@@ -226,9 +226,9 @@ impl ZoneBinding {
         query: &Query<'_>,
         context: &QueryContext,
         cancellation: Cancellation,
-        missed_at: Option<Landings>,
+        missed_at: Option<CompletionCount>,
     ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
-        let (Some(key), Some(inflight)) = (key, self.block.inflight()) else {
+        let (Some(key), Some(singleflight)) = (key, self.block.singleflight()) else {
             // Boxed: the rare path must not enlarge the future of every pending query.
             let resolving = Box::pin(self.block.chain.resolve(query, context));
             return resolving.await.map(Arc::new);
@@ -257,12 +257,12 @@ impl ZoneBinding {
                         Box::pin(self.resolve(key, query, &context, missed_at)).await
                     }
                 };
-                match inflight.join(key, asking).await {
+                match singleflight.join(key, asking).await {
                     // The first caller's client was over its limit: this client may not be.
                     Some(Err(ResolveError::Upstream(Failure::OverLimit))) if !is_first => {
                         let context = context.after(clock::now().since(begun));
                         let asking = || self.resolve(key, query, &context, missed_at);
-                        Box::pin(inflight.join(key, asking)).await
+                        Box::pin(singleflight.join(key, asking)).await
                     }
                     resolved => resolved,
                 }
@@ -270,7 +270,7 @@ impl ZoneBinding {
             Cancellation::Possible => {
                 let (binding, key, query, context) = (Arc::clone(self), *key, query.owned(), context.clone());
                 let asking = async move { binding.resolve(&key, &query, &context, missed_at).await };
-                Box::pin(inflight.join_in_task(key, asking)).await
+                Box::pin(singleflight.join_in_task(key, asking)).await
             }
         };
         resolved.unwrap_or_else(|| {
@@ -281,12 +281,14 @@ impl ZoneBinding {
 
     /// The completion count of queries in flight.
     #[must_use]
-    pub fn completions(&self) -> Option<Landings> {
-        self.block.inflight().map(|inflight| inflight.landings())
+    pub fn completions(&self) -> Option<CompletionCount> {
+        self.block
+            .singleflight()
+            .map(|singleflight| singleflight.completions())
     }
 
     /// The answer that another query has put into the cache since the miss.
-    fn resolved_since(&self, missed_at: Option<Landings>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
+    fn resolved_since(&self, missed_at: Option<CompletionCount>, key: &Key) -> Option<Arc<ResolvedAnswer>> {
         if missed_at.is_none() || missed_at == self.completions() {
             return None;
         }
@@ -302,7 +304,7 @@ impl ZoneBinding {
         key: &Key,
         query: &Query<'_>,
         context: &QueryContext,
-        missed_at: Option<Landings>,
+        missed_at: Option<CompletionCount>,
     ) -> Result<Arc<ResolvedAnswer>, ResolveError> {
         if let Some(resolved) = self.resolved_since(missed_at, key) {
             return Ok(resolved);
@@ -331,8 +333,8 @@ impl ZoneBinding {
         let (config, name) = (&context.table.config, &query.question.name);
         let is_searched = config.cluster_domains.iter().any(|zone| zone.holds(name))
             || config.cut_zones.iter().any(|zone| zone.zone.holds(name));
-        let inflight = self.block.inflight().filter(|_| is_searched)?;
-        inflight.meanwhile(key, &key.of_kind(other))
+        let singleflight = self.block.singleflight().filter(|_| is_searched)?;
+        singleflight.meanwhile(key, &key.of_kind(other))
     }
 
     /// The NXDOMAIN of the other family's answer, which holds for any type (RFC 2308 §5). Stub resolvers ask for both families
@@ -356,7 +358,7 @@ impl ZoneBinding {
         let missed_at = self.completions();
         let found = key.map_or(Found::Miss, |key| self.block.cached(key.view(), now));
         match (found, key) {
-            (Found::Fresh(hit) | Found::Stale(hit, Ask::NotNow), _) => Ok((resolved(&hit), hit.ttls)),
+            (Found::Fresh(hit) | Found::Stale(hit, StaleRefresh::None), _) => Ok((resolved(&hit), hit.ttls)),
             (Found::FreshAndDue(hit) | Found::Stale(hit, _), Some(key)) => {
                 let better = Arc::clone(self).refresh(key, query, context).await;
                 Ok(better.map_or_else(

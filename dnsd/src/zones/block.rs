@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use egret_shared::time::Timestamp;
 use metrics::Counter;
 
-use crate::cache::nxdomain_cut::{CutZone, Cuts};
-use crate::cache::{Cache, Class, Found, Kept, Key, KeyView, Maker, Verdict};
+use crate::cache::nxdomain_cut::{CutZone, NxdomainCuts};
+use crate::cache::{Cache, Cacheability, Cacheable, Class, Found, Key, KeyView, Provenance};
 use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};
 use crate::enforcement::observation::AnswerObservation;
 use crate::plugins::QueryEndpoints;
-use crate::upstream::Flights;
-use crate::upstream::pending_query::Matched;
+use crate::upstream::Singleflight;
+use crate::upstream::pending_query::ValidatedResponse;
 
 use super::chain::{Chain, reads_files};
 use super::{
-    ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, InvalidPlan, PacketInfo, PreQueryOutcome,
+    ActiveConfig, AnswerSource, AnsweredQuery, CacheCounters, InvalidPlan, PacketInfo, PreQueryResult,
     QueryContext, StoredAnswer, Telemetry, error_log, query_log,
 };
 use crate::zones::failure::ResolveError;
@@ -39,29 +39,29 @@ pub struct ServerBlock {
 }
 
 /// Queries in flight, each with its result.
-type Inflight = Flights<Result<Arc<ResolvedAnswer>, ResolveError>>;
+type Inflight = Singleflight<Result<Arc<ResolvedAnswer>, ResolveError>>;
 
 /// A cache, and the queries in flight.
 #[derive(Debug)]
 struct CacheStore {
     /// Held for one map operation.
     cache: Mutex<Cache<StoredAnswer>>,
-    inflight: Arc<Inflight>,
+    singleflight: Arc<Inflight>,
     /// NXDOMAIN cuts, where all names of the block come from one `forward`.
-    cuts: Option<Arc<Cuts>>,
+    cuts: Option<Arc<NxdomainCuts>>,
 }
 
 /// An answer on its way to any number of clients; it is cached as a [stored answer](Packed).
 #[derive(Debug)]
 pub struct ResolvedAnswer {
     /// The answer.
-    pub answer: Matched<Answer>,
+    pub answer: ValidatedResponse<Answer>,
     /// The addresses that it teaches.
     pub observation: Option<AnswerObservation>,
     /// The kind and lifetime of its cache entry, if it may be cached.
-    pub cacheable: Option<Kept>,
+    pub cacheable: Option<Cacheable>,
     /// Whether an upstream or dnsd itself made it.
-    pub maker: Maker,
+    pub provenance: Provenance,
     /// The plugin that made it.
     pub source: AnswerSource,
     /// The failure that it reports, if it does.
@@ -148,12 +148,12 @@ impl ServerBlock {
     }
 
     /// The queries in flight.
-    pub(super) fn inflight(&self) -> Option<&Arc<Inflight>> {
-        self.store.as_ref().map(|store| &store.inflight)
+    pub(super) fn singleflight(&self) -> Option<&Arc<Inflight>> {
+        self.store.as_ref().map(|store| &store.singleflight)
     }
 
     /// The NXDOMAIN cuts.
-    pub(super) fn cuts(&self) -> Option<&Arc<Cuts>> {
+    pub(super) fn cuts(&self) -> Option<&Arc<NxdomainCuts>> {
         self.store.as_ref()?.cuts.as_ref()
     }
 
@@ -163,7 +163,7 @@ impl ServerBlock {
     }
 
     /// Counts a pre-query.
-    pub(super) fn count_pre_query(&self, outcome: PreQueryOutcome) {
+    pub(super) fn count_pre_query(&self, outcome: PreQueryResult) {
         self.telemetry.metrics.pre_query(outcome);
     }
 
@@ -174,9 +174,9 @@ impl ServerBlock {
     }
 
     /// The kind and lifetime of the cache entry that an answer would have.
-    pub(super) fn cacheability(&self, resolved: &ResolvedAnswer) -> Option<Kept> {
+    pub(super) fn cacheability(&self, resolved: &ResolvedAnswer) -> Option<Cacheable> {
         let rules = self.plan.cache.as_ref()?;
-        Verdict::of(rules, &resolved.answer.get().message(), resolved.maker).kept()
+        Cacheability::of(rules, &resolved.answer.get().message(), resolved.provenance).kept()
     }
 
     /// Caches an answer, if it may be cached.
@@ -194,9 +194,9 @@ impl ServerBlock {
 
     /// The answer of a trusted resolver that the client chose.
     #[must_use]
-    pub fn of_trusted(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
+    pub fn of_trusted(&self, answer: ValidatedResponse<Answer>, context: &QueryContext) -> ResolvedAnswer {
         self.chain
-            .uncached(answer, context, Maker::Upstream, AnswerSource::Forward)
+            .uncached(answer, context, Provenance::Upstream, AnswerSource::Forward)
     }
 
     /// Whether an answer may replace a stale one.
@@ -204,7 +204,7 @@ impl ServerBlock {
     pub fn refreshes(&self, resolved: &ResolvedAnswer) -> bool {
         let rules = self.plan.cache.as_ref();
         rules.is_some_and(|rules| {
-            Verdict::of(rules, &resolved.answer.get().message(), resolved.maker).refreshes(rules)
+            Cacheability::of(rules, &resolved.answer.get().message(), resolved.provenance).refreshes(rules)
         })
     }
 
@@ -320,10 +320,10 @@ impl ServerBlock {
 }
 
 impl CacheStore {
-    fn new(rules: &model::CacheRules, octets: usize, cuts: Option<Arc<Cuts>>) -> Self {
+    fn new(rules: &model::CacheRules, octets: usize, cuts: Option<Arc<NxdomainCuts>>) -> Self {
         Self {
             cache: Mutex::new(Cache::new(rules, octets)),
-            inflight: Arc::default(),
+            singleflight: Arc::default(),
             cuts,
         }
     }
@@ -331,14 +331,14 @@ impl CacheStore {
 
 /// The NXDOMAIN cuts of a block. A block that answers or rewrites names itself, or chooses among upstreams by name, has none:
 /// there a name may exist although one above it does not.
-fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<Cuts>> {
+fn cuts(plan: &model::Block, config: &Config) -> Option<Arc<NxdomainCuts>> {
     let answers_itself = plan.hosts.is_some() || !plan.template.is_empty() || !plan.rewrite.is_empty();
     let meets = |zone: &CutZone| {
         let mut zones = plan.zones.iter();
         zones.any(|own| own.holds(zone.zone.apex()) || zone.zone.holds(own.apex()))
     };
     let has_cuts = !answers_itself && plan.forward.len() == 1 && config.cut_zones.iter().any(meets);
-    has_cuts.then(|| Arc::new(Cuts::new(&config.cut_zones)))
+    has_cuts.then(|| Arc::new(NxdomainCuts::new(&config.cut_zones)))
 }
 
 /// Whether two blocks are written alike, wherever in their files.

@@ -6,7 +6,7 @@ use egret_shared::net::IpNet;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 
-use crate::cache::{Maker, Verdict};
+use crate::cache::{Cacheability, Provenance};
 use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::{Answer, TtlLimits};
@@ -15,8 +15,8 @@ use crate::enforcement::observation::{observe, observe_of};
 use crate::plugins::rewrite::Rules;
 use crate::plugins::template::Answered;
 use crate::plugins::{Outcome, append, whoami};
-use crate::upstream::pending_query::Matched;
-use crate::upstream::{self, Failure, Forwarder, Limits, Unusable};
+use crate::upstream::pending_query::ValidatedResponse;
+use crate::upstream::{self, Failure, Forwarder, InvalidForward, Limits};
 
 use super::{AnswerRecord, AnswerSource, InvalidPlan, Metrics, QueryContext, ResolvedAnswer, Telemetry};
 use crate::zones::failure::ResolveError;
@@ -96,10 +96,10 @@ impl Chain {
             .map_err(|_unusable| ResolveError::Rewrite)?;
         Ok(ChainAnswer {
             answer: own(octets, made.answer.get().arrived()).ok_or(ResolveError::Rewrite)?,
-            maker: if revert.may_deny_otherwise(&asked) {
-                Maker::Own
+            provenance: if revert.may_deny_otherwise(&asked) {
+                Provenance::Local
             } else {
-                made.maker
+                made.provenance
             },
             source: made.source,
             is_shareable: revert.is_shareable() && made.is_shareable,
@@ -135,7 +135,7 @@ impl Chain {
         match self.forward(query, context).await {
             Ok(answer) => Ok(ChainAnswer {
                 answer,
-                maker: Maker::Upstream,
+                provenance: Provenance::Upstream,
                 source: AnswerSource::Forward,
                 is_shareable: true,
             }),
@@ -164,7 +164,7 @@ impl Chain {
         &self,
         query: &Query<'_>,
         context: &QueryContext,
-    ) -> Result<Matched<Answer>, ResolveError> {
+    ) -> Result<ValidatedResponse<Answer>, ResolveError> {
         let limits = Limits {
             patience: context.table.config.total_timeout.saturating_sub(context.waited),
             udp_size: self.udp_size(&context.table.config),
@@ -207,7 +207,7 @@ impl Chain {
     fn resolved(&self, made: ChainAnswer, asked: &Question, protected: &[IpNet]) -> ResolvedAnswer {
         let ChainAnswer {
             mut answer,
-            maker,
+            provenance,
             source,
             is_shareable,
         } = made;
@@ -219,7 +219,7 @@ impl Chain {
         let verdict = self
             .cache
             .as_ref()
-            .map(|rules| Verdict::of(rules, &message, maker));
+            .map(|rules| Cacheability::of(rules, &message, provenance));
         if let Some(verdict) = &verdict {
             answer.limit_ttls(&verdict.ttls);
         }
@@ -231,7 +231,7 @@ impl Chain {
                 .and_then(|verdict| verdict.kept())
                 .filter(|_| is_shareable),
             observation,
-            maker,
+            provenance,
             source,
             error: None,
             answer,
@@ -242,7 +242,7 @@ impl Chain {
     pub(super) fn inherited(&self, cacheable: &AnswerRecord, protected: &[IpNet]) -> Option<ResolvedAnswer> {
         let made = ChainAnswer {
             answer: own(cacheable.octets.clone(), cacheable.arrived)?,
-            maker: cacheable.maker,
+            provenance: cacheable.provenance,
             source: cacheable.source,
             is_shareable: true,
         };
@@ -254,16 +254,20 @@ impl Chain {
     }
 
     /// An answer that dns64 synthesized.
-    pub(super) fn synthesized(&self, answer: Matched<Answer>, context: &QueryContext) -> ResolvedAnswer {
-        self.uncached(answer, context, Maker::Own, AnswerSource::Dns64)
+    pub(super) fn synthesized(
+        &self,
+        answer: ValidatedResponse<Answer>,
+        context: &QueryContext,
+    ) -> ResolvedAnswer {
+        self.uncached(answer, context, Provenance::Local, AnswerSource::Dns64)
     }
 
     /// An answer that is observed but not cached.
     pub(super) fn uncached(
         &self,
-        answer: Matched<Answer>,
+        answer: ValidatedResponse<Answer>,
         context: &QueryContext,
-        maker: Maker,
+        provenance: Provenance,
         source: AnswerSource,
     ) -> ResolvedAnswer {
         let (observation, protected) = observe(&answer, &context.table.config.protected);
@@ -272,7 +276,7 @@ impl Chain {
             answer,
             observation,
             cacheable: None,
-            maker,
+            provenance,
             source,
             error: None,
         }
@@ -305,14 +309,14 @@ impl Chain {
         let size = self.udp_size(&context.table.config);
         let octets = explained_reply(query, error.rcode(), error.extended_error(), size);
         let message = Message::read(&octets).expect("dnsd's own reply can be read");
-        let verdict = Verdict::of(rules, &message, Maker::Own);
+        let verdict = Cacheability::of(rules, &message, Provenance::Local);
         let cacheable = verdict.kept();
         let answer = own(octets, clock::now()).expect("dnsd's own reply can be read");
         Some(ResolvedAnswer {
             answer,
             observation: None,
             cacheable,
-            maker: Maker::Own,
+            provenance: Provenance::Local,
             source: AnswerSource::Server,
             error: Some(error),
         })
@@ -332,7 +336,7 @@ impl ForwardPlugin {
         plan: &model::Forward,
         before: &[&Chain],
         metrics: &Arc<upstream::Metrics>,
-    ) -> Result<Self, Unusable> {
+    ) -> Result<Self, InvalidForward> {
         let plan = plan.clone();
         let is_same = |other: &&Self| {
             let moved = model::Forward {
@@ -360,8 +364,8 @@ pub(super) fn reads_files(plan: &model::Forward) -> bool {
 
 /// An answer of a plugin.
 struct ChainAnswer {
-    answer: Matched<Answer>,
-    maker: Maker,
+    answer: ValidatedResponse<Answer>,
+    provenance: Provenance,
     source: AnswerSource,
     /// Whether other clients may be given it.
     is_shareable: bool,
@@ -384,18 +388,18 @@ async fn local(
     };
     Ok(ChainAnswer {
         answer: own(octets, clock::now()).ok_or(ResolveError::Local)?,
-        maker: Maker::Own,
+        provenance: Provenance::Local,
         source,
         is_shareable: true,
     })
 }
 
 /// A message that dnsd made, as an answer; none where it cannot be read.
-pub(super) fn own(octets: Vec<u8>, made: Timestamp) -> Option<Matched<Answer>> {
+pub(super) fn own(octets: Vec<u8>, made: Timestamp) -> Option<ValidatedResponse<Answer>> {
     const ANY: TtlLimits = TtlLimits {
         at_least: 0,
         at_most: u32::MAX,
     };
     let question = *Message::read(&octets).ok()?.question();
-    Some(Matched::own(Answer::new(octets, &question, made, &ANY)))
+    Some(ValidatedResponse::own(Answer::new(octets, &question, made, &ANY)))
 }

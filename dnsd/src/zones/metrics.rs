@@ -4,7 +4,7 @@ use metrics::{Counter, counter};
 
 /// The outcome of a pre-query for the name above others (RFC 8020); the label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PreQueryOutcome {
+pub enum PreQueryResult {
     /// The name does not exist, nor does any below it.
     Denied,
     /// The name exists.
@@ -13,7 +13,7 @@ pub enum PreQueryOutcome {
     Failed,
 }
 
-impl PreQueryOutcome {
+impl PreQueryResult {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Denied, Self::Exists, Self::Failed];
 
@@ -57,7 +57,7 @@ impl Metrics {
         Self {
             cache_evictions: counter!("egret_dnsd_cache_evictions_total"),
             cut_answers: counter!("egret_dnsd_nxdomain_cut_answers_total"),
-            pre_queries: PreQueryOutcome::ALL.map(
+            pre_queries: PreQueryResult::ALL.map(
                 |outcome| counter!("egret_dnsd_nxdomain_cut_inquiries_total", "outcome" => outcome.label()),
             ),
             unreadable_answers: counter!("egret_dnsd_unreadable_answers_total"),
@@ -67,7 +67,7 @@ impl Metrics {
     }
 
     /// Counts a pre-query.
-    pub fn pre_query(&self, outcome: PreQueryOutcome) {
+    pub fn pre_query(&self, outcome: PreQueryResult) {
         self.pre_queries[outcome as usize].increment(1);
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 
-use crate::cache::nxdomain_cut::{Asked, Denial, Headway, Heard, Inquiry};
-use crate::cache::{Key, Kind, Maker};
+use crate::cache::nxdomain_cut::{CutQuery, Denial, PendingPreQuery, PreQuery, PreQueryOutcome};
+use crate::cache::{Key, Kind, Provenance};
 use crate::dns::message::{CLASS_IN, Query, flag, kind, rcode};
 
 use super::chain::own;
 use super::{
-    AnswerSource, Cancellation, PreQueryOutcome, QueryContext, ResolveError, ResolvedAnswer, ZoneBinding,
+    AnswerSource, Cancellation, PreQueryResult, QueryContext, ResolveError, ResolvedAnswer, ZoneBinding,
 };
 
 impl ZoneBinding {
@@ -30,27 +30,32 @@ impl ZoneBinding {
 
     /// The pre-query that a query waits for, which is started if it is not in flight.
     #[must_use]
-    pub fn headway(self: &Arc<Self>, key: &Key, query: &Query, context: &QueryContext) -> Option<Headway> {
+    pub fn pre_query_first(
+        self: &Arc<Self>,
+        key: &Key,
+        query: &Query,
+        context: &QueryContext,
+    ) -> Option<PendingPreQuery> {
         let cuts = self.block.cuts()?;
         if query.flags & flag::RD == 0 || !self.would_be_asked(query) {
             return None;
         }
-        let mut headway = cuts.headway(self.asked(key, query)?, clock::now)?;
-        if let Some(inquiry) = headway.inquiry.take() {
-            self.inquire(inquiry, query, context);
+        let mut pre_query_first = cuts.pre_query_first(self.asked(key, query)?, clock::now)?;
+        if let Some(pre_query) = pre_query_first.pre_query.take() {
+            self.inquire(pre_query, query, context);
         }
-        Some(headway)
+        Some(pre_query_first)
     }
 
     /// Waits for a pre-query. Returns the denial of the name above, or how long the query has waited.
     pub async fn denied_first(
         &self,
-        headway: Headway,
+        pre_query_first: PendingPreQuery,
         key: &Key,
         query: &Query<'_>,
     ) -> Result<Arc<Denial>, Duration> {
         let begun = clock::now();
-        headway.end().await;
+        pre_query_first.end().await;
         let now = clock::now();
         self.denied_below(key, query, now).ok_or_else(|| now.since(begun))
     }
@@ -67,10 +72,12 @@ impl ZoneBinding {
         self.block.count_cut();
         let size = u16::MAX;
         let reply = denial.reply(query, now, self.block.keeps_ttls(), size.into(), size);
-        let resolved =
-            self.block
-                .chain
-                .uncached(own(reply, now)?, context, Maker::Upstream, AnswerSource::Cache);
+        let resolved = self.block.chain.uncached(
+            own(reply, now)?,
+            context,
+            Provenance::Upstream,
+            AnswerSource::Cache,
+        );
         Some(Arc::new(resolved))
     }
 
@@ -98,8 +105,8 @@ impl ZoneBinding {
             (rcode::NOERROR, _) => cuts.note_existing(asked, clock::now),
             (rcode::NXDOMAIN, Some(cacheable)) => {
                 let until = answer.arrived().after(cacheable.lifetime);
-                if let Some(inquiry) = cuts.note_denied(asked, until, clock::now()) {
-                    self.inquire(inquiry, query, context);
+                if let Some(pre_query) = cuts.note_denied(asked, until, clock::now()) {
+                    self.inquire(pre_query, query, context);
                 }
             }
             (_other_code, _) => {}
@@ -107,8 +114,8 @@ impl ZoneBinding {
     }
 
     /// Sends a pre-query in a task of its own, for A as RFC 9156 section 2.1 advises.
-    fn inquire(self: &Arc<Self>, inquiry: Inquiry, query: &Query, context: &QueryContext) {
-        let question = query.asking(inquiry.name(), kind::A, CLASS_IN);
+    fn inquire(self: &Arc<Self>, pre_query: PreQuery, query: &Query, context: &QueryContext) {
+        let question = query.asking(pre_query.name(), kind::A, CLASS_IN);
         let (binding, context) = (Arc::clone(self), context.clone());
         drop(task::spawn_brief(async move {
             let key = binding.block.key(&question);
@@ -117,37 +124,40 @@ impl ZoneBinding {
                 .await;
             let heard = binding.heard(&resolved);
             binding.block.count_pre_query(match &heard {
-                Heard::Denied(..) => PreQueryOutcome::Denied,
-                Heard::Exists(_) => PreQueryOutcome::Exists,
-                Heard::Nothing => PreQueryOutcome::Failed,
+                PreQueryOutcome::Denied(..) => PreQueryResult::Denied,
+                PreQueryOutcome::Exists(_) => PreQueryResult::Exists,
+                PreQueryOutcome::Nothing => PreQueryResult::Failed,
             });
-            inquiry.end(heard, clock::now());
+            pre_query.end(heard, clock::now());
         }));
     }
 
     /// What an answer says of its name. An answer that may not be cached is not used for cuts either.
-    fn heard(&self, resolved: &Result<Arc<ResolvedAnswer>, ResolveError>) -> Heard {
+    fn heard(&self, resolved: &Result<Arc<ResolvedAnswer>, ResolveError>) -> PreQueryOutcome {
         let Ok(resolved) = resolved else {
-            return Heard::Nothing;
+            return PreQueryOutcome::Nothing;
         };
         let answer = resolved.answer.get();
-        let is_from_upstream = resolved.source == AnswerSource::Forward && resolved.maker == Maker::Upstream;
+        let is_from_upstream =
+            resolved.source == AnswerSource::Forward && resolved.provenance == Provenance::Upstream;
         let Some(cacheable) = self.block.cacheability(resolved).filter(|_| is_from_upstream) else {
-            return Heard::Nothing;
+            return PreQueryOutcome::Nothing;
         };
         let until = answer.arrived().after(cacheable.lifetime);
         match cacheable.kind {
             Kind::NameError => Denial::read(&answer.message(), answer.arrived())
-                .map_or(Heard::Nothing, |denial| Heard::Denied(denial, until)),
+                .map_or(PreQueryOutcome::Nothing, |denial| {
+                    PreQueryOutcome::Denied(denial, until)
+                }),
             Kind::Answer | Kind::Other | Kind::Denial if answer.rcode() == rcode::NOERROR => {
-                Heard::Exists(until)
+                PreQueryOutcome::Exists(until)
             }
-            Kind::Answer | Kind::Other | Kind::Denial | Kind::Failure => Heard::Nothing,
+            Kind::Answer | Kind::Other | Kind::Denial | Kind::Failure => PreQueryOutcome::Nothing,
         }
     }
 
-    fn asked<'a>(&'a self, key: &Key, query: &'a Query) -> Option<Asked<'a>> {
-        (query.question.class == CLASS_IN).then(|| Asked {
+    fn asked<'a>(&'a self, key: &Key, query: &'a Query) -> Option<CutQuery<'a>> {
+        (query.question.class == CLASS_IN).then(|| CutQuery {
             name: &query.question.name,
             apex: self.zone.apex(),
             class: key.class(),

@@ -21,13 +21,13 @@ use egret_shared::observation::ObservedAddress;
 use egret_shared::time::Timestamp;
 use triomphe::ThinArc;
 
-use crate::cache::{FIXED, KeyView, Maker, Value};
+use crate::cache::{FIXED, KeyView, Provenance, Value};
 use crate::dns::answer::{AnswerView, Opt};
 use crate::dns::message::{HEADER, Message};
 use crate::enforcement::observation::{AnswerObservation, observe};
 use crate::enforcement::records::ClientBitmap;
 use crate::net::buffers::{return_buffer, take_buffer};
-use crate::upstream::pending_query::Matched;
+use crate::upstream::pending_query::ValidatedResponse;
 
 use super::{AnswerSource, ResolveError, ResolvedAnswer};
 
@@ -60,7 +60,7 @@ struct Head {
     ttls: u16,
     /// The number of IPv4 addresses.
     ipv4: u16,
-    maker: Maker,
+    provenance: Provenance,
     source: AnswerSource,
     error: Option<ResolveError>,
 }
@@ -130,7 +130,7 @@ impl StoredAnswer {
             opt,
             ttls: short(ttls.len())?,
             ipv4: short(ipv4)?,
-            maker: resolved.maker,
+            provenance: resolved.provenance,
             source: resolved.source,
             error: resolved.error,
         };
@@ -171,8 +171,8 @@ impl StoredAnswer {
 
     /// Whether an upstream or dnsd itself made it.
     #[must_use]
-    pub fn maker(&self) -> Maker {
-        self.head().maker
+    pub fn provenance(&self) -> Provenance {
+        self.head().provenance
     }
 
     /// The plugin that made it.
@@ -217,14 +217,14 @@ impl StoredAnswer {
     /// The answer as it was before it was stored.
     #[must_use]
     pub fn to_resolved(&self, arrived: Timestamp) -> ResolvedAnswer {
-        let answer = Matched::own(self.answer(arrived).to_answer());
+        let answer = ValidatedResponse::own(self.answer(arrived).to_answer());
         let (observation, _left_out) = observe(&answer, &[]);
         let cacheable: Vec<ObservedAddress> = self.addresses(arrived).collect();
         ResolvedAnswer {
             observation: observation.and_then(|observation| observation.only(&cacheable)),
             answer,
             cacheable: None,
-            maker: self.maker(),
+            provenance: self.provenance(),
             source: self.source(),
             error: self.error(),
         }

@@ -14,7 +14,7 @@ use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::cache::{Class, Demand, Key, Kind, Maker, Remembered, Value, Walk};
+use crate::cache::{Class, Demand, Key, Kind, Provenance, TransferCursor, TransferredEntry, Value};
 use crate::config::Config;
 use crate::config::model::CacheRules;
 use crate::dns::message::Message;
@@ -44,7 +44,7 @@ pub struct AnswerRecord {
     /// When it arrived.
     pub arrived: Timestamp,
     /// Whether an upstream or dnsd itself made it.
-    pub maker: Maker,
+    pub provenance: Provenance,
     /// The part of the chain that made it.
     pub source: AnswerSource,
     /// The failure that it reports, if it reports one.
@@ -64,7 +64,7 @@ pub struct CacheExport<'a> {
     serving: &'a ActiveConfig,
     block: usize,
     /// None until the block's own record was emitted.
-    walk: Option<Walk>,
+    walk: Option<TransferCursor>,
 }
 
 /// One step of [`CacheExport`].
@@ -96,7 +96,7 @@ impl<'a> CacheExport<'a> {
                 continue;
             };
             let Some(walk) = &mut self.walk else {
-                self.walk = Some(Walk::default());
+                self.walk = Some(TransferCursor::default());
                 return Some(ExportStep::Block(BlockRecord {
                     digest: digest(block, &self.serving.config),
                     min_ttl: min_ttl(rules),
@@ -189,7 +189,7 @@ fn min_ttl(rules: &CacheRules) -> [Duration; 2] {
 }
 
 /// The record of a cache entry; none where the entry's key is not that of the message's question.
-fn record(entry: &Remembered<StoredAnswer>) -> Option<AnswerRecord> {
+fn record(entry: &TransferredEntry<StoredAnswer>) -> Option<AnswerRecord> {
     let packed = &entry.value;
     let message = packed.message();
     let key = packed.key().to_vec();
@@ -199,7 +199,7 @@ fn record(entry: &Remembered<StoredAnswer>) -> Option<AnswerRecord> {
             key,
             octets: message.octets().to_vec(),
             arrived: entry.arrived,
-            maker: packed.maker(),
+            provenance: packed.provenance(),
             source: packed.source(),
             error: packed.error(),
             demand: entry.demand,
@@ -240,7 +240,7 @@ fn take(
     // NXDOMAIN is keyed by name, all else by name and type.
     if has_own_ttls && key.is_of(question, is_of_name) && cache.covers(&question.name) {
         let pack = |place: &Key| StoredAnswer::new(&resolved, place.as_octets());
-        cache.inherit(&key, pack, cacheable, answer.arrived, answer.demand);
+        cache.import(&key, pack, cacheable, answer.arrived, answer.demand);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::world::{
 const EVIL: &str = "192.0.2.66";
 
 fn addresses(
-    answer: &egret_dnsd::upstream::pending_query::Matched<egret_dnsd::dns::answer::Answer>,
+    answer: &egret_dnsd::upstream::pending_query::ValidatedResponse<egret_dnsd::dns::answer::Answer>,
 ) -> Vec<String> {
     let records = read(answer).answers;
     records.iter().map(|record| record.data.to_string()).collect()

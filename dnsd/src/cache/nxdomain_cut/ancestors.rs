@@ -32,7 +32,7 @@ pub enum ZoneKind {
 
 /// Names above a name, as octets of it: a namespace or what stands in its place, and what is in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Places<'a> {
+pub(super) struct Ancestors<'a> {
     pub(super) upper: &'a [u8],
     pub(super) lower: Option<&'a [u8]>,
 }
@@ -51,7 +51,7 @@ const SPARED: [&[u8]; 2] = [b"pod", b"dns"];
 
 impl CutZone {
     /// The places strictly above a name of the zone, if there are any.
-    pub(super) fn places<'a>(&self, name: &'a WireName) -> Option<Places<'a>> {
+    pub(super) fn ancestors<'a>(&self, name: &'a WireName) -> Option<Ancestors<'a>> {
         let octets = name.as_octets();
         let [first, second, third, fourth] = starts(octets, self.zone.apex().as_octets().len());
         let first = &octets[first?..];
@@ -59,7 +59,7 @@ impl CutZone {
         let is_of_cluster = self.kind == ZoneKind::Cluster;
         if is_of_cluster && label(first) == SERVICES {
             let third = &octets[third?..];
-            return is_plain(label(second)).then_some(Places {
+            return is_plain(label(second)).then_some(Ancestors {
                 upper: second,
                 lower: fourth.map(|_| third).filter(|third| is_plain(label(third))),
             });
@@ -69,17 +69,17 @@ impl CutZone {
             ZoneKind::Named => false,
             ZoneKind::Searched => !is_public(label(first)),
         };
-        (!is_spared && is_plain(label(first))).then_some(Places {
+        (!is_spared && is_plain(label(first))).then_some(Ancestors {
             upper: first,
             lower: None,
         })
     }
 }
 
-impl<'a> Places<'a> {
+impl<'a> Ancestors<'a> {
     /// Those of them that are in a zone: whoever answers for others was not asked.
     pub(super) fn within(self, apex: &WireName) -> Option<Self> {
-        let is_in = |place: &&[u8]| place.len() >= apex.as_octets().len();
+        let is_in = |ancestor: &&[u8]| ancestor.len() >= apex.as_octets().len();
         let lower = self.lower.filter(is_in);
         if is_in(&self.upper) {
             return Some(self);

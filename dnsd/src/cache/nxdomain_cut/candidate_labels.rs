@@ -14,13 +14,13 @@ const ROW: usize = 4;
 
 /// The labels.
 #[derive(Debug)]
-pub(super) struct Rumours {
-    places: Box<[Option<Rumour>]>,
+pub(super) struct CandidateLabels {
+    places: Box<[Option<CandidateLabel>]>,
     seed: RandomState,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rumour {
+struct CandidateLabel {
     label: u64,
     /// What stood before the label in the first name.
     rest: u64,
@@ -29,7 +29,7 @@ struct Rumour {
     is_common: bool,
 }
 
-impl Default for Rumours {
+impl Default for CandidateLabels {
     fn default() -> Self {
         Self {
             places: vec![None; PLACES].into(),
@@ -38,22 +38,22 @@ impl Default for Rumours {
     }
 }
 
-impl Rumours {
+impl CandidateLabels {
     /// A name was denied until then, `rest` before `label`; whether another one was that is still denied. A label of
     /// which one name is known makes room for the next one in its place, so that made-up ones do not stay.
     pub(super) fn repeats(&mut self, label: &[u8], rest: &[u8], until: Timestamp, now: Timestamp) -> bool {
         let (label, rest) = (self.seed.hash_one(label), self.seed.hash_one(rest));
         let row = usize::try_from(label % (PLACES / ROW) as u64).expect("the table is small") * ROW;
         let row = &mut self.places[row..row + ROW];
-        let live = |place: &Option<Rumour>| place.filter(|rumour| now < rumour.until);
+        let live = |place: &Option<CandidateLabel>| place.filter(|candidate| now < candidate.until);
         if let Some(place) = row
             .iter()
             .position(|place| live(place).is_some_and(|known| known.label == label))
-            && let Some(rumour) = &mut row[place]
+            && let Some(candidate) = &mut row[place]
         {
-            rumour.is_common |= rumour.rest != rest;
-            rumour.until = rumour.until.max(until);
-            return rumour.is_common;
+            candidate.is_common |= candidate.rest != rest;
+            candidate.until = candidate.until.max(until);
+            return candidate.is_common;
         }
         let free = row.iter().position(|place| live(place).is_none());
         let once = || {
@@ -61,7 +61,7 @@ impl Rumours {
                 .position(|place| live(place).is_some_and(|known| !known.is_common))
         };
         if let Some(place) = free.or_else(once) {
-            row[place] = Some(Rumour {
+            row[place] = Some(CandidateLabel {
                 label,
                 rest,
                 until,
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_label_is_common_from_the_second_name_on_while_the_first_is_denied() {
-        let mut rumours = Rumours::default();
+        let mut candidates = CandidateLabels::default();
         for (label, rest, now, is_common) in [
             (&b"com"[..], &b"api"[..], 0, false),
             (b"com", b"api", 1, false),
@@ -93,7 +93,7 @@ mod tests {
             (b"com", b"api", 20, false),
             (b"com", b"www", 26, false),
         ] {
-            let repeats = rumours.repeats(label, rest, at(now + 5), at(now));
+            let repeats = candidates.repeats(label, rest, at(now + 5), at(now));
             assert_eq!(repeats, is_common, "at {now}");
         }
     }
@@ -102,10 +102,10 @@ mod tests {
     fn dozens_of_labels_are_common_beside_each_other() {
         // Drawn anew each time: where one place were all that a label has, one of two tables would lack some.
         for _ in 0..20 {
-            let mut rumours = Rumours::default();
+            let mut candidates = CandidateLabels::default();
             for rest in [b"api", b"www"] {
                 for number in 0..30_u8 {
-                    let repeats = rumours.repeats(&[number], rest, at(5), at(0));
+                    let repeats = candidates.repeats(&[number], rest, at(5), at(0));
                     assert_eq!(repeats, rest == b"www", "{number}");
                 }
             }
@@ -114,12 +114,12 @@ mod tests {
 
     #[test]
     fn a_flood_of_labels_neither_becomes_common_nor_drives_out_what_is() {
-        let mut rumours = Rumours::default();
-        assert!(!rumours.repeats(b"com", b"api", at(5), at(0)));
-        assert!(rumours.repeats(b"com", b"www", at(5), at(0)));
+        let mut candidates = CandidateLabels::default();
+        assert!(!candidates.repeats(b"com", b"api", at(5), at(0)));
+        assert!(candidates.repeats(b"com", b"www", at(5), at(0)));
         for number in 0..100_000_u32 {
-            assert!(!rumours.repeats(&number.to_be_bytes(), b"x.y", at(5), at(0)));
+            assert!(!candidates.repeats(&number.to_be_bytes(), b"x.y", at(5), at(0)));
         }
-        assert!(rumours.repeats(b"com", b"cdn", at(5), at(1)));
+        assert!(candidates.repeats(b"com", b"cdn", at(5), at(1)));
     }
 }

@@ -101,14 +101,24 @@ impl Gate {
             .into_iter()
             .partition::<Vec<_>, _>(|record| record.is_realized);
         for record in realized {
-            self.records
-                .note(&record.observation, record.attachment, |_| false, now);
+            self.restore_record(&record, now);
         }
         self.realized = self.records.latest();
         for record in others {
-            self.records
-                .note(&record.observation, record.attachment, |_| false, now);
+            self.restore_record(&record, now);
         }
+    }
+
+    fn restore_record(&mut self, record: &ObservationRecord, now: Timestamp) {
+        let (interests, never_stale) = (&self.interests, |_| false);
+        let has_interest = |client, name: &_| interests.matches(client, name);
+        self.records.note(
+            &record.observation,
+            record.attachment,
+            never_stale,
+            has_interest,
+            now,
+        );
     }
 
     /// Whether an enforcer is connected and has realized all records.

@@ -14,7 +14,7 @@ use egret_shared::time::Timestamp;
 use hashbrown::HashTable;
 
 use super::RecordOutcome;
-use super::name::{AddressRecord, NameRecord};
+use super::name::{AddressRecord, NameRecord, name_of};
 use crate::enforcement::records::bitmap::BitIndex;
 use crate::hash::RandomState;
 
@@ -33,9 +33,19 @@ pub(super) struct ClientRecords {
     free: Vec<NameId>,
     by_question: HashTable<IndexEntry>,
     seed: RandomState,
+    /// Each record is in one of them; those without interest are evicted first.
+    without_interest: AgeList,
+    with_interest: AgeList,
+    /// Whether the lists follow the client's present interest.
+    is_sorted_by_interest: bool,
+    addresses: usize,
+}
+
+/// A list of records from the oldest to the newest.
+#[derive(Clone, Copy, Debug, Default)]
+struct AgeList {
     oldest: Option<NameId>,
     newest: Option<NameId>,
-    addresses: usize,
 }
 
 /// A record with the hash of its question: a table that grows needs all hashes, and to compute them is to read every name.
@@ -127,13 +137,18 @@ impl ClientRecords {
         &mut self,
         observation: &Observation,
         next: Sequence,
+        has_interest: bool,
         is_stale: impl Fn(Sequence) -> bool,
     ) -> RecordOutcome {
         let question = observation.question.as_str();
         let hash = NameHash::of(question, &self.seed);
         let found = self.find_hashed(hash, question);
         if found.is_none() && are_ascending(&observation.addresses) {
-            self.add(hash, named(observation, all_new(&observation.addresses, next)));
+            self.add(
+                hash,
+                named(observation, all_new(&observation.addresses, next)),
+                has_interest,
+            );
             return RecordOutcome {
                 new: Some(next),
                 sequences: vec![next],
@@ -165,8 +180,12 @@ impl ClientRecords {
         if new.is_some() {
             let name = named(observation, addresses.iter().copied());
             match found {
-                Some(id) => self.replace(id, name),
-                None => self.add(hash, name),
+                Some(id) => {
+                    self.put(id, name);
+                    self.unlink(id);
+                    self.link(id, has_interest);
+                }
+                None => self.add(hash, name, has_interest),
             }
         }
         RecordOutcome {
@@ -195,20 +214,57 @@ impl ClientRecords {
             return None;
         }
         let name = NameRecord::new(name.names(), addresses.iter().copied());
-        self.replace(id, name);
+        self.put(id, name);
         Some(live)
     }
 
-    /// Removes the oldest record, but not the one of this question.
-    pub(super) fn remove_oldest(&mut self, keep: Option<&str>) -> Option<NameRecord> {
-        let oldest = self.oldest?;
-        let is_kept = |id| Some(self.node(id).name.question()) == keep;
-        let id = if is_kept(oldest) {
-            self.node(oldest).newer?
-        } else {
-            oldest
+    /// The client's interest changed: the lists are sorted anew before the next eviction.
+    pub(super) const fn interest_changed(&mut self) {
+        self.is_sorted_by_interest = false;
+    }
+
+    /// Removes the oldest record without interest, or the oldest with interest where there is no other; but not the one of
+    /// the question `keep`.
+    pub(super) fn evict(
+        &mut self,
+        keep: Option<&str>,
+        has_interest: impl Fn(&DnsName) -> bool,
+    ) -> Option<NameRecord> {
+        if !self.is_sorted_by_interest {
+            self.sort_by_interest(has_interest);
+        }
+        let evictable = |list: AgeList| {
+            let oldest = list.oldest?;
+            let is_kept = Some(self.node(oldest).name.question()) == keep;
+            if is_kept {
+                self.node(oldest).newer
+            } else {
+                Some(oldest)
+            }
         };
+        let id = evictable(self.without_interest).or_else(|| evictable(self.with_interest))?;
         Some(self.remove(id))
+    }
+
+    /// Moves records whose interest changed to the end of the other list.
+    fn sort_by_interest(&mut self, has_interest: impl Fn(&DnsName) -> bool) {
+        for (oldest, was_of_interest) in [
+            (self.without_interest.oldest, false),
+            (self.with_interest.oldest, true),
+        ] {
+            // Records that are moved to the second list are its last and stay there.
+            let mut next = oldest;
+            while let Some(id) = next {
+                let node = self.node(id);
+                next = node.newer;
+                let is_of_interest = has_interest(&name_of(node.name.question()));
+                if is_of_interest != was_of_interest {
+                    self.unlink(id);
+                    self.link(id, is_of_interest);
+                }
+            }
+        }
+        self.is_sorted_by_interest = true;
     }
 
     /// Removes the oldest addresses of a name, but none of this answer, while it has more than `most`.
@@ -256,7 +312,7 @@ impl ClientRecords {
     }
 
     /// Adds a record with the hash of its question.
-    fn add(&mut self, hash: NameHash, name: NameRecord) {
+    fn add(&mut self, hash: NameHash, name: NameRecord, has_interest: bool) {
         self.addresses += name.len();
         let node = Some(Node {
             name,
@@ -280,14 +336,7 @@ impl ClientRecords {
         let known = IndexEntry { hash, id };
         self.by_question
             .insert_unique(hash.whole(), known, |known| known.hash.whole());
-        self.link(id);
-    }
-
-    /// Replaces a record and makes it the newest.
-    fn replace(&mut self, id: NameId, name: NameRecord) {
-        self.put(id, name);
-        self.unlink(id);
-        self.link(id);
+        self.link(id, has_interest);
     }
 
     fn put(&mut self, id: NameId, name: NameRecord) {
@@ -308,25 +357,40 @@ impl ClientRecords {
         node.name
     }
 
-    fn link(&mut self, id: NameId) {
-        let older = self.newest.replace(id);
+    /// Makes a record the newest of its list.
+    fn link(&mut self, id: NameId, has_interest: bool) {
+        let list = if has_interest {
+            &mut self.with_interest
+        } else {
+            &mut self.without_interest
+        };
+        let older = list.newest.replace(id);
+        if older.is_none() {
+            list.oldest = Some(id);
+        }
+        if let Some(older) = older {
+            self.node_mut(older).newer = Some(id);
+        }
         let node = self.node_mut(id);
         (node.older, node.newer) = (older, None);
-        match older {
-            Some(older) => self.node_mut(older).newer = Some(id),
-            None => self.oldest = Some(id),
-        }
     }
 
     fn unlink(&mut self, id: NameId) {
         let Node { older, newer, .. } = *self.node(id);
-        match older {
-            Some(older) => self.node_mut(older).newer = newer,
-            None => self.oldest = newer,
+        if let Some(older) = older {
+            self.node_mut(older).newer = newer;
         }
-        match newer {
-            Some(newer) => self.node_mut(newer).older = older,
-            None => self.newest = older,
+        if let Some(newer) = newer {
+            self.node_mut(newer).older = older;
+        }
+        // The ends say which list it is in: a record needs no room for that.
+        for list in [&mut self.without_interest, &mut self.with_interest] {
+            if list.oldest == Some(id) {
+                list.oldest = newer;
+            }
+            if list.newest == Some(id) {
+                list.newest = older;
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use regex::Captures;
 
-use super::{Matched, Misfit, class_name, type_name};
+use super::{MatchedTemplate, Misfit, class_name, type_name};
 use crate::config::model::{Expression, Zone};
 use crate::dns::message::{Query, flag};
 use crate::plugins::QueryEndpoints;
@@ -168,8 +168,8 @@ impl Place {
 }
 
 impl Found<'_> {
-    pub(super) fn counted(&self, misfit: Option<Misfit>) -> Matched {
-        Matched {
+    pub(super) fn counted(&self, misfit: Option<Misfit>) -> MatchedTemplate {
+        MatchedTemplate {
             zone: *self.zone,
             class: self.class,
             kind: self.kind,

@@ -1,139 +1,139 @@
-//! The questions of one lane, in the order in which they were asked: a few dozen, each found by its place.
+//! The in-flight table of a shared socket: a few dozen queries in the order in which they were added.
 
 use std::task::Waker;
 
 use super::super::failure::Failure;
 use super::super::udp::Datagram;
 use crate::dns::answer::TtlLimits;
-use crate::upstream::pending_query::Exchange;
+use crate::upstream::pending_query::PendingQuery;
 
-/// All that a lane was ever asked.
+/// All queries of a socket.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
+pub(super) struct InflightTable {
     /// The id of each.
     ids: Vec<u16>,
-    /// Each of them; nothing where who asked waits no more.
-    waiting: Vec<Option<Waiting>>,
-    under_way: usize,
-    /// Those before this place need not be sent.
+    /// Each of them; `None` where nobody waits for it any more.
+    queries: Vec<Option<InflightQuery>>,
+    outstanding: usize,
+    /// Queries before this index need not be sent.
     sent: usize,
-    /// Whose answer comes next, most likely: answers mostly come in the order of their questions.
+    /// The query whose response most likely comes next: responses mostly come in order.
     likely: usize,
 }
 
-/// A question under way.
+/// An outstanding query.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) exchange: Exchange,
+pub(super) struct InflightQuery {
+    pub(super) pending_query: PendingQuery,
     pub(super) ttl: TtlLimits,
     pub(super) outcome: Option<Result<Datagram, Failure>>,
     pub(super) waker: Option<Waker>,
 }
 
-/// Where a question stands.
+/// The index of a query in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(usize);
+pub(super) struct InflightIndex(usize);
 
-impl Questions {
-    /// None, in the memory of others that are no longer needed.
-    pub(super) fn in_place_of(mut others: Self) -> Self {
+impl InflightTable {
+    /// An empty table in the memory of another one.
+    pub(super) fn reusing(mut others: Self) -> Self {
         others.ids.clear();
-        others.waiting.clear();
+        others.queries.clear();
         Self {
             ids: others.ids,
-            waiting: others.waiting,
+            queries: others.queries,
             ..Self::default()
         }
     }
 
-    /// How many were asked.
+    /// The number of queries ever added.
     pub(super) const fn asked(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether nobody waits.
-    pub(super) const fn are_over(&self) -> bool {
-        self.under_way == 0
+    /// Whether no query is outstanding.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.outstanding == 0
     }
 
-    /// How many were not sent yet. Who asked them may have gone.
+    /// The number of unsent queries, including those that nobody waits for any more.
     pub(super) const fn left_to_send(&self) -> usize {
         self.ids.len() - self.sent
     }
 
-    /// Notes a question, under an id that no other of the lane had.
-    pub(super) fn add(&mut self, mut exchange: Exchange, ttl: TtlLimits) -> Place {
-        // There are far more ids than questions of one lane.
-        while self.ids.contains(&exchange.id()) {
-            exchange.set_id(rand::random());
+    /// Adds a query, under an id that no other of the socket had.
+    pub(super) fn add(&mut self, mut pending_query: PendingQuery, ttl: TtlLimits) -> InflightIndex {
+        // There are far more ids than queries of one socket.
+        while self.ids.contains(&pending_query.id()) {
+            pending_query.set_id(rand::random());
         }
-        self.ids.push(exchange.id());
-        self.waiting.push(Some(Waiting {
-            exchange,
+        self.ids.push(pending_query.id());
+        self.queries.push(Some(InflightQuery {
+            pending_query,
             ttl,
             outcome: None,
             waker: None,
         }));
-        self.under_way += 1;
-        Place(self.ids.len() - 1)
+        self.outstanding += 1;
+        InflightIndex(self.ids.len() - 1)
     }
 
-    /// The octets of those that are to be sent.
+    /// The messages to be sent.
     pub(super) fn unsent(&self) -> impl Iterator<Item = &[u8]> {
-        let waiting = self.waiting[self.sent..].iter().flatten();
-        waiting.map(|question| question.exchange.octets())
+        let queries = self.queries[self.sent..].iter().flatten();
+        queries.map(|question| question.pending_query.octets())
     }
 
-    /// So many of them were sent.
+    /// The first `count` unsent queries were sent.
     pub(super) fn note_sent(&mut self, count: usize) {
         for _ in 0..count {
-            self.pass_over_gone();
+            self.skip_removed();
             self.sent += 1;
         }
-        self.pass_over_gone();
+        self.skip_removed();
     }
 
-    /// No more of them is to be sent.
+    /// No query is to be sent any more.
     pub(super) const fn give_up_sending(&mut self) {
         self.sent = self.ids.len();
     }
 
-    /// The question with an id.
-    pub(super) fn by_id(&mut self, id: u16) -> Option<&mut Waiting> {
-        let place = if self.ids.get(self.likely) == Some(&id) {
+    /// The query with an id.
+    pub(super) fn by_id(&mut self, id: u16) -> Option<&mut InflightQuery> {
+        let index = if self.ids.get(self.likely) == Some(&id) {
             self.likely
         } else {
             self.ids.iter().position(|other| *other == id)?
         };
-        self.likely = place + 1;
-        self.waiting[place].as_mut()
+        self.likely = index + 1;
+        self.queries[index].as_mut()
     }
 
-    /// The question at a place, if who asked it waits.
-    pub(super) fn at(&mut self, place: Place) -> Option<&mut Waiting> {
-        self.waiting[place.0].as_mut()
+    /// The query at an index, if it is outstanding.
+    pub(super) fn at(&mut self, index: InflightIndex) -> Option<&mut InflightQuery> {
+        self.queries[index.0].as_mut()
     }
 
-    /// Who asked waits no more; whether it did.
-    pub(super) fn remove(&mut self, place: Place) -> bool {
-        let was_there = self.waiting[place.0].take().is_some();
-        self.under_way -= usize::from(was_there);
+    /// Removes a query; returns whether it was outstanding.
+    pub(super) fn remove(&mut self, index: InflightIndex) -> bool {
+        let was_there = self.queries[index.0].take().is_some();
+        self.outstanding -= usize::from(was_there);
         was_there
     }
 
-    /// All who wait.
-    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Waiting> {
-        self.waiting.iter_mut().flatten()
+    /// All outstanding queries.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut InflightQuery> {
+        self.queries.iter_mut().flatten()
     }
 
-    fn pass_over_gone(&mut self) {
-        while matches!(self.waiting.get(self.sent), Some(None)) {
+    fn skip_removed(&mut self) {
+        while matches!(self.queries.get(self.sent), Some(None)) {
             self.sent += 1;
         }
     }
 }
 
-impl Waiting {
+impl InflightQuery {
     pub(super) fn end(&mut self, outcome: Result<Datagram, Failure>) {
         self.outcome = Some(outcome);
         if let Some(waker) = self.waker.take() {
@@ -153,15 +153,16 @@ mod tests {
         at_most: 60,
     };
 
-    fn asked(id: u16) -> Exchange {
+    fn asked(id: u16) -> PendingQuery {
         let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
-        let mut exchange = Exchange::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232);
-        exchange.set_id(id);
-        exchange
+        let mut pending_query =
+            PendingQuery::new(&Query::read(query).unwrap(), Transport::Udp, Case::Plain, 1232);
+        pending_query.set_id(id);
+        pending_query
     }
 
-    fn ids_to_send(questions: &Questions) -> Vec<u16> {
-        let octets = questions.unsent();
+    fn ids_to_send(table: &InflightTable) -> Vec<u16> {
+        let octets = table.unsent();
         octets
             .map(|octets| u16::from_be_bytes([octets[0], octets[1]]))
             .collect()
@@ -169,56 +170,56 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_what_was_asked_and_is_still_waited_for() {
-        let mut questions = Questions::default();
-        let places = [1, 2, 3, 4, 5].map(|id| questions.add(asked(id), TTL));
-        assert!(questions.remove(places[0]) && questions.remove(places[3]));
-        assert_eq!(ids_to_send(&questions), [2, 3, 5]);
-        questions.note_sent(2);
-        assert_eq!((ids_to_send(&questions), questions.left_to_send()), (vec![5], 1));
-        assert!(questions.remove(places[4]));
-        questions.note_sent(0);
-        assert_eq!(questions.left_to_send(), 0, "nobody waits for the last");
-        questions.add(asked(6), TTL);
-        assert_eq!(ids_to_send(&questions), [6]);
-        questions.give_up_sending();
-        assert!(ids_to_send(&questions).is_empty());
+        let mut table = InflightTable::default();
+        let places = [1, 2, 3, 4, 5].map(|id| table.add(asked(id), TTL));
+        assert!(table.remove(places[0]) && table.remove(places[3]));
+        assert_eq!(ids_to_send(&table), [2, 3, 5]);
+        table.note_sent(2);
+        assert_eq!((ids_to_send(&table), table.left_to_send()), (vec![5], 1));
+        assert!(table.remove(places[4]));
+        table.note_sent(0);
+        assert_eq!(table.left_to_send(), 0, "nobody waits for the last");
+        table.add(asked(6), TTL);
+        assert_eq!(ids_to_send(&table), [6]);
+        table.give_up_sending();
+        assert!(ids_to_send(&table).is_empty());
     }
 
     #[test]
     fn each_is_found_by_its_id_in_whatever_order_answers_come() {
-        let mut questions = Questions::default();
-        let places = [7, 8, 9].map(|id| questions.add(asked(id), TTL));
+        let mut table = InflightTable::default();
+        let places = [7, 8, 9].map(|id| table.add(asked(id), TTL));
         for id in [7, 8, 9, 7, 9, 8, 8] {
-            assert_eq!(questions.by_id(id).unwrap().exchange.id(), id);
+            assert_eq!(table.by_id(id).unwrap().pending_query.id(), id);
         }
-        assert!(questions.by_id(10).is_none());
-        assert!(questions.remove(places[1]) && !questions.remove(places[1]));
-        assert!(questions.by_id(8).is_none() && questions.at(places[1]).is_none());
-        assert!(!questions.are_over());
-        assert!(questions.remove(places[0]) && questions.remove(places[2]) && questions.are_over());
+        assert!(table.by_id(10).is_none());
+        assert!(table.remove(places[1]) && !table.remove(places[1]));
+        assert!(table.by_id(8).is_none() && table.at(places[1]).is_none());
+        assert!(!table.is_empty());
+        assert!(table.remove(places[0]) && table.remove(places[2]) && table.is_empty());
     }
 
     #[test]
     fn no_two_have_one_id_not_even_where_the_first_has_ended() {
-        let mut questions = Questions::default();
-        let first = questions.add(asked(7), TTL);
-        let second = questions.add(asked(7), TTL);
-        assert_ne!(questions.at(second).unwrap().exchange.id(), 7);
-        assert!(questions.remove(first));
-        let third = questions.add(asked(7), TTL);
-        assert_ne!(questions.at(third).unwrap().exchange.id(), 7);
+        let mut table = InflightTable::default();
+        let first = table.add(asked(7), TTL);
+        let second = table.add(asked(7), TTL);
+        assert_ne!(table.at(second).unwrap().pending_query.id(), 7);
+        assert!(table.remove(first));
+        let third = table.add(asked(7), TTL);
+        assert_ne!(table.at(third).unwrap().pending_query.id(), 7);
     }
 
     #[test]
     fn memory_of_others_says_nothing_of_them() {
-        let mut others = Questions::default();
-        let place = others.add(asked(7), TTL);
+        let mut others = InflightTable::default();
+        let index = others.add(asked(7), TTL);
         others.note_sent(1);
-        assert!(others.by_id(7).is_some() && others.remove(place));
-        let mut questions = Questions::in_place_of(others);
-        assert_eq!((questions.asked(), questions.left_to_send()), (0, 0));
-        assert!(questions.by_id(7).is_none() && questions.are_over());
-        questions.add(asked(7), TTL);
-        assert_eq!(ids_to_send(&questions), [7]);
+        assert!(others.by_id(7).is_some() && others.remove(index));
+        let mut table = InflightTable::reusing(others);
+        assert_eq!((table.asked(), table.left_to_send()), (0, 0));
+        assert!(table.by_id(7).is_none() && table.is_empty());
+        table.add(asked(7), TTL);
+        assert_eq!(ids_to_send(&table), [7]);
     }
 }
