@@ -50,7 +50,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// Where objects come from.
-    pub source: PathBuf,
+    pub source: Source,
+    /// How the API server is reached, where that is the source; none to find out.
+    pub kubeconfig: Option<PathBuf>,
     /// Which kernel.
     pub backend: BackendKind,
     /// The socket for dnsd.
@@ -161,6 +163,7 @@ impl Config {
         let (mine, theirs) = (&self.fixed, &other.fixed);
         [
             ("source", mine.source != theirs.source),
+            ("kubeconfig", mine.kubeconfig != theirs.kubeconfig),
             ("backend", mine.backend != theirs.backend),
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
@@ -231,11 +234,12 @@ impl Written {
         );
         let source = self.source.ok_or(Invalid::Missing {
             field: "source",
-            wanted: "dir: and the path of a folder of manifests",
+            wanted: "kube, or dir: and the path of a folder of manifests",
         })?;
         Ok(Config {
             fixed: Fixed {
-                source: source.into_path(),
+                source,
+                kubeconfig: self.kubeconfig,
                 backend: self.backend.unwrap_or(BackendKind::Netfilter),
                 link: self.link.unwrap_or_else(|| "/run/egret/link.sock".into()),
                 admin: self
@@ -454,7 +458,7 @@ mod tests {
     #[test]
     fn source_and_node_must_be_written_and_the_rest_has_defaults() {
         let config = config(&["--source", "dir:/m", "--node", "n"]).unwrap();
-        assert_eq!(config.fixed.source, PathBuf::from("/m"));
+        assert_eq!(config.fixed.source, Source::Dir("/m".into()));
         assert_eq!(config.fixed.backend, BackendKind::Netfilter);
         assert_eq!(config.fixed.state, Some(PathBuf::from("/run/egret/state")));
         assert_eq!(

@@ -23,7 +23,7 @@ use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
 use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
-use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};
+use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed, Source};
 use egret_enforcer::engine::{Engine, Input, Setup};
 use egret_enforcer::events;
 use egret_enforcer::events::sink::{Renewal, Sink};
@@ -33,8 +33,9 @@ use egret_enforcer::node::Node;
 use egret_enforcer::node::monitor::LinkNews;
 use egret_enforcer::node::others::OthersNews;
 use egret_enforcer::report::{HeldAddresses, Reporter};
-use egret_enforcer::state::{ObjectKeeper, Objects, State};
+use egret_enforcer::state::{Known, ObjectKeeper, Objects, State};
 use egret_enforcer::watch::dir::Directory;
+use egret_enforcer::watch::kube::Cluster;
 
 /// Inputs that wait for the engine; beyond, whoever sends one waits.
 const MOST_WAITING: usize = 4096;
@@ -61,7 +62,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When a socket cannot be bound, or the backend cannot work here.
-    pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+    pub(crate) async fn start(args: Args, config: Config) -> anyhow::Result<Self> {
         let recorder = telemetry::Metrics::install(&BUCKETS, &[])?;
         let metrics = Metrics::register();
         let listener = link::bind(&config.fixed.link)?;
@@ -107,12 +108,7 @@ impl Daemon {
             .try_send(Input::Cluster(first.into_iter().collect()))
             .map_err(|_full| anyhow::anyhow!("the engine takes nothing in"))?;
         let engine = start_engine(setup, taken, link)?;
-        drop(task::spawn(
-            "watch",
-            Directory::new(config.fixed.source.clone())
-                .keeping(objects.known, objects.keeper.clone())
-                .watch(inputs.clone()),
-        ));
+        watch_source(&config.fixed, objects.known, objects.keeper.clone(), inputs.clone()).await?;
         hear(news, held, inputs.clone())?;
         if config.fixed.backend == BackendKind::Netfilter {
             hear_others(inputs.clone())?;
@@ -206,9 +202,29 @@ fn open_state(fixed: &Fixed) -> State {
 
 fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {
     match &fixed.state_objects {
-        Some(path) => Objects::open(path, &fixed.source).context("the file of objects cannot be kept"),
+        Some(path) => Objects::open(path, fixed.source.root()).context("the file of objects cannot be kept"),
         None => Ok(Objects::default()),
     }
+}
+
+/// Starts to watch where objects come from.
+async fn watch_source(
+    fixed: &Fixed,
+    known: Option<Known>,
+    keeper: Option<ObjectKeeper>,
+    engine: mpsc::Sender<Input>,
+) -> anyhow::Result<()> {
+    drop(match &fixed.source {
+        Source::Dir(folder) => task::spawn(
+            "watch",
+            Directory::new(folder.clone()).keeping(known, keeper).watch(engine),
+        ),
+        Source::Kube => {
+            let cluster = Cluster::open(fixed.kubeconfig.clone()).await?;
+            task::spawn("watch", cluster.keeping(known, keeper).watch(engine))
+        }
+    });
+    Ok(())
 }
 
 fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyhow::Result<Box<dyn Backend>> {

@@ -26,7 +26,7 @@ mod scan;
 mod file;
 mod reading;
 mod merge;
-mod closed;
+pub(super) mod closed;
 
 use file::{File, octets_of};
 use news::News;

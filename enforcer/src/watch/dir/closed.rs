@@ -13,7 +13,7 @@ use egret_policies::model::{
 const NAME: &str = "pods_of_another_boot";
 
 /// The policy that closes every pod of this node, in the tier that is asked first and whose Deny is final.
-pub(super) fn to_all() -> [(EntityKey, Entity); 1] {
+pub(in crate::watch) fn to_all() -> [(EntityKey, Entity); 1] {
     let policy = Entity::Policy(Policy {
         id: PolicyId {
             kind: Kind::ClusterEgressFirewall,
