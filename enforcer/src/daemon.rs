@@ -108,7 +108,13 @@ impl Daemon {
             .try_send(Input::Cluster(first.into_iter().collect()))
             .map_err(|_full| anyhow::anyhow!("the engine takes nothing in"))?;
         let engine = start_engine(setup, taken, link)?;
-        watch_source(&config.fixed, objects.known, objects.keeper.clone(), inputs.clone()).await?;
+        watch_source(
+            &config.fixed,
+            objects.known,
+            objects.keeper.clone(),
+            inputs.clone(),
+        )
+        .await?;
         hear(news, held, inputs.clone())?;
         if config.fixed.backend == BackendKind::Netfilter {
             hear_others(inputs.clone())?;
@@ -217,7 +223,9 @@ async fn watch_source(
     drop(match &fixed.source {
         Source::Dir(folder) => task::spawn(
             "watch",
-            Directory::new(folder.clone()).keeping(known, keeper).watch(engine),
+            Directory::new(folder.clone())
+                .keeping(known, keeper)
+                .watch(engine),
         ),
         Source::Kube => {
             let cluster = Cluster::open(fixed.kubeconfig.clone()).await?;

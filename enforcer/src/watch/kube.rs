@@ -64,6 +64,7 @@ pub struct Cluster {
     /// Why it is not known what is served; none once it is.
     undiscovered: Option<String>,
     is_settled: bool,
+    may_stream: bool,
     state: SourceState,
     /// What the API server said in an earlier life, until it counts or the server speaks.
     known: Option<Known>,
@@ -120,6 +121,7 @@ impl Cluster {
             store: Store::new(false),
             undiscovered: Some("it is not known which kinds are served".to_owned()),
             is_settled: false,
+            may_stream: false,
             state: SourceState::default(),
             known: None,
             keeper: None,
@@ -183,11 +185,15 @@ impl Cluster {
         };
         self.undiscovered = None;
         self.is_settled = served.is_settled;
+        self.may_stream = served.may_stream;
         for (kind, (resource, is_gone)) in served.resources.into_iter().zip(served.is_gone).enumerate() {
             if resource.is_some() && resource != self.kinds[kind].resource {
                 self.start(kind, resource, changes);
             } else if is_gone && self.kinds[kind].resource.is_some() {
-                tracing::info!(kind = RESOURCE_TYPES[kind].kind, "no definition declares the kind any more");
+                tracing::info!(
+                    kind = RESOURCE_TYPES[kind].kind,
+                    "no definition declares the kind any more"
+                );
                 self.kinds[kind] = Kind::default();
                 self.store.retain(kind, &BTreeSet::new());
             }
@@ -202,7 +208,7 @@ impl Cluster {
             contact: Arc::clone(&self.contact),
             kind,
             resource: served.clone(),
-            may_stream: true,
+            may_stream: self.may_stream,
         };
         let watch = AbortOnDropHandle::new(task::spawn("watch-kind", reflector.run(changes.clone())));
         self.kinds[kind] = Kind {
@@ -216,7 +222,9 @@ impl Cluster {
     fn take(&mut self, kind: usize, change: Change, nudge: &Notify) {
         let of_kind = &mut self.kinds[kind];
         // What a watch told that was ended since.
-        let Some(resource) = of_kind.resource.clone() else { return };
+        let Some(resource) = of_kind.resource.clone() else {
+            return;
+        };
         match change {
             Change::Listing => of_kind.listing = Some(BTreeSet::new()),
             Change::Applied(name, json) => {
@@ -238,7 +246,10 @@ impl Cluster {
                 is_unknown,
             } => {
                 counts::failed(kind);
-                let before = of_kind.failure.take().filter(|before| before.answered == answered);
+                let before = of_kind
+                    .failure
+                    .take()
+                    .filter(|before| before.answered == answered);
                 let attempts = before.map_or(0, |before| before.attempts) + 1;
                 tracing::debug!(kind = resource.kind, reason, attempts, "a watch broke");
                 of_kind.failure = Some(Failure {
@@ -254,7 +265,11 @@ impl Cluster {
     }
 
     /// Sends what changed, and how the source stands where that is other than before.
-    async fn tell(&mut self, engine: &mpsc::Sender<Input>, now: Timestamp) -> Result<(), mpsc::error::SendError<Input>> {
+    async fn tell(
+        &mut self,
+        engine: &mpsc::Sender<Input>,
+        now: Timestamp,
+    ) -> Result<(), mpsc::error::SendError<Input>> {
         self.fall_back(now);
         let state = self.stand();
         let mut events = std::mem::take(&mut self.store.events);
@@ -279,7 +294,12 @@ impl Cluster {
     }
 
     fn stand(&self) -> SourceState {
-        let watched = || self.kinds.iter().enumerate().filter(|(_, kind)| kind.resource.is_some());
+        let watched = || {
+            self.kinds
+                .iter()
+                .enumerate()
+                .filter(|(_, kind)| kind.resource.is_some())
+        };
         let is_complete = self.state.is_complete
             || self.undiscovered.is_none() && self.is_settled && watched().all(|(_, kind)| kind.is_listed);
         let failure = watched().find_map(|(index, kind)| {
@@ -303,8 +323,12 @@ impl Cluster {
 
     fn log(&self, state: &SourceState) {
         match (&self.state.unreadable, &state.unreadable) {
-            (before, Some(reason)) if before.as_ref() != Some(reason) => {
-                tracing::error!(reason, "the API server cannot be read; what it said before stays in force");
+            // Once for an outage: the next watch that breaks gives the same reason in other words.
+            (None, Some(reason)) => {
+                tracing::error!(
+                    reason,
+                    "the API server cannot be read; what it said before stays in force"
+                );
             }
             (Some(_), None) => tracing::info!("the API server is read again"),
             _ => {}
@@ -353,8 +377,15 @@ impl Cluster {
 
     /// When to go on, if nothing happens before.
     fn deadline(&self) -> Option<Timestamp> {
-        let keep_at = self.keep_at.filter(|_| self.keeper.is_some() && self.state.is_complete);
-        let fall_back_at = self.known.is_some().then(|| self.silent_since.map(|since| since.after(PATIENCE)));
-        [keep_at, fall_back_at.flatten()].into_iter().flatten().min()
+        let keep_at = self
+            .keep_at
+            .filter(|_| self.keeper.is_some() && self.state.is_complete);
+        let is_waited_for =
+            self.known.is_some() && self.state.unreadable.is_some() && !is_off(Switch::KeepObjects);
+        let fall_back_at = self
+            .silent_since
+            .filter(|_| is_waited_for)
+            .map(|since| since.after(PATIENCE));
+        [keep_at, fall_back_at].into_iter().flatten().min()
     }
 }

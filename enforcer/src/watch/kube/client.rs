@@ -77,6 +77,8 @@ pub(super) fn reason(error: &kube::Error) -> String {
 pub(super) struct Contact {
     answered: [AtomicU64; KINDS],
     pub(super) changed: Notify,
+    /// For watches that wait because the API server was gone: it is back, whoever noticed it first.
+    pub(super) is_back: Notify,
 }
 
 impl Contact {
@@ -92,6 +94,7 @@ impl Contact {
         if let Some(kind) = kind {
             self.answered[kind].fetch_add(1, Ordering::AcqRel);
             self.changed.notify_one();
+            self.is_back.notify_waiters();
         }
     }
 }

@@ -9,8 +9,14 @@ const EXPIRED: &str = "egret_enforcer_source_watches_expired_total";
 const OBJECTS: &str = "egret_enforcer_source_objects";
 
 pub(super) fn register() {
-    describe_counter!(FAILURES, "Watches of the API server that broke, or could not be begun, by kind.");
-    describe_counter!(EXPIRED, "Watches that the API server could not go on with, after which all objects of the kind were listed.");
+    describe_counter!(
+        FAILURES,
+        "Watches of the API server that broke, or could not be begun, by kind."
+    );
+    describe_counter!(
+        EXPIRED,
+        "Watches that the API server could not go on with, after which all objects of the kind were listed."
+    );
     describe_gauge!(OBJECTS, "Objects that are known of the API server, by kind.");
     for kind in 0..KINDS {
         counter!(FAILURES, "kind" => RESOURCE_TYPES[kind].kind).absolute(0);

@@ -36,6 +36,8 @@ pub(super) struct Served {
     pub(super) is_gone: [bool; KINDS],
     /// Nothing that is declared is expected to be served any moment.
     pub(super) is_settled: bool,
+    /// The API server is not too old for streaming lists.
+    pub(super) may_stream: bool,
 }
 
 /// Tells what is served whenever that may be other than before, until nobody listens.
@@ -49,6 +51,11 @@ pub(super) struct Discovery {
 type Declared = Option<BTreeSet<String>>;
 
 impl Discovery {
+    async fn ask(&self) -> kube::Result<([Option<ApiResource>; KINDS], bool)> {
+        let version = self.client.apiserver_version().await?;
+        Ok((discover(&self.client).await?, may_stream(&version.minor)))
+    }
+
     pub(super) async fn run(self, told: mpsc::Sender<Result<Served, String>>) {
         let resource = definition();
         let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(self.client.clone(), &resource);
@@ -62,10 +69,10 @@ impl Discovery {
         let mut watch_again: Option<Timestamp> = None;
         let begun = clock::now();
         loop {
-            let served = discover(&self.client).await;
+            let served = self.ask().await;
             let mut mismatch = false;
             let next = match &served {
-                Ok(resources) => {
+                Ok((resources, _)) => {
                     pause_of_failure.reset();
                     mismatch = is_mismatch(resources, declared.as_ref());
                     match (mismatch, is_watched) {
@@ -78,7 +85,8 @@ impl Discovery {
             };
             let is_settled = !mismatch || !is_watched || clock::now().since(begun) > SETTLES_WITHIN;
             let served = served
-                .map(|resources| Served {
+                .map(|(resources, may_stream)| Served {
+                    may_stream,
                     is_gone: std::array::from_fn(|kind| is_gone(kind, &resources, declared.as_ref())),
                     resources,
                     is_settled,
@@ -129,17 +137,32 @@ impl Discovery {
     }
 }
 
+/// An API server before streaming lists (KEP-3157) passes over the parameter, and never says that it has sent everything.
+const STREAMS_SINCE: u32 = 27;
+
+fn may_stream(minor: &str) -> bool {
+    // Some vendors write "27+".
+    let digits = minor.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    digits.parse().is_ok_and(|minor: u32| minor >= STREAMS_SINCE)
+}
+
 fn definition() -> ApiResource {
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     ApiResource::from_gvk_with_plural(&kind, "customresourcedefinitions")
 }
 
 /// Whether it concerns a kind of ours.
-fn note(event: Event<PartialObjectMeta<DynamicObject>>, declared: &mut Declared, listing: &mut BTreeSet<String>) -> bool {
+fn note(
+    event: Event<PartialObjectMeta<DynamicObject>>,
+    declared: &mut Declared,
+    listing: &mut BTreeSet<String>,
+) -> bool {
     let ours = |object: PartialObjectMeta<DynamicObject>| {
         let name = object.metadata.name.unwrap_or_default();
         let mut custom = RESOURCE_TYPES.iter().filter(|resource| resource.is_custom());
-        custom.any(|resource| resource.definition() == name).then_some(name)
+        custom
+            .any(|resource| resource.definition() == name)
+            .then_some(name)
     };
     match event {
         Event::Init => {
@@ -175,7 +198,11 @@ fn is_mismatch(resources: &[Option<ApiResource>; KINDS], declared: Option<&BTree
     custom.any(|(resource, served)| declared.contains(&resource.definition()) != served.is_some())
 }
 
-fn is_gone(kind: usize, resources: &[Option<ApiResource>; KINDS], declared: Option<&BTreeSet<String>>) -> bool {
+fn is_gone(
+    kind: usize,
+    resources: &[Option<ApiResource>; KINDS],
+    declared: Option<&BTreeSet<String>>,
+) -> bool {
     let resource = &RESOURCE_TYPES[kind];
     resource.is_custom()
         && resources[kind].is_none()

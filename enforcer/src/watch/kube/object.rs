@@ -261,9 +261,13 @@ mod tests {
 
     #[test]
     fn of_other_objects_every_field_but_managed_fields_stays() {
-        let sent = r#"{"apiVersion": "a/v1", "metadata": {"name": "a", "managedFields": []}, "spce": {"x": 1}}"#;
+        let sent =
+            r#"{"apiVersion": "a/v1", "metadata": {"name": "a", "managedFields": []}, "spce": {"x": 1}}"#;
         let object: Stored<Whole> = serde_json::from_str(sent).unwrap();
         let json = serde_json::to_string(&object.json).unwrap();
-        assert_eq!(json, r#"{"apiVersion":"a/v1","metadata":{"name":"a"},"spce":{"x":1}}"#);
+        assert_eq!(
+            json,
+            r#"{"apiVersion":"a/v1","metadata":{"name":"a"},"spce":{"x":1}}"#
+        );
     }
 }

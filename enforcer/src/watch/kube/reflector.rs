@@ -1,6 +1,7 @@
 //! One watch of one kind, for as long as the kind is served: lists, watches, and begins again where that ended.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::api::{Api, ApiResource};
@@ -80,11 +81,13 @@ impl Reflector {
                     Err(error) => error,
                 };
                 let (next, told) = self.judge(&error);
-                if changes.send((self.kind, told)).await.is_err() {
+                if let Some(told) = told
+                    && changes.send((self.kind, told)).await.is_err()
+                {
                     return;
                 }
                 if next != Next::ListNow {
-                    tokio::time::sleep(backoff.next().unwrap_or_default()).await;
+                    self.pause(backoff.next().unwrap_or_default(), &error).await;
                 }
                 if next != Next::Resume {
                     break;
@@ -93,30 +96,48 @@ impl Reflector {
         }
     }
 
+    /// What the API server refuses is tried again later; where it did not answer, also as soon as it answers another watch.
+    async fn pause(&self, pause: Duration, error: &watcher::Error) {
+        if code(error).is_some_and(|code| code < 500) {
+            return tokio::time::sleep(pause).await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = self.contact.is_back.notified() => {}
+        }
+    }
+
     fn config(&self) -> watcher::Config {
         let config = watcher::Config {
             field_selector: RESOURCE_TYPES[self.kind].field_selector.map(ToOwned::to_owned),
             ..watcher::Config::default()
         };
-        if self.may_stream { config.streaming_lists() } else { config }
+        if self.may_stream {
+            config.streaming_lists()
+        } else {
+            config
+        }
     }
 
-    fn judge(&mut self, error: &watcher::Error) -> (Next, Change) {
+    fn judge(&mut self, error: &watcher::Error) -> (Next, Option<Change>) {
         let code = code(error);
         if code == Some(410) {
-            return (Next::ListNow, Change::Expired);
+            return (Next::ListNow, Some(Change::Expired));
+        }
+        if self.may_stream && code.is_some_and(is_refusal) {
+            self.may_stream = false;
+            tracing::debug!(kind = self.resource.kind, %error, "objects are listed, not streamed");
+            return (Next::ListNow, None);
         }
         let broke = Change::Broke {
             reason: reason(error),
             answered: self.contact.answered(self.kind),
             is_unknown: code == Some(404),
         };
-        // A server without streaming lists refuses the parameter.
-        if self.may_stream && matches!(code, Some(400 | 422)) {
-            self.may_stream = false;
-            return (Next::ListNow, broke);
-        }
-        (if is_lost(error) { Next::List } else { Next::Resume }, broke)
+        (
+            if is_lost(error) { Next::List } else { Next::Resume },
+            Some(broke),
+        )
     }
 }
 
@@ -137,6 +158,12 @@ fn change<B>(event: Event<Stored<B>>) -> Change {
         Event::InitDone => Change::Listed,
         Event::Delete(object) => Change::Deleted(object.name()),
     }
+}
+
+/// Whether an API server says by it that it has no streaming lists, which it says in several ways: the feature may be off, or its
+/// etcd too old. Who may not, or is to come later, is told so by the list as well.
+fn is_refusal(code: u16) -> bool {
+    !matches!(code, 401 | 403 | 404 | 429 | 503 | 504)
 }
 
 fn code(error: &watcher::Error) -> Option<u16> {

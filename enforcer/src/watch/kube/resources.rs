@@ -39,7 +39,11 @@ const CORE: ResourceType = ResourceType {
 
 /// Every kind, one watch each.
 pub(super) const RESOURCE_TYPES: [ResourceType; 12] = [
-    ResourceType { kind: "Namespace", plural: "namespaces", ..CORE },
+    ResourceType {
+        kind: "Namespace",
+        plural: "namespaces",
+        ..CORE
+    },
     ResourceType {
         kind: "Pod",
         plural: "pods",
@@ -48,10 +52,29 @@ pub(super) const RESOURCE_TYPES: [ResourceType; 12] = [
         shape: Shape::Pod,
         ..CORE
     },
-    ResourceType { kind: "Node", plural: "nodes", shape: Shape::Node, ..CORE },
-    ResourceType { kind: "Service", plural: "services", ..CORE },
-    ResourceType { group: "discovery.k8s.io", kind: "EndpointSlice", plural: "endpointslices", ..CORE },
-    ResourceType { group: "networking.k8s.io", kind: "NetworkPolicy", plural: "networkpolicies", ..CORE },
+    ResourceType {
+        kind: "Node",
+        plural: "nodes",
+        shape: Shape::Node,
+        ..CORE
+    },
+    ResourceType {
+        kind: "Service",
+        plural: "services",
+        ..CORE
+    },
+    ResourceType {
+        group: "discovery.k8s.io",
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+        ..CORE
+    },
+    ResourceType {
+        group: "networking.k8s.io",
+        kind: "NetworkPolicy",
+        plural: "networkpolicies",
+        ..CORE
+    },
     ResourceType {
         group: "policy.networking.k8s.io",
         kind: "AdminNetworkPolicy",
@@ -153,8 +176,13 @@ pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResourc
         if !resource.is_custom() {
             return resource.choose(resource.versions);
         }
-        let of_kind = |entry: &&(String, String, String)| entry.0 == resource.group && entry.2 == resource.plural;
-        let versions: Vec<&str> = served.iter().filter(of_kind).map(|entry| entry.1.as_str()).collect();
+        let of_kind =
+            |entry: &&(String, String, String)| entry.0 == resource.group && entry.2 == resource.plural;
+        let versions: Vec<&str> = served
+            .iter()
+            .filter(of_kind)
+            .map(|entry| entry.1.as_str())
+            .collect();
         resource.choose(&versions)
     }))
 }
@@ -164,14 +192,20 @@ mod tests {
     use super::*;
 
     fn chosen(kind: &str, served: &[&str]) -> Option<String> {
-        let resource = RESOURCE_TYPES.iter().find(|resource| resource.kind == kind).unwrap();
+        let resource = RESOURCE_TYPES
+            .iter()
+            .find(|resource| resource.kind == kind)
+            .unwrap();
         resource.choose(served).map(|chosen| chosen.api_version)
     }
 
     #[test]
     fn the_version_that_is_understood_is_watched_and_else_any() {
         let group = |version: &str| Some(format!("policy.networking.k8s.io/{version}"));
-        assert_eq!(chosen("ClusterNetworkPolicy", &["v1beta1", "v1alpha2"]), group("v1alpha2"));
+        assert_eq!(
+            chosen("ClusterNetworkPolicy", &["v1beta1", "v1alpha2"]),
+            group("v1alpha2")
+        );
         assert_eq!(chosen("ClusterNetworkPolicy", &["v1", "v1beta1"]), group("v1"));
         assert_eq!(chosen("ClusterNetworkPolicy", &[]), None);
     }

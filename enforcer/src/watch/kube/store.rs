@@ -54,7 +54,13 @@ impl Store {
 
     /// An object as the API server has it. It counts as it is, whatever it was before: the server has accepted it, so a
     /// policy that is not understood is enforced closed.
-    pub(super) fn apply(&mut self, kind: usize, name: ObjectName, resource: &ApiResource, mut json: Map<String, Json>) {
+    pub(super) fn apply(
+        &mut self,
+        kind: usize,
+        name: ObjectName,
+        resource: &ApiResource,
+        mut json: Map<String, Json>,
+    ) {
         // The items of a list do not say what they are.
         json.insert("apiVersion".to_owned(), Json::from(resource.api_version.as_str()));
         json.insert("kind".to_owned(), Json::from(RESOURCE_TYPES[kind].kind));
@@ -62,9 +68,13 @@ impl Store {
     }
 
     fn take(&mut self, kind: usize, name: ObjectName, json: Map<String, Json>) {
-        let text = self.keeps_texts.then(|| Arc::from(Json::Object(json.clone()).to_string().into_bytes()));
+        let text = self
+            .keeps_texts
+            .then(|| Arc::from(Json::Object(json.clone()).to_string().into_bytes()));
         let (entities, problems) = understand(json, &name, RESOURCE_TYPES[kind].kind);
-        let entities = entities.into_iter().map(|entity| Arc::new(self.shared.entity(entity)));
+        let entities = entities
+            .into_iter()
+            .map(|entity| Arc::new(self.shared.entity(entity)));
         let object = Object {
             entities: entities.collect(),
             problems,
@@ -93,8 +103,12 @@ impl Store {
         let is_gone = |entity: &&Arc<Entity>| after.entities.iter().all(|other| other.key() != entity.key());
         let gone = before.entities.iter().filter(is_gone);
         self.events.extend(gone.map(|entity| Event::Delete(entity.key())));
-        let changed = after.entities.iter().filter(|entity| !before.entities.contains(entity));
-        self.events.extend(changed.map(|entity| Event::Apply(Entity::clone(entity))));
+        let changed = after
+            .entities
+            .iter()
+            .filter(|entity| !before.entities.contains(entity));
+        self.events
+            .extend(changed.map(|entity| Event::Apply(Entity::clone(entity))));
         for (severity, _) in &before.problems {
             if let Some(count) = self.diagnostics.get_mut(severity) {
                 *count = count.saturating_sub(1);
@@ -144,12 +158,19 @@ fn kind_of(json: &Map<String, Json>) -> Option<usize> {
 }
 
 /// What an object means, and what is wrong with it.
-fn understand(json: Map<String, Json>, name: &ObjectName, kind: &str) -> (Vec<Entity>, Vec<(Severity, String)>) {
+fn understand(
+    json: Map<String, Json>,
+    name: &ObjectName,
+    kind: &str,
+) -> (Vec<Entity>, Vec<(Severity, String)>) {
     let label = format!("{kind}/{name}");
     let stand_in = stand_in(&json, name);
     let mut read = manifest::read_tree(tree(json), &label);
-    let mut problems: Vec<(Severity, String)> =
-        read.problems.iter().map(|problem| (problem.severity, problem.to_string())).collect();
+    let mut problems: Vec<(Severity, String)> = read
+        .problems
+        .iter()
+        .map(|problem| (problem.severity, problem.to_string()))
+        .collect();
     if read.documents.is_empty() {
         read = manifest::read_tree(tree(stand_in), &label);
     }
@@ -157,7 +178,12 @@ fn understand(json: Map<String, Json>, name: &ObjectName, kind: &str) -> (Vec<En
     for document in &read.documents {
         let lowered = lower(&document.object);
         entities.extend(lowered.entities);
-        problems.extend(lowered.diagnostics.iter().map(|found| (found.severity, found.to_string())));
+        problems.extend(
+            lowered
+                .diagnostics
+                .iter()
+                .map(|found| (found.severity, found.to_string())),
+        );
     }
     (entities, problems)
 }
@@ -222,12 +248,18 @@ mod tests {
     #[test]
     fn what_means_the_same_as_before_is_no_event() {
         let mut store = Store::new(false);
-        let pod = |version| format!(r#"{{"metadata": {{"name": "a", "namespace": "b", "resourceVersion": "{version}"}}}}"#);
+        let pod = |version| {
+            format!(r#"{{"metadata": {{"name": "a", "namespace": "b", "resourceVersion": "{version}"}}}}"#)
+        };
         assert_eq!(apply(&mut store, 1, &pod(1)).len(), 1);
         assert_eq!(apply(&mut store, 1, &pod(2)), []);
         assert_eq!(store.count(1), 1);
         store.retain(1, &BTreeSet::new());
-        assert!(matches!(store.events[..], [Event::Delete(_)]), "{:?}", store.events);
+        assert!(
+            matches!(store.events[..], [Event::Delete(_)]),
+            "{:?}",
+            store.events
+        );
     }
 
     #[test]
@@ -240,8 +272,15 @@ mod tests {
             )
         };
         let events = apply(&mut store, POLICIES, &text(r#", "newer": 1"#));
-        let Effect::Rules(rules) = &policy(&events).egress else { panic!("{events:?}") };
-        assert!(rules.iter().all(|rule| rule.peers != egret_policies::model::Peers::Any), "{rules:?}");
+        let Effect::Rules(rules) = &policy(&events).egress else {
+            panic!("{events:?}")
+        };
+        assert!(
+            rules
+                .iter()
+                .all(|rule| rule.peers != egret_policies::model::Peers::Any),
+            "{rules:?}"
+        );
         assert_eq!(store.diagnostics.get(&Severity::Error), Some(&1));
         apply(&mut store, POLICIES, &text(""));
         assert_eq!(store.diagnostics.get(&Severity::Error), Some(&0));
@@ -264,8 +303,16 @@ mod tests {
     #[test]
     fn what_is_kept_is_the_same_in_a_later_life() {
         let mut store = Store::new(true);
-        let mut events = apply(&mut store, NAMESPACES, r#"{"metadata": {"name": "b", "labels": {"a": "1"}}}"#);
-        events.extend(apply(&mut store, POLICIES, r#"{"metadata": {"name": "a", "namespace": "b"}, "spec": {"podSelector": {}}}"#));
+        let mut events = apply(
+            &mut store,
+            NAMESPACES,
+            r#"{"metadata": {"name": "b", "labels": {"a": "1"}}}"#,
+        );
+        events.extend(apply(
+            &mut store,
+            POLICIES,
+            r#"{"metadata": {"name": "a", "namespace": "b"}, "spec": {"podSelector": {}}}"#,
+        ));
         let mut later = Store::new(true);
         later.recall(&store.texts());
         assert_eq!(later.events, events);

@@ -1,0 +1,205 @@
+//! The enforcer with `--source kube`, on packets, and a real API server.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests measure how long real packets and processes take"
+)]
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use egret_integration::{Daemon, Kubernetes, World};
+
+type Told = Result<(), Box<dyn std::error::Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A watch is tried again half a minute after many failures.
+const AFTER_AN_OUTAGE: Duration = Duration::from_secs(75);
+const QUICK: Duration = Duration::from_millis(300);
+const SEVEN: &str = "203.0.113.7";
+const EIGHT: &str = "203.0.113.8";
+
+/// The pod `client` may send to this address and to no other.
+fn only(address: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: only, namespace: default}}
+spec:
+  podSelector: {{matchLabels: {{app: client}}}}
+  policyTypes: [Egress]
+  egress: [{{to: [{{ipBlock: {{cidr: {address}/32}}}}]}}]
+"
+    )
+}
+
+fn firewall(address: &str) -> String {
+    format!(
+        "apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {{name: refused}}
+spec:
+  rules: [{{action: Deny, to: [{{networks: [{address}/32]}}]}}]
+"
+    )
+}
+
+struct Cluster {
+    // In this order: what runs in the world ends before it does.
+    enforcer: Daemon,
+    kubernetes: Kubernetes,
+    world: World,
+}
+
+impl Cluster {
+    /// None where a world or an API server cannot be had, which is said.
+    fn start() -> Option<Self> {
+        let world = World::or_skip()?;
+        let world = world.with_pod("client").unwrap().with_pod("other").unwrap();
+        let kubernetes = Kubernetes::start(&world).unwrap()?;
+        kubernetes.apply_world(&world).unwrap();
+        let enforcer = world.start(kubernetes.enforcer(&world, "netfilter")).unwrap();
+        Some(Self {
+            enforcer,
+            kubernetes,
+            world,
+        })
+    }
+
+    fn apply(&self, yaml: &str) -> Told {
+        self.kubernetes.apply_text(&self.world, yaml)
+    }
+
+    fn delete(&self, what: &[&str]) -> Told {
+        self.kubernetes
+            .kubectl(&self.world, &[&["delete"][..], what].concat())
+    }
+
+    fn reaches(&self, pod: &str, address: &str) -> bool {
+        let to = SocketAddr::new(address.parse::<IpAddr>().unwrap(), 7);
+        self.world.pod(pod).connect_tcp(to, QUICK).is_connected()
+    }
+
+    /// Which of both addresses the pod `client` reaches.
+    fn reached(&self) -> [bool; 2] {
+        [SEVEN, EIGHT].map(|address| self.reaches("client", address))
+    }
+
+    fn readyz(&self) -> String {
+        self.enforcer.get("/readyz").unwrap().1
+    }
+}
+
+#[track_caller]
+fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < patience, "not within {patience:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_policy_of_the_api_is_in_force_as_long_as_it_is_there() -> Told {
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    assert_eq!(cluster.reached(), [true, true]);
+    cluster.apply(&only(SEVEN))?;
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [true, false]
+    });
+    assert!(cluster.reaches("other", EIGHT));
+    cluster.apply(&only(EIGHT))?;
+    within(PATIENCE, "the change is in force", || {
+        cluster.reached() == [false, true]
+    });
+    cluster.delete(&["networkpolicy", "only"])?;
+    within(PATIENCE, "nothing is refused", || {
+        cluster.reached() == [true, true]
+    });
+    Ok(())
+}
+
+#[test]
+fn verdicts_stay_while_the_api_server_is_away_and_catch_up_when_it_is_back() -> Told {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.apply(&only(SEVEN))?;
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [true, false]
+    });
+    cluster.kubernetes.kill()?;
+    within(PATIENCE, "it is said", || {
+        cluster.readyz().contains("the source cannot be read")
+    });
+    assert_eq!(cluster.reached(), [true, false]);
+    let failures = cluster
+        .enforcer
+        .metrics()?
+        .sum("egret_enforcer_source_watch_failures_total", &[]);
+    assert!(failures > 0.0);
+
+    // An enforcer that starts meanwhile finds the rules, and leaves them.
+    cluster.enforcer.kill()?;
+    cluster.enforcer = cluster.world.launch(cluster.enforcer.spec().clone())?;
+    within(PATIENCE, "it says what it waits for", || {
+        cluster
+            .enforcer
+            .get("/readyz")
+            .is_ok_and(|(_, page)| page.contains("not in sync"))
+    });
+    assert_eq!(cluster.reached(), [true, false]);
+
+    // Changed and deleted as soon as the API server is back, before the enforcer has noticed.
+    cluster.kubernetes.restart(&cluster.world)?;
+    cluster.apply(&only(EIGHT))?;
+    within(AFTER_AN_OUTAGE, "the change is in force", || {
+        cluster.reached() == [false, true]
+    });
+    cluster.kubernetes.kill()?;
+    within(PATIENCE, "it is said", || {
+        cluster.readyz().contains("the source cannot be read")
+    });
+    cluster.kubernetes.restart(&cluster.world)?;
+    cluster.delete(&["networkpolicy", "only"])?;
+    within(AFTER_AN_OUTAGE, "what was deleted is not in force", || {
+        cluster.reached() == [true, true]
+    });
+    within(AFTER_AN_OUTAGE, "it is ready", || {
+        cluster.readyz().starts_with("ready")
+    });
+    Ok(())
+}
+
+#[test]
+fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+    cluster.kubernetes.apply(&cluster.world, &definitions)?;
+    within(PATIENCE, "the kind is served", || {
+        cluster.apply(&firewall(SEVEN)).is_ok()
+    });
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [false, true]
+    });
+    cluster.delete(&["crd", "clusteregressfirewalls.policy.egret.dev"])?;
+    within(PATIENCE, "nothing is refused", || {
+        cluster.reached() == [true, true]
+    });
+    cluster.kubernetes.apply(&cluster.world, &definitions)?;
+    within(PATIENCE, "the kind is served again", || {
+        cluster.apply(&firewall(EIGHT)).is_ok()
+    });
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [true, false]
+    });
+    Ok(())
+}
