@@ -118,6 +118,22 @@ impl Kubernetes {
         self.kubectl(world, &["replace", "--subresource=status", "-f", &path])
     }
 
+    /// A kubeconfig with the rights of a service account.
+    ///
+    /// # Errors
+    /// When it gets no token.
+    pub fn kubeconfig_of(&self, world: &World, namespace: &str, account: &str) -> Result<PathBuf, Failure> {
+        let output = self.run(world, &["create", "token", account, "-n", namespace])?;
+        if !output.success() {
+            return Err(output.stderr.into());
+        }
+        let admin = fs::read_to_string(self.kubeconfig())?;
+        let path = self.folder.join(format!("{account}.kubeconfig"));
+        let token = format!("token: {}", output.stdout.trim());
+        fs::write(&path, admin.replace(&format!("token: {TOKEN}"), &token))?;
+        Ok(path)
+    }
+
     /// Runs kubectl in the node.
     ///
     /// # Errors

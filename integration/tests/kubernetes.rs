@@ -7,6 +7,7 @@
 )]
 
 use std::{
+    fs,
     net::{IpAddr, SocketAddr},
     path::Path,
     time::{Duration, Instant},
@@ -201,5 +202,65 @@ fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
     within(PATIENCE, "the policy is in force", || {
         cluster.reached() == [true, false]
     });
+    Ok(())
+}
+
+/// As `kubectl apply -k` does; nothing runs the DaemonSets here, so the enforcer is started with the rights of its service account: it
+/// needs no others.
+#[test]
+fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Told {
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kustomize/base");
+    let kustomization = base.display().to_string();
+    let kubectl = |arguments: &[&str]| cluster.kubernetes.kubectl(&cluster.world, arguments);
+    kubectl(&["create", "-f", &base.join("namespace.yaml").display().to_string()])?;
+    // What nobody knows is refused, not dropped.
+    let strictly = [
+        "apply",
+        "--server-side",
+        "--validate=strict",
+        "-k",
+        &kustomization,
+    ];
+    kubectl(&[&strictly[..], &["--force-conflicts", "--dry-run=server"]].concat())?;
+    kubectl(&[&strictly[..], &["--force-conflicts"]].concat())?;
+
+    let mut enforcer = cluster.enforcer;
+    enforcer.kill()?;
+    let account = cluster
+        .kubernetes
+        .kubeconfig_of(&cluster.world, "egret-system", "egret-enforcer")?;
+    let mut spec = enforcer.spec().clone();
+    *spec.arguments.last_mut().expect("the kubeconfig is last") = account.display().to_string();
+    let enforcer = cluster.world.start(spec)?;
+    cluster.kubernetes.apply_text(&cluster.world, &firewall(SEVEN))?;
+    let is_refused = || {
+        let to = SocketAddr::new(SEVEN.parse::<IpAddr>().unwrap(), 7);
+        !cluster.world.pod("client").connect_tcp(to, QUICK).is_connected()
+    };
+    within(PATIENCE, "the policy is in force", is_refused);
+    let failures = enforcer
+        .metrics()?
+        .sum("egret_enforcer_source_watch_failures_total", &[]);
+    assert_eq!(failures, 0.0, "{}", enforcer.log());
+    Ok(())
+}
+
+#[test]
+fn the_definitions_of_the_kustomization_are_those_of_deploy_crds() -> Told {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let kinds = [
+        "apiserveraddresses",
+        "clusteregressfirewalls",
+        "nodeaddressreports",
+    ];
+    let files = kinds
+        .map(|kind| fs::read_to_string(deploy.join(format!("crds/{kind}.policy.egret.dev.yaml"))).unwrap());
+    assert_eq!(
+        fs::read_to_string(deploy.join("kustomize/base/crds.yaml"))?,
+        files.join("---\n")
+    );
     Ok(())
 }
