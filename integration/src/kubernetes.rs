@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Daemon, DaemonSpec, Output, Peer, World, WorldError, manifests::Manifests};
+use crate::{Daemon, DaemonSpec, Output, Peer, World, WorldError, manifests::Manifests, peers};
 
 const ETCD: u16 = 2379;
 const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6443);
@@ -118,6 +118,22 @@ impl Kubernetes {
         self.kubectl(world, &["replace", "--subresource=status", "-f", &path])
     }
 
+    /// All objects that policy depends on, as a List.
+    ///
+    /// # Errors
+    /// When one of the kinds is not served.
+    pub fn stored(&self, world: &World) -> Result<String, Failure> {
+        let kinds = "namespaces,pods,nodes,services,endpointslices,networkpolicies,adminnetworkpolicies,\
+                     baselineadminnetworkpolicies,clusternetworkpolicies,clusteregressfirewalls,nodeaddressreports,\
+                     apiserveraddresses";
+        let output = self.run(world, &["get", kinds, "-A", "-o", "json"])?;
+        if output.success() {
+            Ok(output.stdout)
+        } else {
+            Err(output.stderr.into())
+        }
+    }
+
     /// A kubeconfig with the rights of a service account.
     ///
     /// # Errors
@@ -175,6 +191,27 @@ impl Kubernetes {
             std::thread::sleep(Duration::from_millis(200));
         }
     }
+}
+
+/// The definitions of the kinds of `policy.networking.k8s.io`, as SIG Network publishes them.
+///
+/// # Errors
+/// When they cannot be fetched.
+pub fn network_policy_api() -> Result<[PathBuf; 3], Failure> {
+    let (alpha1, alpha2) = (
+        peers::go_module("sigs.k8s.io/network-policy-api@v0.1.7")?,
+        peers::go_module("sigs.k8s.io/network-policy-api@v0.2.0")?,
+    );
+    let file = |module: &Path, plural: &str| {
+        module.join(format!(
+            "config/crd/experimental/policy.networking.k8s.io_{plural}.yaml"
+        ))
+    };
+    Ok([
+        file(&alpha1, "adminnetworkpolicies"),
+        file(&alpha1, "baselineadminnetworkpolicies"),
+        file(&alpha2, "clusternetworkpolicies"),
+    ])
 }
 
 fn etcd(folder: &Path) -> DaemonSpec {

@@ -140,6 +140,31 @@ impl PeerError {
     }
 }
 
+/// The folder of a module (`path@version`) in Go's cache, fetched unless it is there; Go checks it against the public sums.
+pub(crate) fn go_module(module: &str) -> Result<PathBuf, PeerError> {
+    let mut go = go(&env::temp_dir());
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = go
+        .args(["mod", "download", "-json", module])
+        .output()
+        .map_err(PeerError::file("go"))?;
+    let said = String::from_utf8_lossy(&stdout);
+    let folder = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("\"Dir\": \"")?.strip_suffix("\","));
+    match folder {
+        Some(folder) if status.success() => Ok(PathBuf::from(folder)),
+        _ => Err(PeerError::Build {
+            name: "a module of Go",
+            status,
+            stderr: format!("{module}: {said}{}", String::from_utf8_lossy(&stderr)),
+        }),
+    }
+}
+
 /// A Go that is too old for the module, and fetches no newer one, cannot read its go.mod.
 fn is_there_go_for(module: &Path) -> bool {
     let read = go(module).args(["list", "-m"]).output();

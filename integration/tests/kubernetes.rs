@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egret_integration::{Daemon, Kubernetes, World};
+use egret_integration::{Daemon, DaemonSpec, Kubernetes, World, node, world::ENFORCER_ADMIN};
 
 type Told = Result<(), Box<dyn std::error::Error>>;
 
@@ -263,4 +263,135 @@ fn the_definitions_of_the_kustomization_are_those_of_deploy_crds() -> Told {
         files.join("---\n")
     );
     Ok(())
+}
+
+/// The dir source reads what the API server has stored, as it gives it out: the same objects, though one source is sent lists and changes and
+/// leaves out what policy does not depend on.
+#[test]
+fn both_sources_make_the_same_rules_of_the_same_objects() -> Told {
+    let Some(world) = World::or_skip() else {
+        return Ok(());
+    };
+    let Some(kubernetes) = Kubernetes::start(&world)? else {
+        return Ok(());
+    };
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    kubernetes.apply(&world, &deploy.join("crds"))?;
+    for definition in egret_integration::kubernetes::network_policy_api()? {
+        kubernetes.apply(&world, &definition)?;
+    }
+    let kube = world.start(kubernetes.enforcer(&world, "memory"))?;
+
+    let examples = world.files().join("examples");
+    copy_manifests(&deploy.join("examples"), &examples)?;
+    let cluster = examples.join("cluster/cluster.yaml").display().to_string();
+    kubernetes.kubectl(&world, &["apply", "-f", &cluster])?;
+    // The last of it, an EndpointSlice, has no status, which kubectl says.
+    drop(kubernetes.kubectl(&world, &["replace", "--subresource=status", "-f", &cluster]));
+    // Some are refused, as those that show what is wrong with them; what is misspelt elsewhere is dropped.
+    let all = examples.display().to_string();
+    let refused = kubernetes.kubectl(&world, &["apply", "--validate=false", "-R", "-f", &all]);
+    let stored = assert_same_rules(&world, &kubernetes, &kube, "all")?;
+    let policies = stored.matches("Policy\"").count() + stored.matches("\"ClusterEgressFirewall\"").count();
+    assert!(policies > 25, "{policies} policies are stored: {refused:?}");
+
+    for kind in [
+        "clusternetworkpolicies",
+        "clusteregressfirewalls",
+        "services",
+        "pods",
+    ] {
+        let delete = [
+            "delete",
+            kind,
+            "--all",
+            "-A",
+            "--wait=false",
+            "--grace-period=0",
+            "--force",
+        ];
+        kubernetes.kubectl(&world, &delete)?;
+        assert_same_rules(&world, &kubernetes, &kube, kind)?;
+    }
+    Ok(())
+}
+
+/// Pods of the examples have containers without images, which an API server refuses.
+fn copy_manifests(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_manifests(&path, &copy)?;
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            let text = fs::read_to_string(&path)?;
+            let text = text.replace(
+                "containers: [{name: ",
+                "containers: [{image: none.example/none, name: ",
+            );
+            fs::write(
+                copy,
+                text.replace(
+                    "    - name: dns\n      ports",
+                    "    - name: dns\n      image: none.example/none\n      ports",
+                ),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// What is stored.
+fn assert_same_rules(
+    world: &World,
+    kubernetes: &Kubernetes,
+    kube: &Daemon,
+    what: &str,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let folder = world.files().join(format!("stored-{what}"));
+    fs::create_dir_all(&folder)?;
+    let stored = kubernetes.stored(world)?;
+    fs::write(folder.join("all.json"), &stored)?;
+    let own = |name: &str| folder.join(name).display().to_string();
+    let spec = DaemonSpec::enforcer(ENFORCER_ADMIN + 100)
+        .with(["--source".to_owned(), format!("dir:{}", folder.display())])
+        .with([
+            "--node",
+            node::NAME,
+            "--backend",
+            "memory",
+            "--state",
+            "",
+            "--state-objects",
+            "",
+        ])
+        .with(["--link".to_owned(), own("link")]);
+    let dir = world.start(spec)?;
+    let rules = |daemon: &Daemon| daemon.get("/rules").unwrap().1;
+    let expected = rules(&dir);
+    assert!(
+        what == "pods" || expected.lines().count() > 10,
+        "{what}: {expected}"
+    );
+    let begun = Instant::now();
+    while rules(kube) != expected {
+        if begun.elapsed() > PATIENCE {
+            let found = rules(kube);
+            let lines = |text: &str, other: &str| -> Vec<String> {
+                text.lines()
+                    .filter(|line| !other.contains(line))
+                    .map(ToOwned::to_owned)
+                    .collect()
+            };
+            panic!(
+                "{what}: dir alone: {:#?}\nkube alone: {:#?}\n{}",
+                lines(&expected, &found),
+                lines(&found, &expected),
+                dir.log()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(stored)
 }

@@ -2,7 +2,7 @@
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
-use super::resources::{KINDS, RESOURCE_TYPES};
+use super::resources::RESOURCE_TYPES;
 
 const FAILURES: &str = "egret_enforcer_source_watch_failures_total";
 const EXPIRED: &str = "egret_enforcer_source_watches_expired_total";
@@ -18,10 +18,10 @@ pub(super) fn register() {
         "Watches that the API server could not go on with, after which all objects of the kind were listed."
     );
     describe_gauge!(OBJECTS, "Objects that are known of the API server, by kind.");
-    for kind in 0..KINDS {
-        counter!(FAILURES, "kind" => RESOURCE_TYPES[kind].kind).absolute(0);
-        counter!(EXPIRED, "kind" => RESOURCE_TYPES[kind].kind).absolute(0);
-        objects(kind, 0);
+    for resource in &RESOURCE_TYPES {
+        counter!(FAILURES, "kind" => resource.kind).absolute(0);
+        counter!(EXPIRED, "kind" => resource.kind).absolute(0);
+        gauge!(OBJECTS, "kind" => resource.kind).set(0.0);
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::utils::Backoff;
@@ -21,6 +22,8 @@ use super::resources::{KINDS, RESOURCE_TYPES, discover};
 const SOON: Duration = Duration::from_millis(250);
 /// How often at most, where what is declared is not what is served: a version may be switched off.
 const SELDOM: Duration = Duration::from_secs(60);
+/// How often where it is: a watch of definitions that is refused from some time on would not tell.
+const AT_REST: Duration = Duration::from_secs(600);
 /// How often where definitions cannot be watched.
 const UNWATCHED: Duration = Duration::from_secs(30);
 /// How long the first sync waits for kinds that are declared and not served.
@@ -47,93 +50,53 @@ pub(super) struct Discovery {
     pub(super) nudge: Arc<Notify>,
 }
 
-/// The names of definitions that there are; none until they were listed.
-type Declared = Option<BTreeSet<String>>;
-
 impl Discovery {
-    async fn ask(&self) -> kube::Result<([Option<ApiResource>; KINDS], bool)> {
-        let version = self.client.apiserver_version().await?;
-        Ok((discover(&self.client).await?, may_stream(&version.minor)))
-    }
-
     pub(super) async fn run(self, told: mpsc::Sender<Result<Served, String>>) {
-        let resource = definition();
-        let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(self.client.clone(), &resource);
-        let mut definitions = Box::pin(watcher(api, watcher::Config::default()));
-        let mut pause_of_watch = DefaultBackoff::default();
-        let mut pause_of_failure = DefaultBackoff::default();
+        let mut definitions = Definitions::watch(self.client.clone());
+        let mut backoff = DefaultBackoff::default();
         let mut pause = SOON;
-        let mut declared: Declared = None;
-        let mut listing = BTreeSet::new();
-        let mut is_watched = true;
-        let mut watch_again: Option<Timestamp> = None;
         let begun = clock::now();
         loop {
-            let served = self.ask().await;
-            let mut mismatch = false;
-            let next = match &served {
-                Ok((resources, _)) => {
-                    pause_of_failure.reset();
-                    mismatch = is_mismatch(resources, declared.as_ref());
-                    match (mismatch, is_watched) {
-                        (true, true) => pause,
-                        (_, false) => UNWATCHED,
-                        (false, true) => Duration::MAX,
-                    }
+            let asked = self.ask().await;
+            let is_late = clock::now().since(begun) > SETTLES_WITHIN;
+            let (served, next) = match asked {
+                Ok((resources, may_stream)) => {
+                    backoff.reset();
+                    let is_settled = definitions.agree_with(&resources);
+                    let next = match (definitions.is_watched, is_settled) {
+                        (false, _) => UNWATCHED,
+                        (true, false) => pause,
+                        (true, true) => AT_REST,
+                    };
+                    let served = Served {
+                        is_gone: definitions.gone(&resources),
+                        resources,
+                        is_settled: is_settled || !definitions.is_watched || is_late,
+                        may_stream,
+                    };
+                    (Ok(served), next)
                 }
-                Err(_failed) => pause_of_failure.next().unwrap_or(SELDOM),
+                Err(error) => (Err(reason(&error)), backoff.next().unwrap_or(SELDOM)),
             };
-            let is_settled = !mismatch || !is_watched || clock::now().since(begun) > SETTLES_WITHIN;
-            let served = served
-                .map(|(resources, may_stream)| Served {
-                    may_stream,
-                    is_gone: std::array::from_fn(|kind| is_gone(kind, &resources, declared.as_ref())),
-                    resources,
-                    is_settled,
-                })
-                .map_err(|error| reason(&error));
             if told.send(served).await.is_err() {
                 return;
             }
             pause = (pause * 2).min(SELDOM);
-            let due = tokio::time::sleep(next.min(Duration::from_secs(3600)));
-            tokio::pin!(due);
-            loop {
-                let watch_pause = watch_again.map_or(Duration::ZERO, |at| at.since(clock::now()));
-                let event = tokio::select! {
-                    () = &mut due => break,
-                    () = self.nudge.notified() => {
-                        pause = SOON;
-                        // Whoever nudges has just been refused.
-                        tokio::time::sleep(SOON).await;
-                        break;
-                    }
-                    event = async {
-                        tokio::time::sleep(watch_pause).await;
-                        definitions.next().await
-                    } => event,
-                };
-                watch_again = None;
-                let is_news = match event {
-                    None => return,
-                    Some(Err(_refused_or_gone)) => {
-                        is_watched = declared.is_some();
-                        watch_again = Some(clock::now().after(pause_of_watch.next().unwrap_or(SELDOM)));
-                        // Discovery itself says whether the API server is gone.
-                        !is_watched
-                    }
-                    Some(Ok(event)) => {
-                        pause_of_watch.reset();
-                        is_watched = true;
-                        note(event, &mut declared, &mut listing)
-                    }
-                };
-                if is_news {
+            tokio::select! {
+                () = tokio::time::sleep(next) => {}
+                () = definitions.changed() => pause = SOON,
+                () = self.nudge.notified() => {
                     pause = SOON;
-                    break;
+                    // Whoever nudges has just been refused.
+                    tokio::time::sleep(SOON).await;
                 }
             }
         }
+    }
+
+    async fn ask(&self) -> kube::Result<([Option<ApiResource>; KINDS], bool)> {
+        let version = self.client.apiserver_version().await?;
+        Ok((discover(&self.client).await?, may_stream(&version.minor)))
     }
 }
 
@@ -146,65 +109,120 @@ fn may_stream(minor: &str) -> bool {
     digits.parse().is_ok_and(|minor: u32| minor >= STREAMS_SINCE)
 }
 
-fn definition() -> ApiResource {
-    let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
-    ApiResource::from_gvk_with_plural(&kind, "customresourcedefinitions")
+type Definition = PartialObjectMeta<DynamicObject>;
+
+/// The CustomResourceDefinitions of our kinds, watched by their metadata.
+struct Definitions {
+    events: BoxStream<'static, watcher::Result<Event<Definition>>>,
+    /// Their names; none until they were listed.
+    declared: Option<BTreeSet<String>>,
+    listing: BTreeSet<String>,
+    /// The watch has not failed, or has worked before.
+    is_watched: bool,
+    backoff: DefaultBackoff,
+    again_at: Option<Timestamp>,
 }
 
-/// Whether it concerns a kind of ours.
-fn note(
-    event: Event<PartialObjectMeta<DynamicObject>>,
-    declared: &mut Declared,
-    listing: &mut BTreeSet<String>,
-) -> bool {
-    let ours = |object: PartialObjectMeta<DynamicObject>| {
-        let name = object.metadata.name.unwrap_or_default();
-        let mut custom = RESOURCE_TYPES.iter().filter(|resource| resource.is_custom());
-        custom
-            .any(|resource| resource.definition() == name)
-            .then_some(name)
-    };
-    match event {
-        Event::Init => {
-            listing.clear();
-            false
+impl Definitions {
+    fn watch(client: Client) -> Self {
+        let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "customresourcedefinitions");
+        let api = Api::<Definition>::all_with(client, &resource);
+        Self {
+            events: watcher(api, watcher::Config::default()).boxed(),
+            declared: None,
+            listing: BTreeSet::new(),
+            is_watched: true,
+            backoff: DefaultBackoff::default(),
+            again_at: None,
         }
-        Event::InitApply(object) => {
-            listing.extend(ours(object));
-            false
+    }
+
+    /// Returns when a definition of ours comes, changes or goes, when they are listed, or cannot be. May be cancelled.
+    async fn changed(&mut self) {
+        loop {
+            if let Some(at) = self.again_at {
+                tokio::time::sleep(at.since(clock::now())).await;
+                self.again_at = None;
+            }
+            match self.events.next().await {
+                Some(Ok(event)) => {
+                    self.backoff.reset();
+                    self.is_watched = true;
+                    if self.note(event) {
+                        return;
+                    }
+                }
+                // Whether the API server is gone is said by discovery itself.
+                Some(Err(_refused_or_gone)) => {
+                    self.again_at = Some(clock::now().after(self.backoff.next().unwrap_or(SELDOM)));
+                    if self.declared.is_none() && self.is_watched {
+                        self.is_watched = false;
+                        return;
+                    }
+                }
+                None => std::future::pending().await,
+            }
         }
-        Event::InitDone => {
-            *declared = Some(std::mem::take(listing));
-            true
+    }
+
+    /// Whether it concerns a kind of ours.
+    fn note(&mut self, event: Event<Definition>) -> bool {
+        match event {
+            Event::Init => {
+                self.listing.clear();
+                false
+            }
+            Event::InitApply(object) => {
+                self.listing.extend(name_of_ours(object));
+                false
+            }
+            Event::InitDone => {
+                self.declared = Some(std::mem::take(&mut self.listing));
+                true
+            }
+            Event::Apply(object) => {
+                let name = name_of_ours(object);
+                let is_ours = name.is_some();
+                self.declared.get_or_insert_default().extend(name);
+                is_ours
+            }
+            Event::Delete(object) => {
+                name_of_ours(object).is_some_and(|name| self.declared.get_or_insert_default().remove(&name))
+            }
         }
-        Event::Apply(object) => {
-            let name = ours(object);
-            let is_ours = name.is_some();
-            declared.get_or_insert_default().extend(name);
-            is_ours
-        }
-        Event::Delete(object) => {
-            ours(object).is_some_and(|name| declared.get_or_insert_default().remove(&name))
-        }
+    }
+
+    /// Whether what is declared is what is served.
+    fn agree_with(&self, resources: &[Option<ApiResource>; KINDS]) -> bool {
+        let Some(declared) = &self.declared else {
+            return false;
+        };
+        let mut kinds = RESOURCE_TYPES.iter().zip(resources);
+        kinds.all(|(resource, served)| {
+            !resource.is_custom() || declared.contains(&resource.definition()) == served.is_some()
+        })
+    }
+
+    /// Kinds that are neither declared nor served.
+    fn gone(&self, resources: &[Option<ApiResource>; KINDS]) -> [bool; KINDS] {
+        std::array::from_fn(|kind| {
+            let resource = &RESOURCE_TYPES[kind];
+            let is_declared = |declared: &BTreeSet<String>| declared.contains(&resource.definition());
+            resource.is_custom()
+                && resources[kind].is_none()
+                && self
+                    .declared
+                    .as_ref()
+                    .is_some_and(|declared| !is_declared(declared))
+        })
     }
 }
 
-fn is_mismatch(resources: &[Option<ApiResource>; KINDS], declared: Option<&BTreeSet<String>>) -> bool {
-    let Some(declared) = declared else {
-        return true;
-    };
-    let kinds = RESOURCE_TYPES.iter().zip(resources);
-    let mut custom = kinds.filter(|(resource, _)| resource.is_custom());
-    custom.any(|(resource, served)| declared.contains(&resource.definition()) != served.is_some())
-}
-
-fn is_gone(
-    kind: usize,
-    resources: &[Option<ApiResource>; KINDS],
-    declared: Option<&BTreeSet<String>>,
-) -> bool {
-    let resource = &RESOURCE_TYPES[kind];
-    resource.is_custom()
-        && resources[kind].is_none()
-        && declared.is_some_and(|declared| !declared.contains(&resource.definition()))
+fn name_of_ours(object: Definition) -> Option<String> {
+    let name = object.metadata.name?;
+    let mut custom = RESOURCE_TYPES.iter().filter(|resource| resource.is_custom());
+    custom
+        .any(|resource| resource.definition() == name)
+        .then_some(name)
 }

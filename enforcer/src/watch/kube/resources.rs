@@ -144,7 +144,9 @@ impl ResourceType {
     /// The version to watch, of those that serve the kind in the server's order.
     fn choose(&self, served: &[&str]) -> Option<ApiResource> {
         let understood = self.versions.iter().find(|version| served.contains(version));
-        understood.or(served.first()).map(|version| self.at(version))
+        understood
+            .or_else(|| served.first())
+            .map(|version| self.at(version))
     }
 }
 

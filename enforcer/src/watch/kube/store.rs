@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use egret_policies::api::manifest;
 use egret_policies::compiler::Event;
-use egret_policies::diagnostic::Severity;
+use egret_policies::diagnostic::{Diagnostic, Severity};
 use egret_policies::lower::lower;
 use egret_policies::model::Shared;
 use egret_policies::model::cluster::Entity;
@@ -178,12 +178,14 @@ fn understand(
     for document in &read.documents {
         let lowered = lower(&document.object);
         entities.extend(lowered.entities);
-        problems.extend(
-            lowered
-                .diagnostics
-                .iter()
-                .map(|found| (found.severity, found.to_string())),
-        );
+        for found in lowered.diagnostics {
+            // There is no file in which it would have a line.
+            let found = Diagnostic {
+                position: None,
+                ..found
+            };
+            problems.push((found.severity, found.to_string()));
+        }
     }
     (entities, problems)
 }
