@@ -178,6 +178,43 @@ fn verdicts_stay_while_the_api_server_is_away_and_catch_up_when_it_is_back() -> 
     Ok(())
 }
 
+/// After a boot without a network, or with an API server that is away for long: the kernel holds nothing.
+#[test]
+fn what_the_api_server_said_last_is_in_force_at_a_start_without_it() -> Told {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.apply(&only(SEVEN))?;
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [true, false]
+    });
+    let spec = cluster.enforcer.spec().clone();
+    within(PATIENCE, "it is kept", || {
+        let kept = fs::read(cluster.world.state_objects()).unwrap_or_default();
+        String::from_utf8_lossy(&kept).contains("networkpolicies/default/only")
+    });
+    cluster.enforcer.terminate()?;
+    cluster.kubernetes.kill()?;
+    let enforcer = spec.binary.display().to_string();
+    let cleanup = [enforcer.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    cluster.world.node().run_well(&cleanup)?;
+    assert_eq!(cluster.reached(), [true, true]);
+    cluster.enforcer = cluster.world.launch(spec)?;
+    within(PATIENCE, "it says what it runs on", || {
+        let readyz = cluster.enforcer.get("/readyz");
+        readyz.is_ok_and(|(_, page)| page.contains("running on what was known at"))
+    });
+    within(PATIENCE, "what was known is in force", || {
+        cluster.reached() == [true, false]
+    });
+    cluster.kubernetes.restart(&cluster.world)?;
+    cluster.delete(&["networkpolicy", "only"])?;
+    within(AFTER_AN_OUTAGE, "what was deleted is not in force", || {
+        cluster.reached() == [true, true]
+    });
+    Ok(())
+}
+
 #[test]
 fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
     let Some(cluster) = Cluster::start() else {
@@ -205,8 +242,8 @@ fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
     Ok(())
 }
 
-/// As `kubectl apply -k` does; nothing runs the DaemonSets here, so the enforcer is started with the rights of its service account: it
-/// needs no others.
+/// As `kubectl apply -k` does; nothing runs the DaemonSets here, so the enforcer is started with the rights of its service account and the
+/// capabilities of its container: it needs no others.
 #[test]
 fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Told {
     let Some(cluster) = Cluster::start() else {
@@ -234,6 +271,15 @@ fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Told
         .kubeconfig_of(&cluster.world, "egret-system", "egret-enforcer")?;
     let mut spec = enforcer.spec().clone();
     *spec.arguments.last_mut().expect("the kubeconfig is last") = account.display().to_string();
+    let only = capabilities(&base.join("enforcer.yaml"))
+        .join(",+")
+        .to_lowercase();
+    let before = [
+        format!("--bounding-set=-all,+{only}"),
+        spec.binary.display().to_string(),
+    ];
+    spec.arguments.splice(0..0, before);
+    spec.binary = "setpriv".into();
     let enforcer = cluster.world.start(spec)?;
     cluster.kubernetes.apply_text(&cluster.world, &firewall(SEVEN))?;
     let is_refused = || {
@@ -246,6 +292,19 @@ fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Told
         .sum("egret_enforcer_source_watch_failures_total", &[]);
     assert_eq!(failures, 0.0, "{}", enforcer.log());
     Ok(())
+}
+
+/// What the enforcer's container is given.
+fn capabilities(daemon_set: &Path) -> Vec<String> {
+    let read: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(daemon_set).unwrap()).unwrap();
+    let container = &read["spec"]["template"]["spec"]["containers"][0];
+    let added = container["securityContext"]["capabilities"]["add"]
+        .as_array()
+        .unwrap();
+    added
+        .iter()
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]

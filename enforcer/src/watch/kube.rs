@@ -68,6 +68,8 @@ pub struct Cluster {
     state: SourceState,
     /// What the API server said in an earlier life, until it counts or the server speaks.
     known: Option<Known>,
+    /// What counts of an earlier life, as long as not everything was listed.
+    recalled: Option<Recalled>,
     keeper: Option<ObjectKeeper>,
     /// When what is known is handed over to be kept; none while it is as it was.
     keep_at: Option<Timestamp>,
@@ -80,6 +82,14 @@ impl std::fmt::Debug for ClientOfCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Client")
     }
+}
+
+/// What the API server said in an earlier life, and that it counts.
+#[derive(Debug)]
+struct Recalled {
+    at: String,
+    /// It is from before a boot: everything is closed to pods.
+    is_closed: bool,
 }
 
 /// A kind and its watch.
@@ -124,6 +134,7 @@ impl Cluster {
             may_stream: false,
             state: SourceState::default(),
             known: None,
+            recalled: None,
             keeper: None,
             keep_at: None,
             silent_since: None,
@@ -309,12 +320,12 @@ impl Cluster {
             (is_gone && !is_over).then(|| format!("{}: {}", RESOURCE_TYPES[index].plural, failure.reason))
         });
         let unreadable = self.undiscovered.clone().or(failure);
-        let recalled = (!is_complete).then(|| self.state.known_at.clone()).flatten();
+        let recalled = self.recalled.as_ref().filter(|_| !is_complete);
         SourceState {
             is_complete,
             unreadable,
-            is_closed: recalled.is_some() && self.state.is_closed,
-            known_at: recalled,
+            is_closed: recalled.is_some_and(|recalled| recalled.is_closed),
+            known_at: recalled.map(|recalled| recalled.at.clone()),
             files: 0,
             bad: Vec::new(),
             diagnostics: self.store.diagnostics.clone(),
@@ -362,8 +373,10 @@ impl Cluster {
             other_boot = known.is_of_other_boot,
             "what the API server said last counts until it can be read"
         );
-        self.state.known_at = Some(at);
-        self.state.is_closed = known.is_of_other_boot;
+        self.recalled = Some(Recalled {
+            at,
+            is_closed: known.is_of_other_boot,
+        });
     }
 
     /// Hands over what is known, not more often than it should. What was not all listed is no whole.
