@@ -49,7 +49,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupConfig {
     /// The folder of manifests.
-    pub source: PathBuf,
+    pub source: Source,
+    /// How the API server is reached, where that is the source; none to find out.
+    pub kubeconfig: Option<PathBuf>,
     /// The backend.
     pub backend: BackendKind,
     /// The socket for dnsd.
@@ -157,6 +159,7 @@ impl Config {
         let (mine, theirs) = (&self.startup, &other.startup);
         [
             ("source", mine.source != theirs.source),
+            ("kubeconfig", mine.kubeconfig != theirs.kubeconfig),
             ("backend", mine.backend != theirs.backend),
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
@@ -225,11 +228,12 @@ impl Options {
         );
         let source = self.source.ok_or(InvalidConfig::Missing {
             field: "source",
-            expected: "dir: and the path of a folder of manifests",
+            expected: "kube, or dir: and the path of a folder of manifests",
         })?;
         Ok(Config {
             startup: StartupConfig {
-                source: source.into_path(),
+                source,
+                kubeconfig: self.kubeconfig,
                 backend: self.backend.unwrap_or(BackendKind::Netfilter),
                 link: self.link.unwrap_or_else(|| "/run/egret/link.sock".into()),
                 admin: self
@@ -442,7 +446,7 @@ mod tests {
     #[test]
     fn source_and_node_must_be_written_and_the_rest_has_defaults() {
         let config = config(&["--source", "dir:/m", "--node", "n"]).unwrap();
-        assert_eq!(config.startup.source, PathBuf::from("/m"));
+        assert_eq!(config.startup.source, Source::Dir("/m".into()));
         assert_eq!(config.startup.backend, BackendKind::Netfilter);
         assert_eq!(config.startup.state, Some(PathBuf::from("/run/egret/state")));
         assert_eq!(

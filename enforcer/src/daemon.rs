@@ -16,11 +16,12 @@ use tokio::sync::mpsc;
 use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::Denials;
 use egret_enforcer::backend::{self as backends, Backend};
-use egret_enforcer::config::{Args, BackendKind, Config, StartupConfig};
+use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
-use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State};
-use egret_enforcer::watch::Directory;
+use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
+use egret_enforcer::watch::dir::Directory;
+use egret_enforcer::watch::kube::Cluster;
 use egret_enforcer::{events, link};
 
 mod backend;
@@ -49,7 +50,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When a socket cannot be bound, or the backend cannot work here.
-    pub(crate) fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+    pub(crate) async fn start(args: Args, config: Config) -> anyhow::Result<Self> {
         let recorder = register_metrics()?;
         let startup = &config.startup;
         let listener = link::bind(&startup.link)?;
@@ -85,12 +86,7 @@ impl Daemon {
         // The node's addresses are the first input, before any object.
         monitors::watch_links(inputs.clone())?;
         let engine = engine::start(setup, received, link)?;
-        drop(task::spawn(
-            "watch",
-            Directory::new(startup.source.clone())
-                .with_store(objects.stored, objects.writer.clone())
-                .watch(inputs.clone()),
-        ));
+        watch_source(startup, objects.stored, objects.writer.clone(), inputs.clone()).await?;
         if startup.backend == BackendKind::Netfilter {
             monitors::watch_other_programs(inputs.clone())?;
         }
@@ -184,9 +180,31 @@ fn open_state(startup: &StartupConfig) -> State {
 
 fn open_objects(startup: &StartupConfig) -> anyhow::Result<ObjectStore> {
     match &startup.state_objects {
-        Some(path) => ObjectStore::open(path, &startup.source).context("the file of objects cannot be kept"),
+        Some(path) => ObjectStore::open(path, startup.source.root()).context("the file of objects cannot be kept"),
         None => Ok(ObjectStore::default()),
     }
+}
+
+/// Starts to watch where objects come from.
+async fn watch_source(
+    startup: &StartupConfig,
+    stored: Option<StoredManifests>,
+    writer: Option<ObjectWriter>,
+    engine: mpsc::Sender<Input>,
+) -> anyhow::Result<()> {
+    drop(match &startup.source {
+        Source::Dir(folder) => task::spawn(
+            "watch",
+            Directory::new(folder.clone())
+                .with_store(stored, writer)
+                .watch(engine),
+        ),
+        Source::Kube => {
+            let cluster = Cluster::open(startup.kubeconfig.clone()).await?;
+            task::spawn("watch", cluster.with_store(stored, writer).watch(engine))
+        }
+    });
+    Ok(())
 }
 
 /// Starts the log of denied packets, if it is configured.

@@ -52,7 +52,7 @@ fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         .build()?;
     runtime.block_on(async {
         let signals = Signals::listen()?;
-        Daemon::start(args, config)?.run(signals).await
+        Daemon::start(args, config).await?.run(signals).await
     })
 }
 

@@ -26,7 +26,16 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     (
         "egret-policies",
         &[
-            "tokio", "kube", "aya", "nix", "libc", "socket2", "rand", "tracing", "metrics",
+            "tokio",
+            "kube",
+            "k8s-openapi",
+            "aya",
+            "nix",
+            "libc",
+            "socket2",
+            "rand",
+            "tracing",
+            "metrics",
         ],
     ),
     (

@@ -73,9 +73,13 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Options {
-    /// Where objects come from: dir: and a folder of manifests (YAML, JSON), which is watched (required)
-    #[arg(long, value_name = "dir:PATH")]
+    /// Where objects come from: kube, the API server of a cluster, or dir: and a folder of manifests (YAML, JSON); either is
+    /// watched (required)
+    #[arg(long, value_name = "SOURCE")]
     pub source: Option<Source>,
+    /// Where and how the API server is reached [default: $KUBECONFIG, else the service account of the pod]
+    #[arg(long, value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
     /// The name of this node, as Pods have it in spec.nodeName (required)
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
@@ -223,6 +227,7 @@ impl Options {
     pub fn over(self, below: Self) -> Self {
         Self {
             source: self.source.or(below.source),
+            kubeconfig: self.kubeconfig.or(below.kubeconfig),
             node: self.node.or(below.node),
             backend: self.backend.or(below.backend),
             link: self.link.or(below.link),

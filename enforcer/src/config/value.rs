@@ -1,7 +1,7 @@
 //! Types of option values.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use egret_kernel::iptables::{Flavour, InterfacePattern, NameError};
@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// Not a source.
-    #[error("{0:?} is not a source; write dir: and the path of a folder, as in \"dir:/etc/egret/manifests\"")]
+    #[error(
+        "{0:?} is not a source; write kube, or dir: and the path of a folder, as in \"dir:/etc/egret/manifests\""
+    )]
     Source(String),
     /// Not an interface name.
     #[error(transparent)]
@@ -27,13 +29,22 @@ pub enum InvalidValue {
 /// The source of objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Source(PathBuf);
+pub enum Source {
+    /// A folder of manifests.
+    Dir(PathBuf),
+    /// The API server of a cluster.
+    Kube,
+}
 
 impl Source {
-    /// The folder.
+    /// What tells it from other sources where its objects are kept.
     #[must_use]
-    pub fn into_path(self) -> PathBuf {
-        self.0
+    pub fn root(&self) -> &Path {
+        match self {
+            Self::Dir(folder) => folder,
+            // A name that no folder can have.
+            Self::Kube => Path::new("\0kube"),
+        }
     }
 }
 
@@ -41,15 +52,21 @@ impl FromStr for Source {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        if text == "kube" {
+            return Ok(Self::Kube);
+        }
         let path = text.strip_prefix("dir:").filter(|path| !path.is_empty());
-        path.map(|path| Self(path.into()))
+        path.map(|path| Self::Dir(path.into()))
             .ok_or_else(|| InvalidValue::Source(text.to_owned()))
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "dir:{}", self.0.display())
+        match self {
+            Self::Dir(folder) => write!(f, "dir:{}", folder.display()),
+            Self::Kube => f.write_str("kube"),
+        }
     }
 }
 

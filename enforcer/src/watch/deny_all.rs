@@ -13,7 +13,7 @@ use egret_policies::model::{
 const NAME: &str = "pods_of_another_boot";
 
 /// The policy that denies everything to the pods of this node, in the first tier, whose Deny is final.
-pub(super) fn deny_all_policy() -> [(EntityKey, Entity); 1] {
+pub(in crate::watch) fn deny_all_policy() -> [(EntityKey, Entity); 1] {
     let policy = Entity::Policy(Policy {
         id: PolicyId {
             kind: Kind::ClusterEgressFirewall,
@@ -57,7 +57,7 @@ mod tests {
     use egret_shared::net::Transport;
     use egret_shared::time::Timestamp;
 
-    const KNOWN: &str = "
+    const KNOWN : & str = "
 {apiVersion: v1, kind: Pod, metadata: {name: a, namespace: default}, spec: {nodeName: here}, status: {podIPs: [{ip: 10.0.0.1}]}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: b, namespace: default}, spec: {nodeName: there}, status: {podIPs: [{ip: 10.0.1.1}]}}

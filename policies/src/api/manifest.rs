@@ -86,12 +86,7 @@ impl fmt::Display for Problem {
 /// Reads a text of YAML or JSON documents; the file's name is for messages.
 #[must_use]
 pub fn read(text: &str, file: &str) -> Manifest {
-    let mut reader = ManifestReader {
-        file: file.into(),
-        manifest: Manifest::default(),
-        seen: HashMap::new(),
-        untold: None,
-    };
+    let mut reader = ManifestReader::new(file);
     for document in yaml::documents(text) {
         match document {
             yaml::Document::Tree(tree, repeated) => {
@@ -114,6 +109,14 @@ pub fn read(text: &str, file: &str) -> Manifest {
             }
         }
     }
+    reader.finish()
+}
+
+/// Reads one object, or list, that is a tree already, as an API server sends it; the name is for messages.
+#[must_use]
+pub fn read_tree(tree: Node, name: &str) -> Manifest {
+    let mut reader = ManifestReader::new(name);
+    reader.tree(tree, "", None);
     reader.finish()
 }
 
@@ -142,6 +145,15 @@ struct ItemType<'a> {
 }
 
 impl ManifestReader {
+    fn new(file: &str) -> Self {
+        Self {
+            file: file.into(),
+            manifest: Manifest::default(),
+            seen: HashMap::new(),
+            untold: None,
+        }
+    }
+
     fn tree(&mut self, tree: Node, path: &str, item: Option<&ItemType<'_>>) {
         match &tree.value {
             Value::Null => return,

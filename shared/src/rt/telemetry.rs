@@ -17,7 +17,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Starts the log: text on a terminal, JSON otherwise; `RUST_LOG` chooses what is written (default `info`).
 pub fn start_log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Each attempt that fails is a line of kube's client; the source of objects says it once, with the reason.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter);
     if std::io::stderr().is_terminal() {
         log.with_writer(std::io::stderr).fmt_fields(log::fields()).init();
