@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use egret_kernel::links::Links;
 
-use crate::node::link_monitor::LinkMonitor;
+use crate::node::link_monitor::NetworkMonitor;
 
 mod addresses;
 mod file;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct AddressReporter {
     links: Links,
-    monitor: LinkMonitor,
+    monitor: NetworkMonitor,
     file: ReportFile,
     /// The last reason why it was not written.
     last_error: Option<String>,
@@ -44,7 +44,7 @@ impl AddressReporter {
     pub fn open(folder: PathBuf, node: &str) -> io::Result<Self> {
         Ok(Self {
             links: Links::open().map_err(io::Error::other)?,
-            monitor: LinkMonitor::listen()?,
+            monitor: NetworkMonitor::listen()?,
             file: ReportFile::new(folder, node),
             last_error: None,
         })

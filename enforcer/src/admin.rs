@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use egret_shared::rt::admin::Admin;
+use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::clock;
 use egret_shared::rt::telemetry;
 use egret_shared::time::Timestamp;
@@ -22,7 +22,7 @@ const COUNTERS_MAX_AGE: Duration = Duration::from_millis(250);
 
 /// Answers requests of operators.
 #[derive(Debug)]
-pub struct AdminHandler {
+pub struct EngineAdmin {
     /// The engine's inputs.
     pub engine: mpsc::Sender<Input>,
     /// The kernel's counters of verdicts.
@@ -35,7 +35,7 @@ pub struct AdminHandler {
     pub rule_metrics: AtomicUsize,
 }
 
-impl AdminHandler {
+impl EngineAdmin {
     fn ask(&self, query: AdminQuery) -> Result<AdminReply, String> {
         let (reply, replied) = sync_channel(1);
         self.engine
@@ -70,7 +70,7 @@ impl AdminHandler {
     }
 }
 
-impl Admin for AdminHandler {
+impl AdminHandler for EngineAdmin {
     fn health(&self) -> Result<(), String> {
         self.report().map(|_report| ())
     }

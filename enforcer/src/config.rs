@@ -25,8 +25,8 @@ mod options;
 
 pub use options::{Args, Command, Options};
 pub use value::{
-    BackendKind, EnforcementMode, FlavourChoice, InvalidValue, NameTarget, OwnNodeAccess, PodInterfaces,
-    Source, Span, UnknownPodPolicy,
+    BackendKind, EnforcementMode, FlavourChoice, InvalidValue, MillisDuration, NameTarget, OwnNodeAccess,
+    PodInterfaces, Source, UnknownPodPolicy,
 };
 
 use options::{DEFAULT_OBJECTS, DEFAULT_STATE};
@@ -258,7 +258,9 @@ impl Options {
                 cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
                 bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
             },
-            resync: self.resync.map_or(Duration::from_secs(60), Span::as_duration),
+            resync: self
+                .resync
+                .map_or(Duration::from_secs(60), MillisDuration::as_duration),
             rule_metrics,
         })
     }
@@ -356,7 +358,9 @@ impl Options {
 
     fn records(&self) -> Result<RecordSettings, InvalidConfig> {
         let default = RecordSettings::default();
-        let span = |written: Option<Span>, default: Duration| written.map_or(default, Span::as_duration);
+        let span = |written: Option<MillisDuration>, default: Duration| {
+            written.map_or(default, MillisDuration::as_duration)
+        };
         let (min_ttl, max_ttl) = (
             span(self.min_ttl, default.min_ttl),
             span(self.max_ttl, default.max_ttl),

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use egret_shared::revision::Instance;
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{admin, task, telemetry};
 use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
-use egret_enforcer::admin::AdminHandler;
+use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::Denials;
 use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, StartupConfig};
@@ -36,7 +36,7 @@ pub(crate) struct Daemon {
     args: Args,
     config: Config,
     inputs: mpsc::Sender<Input>,
-    admin: Arc<AdminHandler>,
+    admin: Arc<EngineAdmin>,
     /// Has the file of events opened again; none where denied packets are not logged to a file.
     events: Option<ReopenRequest>,
     engine: JoinHandle<Box<dyn Backend>>,
@@ -56,14 +56,14 @@ impl Daemon {
         let denials = Denials::default();
         let backend = backend::open(&config, &denials)?;
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
-        let admin = Arc::new(AdminHandler {
+        let admin = Arc::new(EngineAdmin {
             engine: inputs.clone(),
             counters: backend.counters(),
             counters_read: Mutex::default(),
             recorder,
             rule_metrics: AtomicUsize::new(config.rule_metrics),
         });
-        serve_admin(startup.admin, Arc::clone(&admin) as Arc<dyn admin::Admin>)?;
+        serve_admin(startup.admin, Arc::clone(&admin) as Arc<dyn admin::AdminHandler>)?;
         let name = backend.name();
         let state = open_state(startup);
         let objects = open_objects(startup)?;
@@ -75,7 +75,7 @@ impl Daemon {
             state_writer: state.writer,
             excluded_namespaces: startup.not_intercepted.clone(),
         };
-        let instance = Instance::from_random(RandomState::new().build_hasher().finish());
+        let instance = DnsdInstance::from_random(RandomState::new().build_hasher().finish());
         let link = engine::Link {
             listener: listener.into_std()?,
             path: startup.link.clone(),
@@ -96,7 +96,7 @@ impl Daemon {
         }
         monitors::report_addresses(startup)?;
         let events = start_events(startup, denials, inputs.clone())?;
-        tracing::info!(backend = name, link = %startup.link.display(), admin = %startup.admin, %instance, "listening");
+        tracing::info!(backend = name, link = % startup.link.display(), admin = % startup.admin, %instance, "listening");
         Ok(Self {
             args,
             config,
@@ -114,13 +114,7 @@ impl Daemon {
     /// When the engine died.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
-            tokio::select! {
-                request = signals.next() => match request {
-                    Request::Stop => break,
-                    Request::Reload => self.reload().await,
-                },
-                () = self.inputs.closed() => anyhow::bail!("the engine ended"),
-            }
+            tokio::select! { request = signals.next() => match request { SignalRequest::Stop => break, SignalRequest::Reload => self.reload().await, }, () = self.inputs.closed() => anyhow::bail!("the engine ended"), }
         }
         // It fails when the engine has ended already.
         drop(self.inputs.send(Input::Stop).await);
@@ -219,7 +213,7 @@ fn start_events(
 }
 
 /// Serves the admin endpoints on a thread of its own, because reading counters blocks.
-fn serve_admin(address: SocketAddr, handler: Arc<dyn admin::Admin>) -> anyhow::Result<()> {
+fn serve_admin(address: SocketAddr, handler: Arc<dyn admin::AdminHandler>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
-use egret_policies::records::{RecordStats, Remembered};
+use egret_policies::records::{PodSnapshot, RecordStats};
 use egret_policies::rules::Batch;
-use egret_shared::link::{ClusterDns, Pods, ToEnforcer};
+use egret_shared::link::{ClusterDns, NodePods, ToEnforcer};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -76,7 +76,7 @@ pub struct Setup {
     /// How often the kernel is read and compared; zero for never.
     pub resync: Duration,
     /// Records of the previous process.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<PodSnapshot>,
     /// Writes records for the next process.
     pub state_writer: Option<StateWriter>,
     /// Namespaces whose pods dnsd does not intercept.
@@ -97,7 +97,7 @@ pub struct Engine {
     local: BTreeMap<PodKey, Vec<IpAddr>>,
     /// Pods whose DNS to other resolvers dnsd intercepts, and those excluded. None as long as they are unknown, which
     /// differs from no pods.
-    pods: Option<Arc<Pods>>,
+    pods: Option<Arc<NodePods>>,
     /// Addresses of the cluster's own DNS; none as long as they are unknown.
     cluster_dns: Option<Arc<ClusterDns>>,
     retry: Retry,
@@ -108,7 +108,7 @@ pub struct Engine {
     received: Received,
     metrics: Metrics,
     /// Records of the previous process, until the compiler knows the pods.
-    remembered: Vec<Remembered>,
+    remembered: Vec<PodSnapshot>,
     state_writer: Option<StateWriter>,
     excluded_namespaces: BTreeSet<Arc<str>>,
     /// Admin requests since the last pass.
@@ -442,12 +442,12 @@ impl Phase {
 }
 
 /// In the order of addresses, so that equal sets compare equal.
-fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> Pods {
+fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> NodePods {
     let is_spared =
         |pod: &PodKey| !is_off(Switch::SpareNamespaces) && excluded_namespaces.contains(pod.namespace());
     let (spared, caught): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, pod)| is_spared(pod));
     let addresses = |pods: Vec<(&IpAddr, &PodKey)>| pods.into_iter().map(|(address, _)| *address).collect();
-    Pods {
+    NodePods {
         caught: addresses(caught),
         spared: addresses(spared),
     }

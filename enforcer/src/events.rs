@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use egret_kernel::nflog::{Listener, Told};
+use egret_kernel::nflog::{Listener, ReadBatch};
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -154,7 +154,7 @@ impl Reader {
         }
     }
 
-    fn handle(&mut self, told: &Told, now: Timestamp) {
+    fn handle(&mut self, told: &ReadBatch, now: Timestamp) {
         let is_over = |window: &mut Window| window.end() <= now;
         if let Some(window) = self.window.take_if(is_over) {
             self.close(window, now);
@@ -178,7 +178,7 @@ impl Reader {
     }
 
     /// Parses the packets that our rules logged.
-    fn read(&mut self, told: &Told) -> Vec<DeniedPacket> {
+    fn read(&mut self, told: &ReadBatch) -> Vec<DeniedPacket> {
         let (interfaces, denials) = (&mut self.interfaces, &self.setup.denials);
         let mut name_of = |index: u32| interfaces.entry(index).or_insert_with(|| name_of(index)).clone();
         let denied: Vec<DeniedPacket> = told

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::Instance;
+use egret_shared::link::{Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::frame_stream::FrameStream;
 use egret_shared::rt::task;
-use egret_shared::rt::wire::Wire;
 use metrics::{counter, gauge};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
@@ -87,13 +87,18 @@ pub fn register_metrics() {
 }
 
 /// Accepts connections until the runtime ends.
-pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
+pub async fn serve(
+    listener: UnixListener,
+    path: PathBuf,
+    instance: DnsdInstance,
+    engine: mpsc::Sender<Input>,
+) {
     let permits = Arc::new(Semaphore::new(MAX_PEERS));
     let next_peer = AtomicU64::new(1);
     loop {
         let accepted = listener.accept().await;
         let (Ok((stream, _)), Ok(permit)) = (accepted, Arc::clone(&permits).try_acquire_owned()) else {
-            tracing::warn!(path = %path.display(), most = MAX_PEERS, "a connection to the link is refused");
+            tracing::warn!(path = % path.display(), most = MAX_PEERS, "a connection to the link is refused");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
@@ -115,7 +120,7 @@ pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, en
 async fn serve_peer(
     stream: UnixStream,
     peer: PeerId,
-    instance: Instance,
+    instance: DnsdInstance,
     engine: &mpsc::Sender<Input>,
 ) -> Result<(), String> {
     let (mut sender, overflow) = SocketSender::of(stream, instance).map_err(|error| error.to_string())?;
@@ -133,17 +138,14 @@ async fn serve_peer(
         .send(joined)
         .await
         .map_err(|_ended| "the engine ended".to_owned())?;
-    tokio::select! {
-        ended = read_all(&wire, peer, engine) => ended,
-        ended = write_all(&wire, overflow, &queued) => ended,
-    }
+    tokio::select! { ended = read_all(& wire, peer, engine) => ended, ended = write_all(& wire, overflow, & queued) => ended, }
 }
 
 /// Sends messages to a dnsd, in order.
 #[derive(Debug)]
 struct SocketSender {
-    wire: Arc<Wire>,
-    instance: Instance,
+    wire: Arc<FrameStream>,
+    instance: DnsdInstance,
     /// Takes octets for which the socket has no space.
     overflow: mpsc::Sender<Vec<u8>>,
     /// Queued items that are not written yet: later messages go behind them.
@@ -151,10 +153,10 @@ struct SocketSender {
 }
 
 impl SocketSender {
-    fn of(stream: UnixStream, instance: Instance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
+    fn of(stream: UnixStream, instance: DnsdInstance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
         let (overflow, waiting) = mpsc::channel(MAX_QUEUED);
         let sender = Self {
-            wire: Arc::new(Wire::new(stream)?),
+            wire: Arc::new(FrameStream::new(stream)?),
             instance,
             overflow,
             queued: Arc::default(),
@@ -185,7 +187,7 @@ impl PeerSender for SocketSender {
 
 /// Writes the overflow. When the peer is gone, the overflow is discarded and what it sent is still read.
 async fn write_all(
-    wire: &Wire,
+    wire: &FrameStream,
     mut overflow: mpsc::Receiver<Vec<u8>>,
     queued: &AtomicUsize,
 ) -> Result<(), String> {
@@ -206,7 +208,7 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
+fn frames(instance: DnsdInstance, messages: &[ToDnsd]) -> Vec<u8> {
     let mut octets = Vec::new();
     for message in messages {
         encode(instance, message, &mut octets);
@@ -214,10 +216,10 @@ fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
     octets
 }
 
-async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
-    let mut decoder = Decoder::default();
+async fn read_all(wire: &FrameStream, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
+    let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 64 * 1024];
-    let mut instance_of_peer: Option<Instance> = None;
+    let mut instance_of_peer: Option<DnsdInstance> = None;
     loop {
         let length = wire.read(&mut buffer).await.map_err(|error| error.to_string())?;
         if length == 0 {

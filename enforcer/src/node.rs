@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Attachment, Decapsulates, Interface, Links, Route};
+use egret_kernel::links::{Attachment, Interface, Links, Route, Tunnel};
 use egret_kernel::netlink;
 
 use veth::VethTopology;
@@ -146,8 +146,8 @@ fn encapsulation_ports(interfaces: &[Interface]) -> BTreeSet<u16> {
     let told = interfaces
         .iter()
         .filter_map(|interface| match interface.decapsulates {
-            Decapsulates::UdpPort(port) => Some(port),
-            Decapsulates::Nothing | Decapsulates::UdpSomewhere => None,
+            Tunnel::UdpPort(port) => Some(port),
+            Tunnel::Nothing | Tunnel::UdpSomewhere => None,
         });
     told.collect()
 }

@@ -1,4 +1,5 @@
 //! Records and objects in files, for the next process. The kernel keeps addresses, but not the names that they were
+
 //! resolved from: those would be unknown if dnsd restarted as well.
 //!
 //! ```text
@@ -10,7 +11,7 @@
 
 use std::path::Path;
 
-use egret_policies::records::Remembered;
+use egret_policies::records::PodSnapshot;
 
 mod boot_id;
 mod format;
@@ -35,7 +36,7 @@ pub use writer::StateWriter;
 #[derive(Debug, Default)]
 pub struct State {
     /// Records of each pod, as far as the file is valid.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<PodSnapshot>,
     /// Writes records; none without a file.
     pub writer: Option<StateWriter>,
 }
@@ -59,7 +60,7 @@ impl State {
         if kept.torn > 0 {
             let error = StateError::Torn(kept.torn);
             metrics::count(&error);
-            tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the state file is used as far as it goes");
+            tracing::warn!(path = % path.display(), reason = error.reason(), %error, "the state file is used as far as it goes");
         }
         Self {
             remembered: kept.remembered,
@@ -70,5 +71,5 @@ impl State {
 
 fn report_unusable(path: &Path, error: &StateError) {
     metrics::count(error);
-    tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the state file is not used; what pods were told is learned anew");
+    tracing::warn!(path = % path.display(), reason = error.reason(), %error, "the state file is not used; what pods were told is learned anew");
 }

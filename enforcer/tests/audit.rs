@@ -17,7 +17,7 @@ use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, SetKind, TierRules,
+    DefaultAction, Direction, DirectionRules, PeerMatch, PodRules, PortMatch, SetKind, TierRules,
 };
 use egret_shared::pod::PodKey;
 use node_world::{
@@ -62,8 +62,8 @@ fn tried() -> Vec<TierRules> {
         to(Action::Allow, "allowed"),
     ];
     vec![
-        tier(Tier::Admin, admin, Otherwise::NextTier),
-        tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny),
+        tier(Tier::Admin, admin, DefaultAction::NextTier),
+        tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny),
     ]
 }
 

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use egret_enforcer::engine::{Input, PeerId, SendQueueFull};
 use egret_enforcer::link;
-use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::{Instance, Sequence};
+use egret_shared::link::{Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::task;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
-const DNSD: Instance = Instance::from_random(7);
+const DNSD: DnsdInstance = DnsdInstance::from_random(7);
 
 /// Where the socket is; its folder goes with it, however the test ends.
 struct Place {
@@ -61,7 +61,7 @@ fn serve_at(listener: UnixListener, path: &Path) -> mpsc::Receiver<Input> {
     let (engine, inputs) = mpsc::channel(64);
     drop(task::spawn(
         "link",
-        link::serve(listener, path.to_owned(), Instance::from_random(1), engine),
+        link::serve(listener, path.to_owned(), DnsdInstance::from_random(1), engine),
     ));
     inputs
 }
@@ -71,13 +71,13 @@ async fn next(inputs: &mut mpsc::Receiver<Input>) -> Input {
     input.expect("something happens within 5 s").unwrap()
 }
 
-async fn say(stream: &mut UnixStream, instance: Instance, message: &ToEnforcer) {
+async fn say(stream: &mut UnixStream, instance: DnsdInstance, message: &ToEnforcer) {
     let mut wire = Vec::new();
     encode(instance, message, &mut wire);
     stream.write_all(&wire).await.unwrap();
 }
 
-async fn hear(stream: &mut UnixStream, decoder: &mut Decoder) -> ToDnsd {
+async fn hear(stream: &mut UnixStream, decoder: &mut FrameDecoder) -> ToDnsd {
     let mut buffer = [0; 4096];
     loop {
         if let Some(Frame::Message(_, message)) = decoder.next_frame().unwrap() {
@@ -97,7 +97,7 @@ async fn frames_go_both_ways_and_the_end_is_told() {
     let path = path("frames");
     let mut inputs = serve(&path);
     let mut stream = UnixStream::connect(&path).await.unwrap();
-    let mut decoder = Decoder::default();
+    let mut decoder = FrameDecoder::default();
     assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
     let Input::PeerJoined { peer, mut out, .. } = next(&mut inputs).await else {
         panic!("nobody joined")
@@ -140,7 +140,7 @@ async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_o
     for told in 0..100 {
         out.send(vec![number(told)]).unwrap();
     }
-    let mut decoder = Decoder::default();
+    let mut decoder = FrameDecoder::default();
     assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
     for told in 0..100 {
         assert_eq!(hear(&mut stream, &mut decoder).await, number(told));
@@ -255,7 +255,12 @@ async fn whoever_speaks_nonsense_or_for_another_is_disconnected_alone() {
         next(&mut inputs).await,
         Input::PeerMessage(PeerId(1), ToEnforcer::ResyncStarted)
     ));
-    say(&mut good, Instance::from_random(8), &ToEnforcer::ResyncStarted).await;
+    say(
+        &mut good,
+        DnsdInstance::from_random(8),
+        &ToEnforcer::ResyncStarted,
+    )
+    .await;
     assert!(matches!(next(&mut inputs).await, Input::PeerLeft(PeerId(1))));
 }
 

@@ -13,7 +13,7 @@ use egret_enforcer::backend::netfilter::{Beside, Netfilter, cleanup};
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -33,7 +33,7 @@ fn isolated(name: &str, address: &str) -> PodRules {
     pod(
         name,
         &[address],
-        vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)],
+        vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)],
         Vec::new(),
     )
 }
@@ -516,7 +516,7 @@ fn many_looks_cost_less_than_a_comparison() {
                     .map(|last| (address(&format!("203.0.{number}.{last}")), Some(seconds(300))))
                     .collect();
                 let rules = (0..20).map(|_| rule(Action::Allow, PeerMatch::In(set(&names)), PortMatch::Any));
-                let tiers = vec![tier(Tier::NetworkPolicy, rules.collect(), Otherwise::Deny)];
+                let tiers = vec![tier(Tier::NetworkPolicy, rules.collect(), DefaultAction::Deny)];
                 let name = format!("pod-{number}");
                 all = all.set(&names, SetKind::Records, &told).rules(pod(
                     &name,

@@ -16,7 +16,7 @@ use egret_enforcer::backend::{Backend, Decider, Pending, VerdictKey};
 use egret_enforcer::node::{Locate, Node};
 use egret_kernel::iptables::{Flavour, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 
 use node_world::{ByLastOctet, Change, NOW, backend, filter, in_fresh_namespace, pod, rule, run, set, tier};
@@ -261,7 +261,7 @@ fn a_pod_whose_chains_the_kernel_refuses_is_closed_alone() {
             &["destroy", &format!("{}-egret-4", set("peers").digest())],
         );
         let allow = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
-        let egress = vec![tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny)];
+        let egress = vec![tier(Tier::NetworkPolicy, vec![allow], DefaultAction::Deny)];
         let refused = Change::new().rules(pod("a", &["10.0.0.1"], egress, Vec::new()));
         let standing = backend.apply(&refused.0, NOW);
         assert_eq!(standing.broken, None);

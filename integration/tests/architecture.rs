@@ -76,7 +76,7 @@ const WORDS: &[(&str, &[&str], &str)] = &[
         "dnsd knows names and who asked, not policies",
     ),
     (
-        "dnsd/src/server",
+        "dnsd/src/zones",
         &["egret_kernel::iptables", "egret_kernel::ipset"],
         "what answers writes no rules: node_cache does",
     ),

@@ -48,7 +48,7 @@ fn is_reachable(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_kernel::links::Decapsulates;
+    use egret_kernel::links::Tunnel;
 
     #[test]
     fn all_addresses_of_the_node_count_but_those_that_nobody_else_reaches_and_services() {
@@ -94,7 +94,7 @@ mod tests {
 
     fn interface(name: &str, index: u32) -> Interface {
         Interface {
-            decapsulates: Decapsulates::Nothing,
+            decapsulates: Tunnel::Nothing,
             index,
             name: name.to_owned(),
             is_up: true,

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use egret_policies::memory::Memory;
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Simulator;
 use egret_shared::time::Timestamp;
 
 use super::none::NoVerdicts;
@@ -12,14 +12,14 @@ use super::{Backend, BackendError, SyncStatus, VerdictCounters};
 /// The backend. Clones share the maps, so that a test reads them while the engine writes.
 #[derive(Clone, Debug, Default)]
 pub struct InMemory {
-    kernel: Arc<Mutex<Memory>>,
+    kernel: Arc<Mutex<Simulator>>,
     broken: Option<String>,
 }
 
 impl InMemory {
     /// A copy of the maps.
     #[must_use]
-    pub fn kernel(&self) -> Memory {
+    pub fn kernel(&self) -> Simulator {
         // A panic during a write leaves valid maps, though not those of a batch.
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -83,7 +83,7 @@ impl Backend for InMemory {
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
-        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = Memory::new();
+        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = Simulator::new();
         Ok(())
     }
 }

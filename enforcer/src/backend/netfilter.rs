@@ -304,7 +304,7 @@ impl Netfilter {
         let mut standing = SyncStatus::default();
         self.sets.lock().want(&batch.sets_created);
         self.sets.lock().note(&batch.members_changed);
-        self.sets.lock().note_lapsed(&batch.lapsed);
+        self.sets.lock().note_lapsed(&batch.expired);
         let was_in_doubt = self.sets.lock().is_in_doubt();
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
@@ -350,7 +350,7 @@ impl Netfilter {
     fn step(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.sets.lock().want(&batch.sets_created);
         self.sets.lock().note(&batch.members_changed);
-        self.sets.lock().note_lapsed(&batch.lapsed);
+        self.sets.lock().note_lapsed(&batch.expired);
         for spec in &batch.sets_created {
             self.sets.lock().settle_one(spec.id, now);
         }

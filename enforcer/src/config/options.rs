@@ -10,8 +10,8 @@ use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{
-    BackendKind, EnforcementMode, FlavourChoice, NameTarget, OwnNodeAccess, PodInterfaces, Source, Span,
-    UnknownPodPolicy,
+    BackendKind, EnforcementMode, FlavourChoice, MillisDuration, NameTarget, OwnNodeAccess, PodInterfaces,
+    Source, UnknownPodPolicy,
 };
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
@@ -111,7 +111,7 @@ pub struct Options {
     pub on_unknown_pod: Option<UnknownPodPolicy>,
     /// Interfaces of pods that are unknown yet, as iptables names them: a + at the end matches any ending, and bridges
     /// of known pods need not be named [default: veth+ cali+ gke+ eni+ azv+ cni0 cbr0 kube-bridge]
-    #[arg(long, value_name = "INTERFACES", num_args = 1..)]
+    #[arg(long, value_name = "INTERFACES", num_args = 1 ..)]
     pub pod_interfaces: Option<Vec<PodInterfaces>>,
     /// Where each denied packet is logged as a line of JSON: stdout, a path, or off [default: off]
     #[arg(long, value_name = "WHERE")]
@@ -130,7 +130,7 @@ pub struct Options {
     #[arg(long, value_name = "MASK")]
     pub ingress_mark_mask: Option<MarkMask>,
     /// Start although rules of others write these bits: connections may then look allowed that are not [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0 ..= 1, default_missing_value = "true")]
     pub allow_foreign_marks: Option<bool>,
     /// Where our jumps are in FORWARD and INPUT: insert, in front of the rules of others, or append, behind them
     /// [default: insert]
@@ -139,7 +139,7 @@ pub struct Options {
     /// The interval at which the kernel is compared and repaired; 0s for never, also not after changes by others
     /// [default: 60s]
     #[arg(long, value_name = "SPAN")]
-    pub resync: Option<Span>,
+    pub resync: Option<MillisDuration>,
     /// Single rules with a series of their own in /metrics: at most 4096 [default: 0]
     #[arg(long, value_name = "COUNT")]
     pub rule_metrics: Option<usize>,
@@ -151,25 +151,25 @@ pub struct Options {
     pub pod_to_own_node: Option<OwnNodeAccess>,
     /// Addresses where dnsd serves instead of the DNS Service: rules about the Service's pods at port 53 count there
     /// too
-    #[arg(long, value_name = "ADDRESS", num_args = 1..)]
+    #[arg(long, value_name = "ADDRESS", num_args = 1 ..)]
     pub dns_address: Option<Vec<IpAddr>>,
     /// The Service that dnsd serves instead of [default: kube-system/kube-dns]
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub dns_service: Option<PodKey>,
     /// Namespaces whose pods' queries to other resolvers dnsd does not intercept [default: kube-system]
-    #[arg(long, value_name = "NAMESPACE", num_args = 1..)]
+    #[arg(long, value_name = "NAMESPACE", num_args = 1 ..)]
     pub not_intercepted: Option<Vec<String>>,
     /// How long after its TTL an address may still be connected to [default: 30s]
     #[arg(long, value_name = "SPAN")]
-    pub record_grace: Option<Span>,
+    pub record_grace: Option<MillisDuration>,
     /// TTLs below this count as this [default: 0s]
     #[arg(long, value_name = "SPAN")]
-    pub min_ttl: Option<Span>,
+    pub min_ttl: Option<MillisDuration>,
     /// TTLs above this count as this [default: 24h]
     #[arg(long, value_name = "SPAN")]
-    pub max_ttl: Option<Span>,
+    pub max_ttl: Option<MillisDuration>,
     /// Networks that no DNS name opens [default: loopback, link-local, and the metadata services of clouds]
-    #[arg(long, value_name = "CIDR", num_args = 1..)]
+    #[arg(long, value_name = "CIDR", num_args = 1 ..)]
     pub protected: Option<Vec<IpNet>>,
     /// Addresses of the cluster itself that a DNS name may open: node, api-server [default: neither]
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]

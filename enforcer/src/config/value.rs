@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use egret_kernel::iptables::{Flavour, InterfacePattern, NameError};
-pub use egret_shared::rt::config::Span;
+pub use egret_shared::rt::config::MillisDuration;
 use serde::{Deserialize, Serialize};
 
 /// Why a value is invalid.

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::engine::{Engine, Input, Setup};
 use egret_enforcer::link;
-use egret_kernel::memory;
-use egret_shared::revision::Instance;
+use egret_kernel::allocator;
+use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::task;
 use tokio::sync::mpsc;
 
@@ -19,7 +19,7 @@ const HEAP_RESERVE: usize = 32 << 20;
 pub(super) struct Link {
     pub(super) listener: UnixListener,
     pub(super) path: PathBuf,
-    pub(super) instance: Instance,
+    pub(super) instance: DnsdInstance,
     pub(super) engine: mpsc::Sender<Input>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn start(
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
     Ok(thread.spawn(move || {
-        memory::keep_room(HEAP_RESERVE);
+        allocator::reserve_heap(HEAP_RESERVE);
         match runtime.block_on(run) {
             Ok(backend) => backend,
             Err(died) => std::panic::resume_unwind(died.into_panic()),

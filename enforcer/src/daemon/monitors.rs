@@ -8,7 +8,7 @@ use egret_enforcer::address_report::{AddressReporter, NodeAddresses};
 use egret_enforcer::backend::netfilter::change_monitor::ChangeMonitor;
 use egret_enforcer::config::StartupConfig;
 use egret_enforcer::engine::Input;
-use egret_enforcer::node::link_monitor::LinkMonitor;
+use egret_enforcer::node::link_monitor::NetworkMonitor;
 use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Reports changes of links and of the node's addresses to the engine, until the engine ends. The addresses of now are
 /// the first input. The subscription is older than the first list: no change is missed.
 pub(super) fn watch_links(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
-    let mut monitor = LinkMonitor::listen().context("changes of links cannot be heard")?;
+    let mut monitor = NetworkMonitor::listen().context("changes of links cannot be heard")?;
     let unlisted = "the node's addresses cannot be listed";
     let mut addresses = NodeAddresses::open().context(unlisted)?;
     let first = addresses.changed().context(unlisted)?;

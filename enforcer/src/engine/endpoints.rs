@@ -105,7 +105,9 @@ impl Engine {
         } else {
             ends.destination.address
         };
-        let names = pod.as_ref().map(|pod| compiler.names_told(pod, other, MAX_NAMES));
+        let names = pod
+            .as_ref()
+            .map(|pod| compiler.names_observed(pod, other, MAX_NAMES));
         Endpoints {
             pod,
             is_receiver,

@@ -300,8 +300,8 @@ impl Report {
             ),
             ("egret_enforcer_records", records.records),
             ("egret_enforcer_records_limit", records.records_limit),
-            ("egret_enforcer_records_lapsed", records.lapsed),
-            ("egret_enforcer_records_lapsed_limit", records.lapsed_limit),
+            ("egret_enforcer_records_lapsed", records.retained),
+            ("egret_enforcer_records_lapsed_limit", records.retained_limit),
             (
                 "egret_enforcer_record_names_per_pod",
                 records.names_of_largest_pod,
@@ -348,10 +348,7 @@ impl Report {
         for (name, number) in [
             ("egret_enforcer_records_expired_total", records.expired),
             ("egret_enforcer_records_protected_total", records.protected),
-            (
-                "egret_enforcer_records_lapsed_forgotten_total",
-                records.forgotten_lapsed,
-            ),
+            ("egret_enforcer_records_lapsed_forgotten_total", records.forgotten),
             (
                 "egret_enforcer_observations_unattributed_total",
                 records.unattributed,

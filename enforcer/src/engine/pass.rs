@@ -94,7 +94,7 @@ impl Engine {
             }
             self.metrics.programmed(started, false);
         }
-        matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_answers())
+        matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_pending_answers())
     }
 
     fn next_records(&mut self, now: Timestamp) -> Option<Batch> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
+use egret_shared::link::{ClusterDns, Interest, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 
@@ -35,7 +35,7 @@ struct Peer {
     /// How many answers it holds, as it reported last.
     held: u32,
     /// The pods that it was sent.
-    pods: Option<Arc<Pods>>,
+    pods: Option<Arc<NodePods>>,
     /// The addresses of the cluster's DNS that it was sent.
     cluster_dns: Option<Arc<ClusterDns>>,
 }
@@ -127,7 +127,7 @@ impl Peers {
     }
 
     /// Sends the pods whose DNS to other resolvers is intercepted, where they changed.
-    pub(super) fn send_pods(&mut self, pods: &Arc<Pods>) {
+    pub(super) fn send_pods(&mut self, pods: &Arc<NodePods>) {
         self.send_if_changed(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 

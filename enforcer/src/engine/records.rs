@@ -8,8 +8,8 @@ impl Engine {
     /// Writes all records in place of the previous process's file. From then on changes are appended.
     pub(super) fn start_state_writer(&mut self, now: Timestamp) {
         if let (Phase::Running(compiler), Some(state_writer)) = (&mut self.compiler, &mut self.state_writer) {
-            compiler.note_record_changes();
-            state_writer.rewrite(now, |walk, most| compiler.walk_records(walk, most));
+            compiler.track_record_changes();
+            state_writer.rewrite(now, |walk, most| compiler.next_records(walk, most));
         }
     }
 
@@ -17,7 +17,7 @@ impl Engine {
     pub(super) fn write_records(&mut self, now: Timestamp) {
         if let (Phase::Running(compiler), Some(state_writer)) = (&mut self.compiler, &mut self.state_writer) {
             state_writer.append(&compiler.take_record_changes(), now);
-            state_writer.continue_rewrite(now, |walk, most| compiler.walk_records(walk, most));
+            state_writer.continue_rewrite(now, |walk, most| compiler.next_records(walk, most));
         }
     }
 }

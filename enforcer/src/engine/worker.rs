@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use egret_kernel::memory;
+use egret_kernel::allocator;
 use egret_policies::rules::{Batch, SetId};
 use egret_shared::time::Timestamp;
 use tokio::task::JoinHandle;
@@ -182,7 +182,7 @@ impl Work {
         let of_batch = |batch: &Batch| {
             let created = batch.sets_created.iter().map(|spec| spec.id);
             let changed = batch.members_changed.iter().map(|changed| changed.set);
-            let lapsed = batch.lapsed.iter().map(|lapsed| lapsed.set);
+            let lapsed = batch.expired.iter().map(|lapsed| lapsed.set);
             let destroyed = batch.sets_destroyed.iter().copied();
             created
                 .chain(changed)
@@ -209,7 +209,7 @@ impl Work {
         let ended = backend.end_denied_connections();
         if self.is_bulk() {
             drop(self.batches);
-            memory::give_back();
+            allocator::trim();
         }
         WorkResult {
             statuses,

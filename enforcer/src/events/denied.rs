@@ -1,6 +1,6 @@
 //! A denied packet from NFLOG, with what has to be looked up.
 
-use egret_kernel::nflog::Logged;
+use egret_kernel::nflog::LoggedPacket;
 use egret_policies::rules::Direction;
 
 use super::packet::Packet;
@@ -22,7 +22,7 @@ impl DeniedPacket {
     /// Parses a packet; none if our rules did not log it, or if it is malformed.
     #[must_use]
     pub fn read(
-        logged: &Logged,
+        logged: &LoggedPacket,
         denials: &Denials,
         name_of: &mut impl FnMut(u32) -> Option<String>,
     ) -> Option<Self> {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use egret_kernel::links::Monitor;
+use egret_kernel::links::LinkMonitor;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -13,18 +13,18 @@ const BURST: Duration = Duration::from_millis(5);
 
 /// Waits for changes of the node's network.
 #[derive(Debug)]
-pub struct LinkMonitor {
-    monitor: Monitor,
+pub struct NetworkMonitor {
+    monitor: LinkMonitor,
 }
 
-impl LinkMonitor {
+impl NetworkMonitor {
     /// Subscribes to the kernel's notifications.
     ///
     /// # Errors
     ///
     /// When no socket can be opened.
     pub fn listen() -> io::Result<Self> {
-        Monitor::open()
+        LinkMonitor::open()
             .map(|monitor| Self { monitor })
             .map_err(io::Error::other)
     }
@@ -67,7 +67,7 @@ impl LinkMonitor {
     fn drain(&mut self) -> io::Result<bool> {
         self.monitor
             .drain()
-            .map(egret_kernel::links::Changes::any)
+            .map(egret_kernel::links::LinkChanges::any)
             .map_err(io::Error::other)
     }
 }

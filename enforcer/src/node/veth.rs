@@ -186,11 +186,11 @@ fn is_local_kind(interface: &Interface) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_kernel::links::Decapsulates;
+    use egret_kernel::links::Tunnel;
 
     fn interface(index: u32, kind: &str, link: Option<u32>, link_namespace: Option<u32>) -> Interface {
         Interface {
-            decapsulates: Decapsulates::Nothing,
+            decapsulates: Tunnel::Nothing,
             index,
             name: format!("i{index}"),
             is_up: true,
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_bridge_with_a_card_leads_past_the_node() {
         let port = Interface {
-            decapsulates: Decapsulates::Nothing,
+            decapsulates: Tunnel::Nothing,
             master: Some(8),
             ..interface(3, "", None, None)
         };

@@ -266,7 +266,7 @@ fn flush_folder(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::records::{Remembered, RememberedRecord};
+    use egret_policies::records::{PodSnapshot, RecordSnapshot};
     use egret_shared::time::Timestamp;
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
@@ -284,12 +284,12 @@ mod tests {
     }
 
     fn changes(records: usize) -> Vec<u8> {
-        let record = |number: usize| RememberedRecord {
+        let record = |number: usize| RecordSnapshot {
             name: Arc::new(format!("n{number}.example.test").parse().unwrap()),
             address: "203.0.113.7".parse().unwrap(),
             expires: Timestamp::from_millis(1),
         };
-        let told = Remembered {
+        let told = PodSnapshot {
             pod: "default/a".parse().unwrap(),
             uid: None,
             addresses: vec!["10.0.0.1".parse().unwrap()],

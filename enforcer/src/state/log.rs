@@ -1,4 +1,5 @@
 //! The format of the file of records: a header, then changes in their order. Integers are in little endian.
+
 //!
 //! ```text
 //!  header   magic 8 | version u32 | boot id 16 | first 8 octets of the SHA-256 of these
@@ -9,7 +10,7 @@
 //! no space: it is skipped, and earlier ones count. Any other damage invalidates the file, because later changes,
 //! removals among them, would be lost.
 
-use egret_policies::records::{Ledger, Remembered, RememberedChange};
+use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
 use sha2::{Digest, Sha256};
 
 use super::boot_id::BootId;
@@ -29,7 +30,7 @@ const PREFIX: usize = 16;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LoadedRecords {
     /// The records of each pod.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<PodSnapshot>,
     /// Octets of an incomplete last change.
     pub torn: u64,
 }
@@ -46,7 +47,7 @@ pub(super) fn header(boot: BootId) -> [u8; HEADER] {
 }
 
 /// Encodes changes into a buffer, in place of its content.
-pub(super) fn write(changes: &[RememberedChange], buffer: &mut Vec<u8>) -> Result<(), StateError> {
+pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), StateError> {
     let unwritten = |error: String| StateError::Unwritten(std::io::Error::other(error));
     let mut whole = std::mem::take(buffer);
     whole.clear();
@@ -106,15 +107,15 @@ fn read_whole(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
 }
 
 fn read_changes(mut rest: &[u8]) -> Result<LoadedRecords, StateError> {
-    let mut ledger = Ledger::default();
+    let mut ledger = SnapshotBuilder::default();
     while let Some((body, behind)) = next(rest)? {
-        for change in read_body::<Vec<RememberedChange>>(body)? {
+        for change in read_body::<Vec<SnapshotChange>>(body)? {
             ledger.apply(change);
         }
         rest = behind;
     }
     Ok(LoadedRecords {
-        remembered: ledger.into_remembered(),
+        remembered: ledger.finish(),
         torn: rest.len() as u64,
     })
 }
@@ -152,7 +153,7 @@ fn check(octets: &[u8]) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::records::RememberedRecord;
+    use egret_policies::records::RecordSnapshot;
     use egret_shared::time::Timestamp;
     use std::sync::Arc;
 
@@ -160,16 +161,16 @@ mod tests {
         "3f2a8a2e-6d6e-4b0e-9c3e-0123456789ab".parse().unwrap()
     }
 
-    fn record(name: &str, expires: u64) -> RememberedRecord {
-        RememberedRecord {
+    fn record(name: &str, expires: u64) -> RecordSnapshot {
+        RecordSnapshot {
             name: Arc::new(name.parse().unwrap()),
             address: "203.0.113.7".parse().unwrap(),
             expires: Timestamp::from_millis(expires),
         }
     }
 
-    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> Remembered {
-        Remembered {
+    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> PodSnapshot {
+        PodSnapshot {
             pod: key.parse().unwrap(),
             uid: Some(uid.into()),
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
@@ -177,11 +178,11 @@ mod tests {
         }
     }
 
-    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> RememberedChange {
+    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> SnapshotChange {
         pod(key, uid, records).into()
     }
 
-    fn one(changes: &[RememberedChange]) -> Vec<u8> {
+    fn one(changes: &[SnapshotChange]) -> Vec<u8> {
         let mut buffer = b"of before".to_vec();
         write(changes, &mut buffer).unwrap();
         buffer
@@ -193,7 +194,7 @@ mod tests {
         file
     }
 
-    fn kept(file: &[u8]) -> Vec<Remembered> {
+    fn kept(file: &[u8]) -> Vec<PodSnapshot> {
         let kept = read(file, boot()).unwrap();
         assert_eq!(kept.torn, 0);
         kept.remembered
@@ -201,19 +202,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_put_together() {
-        let forgets = RememberedChange {
+        let forgets = SnapshotChange {
             forgotten: vec![(
                 Arc::new("b.test".parse().unwrap()),
                 "203.0.113.7".parse().unwrap(),
             )],
             ..told("n/a", "1", &[("a.test", 9)])
         };
-        let anew = RememberedChange {
-            is_anew: true,
+        let anew = SnapshotChange {
+            is_reset: true,
             ..told("n/a", "2", &[("c.test", 4)])
         };
-        let gone = RememberedChange {
-            is_anew: true,
+        let gone = SnapshotChange {
+            is_reset: true,
             ..told("n/a", "1", &[])
         };
         let first = || {

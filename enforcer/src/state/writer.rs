@@ -1,4 +1,5 @@
 //! The state writer: each pass of the engine appends changed records before `Realized` is sent. A file that has grown
+
 //! is rewritten into a new file in steps, while changes go to both; then the new file replaces it. So at each moment
 //! the file at the path is complete, and no step depends on the number of records.
 //!
@@ -7,7 +8,7 @@
 
 use std::time::Duration;
 
-use egret_policies::records::{Remembered, RememberedChange, Walk};
+use egret_policies::records::{PodSnapshot, RecordCursor, SnapshotChange};
 use egret_shared::time::Timestamp;
 
 use super::file::StateFile;
@@ -31,7 +32,7 @@ pub struct StateWriter {
     /// The size of the file at the path, if it is complete.
     log: Option<u64>,
     /// The progress of a rewrite.
-    next: Option<Walk>,
+    next: Option<RecordCursor>,
     /// The size from which it is rewritten.
     rewrite_size: u64,
     /// When the next step of a rewrite is due; none without a rewrite.
@@ -57,7 +58,11 @@ impl StateWriter {
     }
 
     /// Rewrites the file at once, with all records of the walk.
-    pub fn rewrite(&mut self, now: Timestamp, walk: impl Fn(&mut Walk, usize) -> Option<Remembered>) {
+    pub fn rewrite(
+        &mut self,
+        now: Timestamp,
+        walk: impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>,
+    ) {
         self.next_step_at = Some(now);
         while self
             .next_step_at
@@ -68,7 +73,7 @@ impl StateWriter {
     }
 
     /// Appends changes.
-    pub fn append(&mut self, changes: &[RememberedChange], now: Timestamp) {
+    pub fn append(&mut self, changes: &[SnapshotChange], now: Timestamp) {
         if changes.is_empty() {
             return;
         }
@@ -106,14 +111,14 @@ impl StateWriter {
     pub fn continue_rewrite(
         &mut self,
         now: Timestamp,
-        walk: impl Fn(&mut Walk, usize) -> Option<Remembered>,
+        walk: impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>,
     ) {
         if self.next_step_at.is_some_and(|next_step_at| next_step_at <= now) {
             self.step(now, &walk);
         }
     }
 
-    fn step(&mut self, now: Timestamp, walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>) {
+    fn step(&mut self, now: Timestamp, walk: &impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>) {
         self.next_step_at = Some(now.after(STEP_INTERVAL));
         match self.take_step(walk) {
             Ok(next) => self.next = next,
@@ -125,8 +130,8 @@ impl StateWriter {
     /// Does a step. Returns the progress; none when the rewrite is done.
     fn take_step(
         &mut self,
-        walk: &impl Fn(&mut Walk, usize) -> Option<Remembered>,
-    ) -> Result<Option<Walk>, StateError> {
+        walk: &impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot>,
+    ) -> Result<Option<RecordCursor>, StateError> {
         let mut step = RewriteStep {
             begins: self.next.is_none().then_some(IsComplete(self.log.is_some())),
             ..RewriteStep::default()
@@ -137,7 +142,7 @@ impl StateWriter {
             && let Some(remembered) = walk(&mut next, left)
         {
             left -= remembered.records.len().min(left);
-            some.push(RememberedChange::from(remembered));
+            some.push(SnapshotChange::from(remembered));
         }
         if !some.is_empty() {
             log::write(&some, &mut step.octets)?;
@@ -150,7 +155,7 @@ impl StateWriter {
         self.log = Some(octets);
         self.next_step_at = None;
         if self.last_error.take().is_some() {
-            tracing::info!(path = %self.io.file().path().display(), "the state file is written again");
+            tracing::info!(path = % self.io.file().path().display(), "the state file is written again");
         }
         Ok(None)
     }
@@ -179,7 +184,7 @@ mod tests {
     use super::*;
     use crate::state::BootId;
     use crate::state::file::AppendFile;
-    use egret_policies::records::RememberedRecord;
+    use egret_policies::records::RecordSnapshot;
     use egret_shared::rt::clock;
     use std::cell::Cell;
     use std::path::Path;
@@ -216,13 +221,13 @@ mod tests {
         }
     }
 
-    fn told(names: impl Iterator<Item = usize>) -> Remembered {
-        let record = |number: usize| RememberedRecord {
+    fn told(names: impl Iterator<Item = usize>) -> PodSnapshot {
+        let record = |number: usize| RecordSnapshot {
             name: Arc::new(name(number).parse().unwrap()),
             address: "203.0.113.7".parse().unwrap(),
             expires: Timestamp::from_millis(1),
         };
-        Remembered {
+        PodSnapshot {
             pod: "default/a".parse().unwrap(),
             uid: None,
             addresses: vec!["10.0.0.1".parse().unwrap()],
@@ -239,7 +244,7 @@ mod tests {
     }
 
     /// A walk over this many records, which starts again with each file; the end of a file is asked for once more.
-    fn walk(all: usize) -> impl Fn(&mut Walk, usize) -> Option<Remembered> {
+    fn walk(all: usize) -> impl Fn(&mut RecordCursor, usize) -> Option<PodSnapshot> {
         let done = Cell::new(0);
         move |_, most| {
             let from = done.get();

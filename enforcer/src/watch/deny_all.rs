@@ -52,8 +52,8 @@ mod tests {
     use egret_policies::api::manifest;
     use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
     use egret_policies::lower::lower;
-    use egret_policies::memory::{Connection, Memory, Protocol, Verdict};
     use egret_policies::model::Direction;
+    use egret_policies::simulator::{Connection, Protocol, Simulator, Verdict};
     use egret_shared::net::Transport;
     use egret_shared::time::Timestamp;
 
@@ -94,7 +94,7 @@ spec:
             for entity in stored.chain(closing.filter(|_| is_closed)) {
                 compiler.handle(Event::Apply(entity), now);
             }
-            let mut kernel = Memory::new();
+            let mut kernel = Simulator::new();
             kernel
                 .apply(&compiler.in_sync().poll_batch(now).unwrap(), now)
                 .unwrap();

@@ -16,8 +16,8 @@ use egret_enforcer::backend::ebpf::{Ebpf, Options};
 use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules,
-    PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Origin, PeerMatch,
+    PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -618,11 +618,11 @@ pub(crate) fn egress(tiers: Vec<TierRules>) -> DirectionRules {
     DirectionRules { tiers }
 }
 
-pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
     TierRules {
         tier,
         rules,
-        otherwise,
+        default_action: otherwise,
     }
 }
 

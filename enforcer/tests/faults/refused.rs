@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use egret_enforcer::backend::{Backend, Pending, SyncStatus};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 use nix::errno::Errno;
@@ -166,7 +166,7 @@ fn a_full_set_keeps_out_a_pods_new_record_alone_until_there_is_room() {
             PeerMatch::In(set(list)),
             range(Transport::Tcp, 80, 80),
         );
-        let tier = tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny);
+        let tier = tier(Tier::NetworkPolicy, vec![allow], DefaultAction::Deny);
         let own = format!("10.0.0.{number}");
         pod(&format!("pod-{number}"), &[&own], vec![tier], Vec::new())
     };
@@ -277,7 +277,7 @@ fn what_only_rules_in_audit_name_is_tried_again() {
         let node = Node::new(Flavour::Nft);
         let mut rules = pod("a", &["10.0.0.1"], Vec::new(), Vec::new());
         let denied = rule(Action::Deny, PeerMatch::In(set("r")), PortMatch::Any);
-        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)];
+        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], DefaultAction::NextTier)];
         let member = (address("10.0.1.5"), None);
         let change = Change::new().set("r", SetKind::Addresses, &[member]).rules(rules);
         let planned = Planned::here(Plan::Refuse(no_memory_for_members));
@@ -565,7 +565,7 @@ fn denied_by(port: PortMatch, name: &str, own: &str, lists: [&str; 2]) -> PodRul
     pod(
         name,
         &[own],
-        vec![tier(Tier::Admin, denied.to_vec(), Otherwise::NextTier)],
+        vec![tier(Tier::Admin, denied.to_vec(), DefaultAction::NextTier)],
         Vec::new(),
     )
 }
@@ -579,7 +579,7 @@ fn denied_ports(name: &str, own: &str, port: u16) -> PodRules {
     pod(
         name,
         &[own],
-        vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)],
+        vec![tier(Tier::Admin, vec![denied], DefaultAction::NextTier)],
         Vec::new(),
     )
 }

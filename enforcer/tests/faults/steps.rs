@@ -10,7 +10,7 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::cleanup;
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::Flavour;
 use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use egret_policies::rules::{
-    Action, Digest, Direction, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, Tier,
-    TierRules,
+    Action, DefaultAction, Digest, Direction, Origin, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind,
+    Tier, TierRules,
 };
 
 use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, RuleValue};
@@ -73,7 +73,7 @@ impl Rendered {
         // The programs skip what a pod sends to its own addresses, and see the address of a Service.
         let rules = || tier.rules.iter().filter(|rule| rule.peer != PeerMatch::Itself);
         let exceptions = rules().filter(|rule| rule.except.is_some()).count();
-        let length = rules().count() + exceptions + usize::from(tier.otherwise == Otherwise::Deny);
+        let length = rules().count() + exceptions + usize::from(tier.default_action == DefaultAction::Deny);
         let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);
         for rule in rules() {
             let counter = self.counter(tier.tier, rule.action, &rule.origin);
@@ -103,7 +103,7 @@ impl Rendered {
                 next,
             });
         }
-        if tier.otherwise == Otherwise::Deny {
+        if tier.default_action == DefaultAction::Deny {
             let counter = self.counter(tier.tier, Action::Deny, &isolation());
             self.rules.push(RuleValue {
                 counter,
@@ -199,11 +199,11 @@ mod tests {
         }
     }
 
-    fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+    fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
         TierRules {
             tier,
             rules,
-            otherwise,
+            default_action: otherwise,
         }
     }
 
@@ -216,12 +216,12 @@ mod tests {
                     rule(Action::Pass, PeerMatch::Any),
                     rule(Action::Deny, PeerMatch::OwnNode),
                 ],
-                Otherwise::NextTier,
+                DefaultAction::NextTier,
             ),
             tier(
                 Tier::NetworkPolicy,
                 vec![rule(Action::Allow, PeerMatch::Any)],
-                Otherwise::Deny,
+                DefaultAction::Deny,
             ),
         ]);
         let rendered = render(&pod, |_| None).unwrap();
@@ -249,7 +249,7 @@ mod tests {
             except: Some(cluster),
             ..rule(action, PeerMatch::In(set))
         };
-        let firewalls = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+        let firewalls = |rules| tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier);
         let pod = pod(vec![
             firewalls(vec![excepting(Action::Pass), excepting(Action::Deny)]),
             firewalls(vec![rule(Action::Deny, PeerMatch::Any)]),
@@ -279,7 +279,7 @@ mod tests {
             port: PortMatch::Icmp,
             ..rule(Action::Deny, PeerMatch::Any)
         };
-        let firewalls = tier(Tier::ClusterEgressFirewall, vec![icmp], Otherwise::NextTier);
+        let firewalls = tier(Tier::ClusterEgressFirewall, vec![icmp], DefaultAction::NextTier);
         let policy = "Kind/a".into();
         assert_eq!(
             render(&pod(vec![firewalls]), |_| None),
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn no_tier_is_no_rule_and_an_isolating_tier_without_rules_is_one() {
         assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().rules.len(), 0);
-        let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)]);
+        let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny)]);
         assert_eq!(
             render(&isolated, |_| None).unwrap().rules[0].counter.action,
             Action::Deny
@@ -302,14 +302,14 @@ mod tests {
         let many = pod(vec![tier(
             Tier::NetworkPolicy,
             vec![rule(Action::Allow, PeerMatch::Any); 256],
-            Otherwise::Deny,
+            DefaultAction::Deny,
         )]);
         assert_eq!(render(&many, |_| None), Err(Unrenderable::TooMany(257)));
         let set = SetId::of_content("unheard of");
         let unknown = pod(vec![tier(
             Tier::NetworkPolicy,
             vec![rule(Action::Allow, PeerMatch::In(set))],
-            Otherwise::Deny,
+            DefaultAction::Deny,
         )]);
         assert_eq!(
             render(&unknown, |_| None),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use egret_kernel::conntrack::{Conntrack, Flow};
-use egret_kernel::{Mark, netlink, passing};
+use egret_kernel::{Mark, netlink, rcu};
 use egret_policies::rules::{Batch, Direction, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -39,7 +39,7 @@ type Answer = Arc<Mutex<Option<Result<Seen, Unknown>>>>;
 #[derive(Debug, thiserror::Error)]
 enum Unknown {
     #[error(transparent)]
-    Passing(#[from] passing::Error),
+    Passing(#[from] rcu::Error),
     #[error(transparent)]
     Flows(#[from] netlink::Error),
     #[error("{0} flows are concerned, and to mark each takes longer than to write chains")]
@@ -92,7 +92,7 @@ impl Asking {
 
 /// What is open from or to members that came or went. Sets are in the kernel as they are to be.
 fn look(suspects: &Suspects) -> Result<Seen, Unknown> {
-    passing::wait()?;
+    rcu::wait()?;
     let mut seen = Seen::look(&mut Conntrack::open()?, suspects.question(), 0)?;
     seen.flows.retain(|flow| suspects.touch(flow));
     Ok(seen)

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::Family;
-use egret_kernel::bridges::{Bridges, Calls};
+use egret_kernel::bridges::{BridgeNfCalls, Bridges};
 use egret_kernel::iptables::{InterfaceName, Rule as Line, TableListing};
 use egret_kernel::links::Links;
 use egret_shared::switch::{Switch, is_off};
@@ -163,7 +163,7 @@ impl Netfilter {
     }
 
     /// Bridges of pods, and for which families iptables sees what goes from port to port.
-    fn calls(&self) -> BTreeMap<InterfaceName, Calls> {
+    fn calls(&self) -> BTreeMap<InterfaceName, BridgeNfCalls> {
         let places = self.pods.values().filter_map(|local| local.place.as_ref().ok());
         let bridges = places.flatten().filter(|location| location.is_bridge);
         let names: BTreeSet<InterfaceName> = bridges.map(|location| location.interface.clone()).collect();
@@ -190,8 +190,8 @@ impl Netfilter {
 }
 
 /// What cannot be asked counts as unseen.
-fn calls_of(bridge: &InterfaceName) -> Calls {
-    let nothing = Calls { v4: false, v6: false };
+fn calls_of(bridge: &InterfaceName) -> BridgeNfCalls {
+    let nothing = BridgeNfCalls { v4: false, v6: false };
     if !Bridges::can_call() {
         return nothing;
     }
@@ -204,7 +204,7 @@ fn calls_of(bridge: &InterfaceName) -> Calls {
     };
     let own = index().and_then(|index| Bridges::open().ok()?.calls(index).ok()?);
     let everywhere = Bridges::calls_everywhere();
-    own.map_or(nothing, |own| Calls {
+    own.map_or(nothing, |own| BridgeNfCalls {
         v4: own.v4 || everywhere.v4,
         v6: own.v6 || everywhere.v6,
     })

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use egret_kernel::iptables::{Hook, Table};
-use egret_kernel::nftables::{Change, Monitor, News};
+use egret_kernel::nftables::{TableChange, TableChanges, TableMonitor};
 use egret_shared::switch::{Switch, is_off};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,7 +16,7 @@ use super::names;
 /// Waits for changes by others in the nft flavour. The legacy flavour reports none.
 #[derive(Debug)]
 pub struct ChangeMonitor {
-    monitor: Monitor,
+    monitor: TableMonitor,
     hooks: Vec<Hook>,
 }
 
@@ -30,7 +30,7 @@ impl ChangeMonitor {
     /// When the kernel gives no socket.
     pub fn listen() -> io::Result<Self> {
         let hooks = jumps().into_iter().map(|jump| jump.hook).collect();
-        let monitor = Monitor::open().map_err(io::Error::other)?;
+        let monitor = TableMonitor::open().map_err(io::Error::other)?;
         Ok(Self { monitor, hooks })
     }
 
@@ -58,7 +58,7 @@ impl ChangeMonitor {
     }
 }
 
-fn is_about_our_chains(change: &Change, hooks: &[Hook]) -> bool {
+fn is_about_our_chains(change: &TableChange, hooks: &[Hook]) -> bool {
     let is_here = |table: Table| table.name() == change.table;
     [Table::Raw, Table::Filter].into_iter().any(is_here)
         && change.chain.as_deref().is_none_or(|chain| {
@@ -69,7 +69,7 @@ fn is_about_our_chains(change: &Change, hooks: &[Hook]) -> bool {
         })
 }
 
-fn describe_authors(news: &News) -> String {
+fn describe_authors(news: &TableChanges) -> String {
     let mut authors: Vec<String> = news
         .authors
         .iter()

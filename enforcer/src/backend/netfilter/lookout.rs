@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use egret_kernel::fast_paths::{FastPath, FastPaths, Kind};
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Decapsulates, Interface, Links};
+use egret_kernel::links::{Interface, Links, Tunnel};
 use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -84,7 +84,7 @@ fn tunnels(links: &mut Links) -> Result<Vec<Bypass>, String> {
     let interfaces = links.interfaces().map_err(|error| error.to_string())?;
     let hidden = interfaces
         .into_iter()
-        .filter(|interface| interface.decapsulates == Decapsulates::UdpSomewhere);
+        .filter(|interface| interface.decapsulates == Tunnel::UdpSomewhere);
     let gap = |interface: Interface| Bypass {
         kind: BypassKind::Tunnel,
         what: format!(

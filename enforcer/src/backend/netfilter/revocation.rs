@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::netlink;
@@ -253,9 +253,9 @@ impl Netfilter {
                     let marked = seen.flows.iter().filter(|flow| mark.is_in(flow.mark));
                     marked.cloned().collect()
                 }
-                None => conntrack.dump(&Filter {
+                None => conntrack.dump(&FlowFilter {
                     mark: Some(mark),
-                    ..Filter::ALL
+                    ..FlowFilter::ALL
                 })?,
             };
             revoked.extend(flows.into_iter().map(|flow| Revoked { direction, flow }));
