@@ -180,7 +180,9 @@ fn open_state(startup: &StartupConfig) -> State {
 
 fn open_objects(startup: &StartupConfig) -> anyhow::Result<ObjectStore> {
     match &startup.state_objects {
-        Some(path) => ObjectStore::open(path, startup.source.root()).context("the file of objects cannot be kept"),
+        Some(path) => {
+            ObjectStore::open(path, startup.source.root()).context("the file of objects cannot be kept")
+        }
         None => Ok(ObjectStore::default()),
     }
 }

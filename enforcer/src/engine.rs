@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,10 +188,21 @@ impl Engine {
         let mut timer = Timer::default();
         loop {
             timer.set(self.deadline(), clock::now());
-            let flow = tokio::select! { biased; completion = self.worker.completion() => { self.complete(completion, clock::now()); Flow::Go } () = self.search.finished() => Flow::Go, input = inputs.recv() => match input { Some(first) => self.handle_all(first, & mut inputs, clock::now()),
-            // All senders are gone.
-            None => Flow::Stop, }, () = timer.expired() => Flow::Go, };
-            if flow == Flow::Stop {
+            let flow = tokio::select! {
+                biased;
+                completion = self.worker.completion() => {
+                    self.complete(completion, clock::now());
+                    ControlFlow::Continue(())
+                }
+                () = self.search.finished() => ControlFlow::Continue(()),
+                input = inputs.recv() => match input {
+                    Some(first) => self.handle_all(first, &mut inputs, clock::now()),
+                    // All senders are gone.
+                    None => ControlFlow::Break(()),
+                },
+                () = timer.expired() => ControlFlow::Continue(()),
+            };
+            if flow.is_break() {
                 self.write_records(clock::now());
                 return self.search.finish(self.worker.take().await).await;
             }
@@ -198,19 +210,24 @@ impl Engine {
         }
     }
 
-    fn handle_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>, now: Timestamp) -> Flow {
+    fn handle_all(
+        &mut self,
+        first: Input,
+        inputs: &mut mpsc::Receiver<Input>,
+        now: Timestamp,
+    ) -> ControlFlow<()> {
         let (mut taken, mut addresses) = (0, 0);
         let mut next = Some(first);
         while let Some(input) = next {
             if matches!(input, Input::Stop) {
-                return Flow::Stop;
+                return ControlFlow::Break(());
             }
             (taken, addresses) = (taken + 1, addresses + input.addresses());
             self.handle(input, now);
             let is_enough = taken >= MAX_AT_ONCE || addresses >= MAX_ADDRESSES_AT_ONCE;
             next = if is_enough { None } else { inputs.try_recv().ok() };
         }
-        Flow::Go
+        ControlFlow::Continue(())
     }
 
     /// Handles an input, without applying what follows from it.
@@ -280,7 +297,7 @@ impl Engine {
         };
         let revision = compiler.revision();
         let (owners, status) = (&self.owners, &self.status);
-        let was_refused = self.worker.was_refused();
+        let was_refused = self.worker.in_flight().is_some_and(|batch| batch.was_refused);
         let is_failed = |client: IpAddr| {
             was_refused
                 || status.broken.is_some()
@@ -404,12 +421,6 @@ impl Engine {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    Go,
-    Stop,
-}
-
 impl Phase {
     fn record_stats(&self) -> RecordStats {
         match self {
@@ -424,7 +435,7 @@ impl Phase {
             Self::Starting { compiler, .. } => compiler.handle(event, now),
             Self::Running(compiler) => compiler.handle(event, now),
             Self::Transition => {
-                unreachable!("the engine is moved between phases by one function, which hands in no event")
+                unreachable!("the engine is moved between phases by one function, which handles no event")
             }
         }
     }

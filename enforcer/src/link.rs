@@ -128,7 +128,7 @@ async fn serve_peer(
     let hello = ToDnsd::Hello(Hello {
         program: concat!("enforcer ", env!("CARGO_PKG_VERSION")).to_owned(),
     });
-    sender.send(vec![hello]).map_err(|deaf| deaf.to_string())?;
+    sender.send(vec![hello]).map_err(|full| full.to_string())?;
     let joined = Input::PeerJoined {
         peer,
         program: "dnsd".to_owned(),

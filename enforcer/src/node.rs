@@ -120,9 +120,9 @@ impl Node {
 
     /// Whether the address takes the default route, which the route of an unrouted address shows.
     fn is_uplink(&mut self, route: &Route, address: IpAddr) -> Result<bool, String> {
-        let nobody = UNROUTED[usize::from(address.is_ipv6())];
+        let unrouted = UNROUTED[usize::from(address.is_ipv6())];
         Ok(self
-            .route(nobody)?
+            .route(unrouted)?
             .is_some_and(|default| default.interface == route.interface))
     }
 
@@ -190,8 +190,8 @@ impl Locate for Node {
 
     fn node_interfaces(&mut self) -> Result<NodeInterfaces, String> {
         let mut uplinks = BTreeSet::new();
-        for nobody in UNROUTED {
-            let route = self.route(nobody)?;
+        for address in UNROUTED {
+            let route = self.route(address)?;
             uplinks.extend(route.and_then(|route| InterfaceName::new(route.name).ok()));
         }
         let interfaces = self.links.interfaces().map_err(|error| error.to_string())?;

@@ -221,49 +221,23 @@ pub(super) fn default_pod_interfaces() -> Vec<InterfacePattern> {
     .to_vec()
 }
 
+/// Takes each field from the first value, or from the second one if it is not set.
+macro_rules! first_set {
+    ($first:ident, $second:ident: $($field:ident)*) => {
+        Self { $($field: $first.$field.or($second.$field)),* }
+    };
+}
+
 impl Options {
     /// These options, with `below` for the ones that are not set.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            source: self.source.or(below.source),
-            kubeconfig: self.kubeconfig.or(below.kubeconfig),
-            node: self.node.or(below.node),
-            backend: self.backend.or(below.backend),
-            link: self.link.or(below.link),
-            admin: self.admin.or(below.admin),
-            state: self.state.or(below.state),
-            state_objects: self.state_objects.or(below.state_objects),
-            report_dir: self.report_dir.or(below.report_dir),
-            iptables: self.iptables.or(below.iptables),
-            deny_action: self.deny_action.or(below.deny_action),
-            events: self.events.or(below.events),
-            events_per_second: self.events_per_second.or(below.events_per_second),
-            events_group: self.events_group.or(below.events_group),
-            on_unknown_pod: self.on_unknown_pod.or(below.on_unknown_pod),
-            pod_interfaces: self.pod_interfaces.or(below.pod_interfaces),
-            egress_mark_mask: self.egress_mark_mask.or(below.egress_mark_mask),
-            ingress_mark_mask: self.ingress_mark_mask.or(below.ingress_mark_mask),
-            allow_foreign_marks: self.allow_foreign_marks.or(below.allow_foreign_marks),
-            jump: self.jump.or(below.jump),
-            resync: self.resync.or(below.resync),
-            rule_metrics: self.rule_metrics.or(below.rule_metrics),
-            enforcement: self.enforcement.or(below.enforcement),
-            pod_to_own_node: self.pod_to_own_node.or(below.pod_to_own_node),
-            dns_address: self.dns_address.or(below.dns_address),
-            dns_service: self.dns_service.or(below.dns_service),
-            record_grace: self.record_grace.or(below.record_grace),
-            min_ttl: self.min_ttl.or(below.min_ttl),
-            max_ttl: self.max_ttl.or(below.max_ttl),
-            protected: self.protected.or(below.protected),
-            names_may_open: self.names_may_open.or(below.names_may_open),
-            names_per_pod: self.names_per_pod.or(below.names_per_pod),
-            addresses_per_name: self.addresses_per_name.or(below.addresses_per_name),
-            records_total: self.records_total.or(below.records_total),
-            bridge_netfilter: self.bridge_netfilter.or(below.bridge_netfilter),
-            not_intercepted: self.not_intercepted.or(below.not_intercepted),
-            cgroup_root: self.cgroup_root.or(below.cgroup_root),
-            bpf_pins: self.bpf_pins.or(below.bpf_pins),
-        }
+        first_set!(self, below:
+            source kubeconfig node backend link admin state state_objects report_dir iptables deny_action events
+            events_per_second events_group on_unknown_pod pod_interfaces egress_mark_mask ingress_mark_mask
+            allow_foreign_marks jump resync rule_metrics enforcement pod_to_own_node dns_address dns_service
+            record_grace min_ttl max_ttl protected names_may_open names_per_pod addresses_per_name records_total
+            bridge_netfilter not_intercepted cgroup_root bpf_pins
+        )
     }
 }

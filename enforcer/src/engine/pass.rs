@@ -1,9 +1,10 @@
 //! One pass of the engine. Observations come first because clients wait for them. The rest goes to the backend worker
 //! if it takes long.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use egret_policies::rules::Batch;
+use egret_policies::rules::{Batch, SetId};
 use egret_shared::time::Timestamp;
 
 use super::worker::{BackendWorker, Completion, Work, WorkResult};
@@ -41,7 +42,8 @@ impl Engine {
         }
         if self.worker.backend().is_none() {
             // A dnsd that joins does not wait for a poll or a comparison.
-            if all_records_added && !self.worker.is_changing() {
+            let changes_rules = self.worker.in_flight().is_some_and(|batch| batch.changes_rules);
+            if all_records_added && !changes_rules {
                 self.notify_peers();
             }
             return;
@@ -97,7 +99,11 @@ impl Engine {
 
     fn next_records(&mut self, now: Timestamp) -> Option<Batch> {
         match &mut self.compiler {
-            Phase::Running(compiler) => compiler.poll_answers(self.worker.busy(), now),
+            Phase::Running(compiler) => {
+                const NONE: &BTreeSet<SetId> = &BTreeSet::new();
+                let sets = self.worker.in_flight().map_or(NONE, |batch| &batch.sets);
+                compiler.poll_answers(sets, now)
+            }
             Phase::Starting { .. } | Phase::Transition => None,
         }
     }

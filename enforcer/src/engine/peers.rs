@@ -189,8 +189,8 @@ impl Peers {
     }
 
     fn send(&mut self, id: PeerId, messages: Vec<ToDnsd>) {
-        let is_deaf = |peer: &mut Peer| !peer.send_messages(id, messages);
-        if self.peers.get_mut(&id).is_some_and(is_deaf) {
+        let is_full = |peer: &mut Peer| !peer.send_messages(id, messages);
+        if self.peers.get_mut(&id).is_some_and(is_full) {
             self.peers.remove(&id);
             self.dropped += 1;
         }

@@ -34,9 +34,9 @@ pub(super) struct InFlight {
     completion: JoinHandle<Completion>,
     set_update: Arc<dyn ConcurrentSetUpdate>,
     /// Sets that it creates or changes.
-    busy: BTreeSet<SetId>,
+    pub(super) sets: BTreeSet<SetId>,
     /// Whether it changes rules.
-    changes_rules: bool,
+    pub(super) changes_rules: bool,
     /// Whether the kernel refused a concurrent set update.
     pub(super) was_refused: bool,
     /// Admin requests from before it; they are answered after it.
@@ -59,28 +59,11 @@ impl BackendWorker {
         }
     }
 
-    /// Sets that the batch in flight creates or changes.
-    pub(super) const fn busy(&self) -> &BTreeSet<SetId> {
-        const NONE: &BTreeSet<SetId> = &BTreeSet::new();
+    /// The batch in flight, if there is one.
+    pub(super) const fn in_flight(&self) -> Option<&InFlight> {
         match self {
-            Self::Busy(in_flight) => &in_flight.busy,
-            Self::Idle(_) | Self::Transition => NONE,
-        }
-    }
-
-    /// Whether the last compiled rules are in flight, and not in force yet.
-    pub(super) const fn is_changing(&self) -> bool {
-        match self {
-            Self::Busy(in_flight) => in_flight.changes_rules,
-            Self::Idle(_) | Self::Transition => false,
-        }
-    }
-
-    /// Whether the kernel refused a concurrent set update.
-    pub(super) const fn was_refused(&self) -> bool {
-        match self {
-            Self::Busy(in_flight) => in_flight.was_refused,
-            Self::Idle(_) | Self::Transition => false,
+            Self::Busy(in_flight) => Some(in_flight),
+            Self::Idle(_) | Self::Transition => None,
         }
     }
 
@@ -111,7 +94,7 @@ impl BackendWorker {
         let Self::Idle(mut backend) = std::mem::replace(self, Self::Transition) else {
             unreachable!("it was at hand when it was asked for what may be done meanwhile")
         };
-        let (busy, changes_rules) = (work.sets(), !work.batches.is_empty());
+        let (sets, changes_rules) = (work.sets(), !work.batches.is_empty());
         let metrics = metrics.clone();
         let completion = tokio::task::spawn_blocking(move || {
             let result = work.run(&mut *backend, &metrics, now);
@@ -120,7 +103,7 @@ impl BackendWorker {
         *self = Self::Busy(InFlight {
             completion,
             set_update,
-            busy,
+            sets,
             changes_rules,
             was_refused: false,
             admin_requests: std::mem::take(admin_requests),

@@ -104,7 +104,7 @@ impl VethTopology {
             .namespaces
             .interfaces(number)
             .map_err(|error| error.to_string())?;
-        let ends: BTreeSet<u32> = self.ends_of(number).filter_map(|cable| cable.link).collect();
+        let ends: BTreeSet<u32> = self.ends_of(number).filter_map(|veth| veth.link).collect();
         let leading = leading_past_node(&inside, &ends);
         let leads_there = |one: &Interface| leading.contains(&one.index);
         Ok(inside.into_iter().filter(leads_there).collect())
@@ -205,30 +205,30 @@ mod tests {
 
     #[test]
     fn an_interface_that_a_pod_creates_leads_past_the_node_only_by_what_is_below() {
-        const CABLE: u32 = 2;
+        const VETH: u32 = 2;
         const CARD: u32 = 3;
         for (kind, link, namespace, expected) in [
             ("dummy", None, None, false),
-            ("vlan", Some(CABLE), None, false),
-            ("macvlan", Some(CABLE), None, false),
+            ("vlan", Some(VETH), None, false),
+            ("macvlan", Some(VETH), None, false),
             ("vlan", Some(CARD), None, true),
-            ("vlan", Some(CABLE), Some(0), true),
-            ("macvlan", Some(CABLE), Some(0), true),
-            ("ipvlan", Some(CABLE), Some(0), true),
-            ("veth", Some(CABLE), Some(3), true),
-            ("netkit", Some(CABLE), Some(0), true),
+            ("vlan", Some(VETH), Some(0), true),
+            ("macvlan", Some(VETH), Some(0), true),
+            ("ipvlan", Some(VETH), Some(0), true),
+            ("veth", Some(VETH), Some(3), true),
+            ("netkit", Some(VETH), Some(0), true),
             ("a kind of tomorrow", None, None, true),
             ("", None, None, true),
         ] {
             let inside = [
                 interface(LOOPBACK, "", None, None),
-                interface(CABLE, "veth", Some(9), Some(0)),
+                interface(VETH, "veth", Some(9), Some(0)),
                 interface(CARD, "", None, None),
                 interface(7, kind, link, namespace),
             ];
-            let found = leading_past_node(&inside, &BTreeSet::from([CABLE]));
+            let found = leading_past_node(&inside, &BTreeSet::from([VETH]));
             assert_eq!(found.contains(&7), expected, "{kind} {link:?} {namespace:?}");
-            assert!(found.contains(&CARD) && !found.contains(&CABLE) && !found.contains(&LOOPBACK));
+            assert!(found.contains(&CARD) && !found.contains(&VETH) && !found.contains(&LOOPBACK));
         }
     }
 
