@@ -246,9 +246,11 @@ impl Cluster {
             }
             Change::Deleted(name) => self.store.delete(kind, name),
             Change::Listed => {
-                let listed = of_kind.listing.take().unwrap_or_default();
-                of_kind.is_listed = true;
-                self.store.retain(kind, &listed);
+                // None where a watch began that was replaced since, by one of another version: it says nothing of what is gone.
+                if let Some(listed) = of_kind.listing.take() {
+                    of_kind.is_listed = true;
+                    self.store.retain(kind, &listed);
+                }
             }
             Change::Expired => counts::expired(kind),
             Change::Broke {
