@@ -1,6 +1,6 @@
 //! The frames that the two daemons send each other.
 
-use egret_shared::link::{FrameDecoder, Frame, ToDnsd, ToEnforcer, WireMessage, encode};
+use egret_shared::link::{Frame, FrameDecoder, ToDnsd, ToEnforcer, WireMessage, encode};
 
 /// Reading ends; the pieces in which octets arrive make no difference; and what was read is written so that it
 /// is read as the same.
