@@ -22,7 +22,7 @@ pub mod namespaces;
 pub mod bridges;
 // What leads packets past the hooks of the packet filter: flowtables, and programs on links.
 pub mod fast_paths;
-// Packets that are on their way through the packet filter: wait until they are through.
+// RCU: wait for packets in flight.
 pub mod rcu;
 // Sockets of programs: end one.
 pub mod sock_diag;
@@ -30,9 +30,9 @@ pub mod sock_diag;
 pub mod nflog;
 // The wire under the last five.
 pub mod netlink;
-// The memory of this process.
+// The heap of this process.
 pub mod allocator;
-// What tests do to all of them: stop between two steps, refuse one.
+// Fault injection for tests: stop between two steps, refuse one.
 pub mod fault_points;
 
 use std::num::NonZeroU32;

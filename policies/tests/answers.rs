@@ -200,7 +200,7 @@ fn arrive(situation: &mut Situation, flight: &mut Flight, now: Timestamp) {
 }
 
 proptest! {
-    /// `Memory` refuses what no kernel could do: a set that is not there, a life that gets shorter.
+    /// `Simulator` refuses what no kernel could do: a set that is not there, a life that gets shorter.
     #[test]
     fn whatever_is_on_its_way_answers_overtake_it_and_the_end_is_that_of_the_ordinary_order(steps in steps()) {
         let mut ahead = Situation::new([client()]);
