@@ -18,7 +18,7 @@ pub(crate) const PLAIN: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 thread_local! {
-    /// Whether tables are rendered without colours, see [`Out::write_table`].
+    /// Whether tables are rendered without colours, see [`TerminalWrite::write_table`].
     static IS_PLAIN: cell::Cell<bool> = const { cell::Cell::new(false) };
 }
 
@@ -176,6 +176,15 @@ pub(crate) fn empty_table(style: TableStyle) -> Table {
 /// The head of a column.
 pub(crate) fn header(text: &str) -> Cell {
     Cell::new(text).add_attribute(Attribute::Bold)
+}
+
+/// The first of some items, and how many more there are.
+pub(crate) fn first_of(items: &[String], shown: usize) -> String {
+    let text = items.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
+    match items.len().saturating_sub(shown) {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
 }
 
 /// A number with its noun.

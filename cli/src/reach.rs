@@ -80,7 +80,7 @@ pub struct FactsId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PortsId(usize);
 
-/// What rules say of all ports.
+/// The verdicts of rules for all ports.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PortVerdicts {
     /// Which ports are allowed.
@@ -274,7 +274,7 @@ impl Reach {
     }
 }
 
-/// Values that have a number, equal ones the same.
+/// Gives equal values one number.
 #[derive(Debug)]
 struct Interner<T> {
     values: Vec<Rc<T>>,
@@ -306,7 +306,7 @@ impl<T: Eq + std::hash::Hash> Interner<T> {
     }
 }
 
-/// What is in which set, with the ports at which it is.
+/// Members of sets, with the ports at which they are members.
 #[derive(Debug, Default)]
 struct SetMembership {
     /// Pods and nodes.

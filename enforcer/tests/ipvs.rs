@@ -106,7 +106,7 @@ impl Node {
         ));
         run("nft", &[IMITATED_IPVS]);
         let node = Self { flavour };
-        for family in Family::BOTH {
+        for family in Family::ALL {
             node.restore(family);
         }
         node

@@ -241,7 +241,7 @@ fn a_new_generation_is_all_that_differs_and_no_rule_is_rendered_for_it() {
     audited.audit.egress = audited.egress.clone();
     let open = pod("open", &["10.0.0.7", "fd00::7"], Vec::new(), Vec::new());
     for rules in [everything(), audited, open] {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let sets = sets();
             let [before, after] =
                 [1, 2].map(|number| render::pod(&rules, marks(number), around(family, &sets)));

@@ -12,7 +12,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 const ARROWS: &[(&str, &[&str])] = &[
     ("egret-shared", &[]),
     ("egret-policies", &["egret-shared"]),
-    ("egret-kernel", &[]),
+    ("egret-kernel", &["egret-shared"]),
     (
         "egret-enforcer",
         &["egret-shared", "egret-policies", "egret-kernel"],

@@ -5,7 +5,7 @@
 //! a rule in one canonical form; [`Rule`] renders exactly that form, so a listing is compared with what should be
 //! there as text. (Round trips through the real programs of both flavours and families are in the tests.)
 //!
-//! What the flavour `nft` holds can also be written without its programs, in one transaction for both families: see [`wire`].
+//! What the flavour `nft` holds can also be written without its programs, in one transaction for both families: see [`netlink_writer`].
 //!
 //! What does not hold: a rewritten chain starts counting at zero, and counters handed to a restore are lost in
 //! `ip6tables-nft` 1.8.9. Whoever wants totals adds up before rewriting.

@@ -35,7 +35,7 @@ pub enum BindError {
     },
 }
 
-/// A packet as it was told.
+/// A packet that a rule logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedPacket {
     pub family: Family,
@@ -49,7 +49,7 @@ pub struct LoggedPacket {
     pub packet: Vec<u8>,
 }
 
-/// What one call read.
+/// The packets of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadBatch {
     pub packets: Vec<LoggedPacket>,

@@ -28,7 +28,7 @@ pub struct ChangeAuthor {
     pub name: String,
 }
 
-/// What was heard.
+/// The changes of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableChanges {
     /// Who changed what one is concerned about, in order; neither this process nor its children.

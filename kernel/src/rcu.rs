@@ -1,4 +1,4 @@
-//! Packets that are on their way through the packet filter.
+//! Waits for packets in flight in the packet filter: one RCU grace period.
 //!
 //! A packet is asked about by rules first, and only behind the last hook its flow is put where a listing of flows finds it
 //! (`__nf_conntrack_confirm`). From where it comes in to there it stays within one read-side section of RCU (`process_backlog` and

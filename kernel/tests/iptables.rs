@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 fn everywhere() -> impl Iterator<Item = IpTables> {
     Flavour::BOTH
         .into_iter()
-        .flat_map(|flavour| Family::BOTH.map(|family| IpTables::new(flavour, family)))
+        .flat_map(|flavour| Family::ALL.map(|family| IpTables::new(flavour, family)))
 }
 
 /// Restores the rules as one chain and compares what is saved with what was rendered.

@@ -27,7 +27,7 @@ fn what_bears_the_mark_is_delivered_here_until_both_are_removed() {
     in_fresh_namespace(|| {
         let before = (listed("rule list"), listed("route list table all"));
         let mut routing = Routing::open().unwrap();
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let delivery = LocalDelivery {
                 family,
                 mark: mark(0x20),

@@ -52,21 +52,20 @@ pub enum Event {
     Apply(Entity),
     /// An object is gone.
     Delete(EntityKey),
-    /// A client was told addresses.
+    /// A client was given addresses.
     Observed(Observation),
-    /// A pod was told this in an earlier life of the compiler. A pod that is not known, or is another run than was
-    /// told, gets nothing: the objects come before.
+    /// The records of a pod from before a restart. Ignored for a pod that is unknown or another run: objects come first.
     Restored(PodSnapshot),
     /// The node on which the compiler runs holds these addresses now, and no others. No name opens them, as those in the
     /// report of a node.
     NodeHolds(Vec<IpAddr>),
 }
 
-/// Not everything is known yet: rules made now would be weaker or harder than what the cluster says.
+/// Not all objects are known: rules compiled now could be weaker than the policies.
 #[derive(Debug)]
 pub struct Syncing(());
 
-/// Everything was told once.
+/// All objects are known.
 #[derive(Debug)]
 pub struct InSync(());
 
@@ -138,8 +137,7 @@ impl Compiler<Syncing> {
         }
     }
 
-    /// All objects that there are have been told: from now on there are batches, and the first one comes
-    /// whether or not there is anything in it.
+    /// All objects were applied: from now on there are batches. The first one comes even if it is empty.
     #[must_use]
     pub fn in_sync(mut self) -> Compiler<InSync> {
         self.set_due();
@@ -189,7 +187,7 @@ impl<State> Compiler<State> {
         self.expire(now);
     }
 
-    /// Live records, in the order in which they end.
+    /// Live records, by expiry.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
         self.records.iter()
     }
@@ -209,7 +207,7 @@ impl<State> Compiler<State> {
         }
     }
 
-    /// The names for which a pod was told an address, live or over: what ended last, or has not ended, first.
+    /// The names for which a pod was given an address, live or expired, latest expiry first.
     #[must_use]
     pub fn names_observed(&self, pod: &PodKey, address: IpAddr, most: usize) -> Vec<Arc<DnsName>> {
         let mut names = self.records.names_observed(pod, address);

@@ -15,7 +15,7 @@
 //! | [`records`] | which pod was given which addresses for which name |
 //! | [`compiler`] | compile: events to batches, by way of an index of the cluster, templates of policies, the rules of each pod and the order of changes |
 //! | [`controller`], [`schema`] | status and CustomResourceDefinitions of Egret's own kinds |
-//! | [`memory`] | decides packets from the rules, as a kernel would |
+//! | [`simulator`] | decides packets from the rules, as a kernel would |
 //! | [`oracle`] | decides packets from the model, slowly and obviously; shares nothing with the compiler, and the tests hold the two together |
 
 #![warn(missing_docs)]

@@ -1,6 +1,5 @@
-//! Who was told what, until when. A record admits only the pod that asked, and only while it is live;
-//! every answer is kept, whether or not a policy asks for its name now, so that a policy that comes
-//! later works from history.
+//! Which pod was given which address for which name, until when. A record admits only the pod that asked, and only until
+//! it expires. Every answer is recorded, whether or not a policy names it, so that a later policy works at once.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +37,7 @@ use pod::PodRecords;
 use pods_by_size::PodsBySize;
 use protected::ProtectedAddresses;
 
-/// A name and an address that a pod was told or does not have any more.
+/// What identifies a record: pod, name and address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordKey {
     pub(crate) pod: PodKey,

@@ -152,12 +152,12 @@ pub struct MembersChanged {
     pub removed: Vec<Member>,
 }
 
-/// Addresses that a pod was told, whose time is over.
+/// Expired records of a set: connections that they opened stay open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredMembers {
     /// Which set.
     pub set: SetId,
-    /// They, each with its end.
+    /// The addresses, each with its expiry.
     pub addresses: Vec<(IpAddr, Timestamp)>,
 }
 
@@ -300,7 +300,7 @@ pub struct TierRules {
     pub default_action: DefaultAction,
 }
 
-/// What happens when no rule of a tier matches.
+/// The action of a tier without a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DefaultAction {
     /// The next [`TierRules`] are asked.

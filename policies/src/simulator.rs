@@ -1,4 +1,4 @@
-//! A kernel made of maps: it applies batches and decides packets from the rules, as the real one would.
+//! A backend made of maps: it applies batches and decides connections from the rules, as a kernel would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -32,7 +32,7 @@ struct Set {
     lapsed: BTreeSet<Member>,
 }
 
-/// A batch that no kernel could apply: a mistake of whoever made it.
+/// Why a batch cannot be applied: a defect of the compiler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBatch {
     /// A set is made a second time.

@@ -1,6 +1,6 @@
 //! A big cluster: a small change stays small.
 
-mod situation;
+mod fixture;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Work};
 use egret_policies::model::Direction;
@@ -8,7 +8,7 @@ use egret_policies::model::cluster::{Entity, Pod};
 use egret_policies::rules::Batch;
 use egret_policies::simulator::Simulator;
 
-use situation::*;
+use fixture::*;
 
 const POLICIES: usize = 1000;
 const LOCAL: usize = 100;

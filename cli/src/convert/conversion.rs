@@ -18,7 +18,7 @@ use super::policy::{ConvertedPolicy, SourceKind, convert};
 use super::print::print;
 use super::scan::scan;
 
-/// What became of all policies.
+/// The result for all policies.
 #[derive(Debug, Default)]
 pub struct Conversion {
     new: Vec<(ObjectRef, Vec<NewObject>)>,
@@ -56,7 +56,7 @@ impl Conversion {
     }
 }
 
-/// A policy on its way.
+/// A policy while it is converted.
 struct PolicyInProgress<'a> {
     found: &'a OriginalObject,
     reference: &'a ObjectRef,

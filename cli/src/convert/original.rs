@@ -10,7 +10,7 @@ use super::parse::{SourceDocument, read};
 use super::policy::SourceKind;
 use super::print::print;
 
-/// An object, or a document of others.
+/// An object to convert, or a document of other objects.
 #[derive(Clone, Debug)]
 pub struct OriginalObject {
     /// What it is.

@@ -19,7 +19,7 @@ use crate::reach::decision::RuleDecision;
 use super::cause::{Cause, DecidingRules};
 use super::change::Change;
 
-/// What came out.
+/// The difference of two clusters.
 pub(super) struct ClusterDiff {
     /// What changes.
     pub(super) rows: Vec<Row<Change>>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::{Cell, Color, ColumnConstraint, Width};
 
-use crate::output::{PLAIN, empty_table, header};
+use crate::output::{PLAIN, count, empty_table, header};
 use crate::reach::ends::{AllPods, EndGroup};
 use crate::reach::merge::Row;
 
@@ -134,13 +134,6 @@ fn summary(compared: &ClusterDiff) -> String {
         of(ChangeKind::Vanishes),
         of(ChangeKind::Changes),
     );
-    let connections = if compared.rows.len() == 1 {
-        "connection"
-    } else {
-        "connections"
-    };
-    format!(
-        "{} {connections}: {appear} appear, {vanish} vanish, {change} change",
-        compared.rows.len()
-    )
+    let connections = count(compared.rows.len(), "connection", "connections");
+    format!("{connections}: {appear} appear, {vanish} vanish, {change} change")
 }

@@ -1,11 +1,11 @@
 //! What to change for the other verdict.
 
 use egret_policies::model::{Action, Tier};
+use egret_policies::rules::OWN_NODE;
 use egret_shared::name::DnsName;
 
 use crate::verdict::row::VerdictWord;
 
-use super::evaluation::OWN_NODE;
 use super::report::{PathEnd, PolicyStep, RuleOutcome, RuleStep, SuggestedChange, TierOutcome, TierStep};
 use super::snippet::{PolicyDialect, cluster_rule, isolation, network_policy_rule};
 use super::viewpoint::{Viewpoint, protocol_words};

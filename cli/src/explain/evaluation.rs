@@ -1,15 +1,13 @@
 //! The tiers in the order in which they are asked, with every rule on the way.
 
 use egret_policies::model::{Action, Direction, Effect, Kind, Peer, Peers, Policy, Rule, Tier};
+use egret_policies::rules::OWN_NODE;
 use egret_policies::simulator::Decision;
 
 use super::compare::{RuleComparison, compare};
 use super::records::list;
 use super::report::{PolicyStep, RuleOutcome, RuleStep, TierOutcome, TierStep};
 use super::viewpoint::Viewpoint;
-
-/// What the exemption of a pod's own node is called.
-pub(super) const OWN_NODE: &str = "own-node";
 
 /// Walks through the tiers of a direction with the policies that select the pod, in order.
 pub(super) fn evaluate(view: &Viewpoint<'_>, policies: &[&Policy], decision: &Decision) -> Vec<TierStep> {

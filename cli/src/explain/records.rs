@@ -6,8 +6,13 @@ use std::time::Duration;
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::time::Timestamp;
 
+use crate::output::first_of;
+
 use super::report::MatchResult;
 use super::viewpoint::Viewpoint;
+
+/// The names that a sentence shows.
+const SHOWN: usize = 3;
 
 /// Compares an address with what the pod was told for the names of a rule.
 pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> MatchResult {
@@ -33,24 +38,15 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> M
     if !of_names.is_empty() {
         return MatchResult::failed(format!(
             "this pod was told other addresses for {}, not {address}",
-            some_of(&of_names)
+            first_of(&of_names, SHOWN)
         ));
     }
     let other = if of_address.is_empty() {
         String::new()
     } else {
-        format!(" ({address} is {} for it)", some_of(&of_address))
+        format!(" ({address} is {} for it)", first_of(&of_address, SHOWN))
     };
     MatchResult::failed(format!("no answer for {wanted} was given to this pod{other}"))
-}
-
-fn some_of(names: &[String]) -> String {
-    const SHOWN: usize = 3;
-    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 /// The names of a rule.

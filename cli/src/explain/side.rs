@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use egret_policies::model::{Direction, Effect, Policy, Tier};
+use egret_policies::rules::OWN_NODE;
 use egret_policies::simulator::Decision;
 use egret_shared::time::Timestamp;
 
@@ -12,7 +13,7 @@ use crate::verdict::questions::LoadedQuestions;
 use crate::verdict::route::ProbeConnection;
 use crate::verdict::row::{EndVerdict, VerdictWord};
 
-use super::evaluation::{OWN_NODE, evaluate};
+use super::evaluation::evaluate;
 use super::report::{PathEnd, TierOutcome, TierStep};
 use super::viewpoint::{Viewpoint, name_of};
 

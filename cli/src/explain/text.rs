@@ -2,12 +2,12 @@
 
 use comfy_table::{Cell, Color, ColumnConstraint, Table, Width, presets};
 use egret_policies::model::Tier;
+use egret_policies::rules::OWN_NODE;
 
 use crate::output::{PLAIN, empty_table, header};
 use crate::verdict::row::VerdictWord;
 use crate::verdict::table::plain;
 
-use super::evaluation::OWN_NODE;
 use super::report::{
     ConnectionPath, Explanation, MatchResult, PathEnd, PolicyStep, RuleOutcome, RuleStep, TierOutcome,
     TierStep, verb,

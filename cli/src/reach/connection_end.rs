@@ -85,7 +85,7 @@ impl fmt::Display for End {
     }
 }
 
-/// From one end to another.
+/// The two ends of connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndPair {
     /// Who opens the connection.

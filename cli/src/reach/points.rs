@@ -98,7 +98,7 @@ impl EndVerdicts {
     }
 }
 
-/// What rules know of the outside besides their own networks and names, so that two clusters can be compared.
+/// Networks and names at which rules divide the outside. Those of two clusters together make both comparable.
 #[derive(Debug, Default)]
 pub struct Boundaries {
     /// Networks of a unit's rules.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use egret_policies::rules::OWN_NODE;
 use egret_policies::simulator::{Decision, Verdict};
 use egret_shared::pod::PodKey;
 use serde::{Serialize, Serializer};
@@ -170,9 +171,6 @@ impl EndVerdict {
         Self { would_deny, ..self }
     }
 }
-
-/// The name that stands for a policy where the pod's own node is exempt.
-const OWN_NODE: &str = "own-node";
 
 impl From<&Decision> for EndVerdict {
     fn from(decision: &Decision) -> Self {

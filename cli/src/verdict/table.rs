@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{Cell, Color, ColumnConstraint, Width, presets};
 use serde_json::Value;
 
-use crate::output::{PLAIN, count, empty_table, header};
+use crate::output::{PLAIN, count, empty_table, first_of, header};
 
 use super::input::Probe;
 use super::row::{ConnectionVerdict, EndVerdict, Row, VerdictWord};
@@ -13,6 +13,8 @@ use super::row::{ConnectionVerdict, EndVerdict, Row, VerdictWord};
 /// Longer ids and connections are broken into lines: what decided needs the room.
 const ID_WIDTH: u16 = 20;
 const CONNECTION_WIDTH: u16 = 30;
+/// The probes that a note names.
+const SHOWN_IDS: usize = 6;
 
 /// The answers as a table, with what was asked.
 #[must_use]
@@ -161,18 +163,9 @@ fn render_notes(answers: &[(&Probe, Row)]) -> Option<String> {
     let mut table = empty_table(presets::NOTHING);
     table.set_header(["PROBES", "NOTE"].map(header));
     for text in &order {
-        table.add_row([shorten(&probes[text]), text.clone()]);
+        table.add_row([first_of(&probes[text], SHOWN_IDS), text.clone()]);
     }
     (!order.is_empty()).then(|| table.trim_fmt())
-}
-
-fn shorten(ids: &[String]) -> String {
-    const SHOWN: usize = 6;
-    let mut text = ids.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    if ids.len() > SHOWN {
-        text.push_str(&format!(" and {} more", ids.len() - SHOWN));
-    }
-    text
 }
 
 fn summary(answers: &[(&Probe, Row)]) -> String {

@@ -127,7 +127,7 @@ impl InterceptOptions {
                 .find(|address| Family::of(*address) == family)
         };
         Ok(Interception {
-            to: Family::BOTH.into_iter().filter_map(first).collect(),
+            to: Family::ALL.into_iter().filter_map(first).collect(),
             mark: Mark::new(bits.get(), bits),
             table: within("intercept.table", self.table, 20_053, 256, u32::MAX - 1)?,
             priority: within("intercept.priority", self.priority, 53, 1, 32_765)?,

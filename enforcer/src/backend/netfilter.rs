@@ -209,7 +209,7 @@ impl Netfilter {
     /// When one of them is missing.
     pub fn open(settings: Settings, locate: Box<dyn Locate>) -> Result<Self, BackendError> {
         let sets = SharedSets::open().map_err(|error| BackendError::new("cannot use ipset", error))?;
-        let tables = Family::BOTH.map(|family| Table::new(settings.flavour, family));
+        let tables = Family::ALL.map(|family| Table::new(settings.flavour, family));
         let counters = Arc::new(Counters::new([tables[0].programs(), tables[1].programs()]));
         Ok(Self {
             settings,
@@ -596,7 +596,7 @@ impl Backend for Netfilter {
             .chain(names::totals().as_str())
             .map(|_| totals.lines());
         *self.counters.lock() = totals;
-        for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
+        for (family, listing) in Family::ALL.into_iter().zip(&listings) {
             self.turned_on.adopt(family, listing);
         }
         self.generations.adopt(self.tables[0].chains.programmed());

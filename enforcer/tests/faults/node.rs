@@ -228,7 +228,7 @@ impl Node {
     /// All that the kernel holds.
     pub(crate) fn holds(&self) -> Held {
         let mut held = Held::default();
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let program = match family {
                 Family::V4 => "iptables",
                 Family::V6 => "ip6tables",

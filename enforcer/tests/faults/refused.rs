@@ -554,7 +554,7 @@ fn own_sets(node: &Node) -> Vec<String> {
 fn sets_of(all: [&str; 2]) -> Vec<String> {
     let each = all
         .into_iter()
-        .flat_map(|name| Family::BOTH.map(|family| names::set(set(name), family)));
+        .flat_map(|name| Family::ALL.map(|family| names::set(set(name), family)));
     let mut names: Vec<String> = each.map(|name| name.as_str().to_owned()).collect();
     names.sort();
     names

@@ -374,7 +374,7 @@ fn cuts(taken: &[Taken]) -> Vec<Cut> {
 }
 
 fn counts(taken: &[Taken]) -> Cut {
-    let families = Family::BOTH.map(Step::Rules);
+    let families = Family::ALL.map(Step::Rules);
     let mut counts: Cut = [Step::Sets, families[0], families[1], Step::Flow, Step::Socket]
         .map(|step| (step, 0))
         .into();

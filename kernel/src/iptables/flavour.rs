@@ -68,7 +68,7 @@ impl Flavour {
     /// The flavour that the kubelet's hint is in (nft asked first); none without a hint. Starts no process.
     pub fn hinted() -> io::Result<Option<Self>> {
         for flavour in Self::BOTH {
-            for family in Family::BOTH {
+            for family in Family::ALL {
                 if flavour.has_hint(family)? {
                     return Ok(Some(flavour));
                 }
@@ -106,7 +106,7 @@ impl Flavour {
     /// Without `-t` only tables that exist are listed; with it, the legacy program would create the table it is asked for.
     fn holdings(self, own: fn(&str) -> bool) -> Result<Option<FlavourContents>, Error> {
         let mut sum = None;
-        for family in Family::BOTH {
+        for family in Family::ALL {
             match run(&self.program(family, "save"), &[], "") {
                 // A table that nft programs made unreadable is reported by a failure behind what is readable: still a count.
                 Ok(output) => {

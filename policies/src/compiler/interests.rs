@@ -22,7 +22,7 @@ pub(super) struct Interests {
     touched: BTreeSet<IpAddr>,
 }
 
-/// What was told of an address, and of which run of which pod.
+/// The interest that was sent last for an address, with the run of the pod.
 #[derive(Debug)]
 struct SentInterest {
     pod: PodKey,

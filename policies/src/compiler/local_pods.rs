@@ -16,7 +16,7 @@ use crate::records::{
 
 use super::Compiler;
 
-/// Local pods as records know them, and answers whose pod is not known yet.
+/// Local pods, and observations whose pod is not known yet.
 #[derive(Debug, Default)]
 pub(super) struct LocalPods {
     /// The order of nothing depends on theirs.
@@ -26,7 +26,7 @@ pub(super) struct LocalPods {
     ended_runs: BTreeMap<PodKey, u32>,
 }
 
-/// One run of a pod: another run under the same name was told nothing yet.
+/// One run of a pod. Another run under the same name has no records.
 #[derive(Clone, Debug)]
 struct PodRun {
     uid: Option<Arc<str>>,

@@ -8,7 +8,7 @@ use crate::compiler::index::LivePod;
 use crate::compiler::pod_rules::{CompileContext, DnsRules, FilledTemplate, Template};
 use crate::model::{Enforcement, Exposure, NamespaceSelector, Policy, PolicyId, Rank};
 
-/// A policy's place in the order of evaluation.
+/// A policy's position in the order of evaluation.
 pub(super) type PolicyOrder = (Rank, PolicyId);
 
 /// All policies, and the templates of those that select a pod with rules.

@@ -1,6 +1,6 @@
-//! What changed in the records since it was asked last, and a walk over all of them: together they keep a copy elsewhere
-//! that costs what changes. A step of the walk and the changes behind it say how things stand then, so a copy that
-//! takes them in as they come is right when the walk has ended, though records came and went meanwhile.
+//! The change log of the records, and a cursor over all of them: together they keep a copy elsewhere at the cost of what
+//! changes. A copy that applies the steps of the cursor and the changes in the order in which they come is right at the
+//! end, whatever changed meanwhile.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use egret_shared::time::Timestamp;
 use super::pod::PodRecords;
 use super::{RecordSnapshot, Records};
 
-/// What may be otherwise than when it was asked last.
+/// The records that changed since the log was read last.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLog {
-    /// Whether anybody asks: else this would grow for ever.
+    /// Whether changes are logged: without a reader the log would grow without limit.
     is_noting: bool,
     pods: BTreeMap<PodKey, ChangedPod>,
 }
@@ -47,7 +47,7 @@ impl ChangeLog {
     }
 }
 
-/// How the records of a pod are otherwise than before.
+/// The changes of one pod's records.
 #[derive(Debug)]
 pub(crate) struct PodChanges {
     pub(crate) pod: PodKey,
@@ -56,7 +56,7 @@ pub(crate) struct PodChanges {
     pub(crate) records: Vec<RecordSnapshot>,
 }
 
-/// How far a walk over all records has come.
+/// A position in a walk over all records.
 #[derive(Clone, Debug, Default)]
 pub struct RecordCursor {
     pod: Option<PodKey>,

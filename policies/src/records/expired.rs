@@ -1,5 +1,5 @@
-//! Records whose time is over. They open nothing; but what a pod opened while they lived may be open still, and goes on
-//! as long as a rule names what it was told. So they are remembered, for rules that are made later.
+//! Expired records. They open no new connection, but connections that they opened may still be open, and go on as long as
+//! a rule names the address. So they are kept, for rules that are compiled later.
 //!
 //! Nothing says when the last of those connections ends, so their number is bounded instead: the oldest is forgotten
 //! first, of names that no policy of the pod mentions before all others, and no pod makes another forget as long as it
@@ -22,7 +22,7 @@ pub(super) const MOST_OF_POD: usize = 2_048;
 /// The most of all pods together.
 pub(super) const MOST: usize = 50_000;
 
-/// The records of a pod that are over.
+/// The expired records of a pod.
 #[derive(Debug, Default)]
 pub(super) struct ExpiredRecords {
     ends: BTreeMap<Arc<DnsName>, SmallMap<IpAddr, Timestamp>>,

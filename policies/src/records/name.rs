@@ -12,7 +12,7 @@ use super::small_map::SmallMap;
 /// So many are looked through for the oldest of them.
 const FEW: usize = 16;
 
-/// An address of a name.
+/// The expiry and age of an address of a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AddressEntry {
     pub(super) until: Timestamp,

@@ -12,7 +12,7 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::settings::NamesMayOpen;
 
-/// What belongs to the cluster itself.
+/// Addresses of the cluster itself, counted by owner.
 #[derive(Debug)]
 pub(crate) struct ProtectedAddresses {
     opens: NamesMayOpen,
@@ -26,7 +26,7 @@ pub(crate) struct ProtectedAddresses {
     pods: BTreeMap<PodKey, BTreeSet<IpAddr>>,
 }
 
-/// What is the node's or a Service's.
+/// Who has a protected address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AddressOwner {
     Node,

@@ -1,5 +1,5 @@
-//! Records as they are kept outside of the compiler, for a compiler that comes after it: what changes, and all of it put
-//! together again.
+//! Records outside of the compiler: snapshots of them, changes of a snapshot, and the snapshot that changes add up to. A
+//! restarted enforcer restores its records from it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,40 +10,40 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// All that one run of a pod was told and may still use, new connections or open ones.
+/// The records of one run of a pod, live or expired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodSnapshot {
     /// The pod.
     pub pod: PodKey,
-    /// Which run of it; another run under the same name was told nothing.
+    /// The UID of the run. Another run under the same name has no records.
     pub uid: Option<Arc<str>>,
-    /// Its addresses; a run that has lost one was told nothing.
+    /// Its addresses. A run that lost one has no records.
     pub addresses: Vec<IpAddr>,
-    /// What it was told, first what is over, then the oldest answer first; empty where nothing is left.
+    /// Its records: expired ones first, then by the age of their answer. Empty when none is left.
     pub records: Vec<RecordSnapshot>,
 }
 
-/// One address of a name.
+/// A record: one address of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordSnapshot {
     /// The name as the pod asked.
     pub name: Arc<DnsName>,
-    /// An address that it was told.
+    /// The address in the answer.
     pub address: IpAddr,
     /// Until when new connections may use it, grace included: it is not given again. What is over counts for the
     /// connections that are open.
     pub expires: Timestamp,
 }
 
-/// How what a pod was told has changed, in the order of the fields. A record that ends with its time changes nothing: it
-/// is remembered, and says itself that it is over.
+/// A change of a pod's snapshot, applied in the order of the fields. A record that expires is no change: it stays, with its
+/// expiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotChange {
-    /// Nothing holds that was remembered under the pod's name.
+    /// Whether all records under the pod's name are dropped first.
     pub is_reset: bool,
-    /// What is not remembered any more.
+    /// Records that are dropped.
     pub forgotten: Vec<(Arc<DnsName>, IpAddr)>,
-    /// The run that it is now, and the records that came or end otherwise than before.
+    /// The run, and the records that are new or have another expiry.
     pub snapshot: PodSnapshot,
 }
 
@@ -57,7 +57,7 @@ impl From<PodSnapshot> for SnapshotChange {
     }
 }
 
-/// Changes, put together. One that is put in twice, or that says what was known, changes nothing.
+/// Builds snapshots from changes. A change that is applied twice has no further effect.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotBuilder {
     pods: BTreeMap<PodKey, PodRun>,
@@ -73,7 +73,7 @@ struct PodRun {
 }
 
 impl SnapshotBuilder {
-    /// Takes in a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: SnapshotChange) {
         let told = change.snapshot;
         let run = self.pods.entry(told.pod.clone()).or_default();
@@ -94,7 +94,7 @@ impl SnapshotBuilder {
         }
     }
 
-    /// What is remembered after all changes, of each pod in the order in which it was told.
+    /// The snapshot of each pod after all changes, records in the order of their last change.
     #[must_use]
     pub fn finish(self) -> Vec<PodSnapshot> {
         let of_pod = |(pod, run): (PodKey, PodRun)| {

@@ -1,6 +1,6 @@
-//! Answers to an address that is no known pod's yet: a pod asks its first question before the API server
-//! has told of it, and dnsd may tell all that it knows before the first pod is known. They wait a little
-//! while, and not at all for an address that a pod has just given up: that pod may have asked.
+//! Observations whose client is no known pod yet. A pod sends its first query before the watch delivers it, and dnsd may
+//! send its observations before the first pod is known. They wait for 60 s; not for an address that a pod gave up within
+//! that time, as that pod may have asked.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ const MOST_WAITING: usize = 50_000;
 /// So many addresses that were given up are kept without a look at how long ago.
 const FEW_GIVEN_UP: usize = 1_000;
 
-/// What waits, by client, in order of arrival.
+/// Observations by client, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct UnattributedObservations {
     answers: BTreeMap<IpAddr, Vec<(Timestamp, Observation)>>,

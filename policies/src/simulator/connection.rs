@@ -101,11 +101,11 @@ impl Decision {
 pub struct ConnectionEnd {
     /// Its address in this connection.
     pub address: IpAddr,
-    /// Who that is.
+    /// What that is.
     pub kind: EndKind,
 }
 
-/// Who is at an end.
+/// What has the address of an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndKind {
     /// A pod with an address of its own.

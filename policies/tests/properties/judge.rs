@@ -21,8 +21,8 @@ use egret_shared::time::Timestamp;
 use serde_json::Value;
 
 use crate::ids::{Id, Ids};
-use crate::reading::{Cluster, Reading, START, Verdicts};
-use crate::story::{Answer, Flow, Side, Step, Story, Style, Who, text};
+use crate::reference::{Cluster, PolicyReader, START, Verdicts};
+use crate::scenario::{Answer, Flow, Scenario, Side, Step, Style, Who, text};
 
 /// What came of a story.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +42,7 @@ pub(crate) struct Difference {
 }
 
 /// Plays a story to its end; looks for the hits of some numbers.
-pub(crate) fn judge(story: &Story, wanted: Ids) -> Result<Judged, Difference> {
+pub(crate) fn judge(story: &Scenario, wanted: Ids) -> Result<Judged, Difference> {
     let mut play = Play::begin(story, wanted);
     let beginning = story
         .steps
@@ -57,7 +57,7 @@ pub(crate) fn judge(story: &Story, wanted: Ids) -> Result<Judged, Difference> {
 }
 
 struct Play<'s> {
-    story: &'s Story,
+    story: &'s Scenario,
     wanted: Ids,
     compiler: Compiler<InSync>,
     memory: Simulator,
@@ -71,7 +71,7 @@ struct Play<'s> {
 }
 
 impl<'s> Play<'s> {
-    fn begin(story: &'s Story, wanted: Ids) -> Self {
+    fn begin(story: &'s Scenario, wanted: Ids) -> Self {
         let settings = story.setting.settings();
         let mut syncing = Compiler::new(settings.clone());
         let mut world = World::new(settings);
@@ -234,7 +234,7 @@ impl<'s> Play<'s> {
                 let is_of_2016 = new.tier == "np" && connection.direction == Direction::Ingress;
                 if is_of_2016 && self.wanted.has(Id::P6) {
                     let cluster = Cluster::after(self.story, number + 1);
-                    if Reading::new(&cluster, None).is_annotated(connection.pod.namespace()) {
+                    if PolicyReader::new(&cluster, None).is_annotated(connection.pod.namespace()) {
                         self.judged.hits.add(Id::P6);
                     }
                 }
@@ -254,7 +254,7 @@ impl<'s> Play<'s> {
         }
         let cluster = Cluster::after(self.story, self.story.steps.len());
         for flow in &self.story.flows {
-            let reading = Reading::new(&cluster, None);
+            let reading = PolicyReader::new(&cluster, None);
             let read = reading.decide(flow);
             self.hold_flow(&cluster, flow, read)?;
             self.hold_entering(&cluster, flow)?;
@@ -273,7 +273,7 @@ impl<'s> Play<'s> {
             destination_is_own_node: flow.to.who == Who::OwnNode,
             protocol: flow.protocol,
         };
-        let reading = Reading::new(cluster, None);
+        let reading = PolicyReader::new(cluster, None);
         let read = reading.decide_entering(flow);
         let by_rules = self.memory.decide_entering(entering, self.now);
         let by_objects = self.world.decide_entering(entering);
@@ -287,7 +287,7 @@ impl<'s> Play<'s> {
             });
         }
         for id in reading.consulted().iter().filter(|id| self.wanted.has(*id)) {
-            if Reading::new(cluster, Some(id)).decide_entering(flow) != read {
+            if PolicyReader::new(cluster, Some(id)).decide_entering(flow) != read {
                 self.judged.hits.add(id);
             }
         }
@@ -297,8 +297,8 @@ impl<'s> Play<'s> {
     fn hold_flow(&mut self, cluster: &Cluster, flow: &Flow, read: Verdicts) -> Result<(), Difference> {
         let is_hairpin = flow.from.who == flow.to.who;
         let mut decisions = Vec::new();
-        let open = Reading::of_open(cluster).decide(flow);
-        let all = Reading::of_all(cluster).decide(flow);
+        let open = PolicyReader::of_open(cluster).decide(flow);
+        let all = PolicyReader::of_all(cluster).decide(flow);
         let each = [
             (read.egress, open.egress, all.egress),
             (read.ingress, open.ingress, all.ingress),
@@ -383,12 +383,12 @@ impl<'s> Play<'s> {
     }
 
     /// A number is hit where its mistake makes another verdict.
-    fn look_for_hits(&mut self, cluster: &Cluster, flow: &Flow, reading: &Reading<'_>, read: Verdicts) {
+    fn look_for_hits(&mut self, cluster: &Cluster, flow: &Flow, reading: &PolicyReader<'_>, read: Verdicts) {
         for id in reading.consulted().iter() {
             if !self.wanted.has(id) || self.judged.hits.has(id) {
                 continue;
             }
-            if Reading::new(cluster, Some(id)).decide(flow) != read {
+            if PolicyReader::new(cluster, Some(id)).decide(flow) != read {
                 self.judged.hits.add(id);
             }
         }

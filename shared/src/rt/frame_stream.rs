@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct FrameStream(AsyncFd<UnixStream>);
 

@@ -336,7 +336,7 @@ impl Rules {
                 .iter()
                 .any(|address| Family::of(*address) == *family)
         };
-        Family::BOTH.into_iter().filter(has)
+        Family::ALL.into_iter().filter(has)
     }
 }
 

@@ -78,7 +78,7 @@ impl Default for BypassCounters {
             counter.increment(0);
             (family, transport, counter)
         };
-        let [v4, v6] = Family::BOTH;
+        let [v4, v6] = Family::ALL;
         let (tcp, udp) = (Transport::Tcp, Transport::Udp);
         Self([of(v4, tcp), of(v4, udp), of(v6, tcp), of(v6, udp)])
     }

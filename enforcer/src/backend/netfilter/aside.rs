@@ -158,7 +158,7 @@ impl Netfilter {
 }
 
 fn is_named(named: &BTreeSet<String>, id: SetId) -> bool {
-    let mut families = Family::BOTH.into_iter();
+    let mut families = Family::ALL.into_iter();
     families.any(|family| named.contains(names::set(id, family).as_str()))
 }
 

@@ -109,7 +109,7 @@ impl Netfilter {
     pub(super) fn see_to_bridges(&mut self) -> Vec<Bypass> {
         let calls = self.calls();
         let off = calls.iter().flat_map(|(bridge, calls)| {
-            let off = Family::BOTH.into_iter().filter(|family| !calls.of(*family));
+            let off = Family::ALL.into_iter().filter(|family| !calls.of(*family));
             off.map(|family| (family, bridge.clone()))
         });
         let off: BTreeSet<(Family, InterfaceName)> = off.collect();

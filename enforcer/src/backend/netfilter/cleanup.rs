@@ -18,7 +18,7 @@ use crate::backend::BackendError;
 /// With what could not be removed.
 pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
     let mut found = Vec::new();
-    for family in Family::BOTH {
+    for family in Family::ALL {
         found.extend(remove_rules(IpTables::new(flavour, family), Mode::Remove)?);
     }
     found.extend(remove_sets(Mode::Remove)?);
@@ -28,7 +28,7 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
 
 /// Removes what is in one flavour; the sets stay.
 pub(super) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
-    Family::BOTH
+    Family::ALL
         .into_iter()
         .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))
 }
@@ -52,7 +52,7 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
         return Ok(found);
     }
     for flavour in Flavour::BOTH {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             if flavour == Flavour::Nft || is_legacy_in_use(family) {
                 found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
             }

@@ -116,7 +116,7 @@ fn filter((direction, address): End) -> FlowFilter {
 
 /// Whether they ask about everything together.
 fn is_whole(filters: &[FlowFilter]) -> bool {
-    Family::BOTH
+    Family::ALL
         .into_iter()
         .all(|family| filters.contains(&FlowFilter::family(family)))
 }
@@ -153,7 +153,7 @@ mod tests {
             assert_eq!((asked.len(), is_whole(&asked)), (number, whole), "{ends:?}");
         }
         let networks = Question {
-            families: Family::BOTH.into(),
+            families: Family::ALL.into(),
             ..Question::about(few)
         };
         assert!(is_whole(&filters(&networks)));

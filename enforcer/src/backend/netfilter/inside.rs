@@ -34,7 +34,6 @@ use super::chains::Chains;
 use super::front::{neighbours, replies};
 use super::members;
 use super::refusal::{DenyAction, refusal};
-use super::render::kernel_transport;
 use super::sets::{MOST_MEMBERS, kernel_kind};
 use crate::backend::BackendError;
 
@@ -146,7 +145,7 @@ impl<'a> Wanted<'a> {
         for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {
             let members: Vec<Held> = members.keys().copied().flat_map(members::whole).collect();
             kinds.insert(*id, *kind);
-            for family in Family::BOTH {
+            for family in Family::ALL {
                 let members = members.iter().copied().filter(|member| member.family() == family);
                 let set = (family, kernel_kind(*kind), members.collect());
                 sets.insert(set_name(*id, family).as_str().to_owned(), set);
@@ -164,7 +163,7 @@ impl<'a> Wanted<'a> {
         let mut ipsets = IpSets::open().map_err(|error| error.to_string())?;
         let there = self.write_sets(&mut ipsets).map_err(|error| error.to_string())?;
         let mut differed = 0;
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let tables = IpTables::new(writing.flavour, family);
             let listing = tables.save(Table::Filter).map_err(|error| error.to_string())?;
             if let Some(text) = change(&listing, &self.chains(family, writing.deny)) {
@@ -291,10 +290,9 @@ fn port(line: Line, port: PortMatch, family: Family) -> Line {
             Family::V4 => Protocol::Icmp,
             Family::V6 => Protocol::IcmpV6,
         }),
-        PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
-            kernel_transport(transport),
-            range.first()..=range.last(),
-        )),
+        PortMatch::Range(transport, range) => {
+            line.protocol(Protocol::to_ports(transport, range.first()..=range.last()))
+        }
     }
 }
 
@@ -332,7 +330,7 @@ fn change(listing: &TableListing, wanted: &Chains) -> Option<String> {
 fn removed(is_removed: bool) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for flavour in Flavour::BOTH {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             if flavour == Flavour::Legacy && !super::cleanup::is_legacy_in_use(family) {
                 continue;
             }

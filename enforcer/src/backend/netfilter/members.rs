@@ -6,7 +6,6 @@ use egret_kernel::ipset::Member as Held;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
-use super::render::kernel_transport;
 use super::sets::{Members, is_holdable};
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
@@ -14,8 +13,7 @@ pub(super) fn held_as(member: Member) -> impl Iterator<Item = Held> {
     let held = match member {
         Member::Address(address) if is_holdable(address) => [Some(Held::Address(address)), None],
         Member::AddressPort(address, transport, port) if is_holdable(address) => {
-            let protocol = kernel_transport(transport);
-            let port = port.get();
+            let (protocol, port) = (transport, port.get());
             [
                 Some(Held::AddressPort {
                     address,
@@ -83,11 +81,12 @@ fn stands_for(held: Held) -> Vec<Member> {
             address,
             protocol,
             port,
-        } => egret_shared::net::Transport::ALL
-            .into_iter()
-            .filter(|transport| kernel_transport(*transport) == protocol)
-            .filter_map(|transport| Some(Member::AddressPort(address, transport, port.try_into().ok()?)))
-            .collect(),
+        } => {
+            let port = port.try_into();
+            port.map(|port| Member::AddressPort(address, protocol, port))
+                .into_iter()
+                .collect()
+        }
         Held::Net(network) if network.prefix_len() == 1 => {
             let whole = network.supernet();
             [Some(network), whole]

@@ -85,7 +85,7 @@ impl Netfilter {
                 flavour.name()
             )
         };
-        let mut tables = Family::BOTH.map(|family| Table::new(flavour, family));
+        let mut tables = Family::ALL.map(|family| Table::new(flavour, family));
         let listings = totals::both(programs(flavour)).map_err(|error| failed(error.to_string()))?;
         for (table, listing) in tables.iter_mut().zip(&listings) {
             table.place = self.beside.jump;
@@ -126,7 +126,7 @@ impl Netfilter {
 }
 
 fn programs(flavour: Flavour) -> [IpTables; 2] {
-    Family::BOTH.map(|family| IpTables::new(flavour, family))
+    Family::ALL.map(|family| IpTables::new(flavour, family))
 }
 
 const fn other_than(flavour: Flavour) -> Flavour {
@@ -139,7 +139,7 @@ const fn other_than(flavour: Flavour) -> Flavour {
 /// Whether a flavour holds rules of ours; starts no process. Who cannot be asked holds none that judge anything.
 fn has_ours(flavour: Flavour) -> bool {
     let chains = [names::forward(), names::input()];
-    Family::BOTH.into_iter().any(|family| match flavour {
+    Family::ALL.into_iter().any(|family| match flavour {
         Flavour::Nft => {
             let chains = chains.each_ref().map(|chain| chain.as_str());
             nftables::has_any_chain(family, Which::Filter.name(), &chains).unwrap_or(false)

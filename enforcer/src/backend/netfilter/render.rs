@@ -18,7 +18,6 @@
 
 use std::net::IpAddr;
 
-use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{
     ChainName, Endpoint, InterfaceName, Match, Protocol, Rule as Line, SetLookup, Target,
 };
@@ -27,7 +26,7 @@ use egret_policies::rules::{
     Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
     SetKind, TierRules,
 };
-use egret_shared::net::{PortRange, Transport};
+use egret_shared::net::PortRange;
 use egret_shared::switch::{Switch, is_off};
 
 use ipnet::IpNet;
@@ -382,17 +381,16 @@ impl<'a> PodDirection<'a> {
         match port {
             port if self.ports.is_some_and(|ports| ports.imply(port)) => line,
             PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
-                line.protocol(Protocol::any_port(kernel_transport(transport)))
+                line.protocol(Protocol::any_port(transport))
             }
             PortMatch::Any => line,
             PortMatch::Icmp => line.protocol(front::icmp(self.around.family)),
             PortMatch::Range(transport, range) if range == PortRange::ALL => {
-                line.protocol(Protocol::any_port(kernel_transport(transport)))
+                line.protocol(Protocol::any_port(transport))
             }
-            PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
-                kernel_transport(transport),
-                range.first()..=range.last(),
-            )),
+            PortMatch::Range(transport, range) => {
+                line.protocol(Protocol::to_ports(transport, range.first()..=range.last()))
+            }
         }
     }
 
@@ -490,14 +488,4 @@ enum Peer {
     Any,
     Matching(Match),
     Missing,
-}
-
-/// The kernel crate's word for it.
-#[must_use]
-pub const fn kernel_transport(transport: Transport) -> KernelTransport {
-    match transport {
-        Transport::Tcp => KernelTransport::Tcp,
-        Transport::Udp => KernelTransport::Udp,
-        Transport::Sctp => KernelTransport::Sctp,
-    }
 }

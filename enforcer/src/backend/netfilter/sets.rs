@@ -263,7 +263,7 @@ impl Sets {
             return false;
         };
         let target = members::target(&wanted.members);
-        Family::BOTH.into_iter().any(|family| {
+        Family::ALL.into_iter().any(|family| {
             let known = self.known.get(names::set(id, family).as_str());
             let held = known.into_iter().flat_map(|known| known.members.keys());
             let wanted = target.keys().filter(|member| member.family() == family);
@@ -273,7 +273,7 @@ impl Sets {
 
     /// Whether there is a set of this name, in any family.
     pub(super) fn is_known(&self, id: SetId) -> bool {
-        let mut families = Family::BOTH.into_iter();
+        let mut families = Family::ALL.into_iter();
         families.any(|family| self.known.contains_key(names::set(id, family).as_str()))
     }
 
@@ -454,7 +454,7 @@ impl Sets {
 
     /// An earlier version made each set in both families.
     fn unwant_in_others(&mut self, id: SetId, wanted: Families) {
-        let others = Family::BOTH.into_iter().filter(|family| !wanted.has(*family));
+        let others = Family::ALL.into_iter().filter(|family| !wanted.has(*family));
         let names = others.map(|family| String::from(names::set(id, family)));
         self.unwanted
             .extend(names.filter(|name| self.known.contains_key(name)));
@@ -462,7 +462,7 @@ impl Sets {
 
     /// Members that the kernel holds and nobody wants.
     fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<Held> {
-        Family::BOTH
+        Family::ALL
             .iter()
             .filter_map(|family| self.known.get(names::set(id, *family).as_str()))
             .flat_map(|known| known.members.keys())
@@ -497,7 +497,7 @@ impl Sets {
         now: Timestamp,
         writes: &mut Vec<Write>,
     ) {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             if touched.iter().all(|member| member.family() != family) {
                 continue;
             }
@@ -663,7 +663,7 @@ impl Write {
 
 /// The names of a set in the kernel.
 fn both(id: SetId) -> [String; 2] {
-    Family::BOTH.map(|family| String::from(names::set(id, family)))
+    Family::ALL.map(|family| String::from(names::set(id, family)))
 }
 
 /// Records that are over and remembered for the connections that they opened, for each set.

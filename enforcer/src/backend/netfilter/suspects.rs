@@ -95,7 +95,7 @@ impl Suspects {
             .families
             .extend(networks.map(|network| Family::of(network.addr())));
         if ipvs::has_ipvs() {
-            question.families.extend(Family::BOTH);
+            question.families.extend(Family::ALL);
         }
         question
     }

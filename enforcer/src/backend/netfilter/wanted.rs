@@ -137,7 +137,7 @@ impl Netfilter {
             }),
             led: has_ipvs.then(|| self.led(&attached)),
             attached,
-            bridges: Family::BOTH.map(|family| self.turned_on.chain(family)),
+            bridges: Family::ALL.map(|family| self.turned_on.chain(family)),
         };
         let is_new = self.shared.as_ref() != Some(&shared);
         for (at, table) in self.tables.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 
-/// What number each set had when it was last asked for.
+/// The number of each set at its last lookup.
 #[derive(Debug, Default)]
 pub(super) struct SetNumberCache {
     numbers: HashMap<Box<str>, u16>,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// A part of a batch that the writer of transactions does not know; the programs may.
+/// A token that the writer does not support; the programs may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnsupportedToken(pub(super) String);
 
@@ -12,7 +12,7 @@ impl UnsupportedToken {
     }
 }
 
-/// What of a rule is still to be read.
+/// The tokens of a rule that are still to be parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens<'a>(&'a str);
 

@@ -12,7 +12,7 @@ use super::Index;
 use crate::model::cluster::{EndpointSlice, Service, is_api_server};
 use crate::model::subtract;
 
-/// Reports, Services and declared addresses.
+/// Node address reports, Services and declared addresses of the API server.
 #[derive(Debug, Default)]
 pub(super) struct ClusterAddresses {
     reports: BTreeMap<Arc<str>, Vec<IpAddr>>,

@@ -1,5 +1,5 @@
-//! The rules of a pod, put together from what each policy comes to for it. What a change does not concern stays as it
-//! is: the tiers of other policies, and how other sets are used.
+//! The rules of a pod, made of the filled templates of its policies. A change rebuilds the tiers of the policies that
+//! changed, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::rules::{Audit, DefaultAction, DirectionRules, PodRules, Rule, SetId, 
 /// The policies of a pod in the order of evaluation.
 type PolicyParts = BTreeMap<(Rank, PolicyId), FilledTemplate>;
 
-/// What a pod's policies come to.
+/// A pod's rules, with the templates that they are made of.
 #[derive(Debug)]
 pub(crate) struct CompiledPod {
     pub(crate) rules: PodRules,
@@ -29,7 +29,7 @@ pub(crate) struct CompiledPod {
     annotated: Directions,
 }
 
-/// Which policies are counted.
+/// Which policies count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PolicyFilter {
     /// Those that decide.
@@ -46,7 +46,7 @@ struct UseCount {
     closes: [usize; 2],
 }
 
-/// What is new about a pod, besides its labels.
+/// A change of a pod's UID or addresses.
 #[derive(Debug)]
 pub(crate) struct IdentityChange {
     /// Whether it has another UID.
@@ -55,7 +55,7 @@ pub(crate) struct IdentityChange {
     pub(crate) from: Option<Vec<IpAddr>>,
 }
 
-/// What became of a pod's rules.
+/// How the rules of a pod changed.
 #[derive(Debug, Default)]
 pub(crate) struct RuleChanges {
     /// The sets that are used in another way than before, with the way before and the way now.
@@ -68,7 +68,7 @@ pub(crate) struct RuleChanges {
     pub(crate) patterns: bool,
 }
 
-/// What is noted while policies are replaced.
+/// Changes that are collected while policies are replaced.
 #[derive(Default)]
 struct PendingChanges {
     uses: BTreeMap<SetId, Option<SetUse>>,
@@ -96,7 +96,7 @@ impl CompiledPod {
         }
     }
 
-    /// Takes over who the pod is; returns what was others before.
+    /// Sets the UID and addresses of the pod; returns what changed.
     pub(crate) fn update_identity(&mut self, pod: &LivePod<'_>) -> IdentityChange {
         let uid = std::mem::replace(&mut self.rules.uid, pod.pod.uid.clone());
         let addresses = std::mem::replace(&mut self.rules.addresses, pod.addresses.to_vec());

@@ -1,5 +1,5 @@
-//! What one policy comes to for one pod. The rules of a pod are put together from such parts: a change of one policy
-//! replaces one part of each pod that it selects, and leaves the others alone.
+//! A policy's template, filled in for one pod. The rules of a pod consist of such parts: a change of one policy replaces
+//! one part of each pod that it selects.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::compiler::set_use::{SetUse, SetUses};
 use crate::model::Direction;
 use crate::rules::Rule;
 
-/// A policy, filled in for a pod.
+/// A template, filled in for a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct FilledTemplate {
     /// What it is made of, kept as long as it is.
@@ -24,7 +24,7 @@ pub(crate) struct FilledTemplate {
     ingress: FilledEffect,
 }
 
-/// What a policy says of one direction.
+/// The effect of a policy on one direction of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FilledEffect {
     /// Nothing.
@@ -35,7 +35,7 @@ pub(super) enum FilledEffect {
     Opens(RuleList),
 }
 
-/// Rules, with the sets that they name.
+/// Rules with the sets and name patterns that they use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RuleList {
     pub(super) rules: Vec<Rule>,

@@ -13,7 +13,7 @@ use crate::compiler::set_use::SetUse;
 use crate::model::Direction;
 use crate::rules::MembersChanged;
 
-/// What happened to a set, with what of it opens and closes.
+/// A change of a set's members.
 #[derive(Debug)]
 pub(super) struct SetChange {
     pub(super) members: MembersChanged,
@@ -21,7 +21,7 @@ pub(super) struct SetChange {
     pub(super) has_new: bool,
 }
 
-/// In the order of pods, each once.
+/// Pods and directions to reevaluate, in the order of pods, each once.
 #[derive(Debug, Default)]
 pub(super) struct AffectedPods<'a>(Vec<(&'a PodKey, Directions)>);
 

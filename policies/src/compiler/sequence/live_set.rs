@@ -1,4 +1,4 @@
-//! One set: desired members by who puts them there, and the members that a backend was told.
+//! One set: desired members by contributor, and the members that are programmed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -40,12 +40,12 @@ pub(super) struct LiveSet {
     protected: BTreeSet<IpAddr>,
 }
 
-/// What is known of a member; there is none of which neither is true.
+/// A member that is desired, programmed, or both.
 #[derive(Clone, Copy, Debug, Default)]
 struct MemberState {
     /// How many contributors put it in: two nodes may share an address.
     contributors: u32,
-    /// Whether a backend was told of it, and until when it lives there if it does not stay.
+    /// Whether it is programmed, with its expiry where it has one.
     programmed: Option<Option<Timestamp>>,
 }
 

@@ -52,7 +52,7 @@ impl Effect {
     }
 }
 
-/// How the members of a set change that a backend has.
+/// A change of a programmed set, with what decides its place in the batch.
 #[derive(Debug)]
 pub(super) struct OrderedChange<'a> {
     pub(super) effect: Effect,
@@ -63,7 +63,7 @@ pub(super) struct OrderedChange<'a> {
     affected: AffectedAddresses,
 }
 
-/// Whose rules named a set before that do not any more.
+/// Whose rules stopped naming a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FormerUser {
     Nobody,
@@ -73,7 +73,7 @@ pub(super) enum FormerUser {
     Replaced,
 }
 
-/// The addresses that are concerned by a change, but for those that come to the pods or leave them.
+/// The addresses that a change affects, without those that come to pods or leave them.
 #[derive(Debug)]
 struct AffectedAddresses {
     hosts: BTreeSet<IpAddr>,

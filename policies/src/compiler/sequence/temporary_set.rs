@@ -1,4 +1,5 @@
-//! Sets that change while no rule names them. Until then rules name another one, with the same members but of its own.
+//! Temporary sets. A set that no order makes safe changes while no rule names it; meanwhile rules name a temporary set
+//! with the members that it had.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::order::Batches;
 use crate::records::Records;
 use crate::rules::{ExpiredMembers, MembersChanged, NodeRules, PodRules, SetId, SetSpec};
 
-/// What stands for a set while it changes.
+/// A set that rules name in place of another one while that changes.
 #[derive(Debug)]
 pub(crate) struct TemporarySet {
     of: SetId,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::cluster::{Pod, get};
 use super::kinds::{Dialect, only};
-use super::{Act, Ask, Broken, Reading, Tier};
+use super::{Act, Ask, Broken, PolicyReader, Tier};
 use crate::ids::Id;
 
 /// Which of a rule's peers the other end is.
@@ -25,7 +25,7 @@ impl Found<'_> {
     }
 }
 
-impl Reading<'_> {
+impl PolicyReader<'_> {
     /// What the rule does with the connection; none where it does not match.
     pub(super) fn act(
         &self,

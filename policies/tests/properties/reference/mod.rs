@@ -20,7 +20,7 @@ mod legacy;
 mod audit;
 mod rules;
 mod peers;
-mod places;
+mod addresses;
 mod names;
 mod ports;
 mod selectors;
@@ -31,7 +31,7 @@ use cluster::{Pod, get, texts};
 use kinds::{Dialect, Rank};
 
 use crate::ids::{Id, Ids};
-use crate::story::{Flow, HERE, Side, Who};
+use crate::scenario::{Flow, HERE, Side, Who};
 
 /// What cannot be read: whatever has it is closed.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ pub(crate) struct Verdicts {
     pub(crate) ingress: Verdict,
 }
 
-pub(crate) struct Reading<'c> {
+pub(crate) struct PolicyReader<'c> {
     pub(crate) cluster: &'c Cluster,
     mistake: Option<Id>,
     consulted: Cell<Ids>,
@@ -90,7 +90,7 @@ pub(crate) struct Reading<'c> {
     pub(crate) with_audited: bool,
 }
 
-impl<'c> Reading<'c> {
+impl<'c> PolicyReader<'c> {
     pub(crate) fn new(cluster: &'c Cluster, mistake: Option<Id>) -> Self {
         Self {
             cluster,

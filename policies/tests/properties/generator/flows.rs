@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::objects::{BRIDGE, DNSD, KUBERNETES, OUTSIDE, SERVICE, addresses_of};
 use super::{Draw, Theme, ip};
-use crate::story::{Flow, Side, Step, Story, Who};
+use crate::scenario::{Flow, Scenario, Side, Step, Who};
 
 /// How many connections are judged of a story.
 const MOST: usize = 70;
@@ -17,7 +17,7 @@ const MOST: usize = 70;
 type PodAddress = (String, IpAddr);
 
 impl Draw {
-    pub(super) fn flows(&mut self, story: &Story) -> Vec<Flow> {
+    pub(super) fn flows(&mut self, story: &Scenario) -> Vec<Flow> {
         let mut pods: Vec<PodAddress> = Vec::new();
         let mut told: Vec<IpAddr> = Vec::new();
         let mut clients: Vec<IpAddr> = Vec::new();

@@ -9,10 +9,10 @@ mod objects;
 mod network_policies;
 mod cluster_policies;
 mod parts;
-mod course;
+mod events;
 mod flows;
 
-use crate::story::{Setting, Step, Story};
+use crate::scenario::{Scenario, Setting, Step};
 
 /// Numbers that look drawn, from a seed (splitmix64: Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -82,23 +82,23 @@ impl Draw {
 }
 
 /// The story of a seed.
-pub(crate) fn story(seed: u64) -> Story {
+pub(crate) fn story(seed: u64) -> Scenario {
     let mut draw = Draw::new(seed);
     let setting = draw.setting();
     let mut objects = draw.cluster();
     let mut policies = draw.policies();
     let later = policies.pop_if(|_| draw.theme == Theme::Names && draw.chance(25));
     objects.extend(policies);
-    let mut course = draw.course(&objects);
-    course.extend(later.map(Step::Apply));
+    let mut events = draw.events(&objects);
+    events.extend(later.map(Step::Apply));
     let mut steps: Vec<Step> = objects.into_iter().map(Step::Apply).collect();
     // What is there from the beginning is told in any order.
     for place in (1..steps.len()).rev() {
         let other = draw.below(place + 1);
         steps.swap(place, other);
     }
-    steps.extend(course);
-    let mut story = Story {
+    steps.extend(events);
+    let mut story = Scenario {
         setting,
         steps,
         flows: Vec::new(),

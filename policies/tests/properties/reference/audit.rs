@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::Reading;
+use super::PolicyReader;
 use super::cluster::{Pod, get};
 use super::kinds::Dialect;
 
 const ANNOTATION: &str = "policy.egret.dev/enforcement";
 
-impl<'c> Reading<'c> {
+impl<'c> PolicyReader<'c> {
     /// The policies that count for a pod.
     pub(super) fn policies_for(&self, subject: &Pod) -> impl Iterator<Item = (Dialect, &'c Value)> {
         let is_off = self.is_tried(&subject.namespace);

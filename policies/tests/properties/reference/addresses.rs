@@ -9,12 +9,12 @@ use super::cluster::{Labels, addresses, get, items, texts, transport};
 use super::kinds::only;
 use super::peers::one_of;
 use super::rules::Found;
-use super::{Act, Ask, Broken, Reading};
+use super::{Act, Ask, Broken, PolicyReader};
 use crate::ids::Id;
 
 const KINDS: [&str; 5] = ["networks", "nodes", "apiServer", "external", "domainNames"];
 
-impl Reading<'_> {
+impl PolicyReader<'_> {
     pub(super) fn firewall_peer(
         &self,
         item: &Value,

@@ -4,7 +4,7 @@ use egret_policies::model::Direction;
 use serde_json::Value;
 
 use super::cluster::{Pod, get, items};
-use super::{Act, Ask, Broken, Reading, Tier, types};
+use super::{Act, Ask, Broken, PolicyReader, Tier, types};
 use crate::ids::Id;
 
 /// The forms.
@@ -101,7 +101,7 @@ pub(crate) fn only(value: &Value, known: &[&str]) -> Result<(), Broken> {
     }
 }
 
-impl<'c> Reading<'c> {
+impl<'c> PolicyReader<'c> {
     /// The policies that count.
     pub(super) fn policies(&self) -> impl Iterator<Item = (Dialect, &'c Value)> {
         let counts = |policy: &&super::cluster::Policy| !policy.is_gone || self.errs(Id::G8);

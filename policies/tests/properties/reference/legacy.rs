@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::cluster::get;
-use super::{Ask, Reading};
+use super::{Ask, PolicyReader};
 use crate::ids::Id;
 
 const ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
 const USUAL: &str = r#"{"ingress":{"isolation":"DefaultDeny"}}"#;
 
-impl Reading<'_> {
+impl PolicyReader<'_> {
     /// Whether the annotation closes the subject for this direction.
     pub(super) fn is_closed_by_annotation(&self, ask: &Ask<'_>) -> bool {
         let namespace = &ask.subject.namespace;

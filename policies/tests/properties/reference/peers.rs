@@ -10,10 +10,10 @@ use super::cluster::{Labels, get};
 use super::kinds::{Dialect, only};
 use super::networks::Net;
 use super::rules::Found;
-use super::{Act, Ask, Broken, Reading, Tier};
+use super::{Act, Ask, Broken, PolicyReader, Tier};
 use crate::ids::Id;
 
-impl<'c> Reading<'c> {
+impl<'c> PolicyReader<'c> {
     /// Which of the peers the other end is. All are read, so that one that is broken closes the rule.
     pub(super) fn find(
         &self,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::cluster::Told;
-use super::{Ask, Broken, Reading};
+use super::{Ask, Broken, PolicyReader};
 use crate::ids::Id;
 
 /// A name without its case and its final dot.
@@ -14,7 +14,7 @@ fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-impl Reading<'_> {
+impl PolicyReader<'_> {
     /// Whether the subject was told the other end's address for one of the names.
     pub(super) fn is_told(&self, list: &Value, ask: &Ask<'_>) -> Result<bool, Broken> {
         let items = list.as_array().filter(|items| !items.is_empty()).ok_or(Broken)?;

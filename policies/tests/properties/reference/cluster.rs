@@ -7,7 +7,7 @@ use egret_shared::net::Transport;
 use serde_json::Value;
 
 use super::networks::Net;
-use crate::story::{Answer, HERE, Setting, Step, Story};
+use crate::scenario::{Answer, HERE, Scenario, Setting, Step};
 
 pub(crate) const START: u64 = 1_000_000;
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -162,7 +162,7 @@ struct Versions {
 
 impl Cluster {
     /// What there is after so many steps.
-    pub(crate) fn after(story: &Story, steps: usize) -> Self {
+    pub(crate) fn after(story: &Scenario, steps: usize) -> Self {
         let mut objects: BTreeMap<Key, Versions> = BTreeMap::new();
         let mut cluster = Self::of(&objects, story);
         let mut is_stale = false;
@@ -210,7 +210,7 @@ impl Cluster {
     }
 
     /// With the objects as they are now; a run of a pod that is over was told nothing.
-    fn with(self, objects: &BTreeMap<Key, Versions>, story: &Story) -> Self {
+    fn with(self, objects: &BTreeMap<Key, Versions>, story: &Scenario) -> Self {
         let before = self.runs();
         let mut cluster = Self {
             now: self.now,
@@ -227,7 +227,7 @@ impl Cluster {
         cluster
     }
 
-    fn of(objects: &BTreeMap<Key, Versions>, story: &Story) -> Self {
+    fn of(objects: &BTreeMap<Key, Versions>, story: &Scenario) -> Self {
         let mut cluster = Self {
             setting: story.setting.clone(),
             now: START,

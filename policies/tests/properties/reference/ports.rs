@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::cluster::{Container, Pod, get, transport};
 use super::kinds::{Dialect, only};
 use super::peers::one_of;
-use super::{Ask, Broken, Reading};
+use super::{Ask, Broken, PolicyReader};
 use crate::ids::Id;
 
 /// Ports of a protocol; of every protocol where there is none.
@@ -18,7 +18,7 @@ struct Span {
     last: u64,
 }
 
-impl Reading<'_> {
+impl PolicyReader<'_> {
     /// Whether the connection's port is this one at the destination pod, where there is one. `is_any` is a rule
     /// without peers.
     pub(super) fn port(

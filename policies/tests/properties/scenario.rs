@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub(crate) const HERE: &str = "here";
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Story {
+pub(crate) struct Scenario {
     pub(crate) setting: Setting,
     pub(crate) steps: Vec<Step>,
     pub(crate) flows: Vec<Flow>,
@@ -164,7 +164,7 @@ fn quoted(key: &str) -> String {
 
 // === Files ===
 
-impl Story {
+impl Scenario {
     /// As a file, under a sentence that says what it is about.
     pub(crate) fn to_file(&self, sentence: &str) -> String {
         let mut out: String = sentence.lines().map(|line| format!("# {line}\n")).collect();

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::cluster::{Labels, Pod, get, items, only_name};
 use super::kinds::only;
-use super::{Broken, Reading};
+use super::{Broken, PolicyReader};
 use crate::ids::Id;
 
-impl Reading<'_> {
+impl PolicyReader<'_> {
     /// Whether all requirements hold; broken where one of them cannot be read.
     pub(super) fn selects(&self, selector: &Value, labels: &Labels) -> Result<bool, Broken> {
         let mut holds = true;

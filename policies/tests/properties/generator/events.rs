@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::objects::{OUTSIDE, SERVICE, addresses_of};
 use super::{Draw, Theme, ip};
-use crate::story::{Answer, Step};
+use crate::scenario::{Answer, Step};
 
 const QUESTIONS: [&str; 9] = [
     "a.x.test",
@@ -21,7 +21,7 @@ const QUESTIONS: [&str; 9] = [
 ];
 
 impl Draw {
-    pub(super) fn course(&mut self, objects: &[Value]) -> Vec<Step> {
+    pub(super) fn events(&mut self, objects: &[Value]) -> Vec<Step> {
         let has_names = objects
             .iter()
             .any(|object| object.to_string().contains("domainNames"));
