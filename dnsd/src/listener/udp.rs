@@ -187,7 +187,7 @@ impl UdpReader {
         let batch = self.service.resolver.batch(&table, when);
         for place in 0..received {
             if let Some((octets, envelope)) = self.inbox.get(place) {
-                match batch.take(octets, arrival(&envelope)) {
+                match batch.answer(octets, arrival(&envelope)) {
                     Disposition::NoReply => {}
                     Disposition::Reply(reply) => {
                         let from = self.datagrams.source(&envelope);
